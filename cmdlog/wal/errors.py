@@ -1,0 +1,106 @@
+"""Errors of the log, told so that an operator can act.
+
+One rule: an error says who is at fault (caller, disk, operator), carries the numbers it is about and one hint of what to do.
+`exit_code` is the command line's exit code for it (DESIGN.md "Interfaces").
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class WalError(Exception):
+    """Root of everything the log raises on purpose. `str()` is the message; `hint` is what to do about it."""
+
+    exit_code: ClassVar[int] = 1
+    hint: ClassVar[str] = ""
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{message} ({self.hint})" if self.hint else message
+
+
+class Corrupt(WalError):
+    """Bytes that were durable have changed. Never raised for a torn tail."""
+
+    exit_code = 10
+    hint = "the directory is untouched; restore it from a copy, or keep it for analysis with `cmdlog log verify`"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        path: str,
+        offset: int = 0,
+        block: int | None = None,
+        partition: int | None = None,
+        index: int | None = None,
+        txn_id: int | None = None,
+    ) -> None:
+        self.what, self.path, self.offset = what, path, offset
+        self.block, self.partition, self.index, self.txn_id = block, partition, index, txn_id
+        named = (("block", block), ("partition", partition), ("index", index), ("transaction", txn_id))
+        where = "".join(f", {name} {value}" for name, value in named if value is not None)
+        super().__init__(f"corrupt: {what} in {path} at offset {offset}{where}")
+
+
+class Foreign(WalError):
+    """A file of another cluster, node, directory or program."""
+
+    exit_code = 11
+    hint = "check that the right directory is given and that no file was copied in from elsewhere"
+
+
+class NewerFormat(WalError):
+    """A file written by a newer version of the format than this program reads."""
+
+    exit_code = 11
+    hint = "use the newer cmdlog that wrote it"
+
+
+class WrongDirectory(WalError):
+    """Not a node directory, or one with essential parts missing."""
+
+    hint = "check the path, its permissions and that its volume is mounted; nothing was written"
+
+
+class Locked(WalError):
+    """Another process owns the directory."""
+
+    exit_code = 12
+    hint = "stop that process first, or use another directory"
+
+
+class DiskFull(WalError):
+    """No space (ENOSPC, EDQUOT, EFBIG)."""
+
+    exit_code = 14
+    hint = "free space on that volume, then start again; nothing acknowledged is lost"
+
+
+class WriteFailed(WalError):
+    """A write or sync that the operating system refused or cut short. Never retried on the same file."""
+
+    exit_code = 15
+    hint = "the disk or its file system failed; check the kernel log; restart after that, the log is read again from disk"
+
+
+class ShortWrite(WriteFailed):
+    """The operating system took fewer bytes than it was given."""
+
+
+class Wedged(WalError):
+    """The log refuses all writes since an earlier write or sync failed."""
+
+    exit_code = 15
+    hint = "restart the process; the log is read again from disk"
+
+
+class LogFull(WalError):
+    """No segment is free. Reads go on; writes wait for truncation."""
+
+    hint = "wait for a snapshot to free a segment, take one now, or give the log more segments"
+
+
+class TooLarge(WalError):
+    """The caller's records do not fit the format's limits."""
