@@ -1,0 +1,1 @@
+"""Command log and snapshot recovery for stored procedures."""

@@ -1,0 +1,1 @@
+"""The command log: its format, its files, its threads."""

@@ -1,0 +1,404 @@
+"""The only door to the operating system for the log, the fault log, snapshots and instance files.
+
+One rule: nothing is hidden. A write is whole or raises, a failed sync is never retried here, and every method says what is
+durable when it returns. What POSIX leaves open decides how the callers must use this door:
+
+- `pwrite` returning means the bytes are in the page cache: they survive a kill of the process, not a power cut.
+- After a failed sync the kernel marks the dirty pages clean (Rebello et al., "Can Applications Recover from fsync Failures?",
+  ATC 2020): a second sync succeeds and lies. So the file is lost to its writer at the first failure; reopening reads the cache.
+- A new, renamed or removed *name* is durable only after `fsync_dir` of its folder, whatever was synced of the file itself.
+
+Errors of space become `DiskFull`, of the device `WriteFailed`, of reading `Corrupt` (an unreadable sector is a damaged one).
+Those of the caller (missing, exists, permission, too many open files) stay `OSError` and name the path. EINTR is retried by
+Python. `SimFiles` in `simfiles.py` is the same door over a simulated disk; tests/wal/test_files.py holds both to one contract.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from typing import NoReturn, Protocol
+
+from cmdlog.wal.errors import Corrupt, DiskFull, Locked, ShortWrite, WriteFailed
+
+Data = bytes | bytearray | memoryview
+
+TEMP_SUFFIX = ".tmp"
+OWNER_BYTES_MAX = 4096  # of the lock file's owner record; one page holds pid, host, boot id and inode many times over
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_CALLERS = frozenset({
+    errno.ENOENT, errno.EEXIST, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY,
+    errno.ENAMETOOLONG, errno.ELOOP, errno.EMFILE, errno.ENFILE, errno.EXDEV,
+})  # fmt: skip
+_UNREADABLE = frozenset(
+    {errno.EIO, errno.EBADMSG, errno.EUCLEAN}
+)  # bad sector; checksum and structure errors of file systems
+_BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
+_BOOT_ID_BYTES_MAX = 64  # a UUID and a line end
+_NEW_FILE_MODE = 0o640
+_NEW_DIR_MODE = 0o750
+
+
+class File(Protocol):
+    """An open file. Positions are explicit, so threads may share it; closing it is the owner's business alone."""
+
+    path: str
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Bytes at `offset`; fewer than `size` only where the file ends. Holes read as zeros. Raises: Corrupt."""
+        ...
+
+    def pwrite(self, data: Data, offset: int) -> None:
+        """Puts all of `data` into the page cache, not on disk. Raises: ShortWrite, DiskFull, WriteFailed; part may be written."""
+        ...
+
+    def fdatasync(self) -> None:
+        """Makes content and size durable. Raises: WriteFailed, DiskFull; after that nothing unsynced ever counts as durable."""
+        ...
+
+    def fsync(self) -> None:
+        """`fdatasync` plus times and permissions; needed once for a new file. Raises like it."""
+        ...
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None:
+        """Cuts, or extends with a hole; durable after the next sync."""
+        ...
+
+    def close(self) -> None:
+        """Says nothing about durability. Closing twice does nothing."""
+        ...
+
+
+class Lock(Protocol):
+    """The exclusive right to a directory, held until `close` or the end of the process."""
+
+    path: str
+
+    def owner(self) -> bytes:
+        """The owner record as it stands: the last holder's until this one writes its own. A power cut may have torn it."""
+        ...
+
+    def write_owner(self, record: bytes) -> None:
+        """Replaces the owner record in place; durable on return, not atomic: check it when you read it."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    """A file system. Implementations provide the primitives; what is composed of them is written once, at the end."""
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> File:
+        """Opens for reading and writing. `create` makes a missing file, `exclusive` insists on it. The name is not durable."""
+        ...
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in the folder, ascending."""
+        ...
+
+    def mkdir(self, path: str) -> None:
+        """Makes one folder, readable by owner and group. The name is not durable."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Moves a file, replacing a target in one step. Durable after `fsync_dir` of both folders."""
+        ...
+
+    def unlink(self, path: str) -> None:
+        """Removes a file's name. Durable after `fsync_dir`."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """False only where nothing is there: an unreadable folder raises, so that it never looks like an empty one."""
+        ...
+
+    def fsync_dir(self, path: str) -> None:
+        """Makes all creations, renames and removals in this folder durable. Raises: WriteFailed."""
+        ...
+
+    def free_bytes(self, path: str) -> int:
+        """Space left for this user on the volume of `path`."""
+        ...
+
+    def lock(self, path: str) -> Lock:
+        """Takes the lock file, making it if needed. Raises: Locked, with the owner record that is in it."""
+        ...
+
+    def boot_id(self) -> str:
+        """Changes with every boot of the machine; "" where that cannot be known, which equals no earlier boot."""
+        ...
+
+    def read_file(self, path: str) -> bytes:
+        """The whole file. Raises: FileNotFoundError, Corrupt."""
+        file = self.open(path, read_only=True)
+        try:
+            return file.pread(file.size(), 0)
+        finally:
+            file.close()
+
+    def write_file_atomic(self, path: str, data: Data) -> None:
+        """Makes or replaces a small file; on return content and name are durable. One writer per path at a time.
+
+        A crash on the way leaves the old or the new whole file, and perhaps `path` + TEMP_SUFFIX, which the next call replaces.
+        An error before the rename leaves the old file and no temporary one; an error after it (the sync of the folder) leaves the
+        new file in sight, durable or not.
+        """
+        temporary = path + TEMP_SUFFIX
+        if self.exists(temporary):
+            self.unlink(temporary)
+        try:
+            self._write_new(temporary, data)
+            self.rename(temporary, path)
+        except Exception:
+            self._discard(temporary)
+            raise
+        self.fsync_dir(parent(path))
+
+    def quarantine(self, path: str, data: Data) -> str:
+        """Keeps evidence: writes `data` to `path`, or to `path`.1, .2 … if that is taken; durable on return with its name.
+
+        Returns the path. It never replaces a file, so that looking twice at the same damage loses nothing of the first look.
+        """
+        chosen, attempt = path, 0
+        while self.exists(chosen):
+            attempt += 1
+            chosen = f"{path}.{attempt}"
+        try:
+            self._write_new(chosen, data)
+        except Exception:
+            self._discard(chosen)
+            raise
+        self.fsync_dir(parent(chosen))
+        return chosen
+
+    def clear_temporaries(self, path: str) -> list[str]:
+        """Removes what broken-off `write_file_atomic` calls left in this folder; returns the names. Durable on return."""
+        names = [name for name in self.listdir(path) if name.endswith(TEMP_SUFFIX)]
+        for name in names:
+            self.unlink(os.path.join(path, name))
+        if names:
+            self.fsync_dir(path)
+        return names
+
+    def _write_new(self, path: str, data: Data) -> None:
+        file = self.open(path, create=True, exclusive=True)
+        try:
+            file.pwrite(data, 0)
+            file.fsync()
+        finally:
+            file.close()
+
+    def _discard(self, path: str) -> None:
+        """Removes a half-made file on the way out of an error; a second error must not hide the first."""
+        try:
+            self.unlink(path)
+        except (OSError, DiskFull, WriteFailed):
+            return
+
+
+class RealFile:
+    """A file descriptor and its path."""
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.fd, self.path = fd, path
+
+    def pread(self, size: int, offset: int) -> bytes:
+        try:
+            data = os.pread(self.fd, size, offset)
+            if len(data) == size or not data:
+                return data
+            return self._read_rest(data, size, offset)
+        except OSError as error:
+            raise_read_error(error, self.path, offset)
+
+    def _read_rest(self, head: bytes, size: int, offset: int) -> bytes:
+        """Reads on until the file ends: Linux returns at most 2 GiB at once, which is not an end."""
+        parts, done = [head], len(head)
+        while done < size and (part := os.pread(self.fd, size - done, offset + done)):
+            parts.append(part)
+            done += len(part)
+        return b"".join(parts)
+
+    def pwrite(self, data: Data, offset: int) -> None:
+        try:
+            written = os.pwrite(self.fd, data, offset)
+        except OSError as error:
+            raise_write_error(error, f"write at offset {offset} of", self.path)
+        if written != (wanted := memoryview(data).nbytes):
+            raise ShortWrite(f"write at offset {offset} of {self.path} took {written} of {wanted} bytes")
+
+    def fdatasync(self) -> None:
+        try:
+            os.fdatasync(self.fd)
+        except OSError as error:
+            raise_write_error(error, "fdatasync of", self.path)
+
+    def fsync(self) -> None:
+        try:
+            os.fsync(self.fd)
+        except OSError as error:
+            raise_write_error(error, "fsync of", self.path)
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def truncate(self, size: int) -> None:
+        try:
+            os.ftruncate(self.fd, size)
+        except OSError as error:
+            raise_write_error(error, f"truncation to {size} bytes of", self.path)
+
+    def close(self) -> None:
+        # The number is forgotten first: after an error of close(2) the kernel may have given it to somebody else's file.
+        fd, self.fd = self.fd, -1
+        if fd < 0:
+            return
+        try:
+            os.close(fd)
+        except OSError as error:
+            raise_write_error(error, "close of", self.path)
+
+
+class RealLock:
+    """An flock on an open file; it ends with the file descriptor, so a killed owner leaves no lock behind."""
+
+    __slots__ = ("_file", "path")
+
+    def __init__(self, file: RealFile) -> None:
+        self._file, self.path = file, file.path
+
+    def owner(self) -> bytes:
+        return self._file.pread(OWNER_BYTES_MAX, 0)
+
+    def write_owner(self, record: bytes) -> None:
+        write_owner(self._file, record)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class RealFiles(Files):
+    """The operating system. It has no state, so every thread may use one instance."""
+
+    __slots__ = ()
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> RealFile:
+        flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
+        if create or exclusive:
+            flags |= os.O_CREAT | (os.O_EXCL if exclusive else 0)
+        try:
+            return RealFile(os.open(path, flags, _NEW_FILE_MODE), path)
+        except OSError as error:
+            raise_write_error(error, "open of", path)
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def mkdir(self, path: str) -> None:
+        try:
+            os.mkdir(path, _NEW_DIR_MODE)
+        except OSError as error:
+            raise_write_error(error, "creation of folder", path)
+
+    def rename(self, source: str, target: str) -> None:
+        try:
+            os.rename(source, target)
+        except OSError as error:
+            raise_write_error(error, f"rename to {target} of", source)
+
+    def unlink(self, path: str) -> None:
+        try:
+            os.unlink(path)
+        except OSError as error:
+            raise_write_error(error, "removal of", path)
+
+    def exists(self, path: str) -> bool:
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def fsync_dir(self, path: str) -> None:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise_write_error(error, "fsync of folder", path)
+
+    def free_bytes(self, path: str) -> int:
+        volume = os.statvfs(path)
+        return volume.f_bavail * volume.f_frsize
+
+    def lock(self, path: str) -> RealLock:
+        file = self.open(path, create=True)
+        try:
+            fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = file.pread(OWNER_BYTES_MAX, 0)
+            file.close()
+            raise locked(path, owner) from error
+        except OSError as error:
+            file.close()
+            raise_write_error(error, "lock of", path)
+        return RealLock(file)
+
+    def boot_id(self) -> str:
+        try:
+            file = self.open(_BOOT_ID_PATH, read_only=True)
+        except FileNotFoundError:  # no Linux: every start is taken for a boot, which costs time and no safety
+            return ""
+        try:
+            return (
+                file.pread(_BOOT_ID_BYTES_MAX, 0).decode().strip()
+            )  # its size() is 0, like that of all files in /proc
+        finally:
+            file.close()
+
+
+def parent(path: str) -> str:
+    """The folder that holds the name `path`."""
+    return os.path.dirname(path) or "."
+
+
+def write_owner(file: File, record: bytes) -> None:
+    """Replaces the record of a lock file, longest-lived part first: content, then length, then one sync for both."""
+    if len(record) > OWNER_BYTES_MAX:
+        raise ValueError(f"an owner record has at most {OWNER_BYTES_MAX} bytes, this one {len(record)}")
+    file.pwrite(record, 0)
+    file.truncate(len(record))
+    file.fsync()
+
+
+def locked(path: str, owner: bytes) -> Locked:
+    """The error that names who holds `path`."""
+    who = owner.decode("utf-8", "replace").strip() or "a process that left no owner record yet"
+    return Locked(f"{path} is locked by {who}")
+
+
+def raise_write_error(error: OSError, action: str, path: str) -> NoReturn:
+    """Raises what `error` means for a change of the disk: DiskFull, WriteFailed, or itself with the path named."""
+    if error.errno in _FULL:
+        raise DiskFull(f"{action} {path}: {error.strerror}") from error
+    if error.errno not in _CALLERS:
+        raise WriteFailed(f"{action} {path}: {error.strerror}") from error
+    if error.filename is None:
+        error.filename = path
+    raise error
+
+
+def raise_read_error(error: OSError, path: str, offset: int) -> NoReturn:
+    """Raises Corrupt for what the device cannot read, the error itself with the path named for the rest."""
+    if error.errno in _UNREADABLE:
+        raise Corrupt(f"unreadable ({error.strerror})", path=path, offset=offset) from error
+    error.filename = path
+    raise error
