@@ -1,0 +1,1 @@
+"""HTTP: translates requests into calls of the node."""

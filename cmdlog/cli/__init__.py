@@ -1,0 +1,1 @@
+"""The command line: translates arguments into calls of the packages below."""

@@ -1,0 +1,1 @@
+"""The running node: clock, sequencer, sites, log driver, settings."""

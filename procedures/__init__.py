@@ -1,0 +1,1 @@
+"""Stored procedures: registration, transaction context, state of a partition, executor."""

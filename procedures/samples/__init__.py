@@ -1,0 +1,1 @@
+"""Sample applications with loaders and seeded workload generators."""

@@ -1,0 +1,1 @@
+"""Snapshots of a partition: capture, manifest, catalog, restore."""
