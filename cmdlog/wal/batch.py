@@ -1,0 +1,180 @@
+"""The batch payload: columns, then one JSON array of parameter lists. FORMAT.md "Batch payload".
+
+One rule: the bytes are made once, here, and are the same on disk, on the wire, on the pipe to the site and in replay. A site
+parses the array in one orjson call; an Arrow reader takes the columns and the offsets as they are and parses nothing.
+
+Calls of one batch normally get consecutive clock ticks, so the TxnId column is left out and `first_txn` says all.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final
+
+import orjson
+import zstandard
+
+from cmdlog.wal.ids import PARTITION_BITS
+from cmdlog.wal.layout import Layout
+from cmdlog.wal.record import RECORD, RECORD_BYTES_MAX, BadRecord, Kind, Record, encode_record
+
+BATCH: Final = Layout(
+    "Batch header",
+    ("first_txn", "Q"),
+    ("count", "I"),
+    ("catalog", "I"),
+    ("flags", "H"),
+    ("reserved", "6s"),
+    ("stored_bytes", "I"),
+    ("json_bytes", "I"),
+)
+FLAG_TXN_COLUMN: Final = 1
+FLAG_KEYS: Final = 2
+FLAG_ZSTD: Final = 4
+CALLS_MAX: Final = 65_536  # of one batch; bounds what a count field can allocate
+NO_KEY: Final = bytes(16)
+_ZERO6: Final = bytes(6)
+_TICK: Final = 1 << PARTITION_BITS
+
+if sys.byteorder != "little":  # columns are read in place
+    raise ImportError("cmdlog needs a little-endian machine")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A decoded batch. Columns are views of the record's bytes."""
+
+    record: Record
+    first_txn: int
+    count: int
+    catalog: int
+    txn_ids: Sequence[int]  # [count], strictly increasing
+    procedures: memoryview  # [count] uint16: number in the catalog version's procedure list
+    offsets: memoryview  # [count + 1] uint32: call i is text[offsets[i]:offsets[i + 1] - 1]
+    keys: memoryview | None  # [16 * count] bytes: idempotency fingerprints (session, sequence), zero = none
+    text: bytes  # the JSON array
+
+    def params(self) -> list[list[Any]]:
+        """All parameter lists in wire form, parsed in one call.
+
+        Raises: BadRecord when the text is not an array of `count` arrays.
+        """
+        try:
+            parsed = orjson.loads(self.text)
+        except orjson.JSONDecodeError as error:
+            raise BadRecord(f"batch text: {error}") from error
+        if type(parsed) is not list or len(parsed) != self.count:
+            raise BadRecord("batch text holds another number of calls")
+        return parsed
+
+    def key_list(self) -> list[bytes] | None:
+        """One 16-byte fingerprint per call, or None when no call has one."""
+        if self.keys is None:
+            return None
+        raw = bytes(self.keys)
+        return [raw[i : i + 16] for i in range(0, len(raw), 16)]
+
+    @property
+    def last_txn(self) -> int:
+        return self.txn_ids[-1]
+
+
+def encode_batch(
+    *,
+    partition: int,
+    term: int,
+    index: int,
+    catalog: int,
+    txn_ids: Sequence[int] | range,
+    procedures: Sequence[int],
+    params: Sequence[bytes],
+    keys: Sequence[bytes] | None = None,
+    compress: bool = False,
+) -> bytes:
+    """The BATCH record of these calls; `params` are encoded JSON arrays, `keys` 16-byte fingerprints or NO_KEY.
+
+    The caller keeps TxnIds strictly increasing, of one partition, and within 2**32 clock ticks of the first.
+    """
+    count = len(params)
+    text = b"".join((b"[", b",".join(params), b"]"))
+    flags, columns = 0, []
+    if keys is not None:
+        flags |= FLAG_KEYS
+        columns.append(b"".join(keys))
+    if not (isinstance(txn_ids, range) and txn_ids.step == _TICK):
+        flags |= FLAG_TXN_COLUMN
+        first = txn_ids[0]
+        columns.append(struct.pack(f"<{count}I", *((txn - first) >> PARTITION_BITS for txn in txn_ids)))
+    columns.append(struct.pack(f"<{count + 1}I", *accumulate((len(part) + 1 for part in params), initial=1)))
+    columns.append(struct.pack(f"<{count}H", *procedures))
+    stored = text
+    if compress:
+        flags |= FLAG_ZSTD
+        stored = zstandard.ZstdCompressor().compress(text)
+    head = BATCH.pack(txn_ids[0], count, catalog, flags, _ZERO6, len(stored), len(text))
+    payload = b"".join((head, *columns, stored))
+    return encode_record(Kind.BATCH, payload, partition=partition, term=term, index=index)
+
+
+def decode_batch(record: Record) -> Batch:
+    """Checks the payload of a BATCH record and lays the columns open.
+
+    Raises: BadRecord when lengths, counts, flags or offsets disagree.
+    """
+    raw = record.raw
+    start = RECORD.bytes + BATCH.bytes
+    if len(raw) < start:
+        raise BadRecord("batch header")
+    first_txn, count, catalog, flags, reserved, stored_bytes, json_bytes = BATCH.unpack_from(raw, RECORD.bytes)
+    if reserved != _ZERO6 or flags > FLAG_TXN_COLUMN | FLAG_KEYS | FLAG_ZSTD:
+        raise BadRecord("batch flags")
+    if not 0 < count <= CALLS_MAX or json_bytes > RECORD_BYTES_MAX:
+        raise BadRecord(f"batch count {count}, {json_bytes} bytes of text")
+    widths = (16 if flags & FLAG_KEYS else 0, 4 if flags & FLAG_TXN_COLUMN else 0, 4, 2)
+    sizes = (widths[0] * count, widths[1] * count, 4 * (count + 1), 2 * count)
+    if start + sum(sizes) + stored_bytes != len(raw):
+        raise BadRecord("batch columns and text do not fill the record")
+    bounds = list(accumulate(sizes, initial=start))
+    view = memoryview(raw)
+    keys, deltas, offsets, procedures = (view[lo:hi] for lo, hi in zip(bounds[:-1], bounds[1:], strict=True))
+    text = _text(raw[bounds[-1] :], flags=flags, json_bytes=json_bytes)
+    batch = Batch(
+        record,
+        first_txn,
+        count,
+        catalog,
+        _txn_ids(first_txn, count, deltas if flags & FLAG_TXN_COLUMN else None),
+        procedures.cast("H"),
+        offsets.cast("I"),
+        keys if flags & FLAG_KEYS else None,
+        text,
+    )
+    if batch.offsets[0] != 1 or batch.offsets[count] != len(text):
+        raise BadRecord("batch offsets")
+    return batch
+
+
+def _text(stored: bytes, *, flags: int, json_bytes: int) -> bytes:
+    if not flags & FLAG_ZSTD:
+        text = stored
+    else:
+        try:
+            text = zstandard.ZstdDecompressor().decompress(stored, max_output_size=json_bytes)
+        except zstandard.ZstdError as error:
+            raise BadRecord(f"batch text: {error}") from error
+    if len(text) != json_bytes:
+        raise BadRecord("batch text has another length")
+    return text
+
+
+def _txn_ids(first_txn: int, count: int, deltas: memoryview | None) -> Sequence[int]:
+    if deltas is None:
+        return range(first_txn, first_txn + count * _TICK, _TICK)
+    ids = [first_txn + (delta << PARTITION_BITS) for delta in deltas.cast("I")]
+    if ids[0] != first_txn or any(a >= b for a, b in zip(ids, ids[1:], strict=False)):
+        raise BadRecord("batch transaction ids do not increase")
+    return ids
