@@ -1,0 +1,71 @@
+# Everything a contributor does, by one name each. Needs python3 (3.11 or newer, with venv), pip, make and git.
+# `make PYTHON=/path/to/python` chooses the interpreter of a new .venv; by default the first one that is new enough.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
+	"$$p" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input install --constraint constraints.txt
+# Two processes, one file each at a time: tests of one file may share an expensive fixture.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -q
+
+help: ## this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | while IFS=$$'\t' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
+
+demo: $(VENV)/.installed ## install, then run the main job: load, kill -9, recover, prove
+	$(BIN)/cmdlog demo
+
+test: $(VENV)/.installed-test ## every test except torture and fuzz
+	$(PYTEST) -n $(WORKERS) --dist loadfile
+
+check: lint test ## what has to pass before a change is merged
+
+check-fast: lint ## the same without slow tests, under a minute
+	$(PYTEST) -n $(WORKERS) --dist loadfile -m 'not slow'
+
+lint: $(VENV)/.installed-test ## format, lint, types, import contract
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(VENV)/.installed-test ## rewrite the code in the one format, sort imports
+	$(BIN)/ruff check --select I --fix .
+	$(BIN)/ruff format .
+
+torture: $(VENV)/.installed-test ## kill the real server in a loop, for minutes
+	$(PYTEST) -m torture --timeout 0
+
+fuzz: $(VENV)/.installed-test ## random input and random faults, for minutes
+	$(PYTEST) -m fuzz --timeout 0
+
+bench: $(VENV)/.installed ## run the benchmarks; figures as JSON in bench/out
+	for script in bench/[!_]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+clean: ## remove what the tools wrote; .venv stays until `make distclean`
+	rm -rf build dist bench/out *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find cmdlog procedures replay snapshot tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean ## clean, and remove .venv
+	rm -rf $(VENV)
+
+$(BIN)/python:
+	@[[ -n "$(PYTHON)" ]] || { echo 'cmdlog needs Python 3.11 or newer with venv: make PYTHON=/path/to/python3.11' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# The stamps are newer than what they were made from, so that an unchanged project installs nothing.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[test]'
+	@touch $(VENV)/.installed $@
+
+.PHONY: help demo test check check-fast lint format torture fuzz bench clean distclean

@@ -1,0 +1,18 @@
+"""Rules for every test: which run when nobody names a marker."""
+
+import pytest
+
+BY_NAME_ONLY = ("torture", "fuzz")
+"""Markers of tests that run for minutes: left out unless `-m` names them, also under `-m 'not slow'`."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that run by name only."""
+    left_out = [name for name in BY_NAME_ONLY if name not in config.option.markexpr]
+    chosen: list[pytest.Item] = []
+    deselected: list[pytest.Item] = []
+    for item in items:
+        (deselected if any(map(item.get_closest_marker, left_out)) else chosen).append(item)
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = chosen

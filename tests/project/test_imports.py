@@ -1,0 +1,34 @@
+"""Importing a package costs what its layer allows: nobody pays for FastAPI to read a log."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = frozenset({"apsw", "fastapi", "httpx", "numpy", "pyarrow", "pyspark", "rich", "sqlalchemy", "typer", "uvicorn"})
+SURFACE = frozenset({"click", "fastapi", "rich", "starlette", "typer", "uvicorn"})
+
+
+def modules_after_import(name: str) -> set[str]:
+    """Names in `sys.modules` of a fresh interpreter after it imported `name`."""
+    program = f"import json, sys; import {name}; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    return set(json.loads(done.stdout))
+
+
+def test_import_cmdlog_is_light() -> None:
+    """`import cmdlog` loads none of the heavy packages: the client, the server and the engine are reached lazily."""
+    assert modules_after_import("cmdlog") & HEAVY == set()
+
+
+def test_import_of_the_log_needs_neither_sql_nor_http() -> None:
+    """A tool that only reads a log loads no SQL engine and no server."""
+    assert modules_after_import("cmdlog.wal") & HEAVY == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["procedures", "snapshot", "replay"])
+def test_import_below_the_node_needs_no_surface(name: str) -> None:
+    """A batch worker that replays has neither the HTTP layer nor the command line in memory."""
+    assert modules_after_import(name) & SURFACE == set()
