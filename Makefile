@@ -24,15 +24,21 @@ demo: $(VENV)/.installed ## install, then run the main job: load, kill -9, recov
 test: $(VENV)/.installed-test ## every test except torture and fuzz
 	$(PYTEST) -n $(WORKERS) --dist loadfile
 
-check: lint test ## what has to pass before a change is merged
+check: lint types imports test ## what has to pass before a change is merged
 
-check-fast: lint ## the same without slow tests, under a minute
+check-fast: lint types imports test-fast ## the same without slow tests, under a minute
+
+test-fast: $(VENV)/.installed-test
 	$(PYTEST) -n $(WORKERS) --dist loadfile -m 'not slow'
 
-lint: $(VENV)/.installed-test ## format, lint, types, import contract
+lint: $(VENV)/.installed-test ## format and rules of ruff
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: $(VENV)/.installed-test ## mypy --strict
 	$(BIN)/mypy
+
+imports: $(VENV)/.installed-test ## the import contract of the layers
 	$(BIN)/lint-imports --no-logo
 
 format: $(VENV)/.installed-test ## rewrite the code in the one format, sort imports
@@ -68,4 +74,4 @@ $(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[test]'
 	@touch $(VENV)/.installed $@
 
-.PHONY: help demo test check check-fast lint format torture fuzz bench clean distclean
+.PHONY: help demo test test-fast check check-fast lint types imports format torture fuzz bench clean distclean
