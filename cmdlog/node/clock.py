@@ -1,0 +1,91 @@
+"""The hybrid logical clock that gives transaction ids.
+
+One rule: ticks only grow – over restarts (the log says the highest), over clock jumps, over ids that callers echo.
+
+A tick is milliseconds and counter as one number (`cmdlog.wal.ids.txn_tick`). The physical part is the wall clock as long as it
+agrees with the boot clock within `lead_max_ms`; when it jumps further, forwards or back, the boot clock goes on in its place,
+because following a jump of a day would expire a day's worth of idempotency keys and leave every later id a day ahead of real
+time. The jump is counted and shown, and the wall clock is believed again at the next start. (Kulkarni et al., "Logical physical
+clocks", 2014, for the hybrid clock itself.)
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from cmdlog.wal.ids import COUNTER_BITS, PARTITION_BITS, TxnId, txn_tick
+
+
+class ClockAhead(ValueError):
+    """An echoed transaction id is further ahead of this node's clock than `clock_lead_max` allows."""
+
+
+def boot_seconds() -> float:
+    """Seconds since boot, suspended time included, which no one can set."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class HybridClock:
+    """Ticks for one node. Thread-safe.
+
+    Invariant: `last` never falls, and every tick given out was greater than all before it.
+    """
+
+    def __init__(
+        self,
+        *,
+        lead_max_ms: int,
+        last: int = 0,
+        wall: Callable[[], float] = time.time,
+        boot: Callable[[], float] = boot_seconds,
+    ) -> None:
+        self.last = last
+        self.jumps = 0
+        self._lead_max_ms = lead_max_ms
+        self._wall, self._boot = wall, boot
+        self._offset = wall() - boot()  # wall minus boot clock, seconds, as believed
+        self._distrusted = False
+        self._lock = threading.Lock()
+
+    def millis(self) -> int:
+        """Physical time in milliseconds since 1970, jumps kept out."""
+        boot = self._boot()
+        offset = self._wall() - boot
+        if abs(offset - self._offset) * 1000 <= self._lead_max_ms:
+            self._offset, self._distrusted = offset, False
+        elif not self._distrusted:
+            self._distrusted = True
+            self.jumps += 1
+        return int((boot + self._offset) * 1000)
+
+    def reserve(self, count: int) -> int:
+        """The first of `count` consecutive ticks that nobody else gets."""
+        with self._lock:
+            first = max(self.last + 1, self.millis() << COUNTER_BITS)
+            self.last = first + count - 1
+            return first
+
+    def observe(self, txn_id: int) -> None:
+        """Later ticks will be greater than this id's.
+
+        Raises: ClockAhead, and takes no notice, when the id leads this node's clock by more than `clock_lead_max`.
+        """
+        tick = txn_tick(txn_id)
+        with self._lock:
+            if tick <= self.last:
+                return
+            lead_ms = (tick >> COUNTER_BITS) - self.millis()
+            if lead_ms > self._lead_max_ms:
+                raise ClockAhead(f"transaction id {txn_id} is {lead_ms} ms ahead of this node's clock")
+            self.last = tick
+
+    def closed(self) -> TxnId:
+        """No id given from now on, on any partition, is less than or equal to this one."""
+        return TxnId((self.last << PARTITION_BITS) | (1 << PARTITION_BITS) - 1)
+
+    @property
+    def jumped(self) -> bool:
+        """The wall clock is off by more than `clock_lead_max` at present and is not followed."""
+        return self._distrusted

@@ -1,0 +1,65 @@
+"""What a waiting caller gets: an outcome of the procedure, or the reason why there is none.
+
+One rule: an `Outcome` was decided by the replicated state machine and is the same on every replica and replay; a `Refused` was
+not: either nothing was logged (`retry is safe`), or the caller cannot know (`OutcomeUnknown`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Outcome(NamedTuple):
+    status: int  # procedures.executor.Status
+    txn_id: int  # of the first execution, when an idempotency key repeats
+    body: bytes  # JSON
+
+
+class Refused(Exception):
+    """No outcome. `code` is the stable problem code of DESIGN.md "Interfaces"; nothing of the call is in the log."""
+
+    code = "not_ready"
+    status = 503
+    retry_after_s: float | None = 1.0
+
+
+class NotReady(Refused):
+    """The node is starting, stopping, or the call's partition is being restored."""
+
+
+class LogFull(Refused):
+    """No room in the log until a snapshot lets a segment go."""
+
+    code = "log_full"
+
+
+class DiskFull(Refused):
+    """The volume of the data directory is full."""
+
+    code = "disk_full"
+    retry_after_s = 5.0
+
+
+class Overloaded(Refused):
+    """More calls or bytes in flight than `inflight_calls_max` or `inflight_bytes_max`."""
+
+
+class TooLarge(Refused):
+    """The call's parameters exceed `call_bytes_max`."""
+
+    code = "too_large"
+    status = 413
+    retry_after_s = None
+
+
+class OutcomeUnknown(Refused):
+    """The call may have been logged and executed; a retry under the same idempotency key tells."""
+
+    code = "outcome_unknown"
+    status = 504
+    retry_after_s = None
+
+
+Reply = Outcome | Refused
+Done = Callable[[Reply], None]  # called once, from any thread, never under a lock

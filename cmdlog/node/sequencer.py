@@ -1,0 +1,501 @@
+"""The sequencer: gives every call its place, closes batches, and hands durable batches to the sites in order.
+
+One rule: all state here belongs to one lock; nothing slow happens under it, and callers are answered outside it.
+
+A partition's *stream* is a pipeline, each stage first-in first-out:
+
+    open calls -> closed (behind a multi-partition step) -> in the log -> durable -> at the site -> answered
+                  [Pending]                                 `flights`, one Flight per batch or read marker
+
+The log pulls: `take` closes what is open and is called by the one thread that holds the turn, so a batch closes exactly when a
+log thread is free (adaptive group commit). A stream with `site_batches_max` flights under way keeps its batch open: when the
+site is the bottleneck batches grow instead of queueing.
+
+A multi-partition call is placed in every stream in one step, under the lock, and all its batches go into one block; a
+multi-partition read leaves an unlogged marker at the same place, so it sees all or nothing of any such write.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from cmdlog.node.clock import HybridClock
+from cmdlog.node.outcome import Done, LogFull, NotReady, Outcome, OutcomeUnknown, Overloaded, Refused, Reply, TooLarge
+from cmdlog.wal.batch import NO_KEY, encode_batch
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.ids import MULTI_PARTITION, PARTITION_BITS
+from cmdlog.wal.record import encode_commit_mark
+
+CALL_OVERHEAD_BYTES: Final = 48  # columns of a keyed call, its share of headers, and rounding
+BATCH_OVERHEAD_BYTES: Final = 128  # record and batch headers, commit mark
+MARKS_EVERY_S: Final = 0.2  # idle streams close their TxnIds at least this often while the log is written
+
+
+class Deliver(Protocol):
+    """What takes durable batches: the sites. Called under the sequencer's lock; must not block."""
+
+    def batch(self, partition: int, record: bytes, index: int) -> None: ...
+    def read(self, partition: int, ident: int, calls: bytes) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Named limits of what may be under way; units last."""
+
+    batch_calls_max: int = 1024
+    batch_bytes_max: int = 1 << 20
+    site_batches_max: int = 3  # flights of one stream: one executing, one queued at the site, one in the log
+    inflight_calls_max: int = 100_000
+    inflight_bytes_max: int = 64 << 20
+    call_bytes_max: int = 1 << 20
+
+
+@dataclass(slots=True)
+class Pending:
+    """Calls waiting to become a batch. `everywhere` marks the one call of a multi-partition step."""
+
+    procedures: list[int] = field(default_factory=list)
+    params: list[bytes] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    dones: list[Done] = field(default_factory=list)
+    keyed: bool = False
+    size_bytes: int = 0
+    everywhere: bool = False
+
+    def split(self, calls_max: int, bytes_max: int) -> Pending:
+        """Removes and returns the first calls that fit both limits, at least one."""
+        count, total = 0, 0
+        for part in self.params[:calls_max]:
+            total += len(part) + CALL_OVERHEAD_BYTES
+            if count and total > bytes_max:
+                break
+            count += 1
+        head = Pending(
+            self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count], self.keyed
+        )
+        head.size_bytes = sum(map(len, head.params)) + CALL_OVERHEAD_BYTES * count
+        del self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count]
+        self.size_bytes -= head.size_bytes
+        return head
+
+
+@dataclass(slots=True)
+class Flight:
+    """One batch from its place in the log to its answer."""
+
+    index: int
+    txn_ids: Sequence[int]
+    dones: list[Done]
+    size_bytes: int
+    record: bytes
+    ready: bool = False  # durable (or written, with durability=async): may go to the site
+
+
+@dataclass(slots=True)
+class Marker:
+    """An unlogged read at one place of the common order."""
+
+    ident: int
+    calls: bytes
+    ready: bool = True
+
+
+@dataclass(slots=True)
+class Stream:
+    """One partition's pipeline.
+
+    Invariants: `flights` holds consecutive indexes, all below `next_index`; the batches in `unsent` are its last ones, in order.
+    """
+
+    partition: int
+    term: int
+    next_index: int
+    durable_index: int  # committed too: this node is the only voter
+    open: Pending = field(default_factory=Pending)
+    closed: deque[Pending | Marker] = field(default_factory=deque)
+    flights: deque[Flight] = field(default_factory=deque)  # taken by the log, not answered
+    unsent: deque[Flight | Marker] = field(default_factory=deque)  # not yet given to the site
+    marked_index: int = 0
+    up: bool = True  # the site takes batches
+
+
+class Sequencer:
+    """Feeds the log (`cmdlog.wal.log.Source`) and the sites. Thread-safe."""
+
+    def __init__(
+        self,
+        clock: HybridClock,
+        streams: Iterable[Stream],
+        deliver: Deliver,
+        *,
+        limits: Limits,
+        catalog: int,
+        room_bytes: Callable[[], int],
+        deliver_when_written: bool = False,
+    ) -> None:
+        self.clock, self.limits, self.catalog = clock, limits, catalog
+        self.kick: Callable[[], None] = lambda: None  # set to the log's once that runs
+        self.pending_bytes = 0  # what the ring looks at to decide whether a block is worth closing
+        self.inflight_calls = 0
+        self.inflight_bytes = 0
+        self._streams = {stream.partition: stream for stream in streams}
+        self._deliver = deliver
+        self._room_bytes = room_bytes
+        self._when_written = deliver_when_written
+        self._lock = threading.RLock()
+        self._taken: deque[list[tuple[Stream, Flight]]] = deque()  # per block from `take` until `durable`
+        self._unwritten: deque[list[tuple[Stream, Flight]]] = deque()  # the same until `written`
+        self._reads: dict[int, tuple[int, Done]] = {}  # ident -> (partition, done), from call to answer
+        self._notes: list[bytes] = []  # digests and other control records: wait for the next block
+        self._notes_due = False
+        self._marks_at = 0.0
+        self._refusal: Refused | None = None
+
+    # -- callers ---------------------------------------------------------------------------------------------------------
+
+    def add(self, partition: int, procedure: int, params: bytes, key: bytes, done: Done) -> None:
+        """Places one call; `done` gets its outcome. Raises: Refused, and nothing is logged."""
+        size = len(params) + CALL_OVERHEAD_BYTES
+        with self._lock:
+            self._admit(1, size)
+            self._fill(self._streams[partition].open, procedure, params, key, done, size)
+        self.kick()
+
+    def add_many(self, calls: Sequence[tuple[int, int, bytes, bytes, Done]]) -> None:
+        """Places calls (partition, procedure, params, key, done) in order, all or none. Raises: Refused."""
+        with self._lock:
+            self._admit(len(calls), sum(len(call[2]) for call in calls) + CALL_OVERHEAD_BYTES * len(calls))
+            for partition, procedure, params, key, done in calls:
+                size = len(params) + CALL_OVERHEAD_BYTES
+                self._fill(self._streams[partition].open, procedure, params, key, done, size)
+        self.kick()
+
+    def add_everywhere(self, procedure: int, params: bytes, key: bytes, dones: Sequence[Done]) -> None:
+        """Places one call in every stream, under one TxnId and in one block; one `done` per stream, in partition order."""
+        size = len(params) + CALL_OVERHEAD_BYTES
+        total = size * len(self._streams)
+        if total > self.limits.batch_bytes_max:
+            raise TooLarge(f"the call takes {total} bytes over all partitions, limit {self.limits.batch_bytes_max}")
+        with self._lock:
+            self._admit(len(self._streams), total)
+            for stream, done in zip(self._streams.values(), dones, strict=True):
+                _close(stream)
+                step = Pending(everywhere=True)
+                self._fill(step, procedure, params, key, done, size)
+                stream.closed.append(step)
+        self.kick()
+
+    def read(self, partition: int, ident: int, calls: bytes, done: Done) -> None:
+        """Sends a read behind everything the site was given: it sees every write that anyone was told of."""
+        with self._lock:
+            stream = self._streams[partition]
+            self._admit_read(stream)
+            self._reads[ident] = (partition, done)
+            self._deliver.read(partition, ident, calls)
+
+    def read_everywhere(self, idents: Sequence[int], calls: bytes, dones: Sequence[Done]) -> None:
+        """Leaves a read marker at one place of the common order in every stream; each site answers for its partition."""
+        with self._lock:
+            for stream in self._streams.values():
+                self._admit_read(stream)
+            for stream, ident, done in zip(self._streams.values(), idents, dones, strict=True):
+                self._reads[ident] = (stream.partition, done)
+                _close(stream)
+                stream.closed.append(Marker(ident, calls))
+                self._pass_markers(stream)
+        self.kick()
+
+    def note(self, record: bytes) -> None:
+        """A control record for the next block."""
+        with self._lock:
+            self._notes.append(record)
+
+    def flush_notes(self) -> None:
+        """Gives notes a block of their own if no calls bring one; called when the node is idle."""
+        with self._lock:
+            self._notes_due = bool(self._notes) or any(s.marked_index < s.durable_index for s in self._streams.values())
+            due = self._notes_due
+        if due:
+            self.kick()
+
+    # -- the log: cmdlog.wal.log.Source ----------------------------------------------------------------------------------
+
+    def take(self, bytes_max: int) -> Sequence[bytes]:
+        """Closes, numbers and encodes the next block's batches; every call's TxnId is given here."""
+        with self._lock:
+            taken = self._take_batches(bytes_max - len(self._streams) * BATCH_OVERHEAD_BYTES)
+            if not taken and not self._notes_due:
+                return ()
+            self._notes_due = False
+            records = [flight.record for _, flight in taken]
+            records += self._notes
+            self._notes = []
+            records += self._commit_marks()
+            self._taken.append(taken)
+            self._unwritten.append(taken)
+            return records
+
+    def written(self, block: int) -> None:
+        """The oldest taken block is in the page cache."""
+        with self._lock:
+            taken = self._unwritten.popleft()
+            if self._when_written:
+                self._send(taken)
+
+    def durable(self, block: int) -> None:
+        """The oldest taken block survives power loss: committed, since this node is the only voter."""
+        with self._lock:
+            taken = self._taken.popleft()
+            for stream, flight in taken:
+                stream.durable_index = flight.index
+            if not self._when_written:
+                self._send(taken)
+
+    def failed(self, error: WalError) -> None:
+        """The log is wedged: whoever waits is told that the outcome is unknown, and nobody is let in any more."""
+        with self._lock:
+            self._refusal = NotReady(f"the log refuses writes: {error}")
+            dones = self._drop_everything()
+        unknown = OutcomeUnknown(f"the log failed while the call was under way: {error}")
+        for done in dones:
+            done(unknown)
+
+    # -- the sites -------------------------------------------------------------------------------------------------------
+
+    def answered(self, partition: int, index: int, outcomes: Sequence[tuple[int, int, bytes]] | None) -> None:
+        """The site has applied batch `index`; `outcomes` holds (status, txn id or 0 for its own, body) per call."""
+        with self._lock:
+            stream = self._streams[partition]
+            if not stream.flights or stream.flights[0].index != index:
+                raise RuntimeError(f"partition {partition} answered batch {index} out of order")
+            flight = stream.flights.popleft()
+            self.inflight_calls -= len(flight.dones)
+            self.inflight_bytes -= flight.size_bytes
+            more = stream.open.params or stream.closed
+        if more:
+            self.kick()
+        _answer(flight, outcomes)
+
+    def read_answered(self, ident: int, reply: Reply) -> None:
+        """The site has served a read."""
+        with self._lock:
+            _, done = self._reads.pop(ident)
+        done(reply)
+
+    def site_down(self, partition: int) -> None:
+        """The site is gone: batches wait for its successor, reads are refused (repeating them is safe)."""
+        with self._lock:
+            stream = self._streams[partition]
+            stream.up = False
+            lost = [ident for ident, (where, _) in self._reads.items() if where == partition]
+            dones = [self._reads.pop(ident)[1] for ident in lost]
+            stream.unsent = deque(item for item in stream.unsent if isinstance(item, Flight))
+            stream.closed = deque(item for item in stream.closed if not isinstance(item, Marker))
+        for done in dones:
+            done(NotReady(f"partition {partition} is being restored"))
+
+    def site_up(self, partition: int, position: int) -> None:
+        """A site serves the partition again, with everything up to `position` applied; the rest is sent once more, in order."""
+        with self._lock:
+            stream = self._streams[partition]
+            gone = [flight for flight in stream.flights if flight.index <= position]
+            for flight in gone:
+                stream.flights.popleft()
+                self.inflight_calls -= len(flight.dones)
+                self.inflight_bytes -= flight.size_bytes
+            stream.unsent = deque(stream.flights)
+            stream.up = True
+            self._pump(stream)
+        for flight in gone:
+            _answer(flight, None)
+        self.kick()
+
+    def refuse(self, reason: Refused | None) -> None:
+        """From now on every call is refused with this reason; None lets calls in again."""
+        with self._lock:
+            self._refusal = reason
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is open, in the log, or at a site."""
+        with self._lock:
+            return not self._reads and not any(s.flights or s.open.params or s.closed for s in self._streams.values())
+
+    def watermarks(self) -> dict[int, dict[str, int]]:
+        """Per partition: term, durable, committed and applied index, and calls waiting for a batch."""
+        with self._lock:
+            return {
+                s.partition: {
+                    "term": s.term,
+                    "durable": s.durable_index,
+                    "committed": s.durable_index,
+                    "applied": s.flights[0].index - 1 if s.flights else s.next_index - 1,
+                    "open_calls": len(s.open.params),
+                    "batches_under_way": len(s.flights),
+                }
+                for s in self._streams.values()
+            }
+
+    # -- inside, under the lock ------------------------------------------------------------------------------------------
+
+    def _admit(self, calls: int, size_bytes: int) -> None:
+        limits = self.limits
+        if self._refusal is not None:
+            raise self._refusal
+        if self.inflight_calls + calls > limits.inflight_calls_max:
+            raise Overloaded(f"{self.inflight_calls} calls are under way, limit inflight_calls_max={limits.inflight_calls_max}")
+        if self.inflight_bytes + size_bytes > limits.inflight_bytes_max:
+            raise Overloaded(f"{self.inflight_bytes} bytes are under way, limit inflight_bytes_max={limits.inflight_bytes_max}")
+        if self._room_bytes() < self.pending_bytes + size_bytes + BATCH_OVERHEAD_BYTES * len(self._streams):
+            raise LogFull("the log has no room until a snapshot lets its oldest segment go")
+        self.inflight_calls += calls
+        self.inflight_bytes += size_bytes
+        self.pending_bytes += size_bytes
+
+    def _admit_read(self, stream: Stream) -> None:
+        if not stream.up:
+            raise NotReady(f"partition {stream.partition} is being restored")
+        if len(self._reads) >= self.limits.inflight_calls_max:
+            raise Overloaded(f"{len(self._reads)} reads are under way")
+
+    @staticmethod
+    def _fill(pending: Pending, procedure: int, params: bytes, key: bytes, done: Done, size_bytes: int) -> None:
+        pending.procedures.append(procedure)
+        pending.params.append(params)
+        pending.keys.append(key)
+        pending.dones.append(done)
+        pending.size_bytes += size_bytes
+        if key is not NO_KEY:
+            pending.keyed = True
+
+    def _take_batches(self, bytes_max: int) -> list[tuple[Stream, Flight]]:
+        taken: list[tuple[Stream, Flight]] = []
+        room = bytes_max
+        for stream in self._streams.values():
+            while len(stream.flights) < self.limits.site_batches_max:
+                pending = self._next_pending(stream, min(room, self.limits.batch_bytes_max))
+                if pending is None:
+                    break
+                room -= pending.size_bytes + BATCH_OVERHEAD_BYTES
+                taken.append(self._number(stream, pending, self.clock.reserve(len(pending.params)), stream.partition))
+        if not taken and self._step_is_next():
+            tick = self.clock.reserve(1)
+            for stream in self._streams.values():
+                step = stream.closed.popleft()
+                assert isinstance(step, Pending)
+                taken.append(self._number(stream, step, tick, MULTI_PARTITION))
+        for stream, _ in taken:
+            self._pass_markers(stream)
+        return taken
+
+    def _next_pending(self, stream: Stream, bytes_max: int) -> Pending | None:
+        """The next single-partition batch of the stream that fits, removed from it; None when there is none now."""
+        self._pass_markers(stream)
+        source = stream.closed[0] if stream.closed else stream.open
+        if isinstance(source, Marker) or source.everywhere or not source.params:
+            return None
+        if len(source.params[0]) + CALL_OVERHEAD_BYTES > bytes_max:
+            return None
+        head = source.split(self.limits.batch_calls_max, bytes_max)
+        if stream.closed and not source.params:
+            stream.closed.popleft()
+        return head
+
+    def _step_is_next(self) -> bool:
+        heads = [stream.closed[0] if stream.closed else None for stream in self._streams.values()]
+        return all(isinstance(head, Pending) and head.everywhere for head in heads)
+
+    def _number(self, stream: Stream, pending: Pending, tick: int, partition_bits: int) -> tuple[Stream, Flight]:
+        count = len(pending.params)
+        first = tick << PARTITION_BITS | partition_bits
+        txn_ids = range(first, first + (count << PARTITION_BITS), 1 << PARTITION_BITS)
+        record = encode_batch(
+            partition=stream.partition,
+            term=stream.term,
+            index=stream.next_index,
+            catalog=self.catalog,
+            txn_ids=txn_ids,
+            procedures=pending.procedures,
+            params=pending.params,
+            keys=pending.keys if pending.keyed else None,
+        )
+        flight = Flight(stream.next_index, txn_ids, pending.dones, pending.size_bytes, record)
+        stream.next_index += 1
+        stream.flights.append(flight)
+        stream.unsent.append(flight)
+        self.pending_bytes -= pending.size_bytes
+        return stream, flight
+
+    def _commit_marks(self) -> list[bytes]:
+        now = time.monotonic()
+        every = now - self._marks_at >= MARKS_EVERY_S
+        if every:
+            self._marks_at = now
+        closed = self.clock.closed()
+        marks = []
+        for stream in self._streams.values():
+            if every or stream.marked_index < stream.durable_index:
+                stream.marked_index = stream.durable_index
+                marks.append(
+                    encode_commit_mark(
+                        partition=stream.partition, term=stream.term, commit=stream.durable_index, closed_txn=closed
+                    )
+                )
+        return marks
+
+    def _pass_markers(self, stream: Stream) -> None:
+        """Markers that nothing is closed before move on; one that has nothing before it at all goes to the site."""
+        while stream.closed and isinstance(stream.closed[0], Marker):
+            stream.unsent.append(stream.closed.popleft())  # type: ignore[arg-type]
+        self._pump(stream)
+
+    def _send(self, taken: list[tuple[Stream, Flight]]) -> None:
+        for _, flight in taken:
+            flight.ready = True
+        for stream, _ in taken:
+            self._pump(stream)
+
+    def _pump(self, stream: Stream) -> None:
+        while stream.up and stream.unsent and stream.unsent[0].ready:
+            item = stream.unsent.popleft()
+            if isinstance(item, Flight):
+                self._deliver.batch(stream.partition, item.record, item.index)
+            else:
+                self._deliver.read(stream.partition, item.ident, item.calls)
+
+    def _drop_everything(self) -> list[Done]:
+        dones = [done for _, done in self._reads.values()]
+        self._reads.clear()
+        for stream in self._streams.values():
+            for pending in (*stream.closed, stream.open):
+                dones += pending.dones if isinstance(pending, Pending) else ()
+            for flight in stream.flights:
+                dones += flight.dones
+            stream.open = Pending()
+            stream.closed.clear()
+            stream.flights.clear()
+            stream.unsent.clear()
+        self.inflight_calls = self.inflight_bytes = self.pending_bytes = 0
+        return dones
+
+
+def _close(stream: Stream) -> None:
+    """Shuts the open batch, so that what comes next stands behind it."""
+    if stream.open.params:
+        stream.closed.append(stream.open)
+        stream.open = Pending()
+
+
+def _answer(flight: Flight, outcomes: Sequence[tuple[int, int, bytes]] | None) -> None:
+    if outcomes is None:
+        unknown = OutcomeUnknown("the site ended between executing the call and answering it")
+        for done in flight.dones:
+            done(unknown)
+        return
+    for done, txn_id, (status, earlier, body) in zip(flight.dones, flight.txn_ids, outcomes, strict=True):
+        done(Outcome(status, earlier or txn_id, body))
