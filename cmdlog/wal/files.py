@@ -32,13 +32,12 @@ _CALLERS = frozenset({
     errno.ENOENT, errno.EEXIST, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY,
     errno.ENAMETOOLONG, errno.ELOOP, errno.EMFILE, errno.ENFILE, errno.EXDEV,
 })  # fmt: skip
-_UNREADABLE = frozenset(
-    {errno.EIO, errno.EBADMSG, errno.EUCLEAN}
-)  # bad sector; checksum and structure errors of file systems
+_UNREADABLE = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})  # bad sector; checksum and structure errors of file systems
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 _BOOT_ID_BYTES_MAX = 64  # a UUID and a line end
 _NEW_FILE_MODE = 0o640
 _NEW_DIR_MODE = 0o750
+_CLOSED = 0x7FFF_FFFF  # no descriptor is so high: the kernel answers EBADF, while Python makes a ValueError of a negative one
 
 
 class File(Protocol):
@@ -246,7 +245,10 @@ class RealFile:
             raise_write_error(error, "fsync of", self.path)
 
     def size(self) -> int:
-        return os.fstat(self.fd).st_size
+        try:
+            return os.fstat(self.fd).st_size
+        except OSError as error:
+            raise_read_error(error, self.path, 0)
 
     def truncate(self, size: int) -> None:
         try:
@@ -256,8 +258,8 @@ class RealFile:
 
     def close(self) -> None:
         # The number is forgotten first: after an error of close(2) the kernel may have given it to somebody else's file.
-        fd, self.fd = self.fd, -1
-        if fd < 0:
+        fd, self.fd = self.fd, _CLOSED
+        if fd == _CLOSED:
             return
         try:
             os.close(fd)
@@ -358,9 +360,7 @@ class RealFiles(Files):
         except FileNotFoundError:  # no Linux: every start is taken for a boot, which costs time and no safety
             return ""
         try:
-            return (
-                file.pread(_BOOT_ID_BYTES_MAX, 0).decode().strip()
-            )  # its size() is 0, like that of all files in /proc
+            return file.pread(_BOOT_ID_BYTES_MAX, 0).decode().strip()  # its size() is 0, like that of all files in /proc
         finally:
             file.close()
 
@@ -371,7 +371,7 @@ def parent(path: str) -> str:
 
 
 def write_owner(file: File, record: bytes) -> None:
-    """Replaces the record of a lock file, longest-lived part first: content, then length, then one sync for both."""
+    """Replaces the record of a lock file in place: another name would be another lock. Durable on return, not atomic."""
     if len(record) > OWNER_BYTES_MAX:
         raise ValueError(f"an owner record has at most {OWNER_BYTES_MAX} bytes, this one {len(record)}")
     file.pwrite(record, 0)
