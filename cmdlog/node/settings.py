@@ -1,0 +1,371 @@
+"""Every setting of the node: name, type, default, unit and reason, in one place that help texts and documents share.
+
+One rule: a value is checked once, here; a typo or a bad value is refused at start and names the key, where it came from and the
+nearest known one. Nothing is ignored silently.
+
+Order: flag, then environment `CMDLOG_<NAME>`, then `cmdlog.toml` (the one given, else in the data directory, else in the current
+directory), then the default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import ipaddress
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+from cmdlog.wal.ids import PARTITIONS_MAX
+
+ENVIRONMENT_PREFIX: Final = "CMDLOG_"
+CONFIG_NAME: Final = "cmdlog.toml"
+OTHER_VARIABLES: Final = ("CMDLOG_APP", "CMDLOG_CONFIG", "CMDLOG_DATA", "CMDLOG_TOKEN", "CMDLOG_URL")
+"""Variables that the command line reads for itself; they are no settings of the node."""
+
+SEGMENT_ALIGNMENT_BYTES: Final = 4096
+SIZE: Final = re.compile(r"(\d+)\s*(|KiB|MiB|GiB)")
+SIZE_UNITS: Final = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+TRUTHS: Final = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+
+KINDS: Final[Mapping[type, str]] = {bool: "bool", int: "int", float: "float", str: "text"}
+
+T = TypeVar("T")
+
+
+class BadSetting(ValueError):
+    """A setting that does not exist or cannot have this value. `key` is its name as it was given."""
+
+    exit_code = 2
+    hint = "`cmdlog serve --help` lists every setting with its unit and default"
+
+    def __init__(self, key: str, problem: str) -> None:
+        self.key = key
+        super().__init__(f"{key}: {problem}")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table that `--help`, documents and `cmdlog.toml` share."""
+
+    name: str
+    kind: Literal["int", "float", "bool", "text", "path", "choice"]
+    default: Any
+    unit: str
+    reason: str
+    lowest: float
+    highest: float
+    choices: tuple[str, ...]
+    at_creation: bool  # stays as it was when the directory was made
+    optional: bool  # None is a value
+
+
+def _setting(
+    default: T,
+    reason: str,
+    *,
+    unit: str = "",
+    lowest: float = -math.inf,
+    highest: float = math.inf,
+    choices: tuple[str, ...] = (),
+    at_creation: bool = False,
+    kind: str = "",
+) -> T:
+    metadata: dict[str, object] = {
+        "kind": kind or ("choice" if choices else KINDS[type(default)]),
+        "reason": reason,
+        "unit": unit,
+        "lowest": lowest,
+        "highest": highest,
+        "choices": choices,
+        "at_creation": at_creation,
+    }
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The node's settings, checked. Units are in the names; `_max` limits are inclusive."""
+
+    # fixed when the directory is created
+    partitions: int = _setting(
+        4,
+        "streams that execute independently; at most one core each is of use",
+        lowest=1,
+        highest=PARTITIONS_MAX,
+        at_creation=True,
+    )
+    segment_bytes: int = _setting(
+        16 << 20,
+        "one preallocated log file; zeroed ahead in about 10 ms",
+        unit="bytes",
+        lowest=16 << 10,
+        highest=1 << 30,
+        at_creation=True,
+    )
+    segments: int = _setting(
+        64, "files in the ring; the log never grows beyond segments x segment_bytes", lowest=4, highest=65536, at_creation=True
+    )
+    log_reserve_bytes: int = _setting(
+        1 << 20,
+        "room that control records alone may use, so that a full log gets out again",
+        unit="bytes",
+        lowest=4096,
+        at_creation=True,
+    )
+
+    # log and sites
+    sites: int = _setting(
+        0, "processes that execute procedures; 0 chooses one per core but one, at most one per partition", lowest=0, highest=1024
+    )
+    durability: Literal["sync", "async"] = _setting(
+        "sync", "sync answers after fdatasync; async may lose the last async_window_ms at a power cut", choices=("sync", "async")
+    )
+    async_window_ms: float = _setting(
+        50.0, "longest time that an answered call may be without fdatasync", unit="ms", lowest=1, highest=10_000
+    )
+    log_threads: int = _setting(4, "threads in the ring; as many fdatasyncs are in flight", lowest=1, highest=64)
+    batch_calls_max: int = _setting(
+        1024, "calls in one batch: one SQLite transaction, one answer of the site", unit="calls", lowest=1, highest=65535
+    )
+    batch_bytes_max: int = _setting(
+        1 << 20, "bytes in one batch: bounds a block, and what a site holds at once", unit="bytes", lowest=1024, highest=16 << 20
+    )
+    site_batches_max: int = _setting(
+        3, "batches of a partition under way: one executing, one at the site, one in the log", lowest=1, highest=64
+    )
+    site_restarts_max: int = _setting(
+        3, "times in a row that a site is restarted on one batch before the node stops", lowest=0, highest=1000
+    )
+    digest_rows: bool = _setting(
+        True, "checksum of the changed rows of each batch: finds non-determinism; costs up to 30 % of a site"
+    )
+    wal_bytes_max: int = _setting(
+        256 << 20, "SQLite WAL of a partition beyond which readers are cancelled", unit="bytes", lowest=1 << 20
+    )
+
+    # callers
+    inflight_calls_max: int = _setting(100_000, "calls accepted and not answered; beyond it 503", unit="calls", lowest=1)
+    inflight_bytes_max: int = _setting(
+        64 << 20, "parameters of calls accepted and not answered; beyond it 503", unit="bytes", lowest=1024
+    )
+    call_bytes_max: int = _setting(1 << 20, "one call's parameters; beyond it 413", unit="bytes", lowest=64, highest=16 << 20)
+    call_timeout_s: float = _setting(
+        30.0, "longest execution of one call before it is killed by a logged skip", unit="s", lowest=0.05, highest=3600
+    )
+    query_rows_max: int = _setting(10_000, "rows that one query may return", unit="rows", lowest=1)
+    query_timeout_s: float = _setting(
+        5.0, "longest execution of one query: a reader holds back the WAL", unit="s", lowest=0.01, highest=600
+    )
+
+    # identity and time
+    clock_lead_max_ms: int = _setting(
+        60_000, "how far transaction ids may lead real time; a larger clock jump is not followed", unit="ms", lowest=1
+    )
+    key_window_s: int = _setting(86_400, "how long a repeated idempotency key gets the first result", unit="s", lowest=1)
+    key_forget_s: int = _setting(604_800, "how long an expired key is still known, and refused", unit="s", lowest=1)
+    keys_max: int = _setting(1_000_000, "idempotency keys kept by one partition; beyond it 503", unit="keys", lowest=1)
+
+    # snapshots
+    snapshot_log_fraction: float = _setting(0.5, "share of the ring in use that starts a snapshot", lowest=0.05, highest=0.95)
+    snapshots_kept: int = _setting(
+        3, "recovery points kept per partition; the log is cut at the second-newest", lowest=2, highest=10_000
+    )
+
+    # HTTP
+    host: str = _setting("127.0.0.1", "address to listen on; one that is not loopback needs token_file")
+    port: int = _setting(8642, "TCP port; 0 takes a free one and prints it", lowest=0, highest=65535)
+    token_file: Path | None = _setting(None, "file with the bearer token that every request carries", kind="path")  # noqa: RUF009 - a field, like all others
+    body_timeout_s: float = _setting(
+        30.0, "longest wait for the next part of a request body", unit="s", lowest=0.05, highest=3600
+    )
+    stream_calls_max: int = _setting(
+        16_384, "calls of one batch request under way; its next lines are not read before there is room", unit="calls", lowest=1
+    )
+    drain_timeout_s: float = _setting(
+        10.0, "how long a stopping server waits for requests under way", unit="s", lowest=0, highest=3600
+    )
+
+    # records of the server's own running
+    log_format: Literal["auto", "json", "text"] = _setting(
+        "auto", "lines on standard error; auto means text on a terminal and JSON elsewhere", choices=("auto", "json", "text")
+    )
+
+    def __post_init__(self) -> None:
+        for setting in TABLE.values():
+            _check(setting, getattr(self, setting.name), setting.name)
+        _check_together(self)
+
+
+def _table() -> dict[str, Setting]:
+    return {
+        item.name: Setting(name=item.name, default=item.default, optional=item.default is None, **item.metadata)
+        for item in dataclasses.fields(Settings)
+    }
+
+
+TABLE: Final[Mapping[str, Setting]] = _table()
+"""Every setting by name, in the order of the class."""
+
+
+def load_settings(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str],
+    config: Path | None = None,
+    data_dir: Path | None = None,
+) -> Settings:
+    """Settings from flags (None = not given), environment and cmdlog.toml.
+
+    Raises: BadSetting.
+    """
+    given: dict[str, Any] = {}
+    for source in (_from_config(config, data_dir), _from_environment(environ), _from_flags(flags or {})):
+        for name, text, origin in source:
+            given[name] = _convert(TABLE[name], text, origin)
+    return Settings(**given)
+
+
+def describe(setting: Setting) -> str:
+    """One line for help texts: reason, unit, default, and whether it is fixed at creation."""
+    default = (
+        "none" if setting.default is None else str(setting.default).lower() if setting.kind == "bool" else str(setting.default)
+    )
+    unit = f" {setting.unit}" if setting.unit and setting.default is not None else ""
+    fixed = "; fixed when the directory is created" if setting.at_creation else ""
+    return f"{setting.reason} [default: {default}{unit}{fixed}]"
+
+
+# Each source yields (setting's name, value, where it came from, as an operator would look for it).
+Given = Iterator[tuple[str, Any, str]]
+
+
+def _from_flags(flags: Mapping[str, Any]) -> Given:
+    for name, value in flags.items():
+        if value is not None:
+            origin = "--" + name.replace("_", "-")
+            yield _known(name, origin, lambda near: "--" + near.replace("_", "-")), value, origin
+
+
+def _from_environment(environ: Mapping[str, str]) -> Given:
+    for variable in sorted(environ):
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in OTHER_VARIABLES:
+            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+            yield _known(name, variable, lambda near: ENVIRONMENT_PREFIX + near.upper()), environ[variable], variable
+
+
+def _from_config(config: Path | None, data_dir: Path | None) -> Given:
+    path = config or next((p for p in _config_places(data_dir) if p.is_file()), None)
+    if path is None:
+        return
+    try:
+        held = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadSetting(str(path), f"cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadSetting(str(path), f"is not TOML: {error}") from error
+    for name, value in held.items():
+        origin = f"{name} in {path}"
+        yield _known(name, origin, str), value, origin
+
+
+def _config_places(data_dir: Path | None) -> Iterator[Path]:
+    if data_dir is not None:
+        yield data_dir / CONFIG_NAME
+    yield Path(CONFIG_NAME)
+
+
+def _known(name: str, origin: str, spell: Callable[[str], str]) -> str:
+    if name in TABLE:
+        return name
+    near = difflib.get_close_matches(name, TABLE, n=1, cutoff=0.5)
+    raise BadSetting(origin, "no such setting" + (f"; did you mean {spell(near[0])}?" if near else ""))
+
+
+def _convert(setting: Setting, value: Any, origin: str) -> Any:
+    """The value in the setting's type; text (of a flag or variable) is parsed, other types are only checked."""
+    if isinstance(value, str):
+        value = _parse(setting, value.strip(), origin)
+    if setting.kind == "float" and type(value) is int:
+        value = float(value)
+    _check(setting, value, origin)
+    return value
+
+
+def _parse(setting: Setting, text: str, origin: str) -> Any:
+    if setting.kind == "path":
+        return Path(text)
+    if setting.kind in ("text", "choice"):
+        return text
+    if setting.kind == "bool":
+        if text.lower() not in TRUTHS:
+            raise BadSetting(origin, f"{text!r} is neither true nor false")
+        return TRUTHS[text.lower()]
+    if setting.unit == "bytes" and (size := SIZE.fullmatch(text)):
+        return int(size[1]) * SIZE_UNITS[size[2]]
+    try:
+        return int(text) if setting.kind == "int" else float(text)
+    except ValueError:
+        wanted = "a whole number" if setting.kind == "int" else "a number"
+        also = ", or with KiB, MiB or GiB" if setting.unit == "bytes" else ""
+        raise BadSetting(origin, f"{text!r} is not {wanted}{' of ' + setting.unit if setting.unit else ''}{also}") from None
+
+
+TYPES: Final[Mapping[str, Any]] = {
+    "int": (int,),
+    "float": (float, int),
+    "bool": (bool,),
+    "text": (str,),
+    "choice": (str,),
+    "path": (Path,),
+}
+
+
+def _check(setting: Setting, value: Any, origin: str) -> None:
+    if value is None and setting.optional:
+        return
+    if (type(value) is bool and setting.kind != "bool") or not isinstance(value, TYPES[setting.kind]):
+        raise BadSetting(origin, f"{value!r} is no {setting.kind}")
+    if setting.choices and value not in setting.choices:
+        raise BadSetting(origin, f"{value!r} is none of {', '.join(setting.choices)}")
+    if setting.kind not in ("int", "float"):
+        return
+    number: float = value
+    unit = f" {setting.unit}" if setting.unit else ""
+    if not number >= setting.lowest:  # also refuses NaN
+        raise BadSetting(origin, f"{number} is below the minimum of {setting.lowest}{unit}")
+    if not number <= setting.highest:
+        raise BadSetting(origin, f"{number} is above the maximum of {setting.highest}{unit}")
+
+
+def _check_together(settings: Settings) -> None:
+    """What no setting can say alone."""
+    s = settings
+    if s.segment_bytes % SEGMENT_ALIGNMENT_BYTES:
+        raise BadSetting("segment_bytes", f"{s.segment_bytes} is no multiple of {SEGMENT_ALIGNMENT_BYTES}")
+    for smaller, larger, share in (
+        ("log_reserve_bytes", "segment_bytes", 2),
+        ("call_bytes_max", "segment_bytes", 2),
+        ("call_bytes_max", "batch_bytes_max", 1),
+        ("batch_bytes_max", "inflight_bytes_max", 1),
+        ("key_window_s", "key_forget_s", 1),
+        ("sites", "partitions", 1),
+    ):
+        bound = getattr(s, larger) // share
+        if getattr(s, smaller) > bound:
+            of = f"half of {larger}" if share == 2 else larger
+            raise BadSetting(smaller, f"{getattr(s, smaller)} is more than {of} ({bound})")
+    if s.token_file is None and not is_loopback(s.host):
+        raise BadSetting("host", f"{s.host} is not loopback, so token_file is needed: nobody gets in without a credential")
+
+
+def is_loopback(host: str) -> bool:
+    """Reachable from this machine alone. Host names other than localhost are not resolved: their meaning may change."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
