@@ -23,6 +23,10 @@ class Refused(Exception):
     status = 503
     retry_after_s: float | None = 1.0
 
+    def again(self) -> Refused:
+        """The same refusal for another caller: a raised exception carries its traceback and is not raised twice."""
+        return type(self)(*self.args)
+
 
 class NotReady(Refused):
     """The node is starting, stopping, or the call's partition is being restored."""

@@ -22,14 +22,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import Done, LogFull, NotReady, Outcome, OutcomeUnknown, Overloaded, Refused, Reply, TooLarge
 from cmdlog.wal.batch import NO_KEY, encode_batch
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.ids import MULTI_PARTITION, PARTITION_BITS
-from cmdlog.wal.record import encode_commit_mark
+from cmdlog.wal.record import Kind, encode_commit_mark, encode_json
 
 CALL_OVERHEAD_BYTES: Final = 48  # columns of a keyed call, its share of headers, and rounding
 BATCH_OVERHEAD_BYTES: Final = 128  # record and batch headers, commit mark
@@ -94,6 +94,8 @@ class Flight:
     size_bytes: int
     record: bytes
     ready: bool = False  # durable (or written, with durability=async): may go to the site
+    on_durable: Done | None = None  # of a control entry
+    block: int = 0  # number of the block that it is in, once written
 
 
 @dataclass(slots=True)
@@ -120,8 +122,19 @@ class Stream:
     closed: deque[Pending | Marker] = field(default_factory=deque)
     flights: deque[Flight] = field(default_factory=deque)  # taken by the log, not answered
     unsent: deque[Flight | Marker] = field(default_factory=deque)  # not yet given to the site
+    entries: deque[tuple[Kind, dict[str, Any], Done]] = field(default_factory=deque)  # control entries, taken before any batch
     marked_index: int = 0
+    applied_block: int = 0  # block of the last entry that the site answered
     up: bool = True  # the site takes batches
+    refusal: Refused | None = None  # why calls to this partition are refused at present
+
+
+@dataclass(slots=True)
+class _Block:
+    """What one `take` handed to the log."""
+
+    flights: list[tuple[Stream, Flight]]
+    note_dones: list[Callable[[], None]]
 
 
 class Sequencer:
@@ -148,10 +161,11 @@ class Sequencer:
         self._room_bytes = room_bytes
         self._when_written = deliver_when_written
         self._lock = threading.RLock()
-        self._taken: deque[list[tuple[Stream, Flight]]] = deque()  # per block from `take` until `durable`
-        self._unwritten: deque[list[tuple[Stream, Flight]]] = deque()  # the same until `written`
+        self._taken: deque[_Block] = deque()  # from `take` until `durable`
+        self._unwritten: deque[_Block] = deque()  # from `take` until `written`
         self._reads: dict[int, tuple[int, Done]] = {}  # ident -> (partition, done), from call to answer
         self._notes: list[bytes] = []  # digests and other control records: wait for the next block
+        self._note_dones: list[Callable[[], None]] = []
         self._notes_due = False
         self._marks_at = 0.0
         self._refusal: Refused | None = None
@@ -162,18 +176,19 @@ class Sequencer:
         """Places one call; `done` gets its outcome. Raises: Refused, and nothing is logged."""
         size = len(params) + CALL_OVERHEAD_BYTES
         with self._lock:
+            self._raise_refusal(partition)
             self._admit(1, size)
             self._fill(self._streams[partition].open, procedure, params, key, done, size)
-        self.kick()
 
     def add_many(self, calls: Sequence[tuple[int, int, bytes, bytes, Done]]) -> None:
         """Places calls (partition, procedure, params, key, done) in order, all or none. Raises: Refused."""
         with self._lock:
+            for partition in {call[0] for call in calls}:
+                self._raise_refusal(partition)
             self._admit(len(calls), sum(len(call[2]) for call in calls) + CALL_OVERHEAD_BYTES * len(calls))
             for partition, procedure, params, key, done in calls:
                 size = len(params) + CALL_OVERHEAD_BYTES
                 self._fill(self._streams[partition].open, procedure, params, key, done, size)
-        self.kick()
 
     def add_everywhere(self, procedure: int, params: bytes, key: bytes, dones: Sequence[Done]) -> None:
         """Places one call in every stream, under one TxnId and in one block; one `done` per stream, in partition order."""
@@ -182,13 +197,14 @@ class Sequencer:
         if total > self.limits.batch_bytes_max:
             raise TooLarge(f"the call takes {total} bytes over all partitions, limit {self.limits.batch_bytes_max}")
         with self._lock:
+            for partition in self._streams:
+                self._raise_refusal(partition)
             self._admit(len(self._streams), total)
             for stream, done in zip(self._streams.values(), dones, strict=True):
                 _close(stream)
                 step = Pending(everywhere=True)
                 self._fill(step, procedure, params, key, done, size)
                 stream.closed.append(step)
-        self.kick()
 
     def read(self, partition: int, ident: int, calls: bytes, done: Done) -> None:
         """Sends a read behind everything the site was given: it sees every write that anyone was told of."""
@@ -210,10 +226,18 @@ class Sequencer:
                 self._pass_markers(stream)
         self.kick()
 
-    def note(self, record: bytes) -> None:
-        """A control record for the next block."""
+    def add_entry(self, partition: int, kind: Kind, value: dict[str, Any], done: Done) -> None:
+        """Places a control entry ahead of what waits; `done` is called once it is durable, before the site gets it."""
+        with self._lock:
+            self._streams[partition].entries.append((kind, value, done))
+        self.kick()
+
+    def note(self, record: bytes, done: Callable[[], None] | None = None) -> None:
+        """A control record for the next block; `done` is called once that is durable."""
         with self._lock:
             self._notes.append(record)
+            if done is not None:
+                self._note_dones.append(done)
 
     def flush_notes(self) -> None:
         """Gives notes a block of their own if no calls bring one; called when the node is idle."""
@@ -236,14 +260,18 @@ class Sequencer:
             records += self._notes
             self._notes = []
             records += self._commit_marks()
-            self._taken.append(taken)
-            self._unwritten.append(taken)
+            block = _Block(taken, self._note_dones)
+            self._note_dones = []
+            self._taken.append(block)
+            self._unwritten.append(block)
             return records
 
     def written(self, block: int) -> None:
         """The oldest taken block is in the page cache."""
         with self._lock:
-            taken = self._unwritten.popleft()
+            taken = self._unwritten.popleft().flights
+            for _, flight in taken:
+                flight.block = block
             if self._when_written:
                 self._send(taken)
 
@@ -251,10 +279,15 @@ class Sequencer:
         """The oldest taken block survives power loss: committed, since this node is the only voter."""
         with self._lock:
             taken = self._taken.popleft()
-            for stream, flight in taken:
+            for stream, flight in taken.flights:
                 stream.durable_index = flight.index
             if not self._when_written:
-                self._send(taken)
+                self._send(taken.flights)
+        for _, flight in taken.flights:
+            if flight.on_durable is not None:
+                flight.on_durable(Outcome(0, flight.txn_ids[0], b""))
+        for done in taken.note_dones:
+            done()
 
     def failed(self, error: WalError) -> None:
         """The log is wedged: whoever waits is told that the outcome is unknown, and nobody is let in any more."""
@@ -274,6 +307,7 @@ class Sequencer:
             if not stream.flights or stream.flights[0].index != index:
                 raise RuntimeError(f"partition {partition} answered batch {index} out of order")
             flight = stream.flights.popleft()
+            stream.applied_block = flight.block
             self.inflight_calls -= len(flight.dones)
             self.inflight_bytes -= flight.size_bytes
             more = stream.open.params or stream.closed
@@ -315,16 +349,24 @@ class Sequencer:
             _answer(flight, None)
         self.kick()
 
-    def refuse(self, reason: Refused | None) -> None:
-        """From now on every call is refused with this reason; None lets calls in again."""
+    def refuse(self, reason: Refused | None, *, partition: int | None = None) -> None:
+        """From now on every call (to `partition`) is refused with this reason; None lets calls in again."""
         with self._lock:
-            self._refusal = reason
+            if partition is None:
+                self._refusal = reason
+            else:
+                self._streams[partition].refusal = reason
 
     @property
     def idle(self) -> bool:
         """Nothing is open, in the log, or at a site."""
         with self._lock:
             return not self._reads and not any(s.flights or s.open.params or s.closed for s in self._streams.values())
+
+    def applied_block(self, partition: int) -> int:
+        """Every entry that the site has not answered lies in this block or a later one."""
+        with self._lock:
+            return self._streams[partition].applied_block
 
     def watermarks(self) -> dict[int, dict[str, int]]:
         """Per partition: term, durable, committed and applied index, and calls waiting for a batch."""
@@ -346,7 +388,7 @@ class Sequencer:
     def _admit(self, calls: int, size_bytes: int) -> None:
         limits = self.limits
         if self._refusal is not None:
-            raise self._refusal
+            raise self._refusal.again()
         if self.inflight_calls + calls > limits.inflight_calls_max:
             raise Overloaded(f"{self.inflight_calls} calls are under way, limit inflight_calls_max={limits.inflight_calls_max}")
         if self.inflight_bytes + size_bytes > limits.inflight_bytes_max:
@@ -357,7 +399,14 @@ class Sequencer:
         self.inflight_bytes += size_bytes
         self.pending_bytes += size_bytes
 
+    def _raise_refusal(self, partition: int) -> None:
+        refusal = self._streams[partition].refusal
+        if refusal is not None:
+            raise refusal.again()
+
     def _admit_read(self, stream: Stream) -> None:
+        if self._refusal is not None:
+            raise self._refusal.again()
         if not stream.up:
             raise NotReady(f"partition {stream.partition} is being restored")
         if len(self._reads) >= self.limits.inflight_calls_max:
@@ -374,8 +423,8 @@ class Sequencer:
             pending.keyed = True
 
     def _take_batches(self, bytes_max: int) -> list[tuple[Stream, Flight]]:
-        taken: list[tuple[Stream, Flight]] = []
-        room = bytes_max
+        taken = [self._entry(stream) for stream in self._streams.values() for _ in range(len(stream.entries))]
+        room = bytes_max - sum(len(flight.record) for _, flight in taken)
         for stream in self._streams.values():
             while len(stream.flights) < self.limits.site_batches_max:
                 pending = self._next_pending(stream, min(room, self.limits.batch_bytes_max))
@@ -383,7 +432,7 @@ class Sequencer:
                     break
                 room -= pending.size_bytes + BATCH_OVERHEAD_BYTES
                 taken.append(self._number(stream, pending, self.clock.reserve(len(pending.params)), stream.partition))
-        if not taken and self._step_is_next():
+        if len(taken) == 0 and self._step_is_next():
             tick = self.clock.reserve(1)
             for stream in self._streams.values():
                 step = stream.closed.popleft()
@@ -429,6 +478,18 @@ class Sequencer:
         stream.flights.append(flight)
         stream.unsent.append(flight)
         self.pending_bytes -= pending.size_bytes
+        return stream, flight
+
+    def _entry(self, stream: Stream) -> tuple[Stream, Flight]:
+        kind, value, done = stream.entries.popleft()
+        txn_id = self.clock.reserve(1) << PARTITION_BITS | stream.partition
+        record = encode_json(
+            kind, {**value, "txn_id": txn_id}, partition=stream.partition, term=stream.term, index=stream.next_index
+        )
+        flight = Flight(stream.next_index, (txn_id,), [], 0, record, on_durable=done)
+        stream.next_index += 1
+        stream.flights.append(flight)
+        stream.unsent.append(flight)
         return stream, flight
 
     def _commit_marks(self) -> list[bytes]:

@@ -1,0 +1,116 @@
+"""Frames between the node and a site process, over one stream socket.
+
+One rule: a batch travels as the very bytes that are on disk; answers travel as columns and are cut once, where they are used.
+Both ends are the same program on the same machine, so a malformed frame is our own bug and raises.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Final, NamedTuple
+
+HEADER: Final = struct.Struct("<IBxHQ")  # bytes of the whole frame, kind, partition, ident
+APPLIED: Final = struct.Struct("<IIQ")  # calls, 1 = transaction ids follow, rows digest
+READ_ANSWER: Final = struct.Struct("<QB")  # TxnId as of which was read, status; the JSON body follows
+FRAME_BYTES_MAX: Final = 256 << 20
+
+
+class FrameKind(enum.IntEnum):
+    HELLO = 1  # node -> site: JSON, what to serve; ident = 0
+    READY = 2  # site -> node: JSON, position of every partition
+    ENTRY = 3  # node -> site: a log entry's record; ident = index
+    APPLIED = 4  # site -> node: what the entry did; ident = index
+    READ = 5  # node -> site: JSON list of [procedure, params]; ident = the node's number for it
+    READ_ANSWER = 6  # site -> node
+    CAPTURE = 7  # node -> site: JSON, write an image of the partition; ident = the node's number for it
+    CAPTURED = 8  # site -> node: JSON
+    FAULT = 9  # site -> node: JSON, why the site ends
+    STOP = 10  # node -> site: end after what was sent before
+
+
+class Frame(NamedTuple):
+    kind: FrameKind
+    partition: int
+    ident: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one batch did, on the node's side of the pipe."""
+
+    rows_digest: int
+    result_hashes: bytes  # [calls] little-endian uint32
+    outcomes: list[tuple[int, int, bytes]]  # status, txn id of an earlier execution or 0, JSON body
+
+
+def encode_frame(kind: FrameKind, payload: bytes = b"", *, partition: int = 0, ident: int = 0) -> bytes:
+    return HEADER.pack(HEADER.size + len(payload), kind, partition, ident) + payload
+
+
+def encode_applied(
+    *,
+    statuses: bytes | bytearray,
+    earlier: Sequence[int] | None,
+    result_hashes: Sequence[int],
+    bodies: Sequence[bytes],
+    rows_digest: int,
+) -> bytes:
+    """`earlier` holds the transaction ids when some call repeated a key (0 = its own); None when none did."""
+    count = len(bodies)
+    return b"".join((
+        APPLIED.pack(count, earlier is not None, rows_digest),
+        statuses,
+        b"" if earlier is None else struct.pack(f"<{count}Q", *earlier),
+        struct.pack(f"<{count}I", *result_hashes),
+        struct.pack(f"<{count}I", *map(len, bodies)),
+        *bodies,
+    ))  # fmt: skip
+
+
+def decode_applied(payload: bytes) -> Answer:
+    count, has_earlier, rows_digest = APPLIED.unpack_from(payload)
+    at = APPLIED.size
+    statuses = payload[at : at + count]
+    at += count
+    earlier: Sequence[int] = bytes(count)
+    if has_earlier:
+        earlier = struct.unpack_from(f"<{count}Q", payload, at)
+        at += 8 * count
+    hashes = payload[at : at + 4 * count]
+    at += 4 * count
+    lengths = struct.unpack_from(f"<{count}I", payload, at)
+    at += 4 * count
+    bodies = [payload[lo:hi] for lo, hi in pairwise(accumulate(lengths, initial=at))]
+    return Answer(rows_digest, hashes, list(zip(statuses, earlier, bodies, strict=True)))
+
+
+class FrameReader:
+    """Cuts a byte stream into frames."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Yields the frames that are complete with `data`. Raises: ValueError on a length out of bounds."""
+        buffer = self._buffer
+        buffer += data
+        position, available = 0, len(buffer)
+        try:
+            while available - position >= HEADER.size:
+                size, kind, partition, ident = HEADER.unpack_from(buffer, position)
+                if not HEADER.size <= size <= FRAME_BYTES_MAX:
+                    raise ValueError(f"frame of {size} bytes")
+                if available - position < size:
+                    break
+                payload = bytes(buffer[position + HEADER.size : position + size])
+                position += size
+                yield Frame(FrameKind(kind), partition, ident, payload)
+        finally:
+            del buffer[:position]

@@ -1,0 +1,48 @@
+"""Which calls there are and where each goes: procedures by name, partitions by hash slot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from procedures import Database
+from procedures.signature import Procedure
+from procedures.slots import SLOTS, slot_of
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One procedure as callers see it."""
+
+    name: str
+    number: int  # position in the live catalog version, as batches hold it
+    procedure: Procedure
+    read_only: bool
+    everywhere: bool  # multi-partition
+
+
+class SlotMap:
+    """Hash slot -> partition, in even contiguous ranges."""
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = partitions
+        self._partition_of = [slot * partitions // SLOTS for slot in range(SLOTS)]
+
+    def ranges(self) -> list[tuple[int, int, int]]:
+        """(lo, hi, partition) with slots [lo, hi), ascending."""
+        bounds = [-(-partition * SLOTS // self.partitions) for partition in range(self.partitions + 1)]
+        return [(bounds[p], bounds[p + 1], p) for p in range(self.partitions)]
+
+    def partition_of(self, procedure: Procedure, params: list[Any]) -> int:
+        """The partition of a single-partition call with these bound parameters."""
+        return self._partition_of[slot_of(procedure.partition_value(params))]
+
+
+def make_routes(db: Database) -> dict[str, Route]:
+    """All routes of an application by name."""
+    procedures: Sequence[Procedure] = db.procedure_list
+    return {
+        procedure.name: Route(procedure.name, number, procedure, procedure.read_only, procedure.partition_by is None)
+        for number, procedure in enumerate(procedures)
+    }

@@ -1,0 +1,85 @@
+"""A site: the single-threaded executor of some partitions' streams.
+
+One rule: what arrives is applied in order of arrival, and answered after it is committed to the state file. Between batches the
+site copies pages of a snapshot under way (`snapshot.capture`), so a capture never stops it.
+
+`Site` is the executor; `cmdlog.node.siteprocess` runs one over a socket, `cmdlog.node.inline` in the calling process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cmdlog.wal.record import Record
+from procedures.executor import Applied
+from procedures.outcomes import KeyPolicy
+from procedures.state import PartitionState
+from replay.engine import Catalogs, PartitionEngine
+from snapshot.capture import Capture
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SitePlan:
+    """What a site serves."""
+
+    catalogs: Catalogs
+    catalog: int  # the version that reads run
+    state_files: Mapping[int, str]  # partition -> path
+    policy: KeyPolicy
+    digest_rows: bool
+    skips: Mapping[int, Mapping[int, frozenset[int]]] = field(default_factory=dict)  # partition -> index -> positions
+
+
+class Site:
+    """Engines of this site's partitions. Owned by one thread."""
+
+    def __init__(self, plan: SitePlan, progress: Progress | None = None) -> None:
+        self._plan = plan
+        self._engines: dict[int, PartitionEngine] = {}
+        self._captures: dict[int, tuple[int, Capture]] = {}  # partition -> (ident, capture)
+        tables = plan.catalogs(plan.catalog)
+        for partition, path in plan.state_files.items():
+            state = PartitionState.open(path, partition=partition, policy=plan.policy, db=tables)
+            self._engines[partition] = PartitionEngine(state, plan.catalogs, digest_rows=plan.digest_rows, progress=progress)
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """Partition -> index of the last entry that its state file holds."""
+        return {partition: engine.state.position.index for partition, engine in self._engines.items()}
+
+    @property
+    def capturing(self) -> bool:
+        return bool(self._captures)
+
+    def apply(self, record: Record) -> Applied | None:
+        """Raises: EnvironmentFault; the site must then be closed and opened again."""
+        return self._engines[record.partition].apply(record, self._plan.skips.get(record.partition, {}))
+
+    def read(self, partition: int, calls: list[tuple[int, list[Any]]]) -> tuple[int, list[tuple[int, bytes]]]:
+        """(TxnId as of which was read, [(status, body)]) of read-only calls."""
+        return self._engines[partition].executor.read(calls, catalog=self._plan.catalog)
+
+    def known_keys(self, partition: int) -> list[bytes]:
+        """Fingerprints of the idempotency keys that the partition remembers."""
+        return list(self._engines[partition].state.known_keys())
+
+    def capture(self, partition: int, ident: int, path: str) -> None:
+        """Begins an image of the partition; `step_captures` goes on with it."""
+        self._captures[partition] = (ident, Capture(self._engines[partition].state, path))
+
+    def step_captures(self) -> list[tuple[int, int, dict[str, Any]]]:
+        """Copies some pages; returns (partition, ident, report) of those that completed."""
+        done = []
+        for partition, (ident, capture) in list(self._captures.items()):
+            if capture.step():
+                del self._captures[partition]
+                done.append((partition, ident, capture.report()))
+        return done
+
+    def close(self) -> None:
+        for engine in self._engines.values():
+            engine.close()

@@ -1,0 +1,176 @@
+"""A site in a process of its own: `python -m cmdlog.node.siteprocess SOCKET_FD PROGRESS_FD`.
+
+One rule: it speaks only over the socket it was given and ends when that closes or its node is gone, so it cannot outlive the
+node and write beside a successor; the lock beside each state file makes sure.
+
+The code it runs is the bundle that the log names, not what lies on the import path: what works here works in replay. A fault of
+the environment (disk full, out of memory, an I/O error, an interrupt) is never an outcome: the site says so and ends; the node
+restores it and sends the batch again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable
+from typing import IO, Any, Final
+
+import orjson
+
+from cmdlog.node.frames import READ_ANSWER, Frame, FrameKind, FrameReader, encode_applied, encode_frame
+from cmdlog.node.site import Site, SitePlan
+from cmdlog.node.sites import BUSY, INDEX, PARTITION, POSITION, PROGRESS_BYTES
+from cmdlog.wal.record import decode_record
+from procedures.bundle import Bundle
+from procedures.errors import EnvironmentFault
+from procedures.executor import Applied
+from procedures.outcomes import KeyPolicy
+from replay.engine import Catalogs
+
+READ_BYTES: Final = 1 << 20
+LOCK_WAIT_S: Final = 10.0  # for a predecessor that is just being ended
+
+
+class SiteProcess:
+    """The loop around a `Site`."""
+
+    def __init__(self, sock: socket.socket, progress: memoryview) -> None:
+        self._socket = sock
+        self._progress = progress  # [512] uint64, shared with the node
+        self._reader = FrameReader()
+        self._node_pid = os.getppid()
+        self._locks: list[IO[bytes]] = []
+        self._site: Site | None = None
+
+    def run(self) -> None:
+        """Serves until the node stops it or goes away."""
+        while True:
+            site = self._site
+            if site is not None and site.capturing and not select.select([self._socket], (), (), 0)[0]:
+                self._step_captures(site)
+                continue
+            data = self._socket.recv(READ_BYTES)
+            if not data:
+                return
+            for frame in self._reader.feed(data):
+                if frame.kind is FrameKind.STOP or os.getppid() != self._node_pid:
+                    return
+                self._handle(frame)
+
+    def close(self) -> None:
+        if self._site is not None:
+            self._site.close()
+
+    def _handle(self, frame: Frame) -> None:
+        progress = self._progress
+        progress[PARTITION], progress[INDEX], progress[POSITION] = frame.partition, frame.ident, 0
+        progress[BUSY] = 1
+        try:
+            self._dispatch(frame)
+        except EnvironmentFault as error:
+            fault = {
+                "kind": error.kind,
+                "message": str(error),
+                "partition": frame.partition,
+                "index": frame.ident,
+                "position": error.position or 0,
+            }
+            self._send(FrameKind.FAULT, orjson.dumps(fault))
+            raise SystemExit(1) from None
+        progress[BUSY] = 0
+
+    def _dispatch(self, frame: Frame) -> None:
+        if frame.kind is FrameKind.HELLO:
+            self._hello(orjson.loads(frame.payload))
+            return
+        site = self._site
+        if site is None:
+            raise RuntimeError(f"{frame.kind.name} before HELLO")
+        if frame.kind is FrameKind.ENTRY:
+            applied = site.apply(decode_record(frame.payload))
+            answer = b"" if applied is None else pack_applied(applied)
+            self._send(FrameKind.APPLIED, answer, partition=frame.partition, ident=frame.ident)
+        elif frame.kind is FrameKind.READ:
+            as_of, replies = site.read(frame.partition, orjson.loads(frame.payload))
+            status, body = replies[0]
+            self._send(FrameKind.READ_ANSWER, READ_ANSWER.pack(as_of, status) + body, partition=frame.partition, ident=frame.ident)
+        elif frame.kind is FrameKind.CAPTURE:
+            site.capture(frame.partition, frame.ident, orjson.loads(frame.payload)["path"])
+        if site.capturing:
+            self._step_captures(site)
+
+    def _hello(self, hello: dict[str, Any]) -> None:
+        state_files = {int(partition): path for partition, path in hello["state_files"].items()}
+        self._lock(state_files.values())
+        catalogs = Catalogs()
+        for version, bundle in hello["bundles"].items():
+            catalogs.add_bundle(int(version), Bundle.from_bytes(bundle.encode()))
+        skips: dict[int, dict[int, frozenset[int]]] = {}
+        for partition, index, position in hello["skips"]:
+            of_partition = skips.setdefault(partition, {})
+            of_partition[index] = of_partition.get(index, frozenset()) | {position}
+        plan = SitePlan(catalogs, hello["catalog"], state_files, KeyPolicy(**hello["key_policy"]), hello["digest_rows"], skips)
+        self._site = Site(plan, self._note_progress)
+        gc.collect()
+        gc.freeze()  # modules and caches live as long as the process: later collections need not look at them
+        self._send(FrameKind.READY, orjson.dumps({"positions": self._site.positions}, option=orjson.OPT_NON_STR_KEYS))
+
+    def _lock(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            file = open(f"{path}.lock", "ab")  # noqa: SIM115 - held until the process ends
+            deadline = time.monotonic() + LOCK_WAIT_S
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise EnvironmentFault("io", f"{path} is still in use by another process") from None
+                    time.sleep(0.01)
+            self._locks.append(file)
+
+    def _step_captures(self, site: Site) -> None:
+        for partition, ident, report in site.step_captures():
+            self._send(FrameKind.CAPTURED, orjson.dumps(report), partition=partition, ident=ident)
+
+    def _note_progress(self, _index: int, position: int) -> None:
+        self._progress[POSITION] = position
+
+    def _send(self, kind: FrameKind, payload: bytes, *, partition: int = 0, ident: int = 0) -> None:
+        self._socket.sendall(encode_frame(kind, payload, partition=partition, ident=ident))
+
+
+def pack_applied(applied: Applied) -> bytes:
+    """The answer's payload."""
+    return encode_applied(
+        statuses=applied.statuses,
+        earlier=applied.earlier,
+        result_hashes=applied.result_hashes,
+        bodies=applied.bodies,
+        rows_digest=applied.rows_digest,
+    )
+
+
+def main() -> None:
+    """Entry point; the node gives both descriptors."""
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # the node decides when its sites end
+        signal.signal(ignored, signal.SIG_IGN)
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    page = mmap.mmap(int(sys.argv[2]), PROGRESS_BYTES)
+    process = SiteProcess(sock, memoryview(page).cast("Q"))
+    try:
+        process.run()
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the node is gone
+    process.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,397 @@
+"""The node's sites: where durable batches go, and who brings a dead site back.
+
+One rule: a site's death loses nothing. Its batches stay in the sequencer's pipeline until they are answered, and its successor
+says from where it goes on.
+
+`ProcessSites` runs each site in a process; `InlineSites` runs all engines in the calling process (embedded use).
+What the watchdog sees and does:
+
+    the process ended                       -> start another, send its unanswered batches again
+    it ended `site_restarts_max` times at one call, or one call runs longer than `call_timeout_s`
+                                            -> log a *skip* of that call, durable, then start another
+    it said disk_full or io                 -> refuse calls to its partitions, try again every second
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import queue
+import selectors
+import socket
+import subprocess
+import sys
+import threading
+import time
+from asyncio import AbstractEventLoop
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import orjson
+import structlog
+
+from cmdlog.node.channel import Channel
+from cmdlog.node.frames import READ_ANSWER, Answer, Frame, FrameKind, decode_applied, encode_frame
+
+WATCH_EVERY_S: Final = 0.05
+START_TIMEOUT_S: Final = 60.0  # of a site: imports, opening its state files
+RETRY_DISK_S: Final = 1.0
+BUSY, PARTITION, INDEX, POSITION = range(4)  # words of the progress page
+PROGRESS_BYTES: Final = 4096
+
+log = structlog.get_logger("cmdlog.sites")
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFault:
+    """Why a site ended. `kind` is one of the executor's environment faults, `died` or `hung`."""
+
+    kind: str
+    message: str
+    partition: int | None = None
+    index: int = 0
+    position: int = 0
+
+
+class Owner(Protocol):
+    """What the sites report to: the node."""
+
+    def applied(self, partition: int, index: int, answer: Answer | None) -> None: ...
+    def read_done(self, partition: int, ident: int, *, as_of: int, status: int, body: bytes) -> None: ...
+    def captured(self, ident: int, report: dict[str, Any]) -> None: ...
+    def site_down(self, partitions: Sequence[int], fault: SiteFault) -> None: ...
+    def site_up(self, positions: dict[int, int]) -> None: ...
+    def hello(self, partitions: Sequence[int]) -> dict[str, Any]: ...
+    def refuse_calls(self, partitions: Sequence[int], fault: SiteFault | None) -> None: ...
+    def skip(self, fault: SiteFault) -> None: ...
+
+
+@dataclass(slots=True)
+class _Process:
+    """One site process. Owned by the watch thread; the reader touches `channel` alone."""
+
+    number: int
+    partitions: Sequence[int]
+    popen: subprocess.Popen[bytes]
+    channel: Channel
+    progress: memoryview  # [512] uint64, written by the site
+    fault: SiteFault | None = None
+    lost: bool = False
+    seen: tuple[int, ...] = ()
+    seen_at: float = 0.0
+    page: mmap.mmap | None = field(default=None, repr=False)
+
+
+class ProcessSites:
+    """Spawns, feeds and supervises site processes. `batch`, `read`, `capture` may be called from any thread."""
+
+    def __init__(self, owner: Owner, groups: Sequence[Sequence[int]], *, call_timeout_s: float, restarts_max: int) -> None:
+        self._owner = owner
+        self._call_timeout_s, self._restarts_max = call_timeout_s, restarts_max
+        self._sites: list[_Process] = []
+        self._groups = groups
+        self._site_of: dict[int, _Process] = {}
+        self._deaths: Counter[tuple[int, int, int]] = Counter()
+        self._lost: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()
+        self._reader: _LoopReader | _ThreadReader | None = None
+        self._watch = threading.Thread(target=self._watch_loop, name="sites-watch", daemon=True)
+        self._stopping = False
+
+    def start(self) -> dict[int, int]:
+        """Starts every site and waits until it serves; returns each partition's position. Raises: RuntimeError."""
+        self._sites = [_spawn(number, group) for number, group in enumerate(self._groups)]
+        for site in self._sites:
+            _hello(site, self._owner.hello(site.partitions))
+        positions: dict[int, int] = {}
+        for site in self._sites:
+            positions |= _wait_ready(site)
+            for partition in site.partitions:
+                self._site_of[partition] = site
+        return positions
+
+    def attach(self, loop: AbstractEventLoop | None) -> None:
+        """From now on sites are read, by this event loop or (None) by a thread of its own, and watched."""
+        self._reader = _ThreadReader() if loop is None else _LoopReader(loop)
+        for site in self._sites:
+            self._register(site)
+        self._watch.start()
+
+    def batch(self, partition: int, record: bytes, index: int) -> None:
+        self._site_of[partition].channel.send(encode_frame(FrameKind.ENTRY, record, partition=partition, ident=index))
+
+    def read(self, partition: int, ident: int, calls: bytes) -> None:
+        self._site_of[partition].channel.send(encode_frame(FrameKind.READ, calls, partition=partition, ident=ident))
+
+    def capture(self, partition: int, ident: int, path: str) -> None:
+        """Asks for an image of the partition at `path`; `captured` gets the report."""
+        request = orjson.dumps({"path": path})
+        self._site_of[partition].channel.send(encode_frame(FrameKind.CAPTURE, request, partition=partition, ident=ident))
+
+    def close(self) -> None:
+        """Ends every site after what it was sent; kills one that does not end."""
+        self._stopping = True
+        self._lost.put(None)
+        if self._watch.is_alive():
+            self._watch.join()
+        for site in self._sites:
+            site.channel.send(encode_frame(FrameKind.STOP))
+        for site in self._sites:
+            try:
+                site.popen.wait(timeout=self._call_timeout_s)
+            except subprocess.TimeoutExpired:
+                site.popen.kill()
+                site.popen.wait()
+        if self._reader is not None:
+            self._reader.close()
+        for site in self._sites:
+            _release(site)
+
+    def pids(self) -> list[int]:
+        return [site.popen.pid for site in self._sites]
+
+    # -- reading ---------------------------------------------------------------------------------------------------------
+
+    def _register(self, site: _Process) -> None:
+        assert self._reader is not None
+        self._reader.add(site.channel, lambda: self._readable(site))
+
+    def _readable(self, site: _Process) -> None:
+        frames = site.channel.receive()
+        if frames is None:
+            self._lose(site)
+            return
+        for frame in frames:
+            self._frame(site, frame)
+
+    def _frame(self, site: _Process, frame: Frame) -> None:
+        if frame.kind is FrameKind.APPLIED:
+            answer = decode_applied(frame.payload) if frame.payload else None
+            self._owner.applied(frame.partition, frame.ident, answer)
+        elif frame.kind is FrameKind.READ_ANSWER:
+            as_of, status = READ_ANSWER.unpack_from(frame.payload)
+            body = frame.payload[READ_ANSWER.size :]
+            self._owner.read_done(frame.partition, frame.ident, as_of=as_of, status=status, body=body)
+        elif frame.kind is FrameKind.CAPTURED:
+            self._owner.captured(frame.ident, orjson.loads(frame.payload))
+        elif frame.kind is FrameKind.FAULT:
+            site.fault = SiteFault(**orjson.loads(frame.payload))
+
+    def _lose(self, site: _Process) -> None:
+        if site.lost:
+            return
+        site.lost = True
+        assert self._reader is not None
+        self._reader.remove(site.channel)
+        if not self._stopping:
+            self._lost.put(site)
+
+    # -- watching --------------------------------------------------------------------------------------------------------
+
+    def _watch_loop(self) -> None:
+        while not self._stopping:
+            try:
+                site = self._lost.get(timeout=WATCH_EVERY_S)
+            except queue.Empty:
+                self._kill_hung()
+                continue
+            if site is not None and not self._stopping:
+                self._replace(site)
+
+    def _kill_hung(self) -> None:
+        now = time.monotonic()
+        for site in self._sites:
+            at = tuple(site.progress[:4])
+            if at != site.seen or not at[BUSY]:
+                site.seen, site.seen_at = at, now
+            elif now - site.seen_at > self._call_timeout_s and site.fault is None:
+                message = f"the call ran longer than call_timeout_s={self._call_timeout_s:g}"
+                site.fault = SiteFault("hung", message, at[PARTITION], at[INDEX], at[POSITION])
+                site.popen.kill()
+
+    def _replace(self, old: _Process) -> None:
+        fault = self._why(old)
+        log.warning("site ended", site=old.number, pid=old.popen.pid, kind=fault.kind, reason=fault.message, index=fault.index)
+        self._owner.site_down(old.partitions, fault)
+        if self._to_be_skipped(fault):
+            self._owner.skip(fault)
+        waiting = fault.kind in ("disk_full", "io")
+        if waiting:
+            self._owner.refuse_calls(old.partitions, fault)
+        started = self._start_again(old, wait_first=waiting)
+        if started is None:
+            return
+        site, positions = started
+        _release(old)
+        self._sites[old.number] = site
+        for partition in site.partitions:
+            self._site_of[partition] = site
+        self._register(site)
+        self._owner.site_up(positions)
+        if waiting:
+            self._owner.refuse_calls(old.partitions, None)
+
+    def _start_again(self, old: _Process, *, wait_first: bool) -> tuple[_Process, dict[int, int]] | None:
+        """Tries until a successor serves; None when the node stops meanwhile."""
+        while not self._stopping:
+            if wait_first:
+                time.sleep(RETRY_DISK_S)
+            try:
+                site = _spawn(old.number, old.partitions)
+                _hello(site, self._owner.hello(site.partitions))
+                return site, _wait_ready(site)
+            except (RuntimeError, OSError) as error:
+                log.error("site does not start", site=old.number, reason=str(error))
+                wait_first = True
+        return None
+
+    def _why(self, site: _Process) -> SiteFault:
+        """What the site said before it ended, or what its end and its progress page say."""
+        try:
+            code = site.popen.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            site.popen.kill()
+            code = site.popen.wait()
+        if site.fault is not None:
+            return site.fault
+        busy, partition, index, position = site.progress[:4]
+        reason = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        return SiteFault("died", reason, partition if busy else None, index, position)
+
+    def _to_be_skipped(self, fault: SiteFault) -> bool:
+        if fault.partition is None or fault.kind in ("disk_full", "io", "interrupted"):
+            return False
+        where = (fault.partition, fault.index, fault.position)
+        self._deaths[where] += 1
+        return fault.kind == "hung" or self._deaths[where] >= self._restarts_max
+
+
+def _spawn(number: int, partitions: Sequence[int]) -> _Process:
+    ours, theirs = socket.socketpair()
+    page_fd = os.memfd_create("cmdlog-progress")
+    os.ftruncate(page_fd, PROGRESS_BYTES)
+    page = mmap.mmap(page_fd, PROGRESS_BYTES)
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    popen = subprocess.Popen(
+        [sys.executable, "-m", "cmdlog.node.siteprocess", str(theirs.fileno()), str(page_fd)],
+        pass_fds=(theirs.fileno(), page_fd),
+        stdin=subprocess.DEVNULL,
+        env=environment,
+    )
+    theirs.close()
+    os.close(page_fd)
+    return _Process(number, partitions, popen, Channel(ours), memoryview(page).cast("Q"), page=page)
+
+
+def _hello(site: _Process, hello: dict[str, Any]) -> None:
+    site.channel.send(encode_frame(FrameKind.HELLO, orjson.dumps(hello, option=orjson.OPT_NON_STR_KEYS)))
+
+
+def _wait_ready(site: _Process) -> dict[int, int]:
+    """The site's positions. Raises: RuntimeError when it ends or is silent instead."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    with selectors.DefaultSelector() as selector:
+        selector.register(site.channel, selectors.EVENT_READ)
+        while time.monotonic() < deadline:
+            site.channel.flush()
+            selector.select(timeout=WATCH_EVERY_S)
+            frames = site.channel.receive()
+            if frames is None:
+                break
+            for frame in frames:
+                if frame.kind is FrameKind.FAULT:
+                    site.popen.wait(timeout=START_TIMEOUT_S)
+                    raise RuntimeError(orjson.loads(frame.payload)["message"])
+                positions = orjson.loads(frame.payload)["positions"]
+                return {int(partition): index for partition, index in positions.items()}
+    site.popen.kill()
+    raise RuntimeError(f"site {site.number} did not start (exit code {site.popen.wait()}); its own words are above")
+
+
+def _release(site: _Process) -> None:
+    site.channel.close()
+    site.progress.release()
+    if site.page is not None:
+        site.page.close()
+
+
+class _LoopReader:
+    """Channels read and flushed by an asyncio event loop, in its thread."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def add(self, channel: Channel, readable: Callable[[], None]) -> None:
+        def want_write(wanted: bool) -> None:
+            self._loop.call_soon_threadsafe(self._write_interest, channel, wanted)
+
+        channel.want_write = want_write
+        self._loop.call_soon_threadsafe(self._loop.add_reader, channel.fileno(), readable)
+
+    def _write_interest(self, channel: Channel, wanted: bool) -> None:
+        if channel.fileno() < 0:
+            return
+        if wanted:
+            self._loop.add_writer(channel.fileno(), channel.flush)
+        else:
+            self._loop.remove_writer(channel.fileno())
+
+    def remove(self, channel: Channel) -> None:
+        self._loop.remove_reader(channel.fileno())
+        self._loop.remove_writer(channel.fileno())
+
+    def close(self) -> None:
+        """The loop's owner closes the loop."""
+
+
+class _ThreadReader:
+    """Channels read and flushed by one thread of this process."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._wake_r, self._wake_w = socket.socketpair()
+        self._wake_r.setblocking(False)
+        self._selector.register(self._wake_r, selectors.EVENT_READ)
+        self._todo: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="sites-reader", daemon=True)
+        self._thread.start()
+
+    def add(self, channel: Channel, readable: Callable[[], None]) -> None:
+        def want_write(wanted: bool) -> None:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0)
+            self._soon(lambda: channel.fileno() >= 0 and self._selector.modify(channel, events, (channel, readable)))
+
+        channel.want_write = want_write
+        self._soon(lambda: self._selector.register(channel, selectors.EVENT_READ, (channel, readable)))
+
+    def remove(self, channel: Channel) -> None:
+        """Only from a callback of this reader, so in its own thread."""
+        self._selector.unregister(channel)
+
+    def close(self) -> None:
+        self._stopping = True
+        self._soon(lambda: None)
+        self._thread.join()
+        self._selector.close()
+        self._wake_r.close()
+        self._wake_w.close()
+
+    def _soon(self, work: Callable[[], Any]) -> None:
+        self._todo.put(work)
+        self._wake_w.send(b"x")
+
+    def _run(self) -> None:
+        while not self._stopping:
+            for key, events in self._selector.select():
+                if key.data is None:
+                    self._wake_r.recv(4096)
+                    while not self._todo.empty():
+                        self._todo.get()()
+                    continue
+                channel, readable = key.data
+                if events & selectors.EVENT_WRITE:
+                    channel.flush()
+                if events & selectors.EVENT_READ:
+                    readable()

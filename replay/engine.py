@@ -1,0 +1,98 @@
+"""The one path that applies log entries to a partition: live at a site, at restart, in `cmdlog recover` and in batch jobs.
+
+One rule: an entry's meaning depends on the log and the code bundles alone; nothing here knows whether a caller is waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from cmdlog.wal.batch import Batch, decode_batch
+from cmdlog.wal.ids import txn_millis
+from cmdlog.wal.record import Kind, Record
+from procedures import Database
+from procedures.bundle import Bundle, load_bundle
+from procedures.errors import CodeMissing
+from procedures.executor import Applied, Executor, Invocations
+from procedures.state import PartitionState
+
+NO_SKIPS: Final[Mapping[int, frozenset[int]]] = {}
+
+
+class Catalogs:
+    """Catalog version -> the `Database` it names: the running program's for its own version, else loaded from the bundle."""
+
+    def __init__(self) -> None:
+        self._databases: dict[int, Database] = {}
+        self._bundles: dict[int, Bundle] = {}
+
+    def add_live(self, version: int, db: Database) -> None:
+        self._databases[version] = db
+
+    def add_bundle(self, version: int, bundle: Bundle) -> None:
+        self._bundles[version] = bundle
+
+    def __call__(self, version: int) -> Database:
+        """Raises: CodeMissing when the log never named the version; BundleForged when its bundle was changed."""
+        if version not in self._databases:
+            if version not in self._bundles:
+                raise CodeMissing(f"catalog version {version} is in no catalog record of this log")
+            self._databases[version] = load_bundle(self._bundles[version])
+        return self._databases[version]
+
+
+class PartitionEngine:
+    """Applies one partition's entries in index order. Owned by one thread."""
+
+    def __init__(
+        self,
+        state: PartitionState,
+        catalogs: Catalogs,
+        *,
+        digest_rows: bool,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.state = state
+        self.executor = Executor(state, catalogs, digest_rows=digest_rows, millis_of=txn_millis, progress=progress)
+
+    def apply(self, record: Record, skips: Mapping[int, frozenset[int]] = NO_SKIPS) -> Applied | None:
+        """Applies the entry; None for one that has no calls. `skips` says which positions of which index are not run.
+
+        On return state and position are committed to the state file (page cache: the log is what is durable).
+        Raises: EnvironmentFault, and then nothing of the entry was applied.
+        """
+        if record.kind is Kind.BATCH:
+            batch = decode_batch(record)
+            return self.executor.apply(invocations(batch, skips.get(record.index, frozenset())))
+        if record.kind is Kind.SCHEMA:
+            value = record.json()
+            self.executor.apply_schema(
+                index=record.index,
+                term=record.term,
+                checksum=record.checksum,
+                txn_id=value["txn_id"],
+                statements=value["statements"],
+            )
+        else:
+            self.executor.advance(index=record.index, term=record.term, checksum=record.checksum)
+        return None
+
+    def close(self) -> None:
+        self.state.close()
+
+
+def invocations(batch: Batch, skips: frozenset[int]) -> Invocations:
+    """The batch as the executor takes it."""
+    record = batch.record
+    return Invocations(
+        index=record.index,
+        term=record.term,
+        checksum=record.checksum,
+        catalog=batch.catalog,
+        txn_ids=batch.txn_ids,
+        procedures=batch.procedures,
+        params=batch.params(),
+        keys=batch.key_list(),
+        skips=skips,
+    )
