@@ -237,6 +237,18 @@ def test_failed_folder_sync_loses_its_names_and_a_retry_lies() -> None:
     assert files.power_cut(random.Random(0), "all").listdir("/") == []
 
 
+def test_failed_sync_loses_growth() -> None:
+    """A file that grew before a failed sync has its old size after a power cut."""
+    files = SimFiles()
+    file = durable_file(files, "/a", b"old")
+    file.pwrite(b"grown", 3)
+    files.fail_at(1, Fault.NO_SPACE)
+    with pytest.raises(DiskFull):
+        file.fdatasync()
+    file.fdatasync()
+    assert left(files, "/a", "all") == b"old"
+
+
 def test_write_after_a_failed_sync_takes_its_sector_along() -> None:
     """A later write makes its whole sector dirty again, and no other."""
     files = SimFiles()
@@ -486,6 +498,20 @@ def test_held_sync_covers_no_later_write() -> None:
     assert left(files, "/a")[::SECTOR] == b"1."
 
 
+def test_held_folder_sync_covers_no_later_name() -> None:
+    """A name made during the sync of its folder is not made durable by it."""
+    files = SimFiles()
+    files.open("/a", create=True)
+
+    def create_meanwhile(operation: Operation) -> None:
+        if operation.kind == "fsync_dir":
+            files.open("/b", create=True)
+
+    files.before = create_meanwhile
+    files.fsync_dir("/")
+    assert files.power_cut(random.Random(0), "none").listdir("/") == ["a"]
+
+
 def test_power_cut_can_be_taken_at_every_operation_of_one_run() -> None:
     """The hook may cut and go on; the run ends as if nobody had looked."""
     states: list[tuple[bytes, ...]] = []
@@ -580,6 +606,16 @@ def test_simulation_catches_a_missing_sync() -> None:
 
     assert atomic_outcomes(without_file_sync)[1] - {b"old", b"new" * 1000}
     assert b"old" in atomic_outcomes(without_folder_sync)[1]
+
+
+def test_evidence_is_durable_and_so_is_its_clearing() -> None:
+    """What `quarantine` kept survives a power cut on return; what `clear_temporaries` removed does not come back."""
+    files = SimFiles()
+    durable_file(files, "/a.tmp")
+    files.quarantine("/torn", b"evidence")
+    assert left(files, "/torn") == b"evidence"
+    files.clear_temporaries("/")
+    assert files.power_cut(random.Random(0), "none").listdir("/") == ["torn"]
 
 
 @pytest.mark.parametrize("fault", [Fault.IO_ERROR, Fault.NO_SPACE, Fault.SHORT_WRITE])
