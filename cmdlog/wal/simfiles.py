@@ -231,9 +231,8 @@ class SimFiles(Files):
                 raise os_error(errno.EISDIR if isinstance(replaced, Folder) else errno.ENOTDIR, target)
             if isinstance(replaced, Folder) and replaced.names:
                 raise os_error(errno.ENOTEMPTY, target)
-            if node is not replaced:
-                gone, come = self.disk.parent(source), self.disk.parent(target)
-                self.disk.change(stamp, Entry(*gone, None), Entry(*come, node))
+            gone, come = self.disk.parent(source), self.disk.parent(target)
+            self.disk.change(stamp, Entry(*gone, None), Entry(*come, node))
 
     def unlink(self, path: str) -> None:
         with self.effect("removal of", "unlink", path) as stamp:
