@@ -1,0 +1,213 @@
+"""The catalog: which snapshots a node has, which of them can be relied on, and which may go.
+
+One rule: a name decides nothing but where to look. Only folders of the strict pattern are looked at; a snapshot counts after its
+manifest, its owner and its checksums were compared, and one that fails is named and passed over for its predecessor.
+
+Removal is a rename to a temporary name first: what a crash leaves of it is never taken for a snapshot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from cmdlog.wal.files import Files, parent
+from cmdlog.wal.instance import Identity
+from snapshot.errors import SnapshotDamaged, SnapshotError, SnapshotForeign
+from snapshot.manifest import IMAGE_NAME, Manifest, parse_name, snapshot_name
+from snapshot.seal import file_entry, read_manifest, verify
+
+FOLDER: Final = "snapshots"
+TEMPORARY: Final = re.compile(r"tmp-p\d{4}-[0-9a-f]{16}")
+STATE_SIDE_FILES: Final = ("-wal", "-shm", "-journal")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot folder. `manifest` is None when it cannot be relied on, and `problem` says why."""
+
+    path: str
+    partition: int
+    index: int
+    copy: int
+    manifest: Manifest | None
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Ascending with age: the newest has the highest."""
+        return self.index, self.copy
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A snapshot that was not used."""
+
+    name: str
+    why: str
+
+
+def list_snapshots(files: Files, directory: str, identity: Identity) -> list[Snapshot]:
+    """Every snapshot of the node directory by (partition, age), newest last. Manifests are checked, images are not read."""
+    folder = os.path.join(directory, FOLDER)
+    found = []
+    for name in files.listdir(folder) if files.exists(folder) else ():
+        if (parsed := parse_name(name)) is not None:
+            found.append(_look(files, os.path.join(folder, name), parsed, identity))
+    return sorted(found, key=lambda snapshot: (snapshot.partition, *snapshot.order))
+
+
+def newest_verified(
+    files: Files, snapshots: Iterable[Snapshot], refuse: Callable[[Manifest], str]
+) -> tuple[Snapshot | None, list[Passed]]:
+    """The newest of one partition's snapshots whose image stands every check, and those that were passed over, with reasons.
+
+    `refuse` gives the reason against a snapshot whose files are whole, "" when there is none.
+    """
+    passed: list[Passed] = []
+    for snapshot in sorted(snapshots, key=lambda snapshot: snapshot.order, reverse=True):
+        problem = snapshot.problem
+        if snapshot.manifest is not None:
+            problem = refuse(snapshot.manifest) or check(files, snapshot)
+        if not problem:
+            return snapshot, passed
+        passed.append(Passed(snapshot.name, problem))
+    return None, passed
+
+
+def check(files: Files, snapshot: Snapshot) -> str:
+    """Reads the whole snapshot; why it cannot be relied on, "" when it can."""
+    if snapshot.manifest is None:
+        return snapshot.problem
+    try:
+        verify(files, snapshot.path)
+    except SnapshotError as error:
+        return str(error)
+    return ""
+
+
+def restore(snapshot: Snapshot, target: str) -> None:
+    """Puts a copy of the image in the place of a state file.
+
+    A crash on the way leaves no state file at `target`, so it is done again. Not durable: the snapshot and the log are. Raises:
+    SnapshotDamaged when the copy is not what the manifest says; OSError.
+    """
+    remove_state(target)
+    temporary = f"{target}.restore"
+    image = os.path.join(snapshot.path, IMAGE_NAME)
+    try:
+        shutil.copyfile(image, temporary)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    copy, manifest = file_entry(temporary), snapshot.manifest
+    if manifest is None or (copy.bytes, copy.sha256) != (manifest.files[0].bytes, manifest.files[0].sha256):
+        os.unlink(temporary)
+        raise SnapshotDamaged(f"{image} changed while it was copied")
+    os.rename(temporary, target)
+
+
+def remove_state(target: str) -> None:
+    """Removes a state file and what SQLite keeps beside it. The file itself goes first, so that no half of it looks whole."""
+    for path in (target, *(target + suffix for suffix in STATE_SIDE_FILES)):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def temporary_path(directory: str, partition: int) -> str:
+    """A new name for a snapshot that is being made."""
+    return os.path.join(directory, FOLDER, f"tmp-p{partition:04d}-{os.urandom(8).hex()}")
+
+
+def free_path(files: Files, directory: str, *, partition: int, index: int) -> str:
+    """The folder name that the next snapshot of this position gets."""
+    names = set(files.listdir(os.path.join(directory, FOLDER)))
+    copy = next(n for n in range(1, len(names) + 2) if snapshot_name(partition, index, n) not in names)
+    return os.path.join(directory, FOLDER, snapshot_name(partition, index, copy))
+
+
+def clean(files: Files, directory: str) -> list[str]:
+    """Removes what broken-off captures, seals and removals left; returns the names."""
+    folder = os.path.join(directory, FOLDER)
+    names = [name for name in files.listdir(folder) if TEMPORARY.fullmatch(name)] if files.exists(folder) else []
+    for name in names:
+        shutil.rmtree(os.path.join(folder, name))
+    return names
+
+
+def retain(files: Files, snapshots: Iterable[Snapshot], *, kept: int) -> list[str]:
+    """Removes all but the newest `kept` usable snapshots of each partition; returns the names of those that went.
+
+    Damaged ones go once `kept` usable ones are newer; until then they stay for whoever wants to know what happened.
+    """
+    if kept < 2:
+        raise ValueError("at least two snapshots are kept: the log is cut at the second-newest")
+    by_partition: dict[int, list[Snapshot]] = {}
+    for snapshot in snapshots:
+        by_partition.setdefault(snapshot.partition, []).append(snapshot)
+    gone = []
+    for of_partition in by_partition.values():
+        usable = 0
+        for snapshot in sorted(of_partition, key=lambda snapshot: snapshot.order, reverse=True):
+            if usable >= kept:
+                remove(files, snapshot)
+                gone.append(snapshot.name)
+            elif snapshot.manifest is not None:
+                usable += 1
+    return gone
+
+
+def remove(files: Files, snapshot: Snapshot) -> None:
+    """Takes the snapshot's name away, durably, then its files."""
+    folder = parent(snapshot.path)
+    temporary = temporary_path(parent(folder), snapshot.partition)
+    files.rename(snapshot.path, temporary)
+    files.fsync_dir(folder)
+    shutil.rmtree(temporary)
+
+
+def anchor_block(snapshots: Iterable[Snapshot]) -> int | None:
+    """The first block that recovery of one partition may need: that of its second-newest usable snapshot; None = every block."""
+    usable = [s.manifest for s in sorted(snapshots, key=lambda s: s.order, reverse=True) if s.manifest is not None]
+    return usable[1].log_block if len(usable) > 1 else None
+
+
+def _look(files: Files, path: str, parsed: tuple[int, int, int], identity: Identity) -> Snapshot:
+    partition, index, copy = parsed
+    try:
+        manifest = read_manifest(files, path)
+        _check_owner(manifest, path, parsed, identity)
+        _check_size(path, manifest)
+    except SnapshotError as error:
+        return Snapshot(path, partition, index, copy, None, str(error))
+    return Snapshot(path, partition, index, copy, manifest)
+
+
+def _check_owner(manifest: Manifest, path: str, parsed: tuple[int, int, int], identity: Identity) -> None:
+    ours = (identity.cluster_id.hex(), identity.node_id, identity.incarnation.hex())
+    if (manifest.cluster_id, manifest.node_id, manifest.incarnation) != ours:
+        whose = f"cluster {manifest.cluster_id}, node {manifest.node_id}, incarnation {manifest.incarnation}"
+        raise SnapshotForeign(f"{path} is a snapshot of {whose}; this directory belongs to {identity}")
+    if (manifest.partition, manifest.index) != parsed[:2]:
+        raise SnapshotForeign(f"{path} holds partition {manifest.partition} at {manifest.index}: it was renamed")
+
+
+def _check_size(path: str, manifest: Manifest) -> None:
+    for entry in manifest.files:
+        name = os.path.join(path, entry.name)
+        try:
+            size = os.stat(name).st_size
+        except OSError as error:
+            raise SnapshotDamaged(f"{name} cannot be read: {error.strerror}") from error
+        if size != entry.bytes:
+            raise SnapshotDamaged(f"{name} has {size} bytes instead of {entry.bytes}")

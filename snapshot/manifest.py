@@ -1,0 +1,113 @@
+"""The manifest: what a snapshot is of, where it stands, and how to tell that nothing of it has changed.
+
+One rule: it is checked once, here, and trusted inside. It carries its own checksum, the checksums of every file beside it, and
+everything that is needed to go on from the image without the log before it: configuration, catalog with the code bundles, schema,
+environment and key policy.
+
+A snapshot is the folder `snapshots/p<partition>-<index>` (a further image of the same position: `-2`, `-3`, …) with
+`manifest.json` and `image.sqlite`, a plain SQLite file.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import google_crc32c
+import orjson
+
+from snapshot.errors import SnapshotDamaged, SnapshotForeign
+
+FORMAT: Final = 1
+MANIFEST_NAME: Final = "manifest.json"
+IMAGE_NAME: Final = "image.sqlite"
+MANIFEST_BYTES_MAX: Final = 64 << 20  # bounds what a damaged file can make us read; the bundles are by far the largest part
+_NAME: Final = re.compile(r"p(\d{4})-(\d{16})(?:-([2-9]|[1-9]\d{1,3}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A file of the snapshot."""
+
+    name: str
+    bytes: int
+    crc32c: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """A table of the image: see `snapshot.digest`."""
+
+    name: str
+    rows: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One snapshot. `values` that the node states are JSON objects as they stand in the log's records."""
+
+    cluster_id: str  # hex
+    node_id: int
+    incarnation: str  # hex: of the life of the disk that it was taken on
+    partition: int
+    index: int  # the last entry that the image holds
+    term: int
+    checksum: int  # of that entry's record
+    txn_id: int  # the last transaction that the image holds
+    log_block: int  # every later entry of the partition lies in this block of this node's log, or behind it
+    epoch: int  # index of the configuration in force
+    configuration: dict[str, Any] | None
+    catalogs: dict[str, Any]  # catalog version -> the catalog record's value, with its bundle
+    environment: dict[str, Any] | None
+    key_policy: dict[str, Any] | None
+    schema: tuple[str, ...]  # SQL of the application's tables and indexes
+    tables: tuple[TableEntry, ...]
+    files: tuple[FileEntry, ...]
+    created: str  # RFC 3339; for the reader, decides nothing
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+
+def snapshot_name(partition: int, index: int, copy: int = 1) -> str:
+    """The folder's name; `copy` counts images of one position from 1."""
+    return f"p{partition:04d}-{index:016d}" + (f"-{copy}" if copy > 1 else "")
+
+
+def parse_name(name: str) -> tuple[int, int, int] | None:
+    """(partition, index, copy) that a folder's name states; None for any other name."""
+    match = _NAME.fullmatch(name)
+    return (int(match[1]), int(match[2]), int(match[3] or 1)) if match else None
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The file's bytes."""
+    value = {"format": FORMAT, **asdict(manifest)}
+    return orjson.dumps({**value, "manifest_crc32c": _checksum(value)}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def decode_manifest(data: bytes, *, path: str) -> Manifest:
+    """Checks the file's bytes. Raises: SnapshotDamaged, SnapshotForeign (a newer format)."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise SnapshotDamaged(f"{path} is no JSON: {error}") from error
+    if not isinstance(value, dict) or value.pop("manifest_crc32c", None) != _checksum(value):
+        raise SnapshotDamaged(f"{path} does not match its own checksum")
+    if value.pop("format", None) != FORMAT:
+        raise SnapshotForeign(f"{path} has another format than {FORMAT}; use the newer cmdlog that wrote it")
+    try:
+        value["tables"] = tuple(TableEntry(**entry) for entry in value["tables"])
+        value["files"] = tuple(FileEntry(**entry) for entry in value["files"])
+        value["schema"] = tuple(value["schema"])
+        return Manifest(**value)
+    except (TypeError, KeyError) as error:
+        raise SnapshotDamaged(f"{path} lacks a field: {error}") from error
+
+
+def _checksum(value: dict[str, Any]) -> int:
+    return int(google_crc32c.value(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)))

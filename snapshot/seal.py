@@ -1,0 +1,156 @@
+"""Seal: makes a captured image a snapshot. `python -m snapshot.seal TEMP FINAL`, with the facts as JSON on standard input.
+
+One rule: a folder bears a snapshot's name only when everything in it is durable and was read back. So whatever a crash leaves is
+either a whole snapshot or a folder with a temporary name, which the next start removes:
+
+    image copied, nothing else   temporary name                 -> removed
+    manifest written             temporary name                 -> removed
+    files and folder synced      temporary name                 -> removed
+    renamed, folder not synced   either name, content whole     -> removed, or a snapshot that nothing relies on yet
+    parent folder synced         a snapshot                     -> used; the log's mark and anchor come after it
+
+It is a process of its own, of low priority, because checksums of a large image would hold up the node's threads (the driver keeps
+the interpreter lock between rows). Its last line of output is the manifest's summary as JSON, or `{"error": …}`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import google_crc32c
+import orjson
+
+from cmdlog.wal.errors import DiskFull, WalError
+from cmdlog.wal.files import Files, RealFiles, parent
+from snapshot.digest import open_image, schema_of, table_digests
+from snapshot.errors import SnapshotDamaged, SnapshotError
+from snapshot.manifest import IMAGE_NAME, MANIFEST_NAME, FileEntry, Manifest, TableEntry, decode_manifest, encode_manifest
+
+NICENESS: Final = 15  # below the sites and the log's threads, above nothing
+CHUNK_BYTES: Final = 1 << 20
+_POSITION: Final = "SELECT partition, idx, term, checksum, txn_id FROM _cmdlog_meta"
+
+
+def seal(files: Files, temporary: str, final: str, facts: Mapping[str, Any]) -> Manifest:
+    """Checks, describes, syncs and names the image in `temporary`; on return the snapshot `final` is durable and verified.
+
+    `facts` are the manifest's fields that the image does not tell. Raises: SnapshotDamaged when the image is not what the facts
+    say; DiskFull, WriteFailed.
+    """
+    image = os.path.join(temporary, IMAGE_NAME)
+    _sync(files, image)
+    manifest = describe(image, facts)
+    files.write_file_atomic(os.path.join(temporary, MANIFEST_NAME), encode_manifest(manifest))
+    files.fsync_dir(temporary)
+    files.rename(temporary, final)
+    files.fsync_dir(parent(final))
+    _forget_cache(os.path.join(final, IMAGE_NAME))
+    verify(files, final)
+    return manifest
+
+
+def describe(image: str, facts: Mapping[str, Any]) -> Manifest:
+    """The manifest of an image file. Raises: SnapshotDamaged."""
+    entry = file_entry(image)
+    try:
+        connection = open_image(image)
+        try:
+            check = connection.execute("PRAGMA quick_check(1)").fetchall()
+            found = connection.execute(_POSITION).fetchall()
+            tables = tuple(TableEntry(name, d.rows, d.sha256) for name, d in table_digests(connection).items())
+            schema = tuple(schema_of(connection))
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        raise SnapshotDamaged(f"{image} is no image of a state: {error}") from error
+    if check != [("ok",)]:
+        raise SnapshotDamaged(f"{image} is damaged: {check[0][0]}")
+    stated = tuple(facts[name] for name in ("partition", "index", "term", "checksum", "txn_id"))
+    if found != [stated]:
+        raise SnapshotDamaged(f"{image} stands at {found}, the capture said {stated}")
+    return Manifest(**facts, schema=schema, tables=tables, files=(entry,))
+
+
+def verify(files: Files, path: str) -> Manifest:
+    """Reads the whole snapshot and compares every checksum. Raises: SnapshotDamaged, SnapshotForeign."""
+    manifest = read_manifest(files, path)
+    for entry in manifest.files:
+        found = file_entry(os.path.join(path, entry.name))
+        if found != entry:
+            raise SnapshotDamaged(f"{os.path.join(path, entry.name)} has changed: {_difference(entry, found)}")
+    return manifest
+
+
+def read_manifest(files: Files, path: str) -> Manifest:
+    """The manifest of the snapshot folder, checked. Raises: SnapshotDamaged, SnapshotForeign."""
+    name = os.path.join(path, MANIFEST_NAME)
+    try:
+        manifest = decode_manifest(files.read_file(name), path=name)
+    except (OSError, WalError) as error:
+        raise SnapshotDamaged(f"{name} cannot be read: {error}") from error
+    if [entry.name for entry in manifest.files] != [IMAGE_NAME]:
+        raise SnapshotDamaged(f"{name} lists other files than {IMAGE_NAME}")
+    return manifest
+
+
+def file_entry(path: str) -> FileEntry:
+    """Size and checksums of a file. Raises: SnapshotDamaged when it cannot be read."""
+    crc, sha, size = 0, hashlib.sha256(), 0
+    try:
+        with Path(path).open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                crc = google_crc32c.extend(crc, chunk)
+                sha.update(chunk)
+                size += len(chunk)
+    except OSError as error:
+        raise SnapshotDamaged(f"{path} cannot be read: {error.strerror}") from error
+    return FileEntry(os.path.basename(path), size, crc, sha.hexdigest())
+
+
+def _difference(wanted: FileEntry, found: FileEntry) -> str:
+    if wanted.bytes != found.bytes:
+        return f"{found.bytes} bytes instead of {wanted.bytes}"
+    return f"CRC-32C {found.crc32c:08x} instead of {wanted.crc32c:08x}"
+
+
+def _sync(files: Files, path: str) -> None:
+    file = files.open(path)
+    try:
+        file.fsync()
+    finally:
+        file.close()
+
+
+def _forget_cache(path: str) -> None:
+    """Drops the synced file from the page cache, so that reading it back asks the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+def main() -> int:
+    """Entry point of the process."""
+    os.nice(NICENESS)
+    temporary, final = sys.argv[1:3]
+    facts = orjson.loads(sys.stdin.buffer.read())
+    try:
+        manifest = seal(RealFiles(), temporary, final, facts)
+    except (SnapshotError, WalError, OSError, apsw.Error) as error:
+        kind = "disk_full" if isinstance(error, DiskFull | apsw.FullError) else type(error).__name__
+        sys.stdout.write(orjson.dumps({"error": str(error), "kind": kind}).decode() + "\n")
+        return getattr(error, "exit_code", 1)
+    summary = {"bytes": manifest.bytes, "rows": sum(table.rows for table in manifest.tables), "index": manifest.index}
+    sys.stdout.write(orjson.dumps(summary).decode() + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
