@@ -1,0 +1,82 @@
+"""What can go wrong around procedures, and who is at fault.
+
+The caller (`InvalidParameters`), the author of the application (`DefinitionError`, `StatementRefused`, `SchemaConflict`),
+the machine (`EnvironmentFault`), the node that drives us (`BatchRefused`) or the files (`StateRefused`, the bundle errors).
+What a procedure itself raises is an outcome, not one of these: it is logged, replicated and answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+FaultKind = Literal["disk_full", "io", "memory", "interrupted", "recursion"]
+
+
+class ProceduresError(Exception):
+    """Base of the errors that this package raises at the code around it."""
+
+
+class DefinitionError(ProceduresError):
+    """A table or a procedure is declared in a way that cannot be replayed; the message says what to write instead."""
+
+
+class StatementRefused(ProceduresError):
+    """A statement does what no procedure may do: transaction control, other tables, functions of chance or time."""
+
+
+class SchemaConflict(ProceduresError):
+    """The tables of the application and those of the state differ in a way that no safe statement bridges."""
+
+
+class StateRefused(ProceduresError):
+    """The state file is of another partition, another format, or no state file at all."""
+
+
+class BatchRefused(ProceduresError):
+    """The batch does not follow on the state's position, or contradicts itself or its catalog; nothing was applied."""
+
+
+class InvalidParameters(ProceduresError):
+    """The parameters of a call do not fit the procedure's signature.
+
+    Attributes:
+        procedure: its name.
+        problems: `(field, problem)` for every field at fault, in the order of the signature, then unknown fields.
+    """
+
+    def __init__(self, procedure: str, problems: Sequence[tuple[str, str]]) -> None:
+        self.procedure = procedure
+        self.problems = list(problems)
+        super().__init__(f"{procedure}: " + "; ".join(f"{field}: {problem}" for field, problem in problems))
+
+
+class EnvironmentFault(ProceduresError):
+    """The machine failed in the middle of a batch: never an outcome. Nothing of the batch is applied.
+
+    The site must end, be restored and run the batch again.
+
+    Attributes:
+        kind: what failed.
+        txn_id, procedure, position: the call that was running; 0, "" and -1 when the batch's own bookkeeping failed.
+    """
+
+    def __init__(self, kind: FaultKind, *, txn_id: int, procedure: str, position: int, cause: str) -> None:
+        self.kind = kind
+        self.txn_id = txn_id
+        self.procedure = procedure
+        self.position = position
+        where = f"procedure {procedure!r} (transaction {txn_id}, call {position} of its batch)" if procedure else "the batch"
+        super().__init__(f"{kind} while running {where}: {cause}; nothing of the batch was applied")
+
+
+class BundleError(ProceduresError):
+    """Code of an application cannot be taken or given back."""
+
+
+class BundleForged(BundleError):
+    """The bundle's bytes do not have the hash under which they were stored."""
+
+
+class BundleSqlChanged(BundleError):
+    """The bundle's statements compile to other SQL than when it was captured: another SQLAlchemy."""

@@ -1,0 +1,435 @@
+"""The executor: runs a batch of calls on a state, in one SQLite transaction, and says how each ended.
+
+Live, in recovery and in back-fill the same code runs. It is a function of state, batch and catalog; nothing else.
+
+**Savepoints.** A call that raises must leave no trace. The first attempt runs without savepoints; if a call raises after it
+began to change rows, everything is rolled back and the batch runs again with a savepoint per call. (A call that raises
+before it changed anything needs no second run: that is the common abort.) After a second run the next batches start with
+savepoints, since failures come in series. Both ways give the same state, outcomes and digest.
+
+**Faults of the machine** (faults.py) are no outcomes. They are remembered when they pass through `tx`, even if the procedure
+swallows them; the batch is rolled back and `EnvironmentFault` tells the site to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import apsw
+import google_crc32c
+
+from .catalog import Catalog, Entry
+from .context import CallState, SiteFailed
+from .database import Database
+from .digest import ChangedRow, describe_changes, rows_digest
+from .errors import BatchRefused, EnvironmentFault
+from .failures import SKIPPED, ResultTooLarge, outcome_of
+from .faults import fault_kind
+from .guard import Mode
+from .outcomes import NO_KEY, KeyPolicy, KeyTable, Outcome, Status, request_hash
+from .reads import Reader
+from .state import PartitionState, Position
+
+__all__ = ["Applied", "Executor", "Invocations", "KeyPolicy", "Status"]
+
+SAVEPOINT_BATCHES = 16  # how long savepoints stay on after they were needed
+CALLS_MAX = 1 << 20  # of one batch; positions in it take 20 bits
+
+_crc = google_crc32c.extend
+_SEEDS = tuple(google_crc32c.value(bytes([status])) for status in Status)  # hash of the status byte, to be extended by the body
+
+
+@dataclass(frozen=True, slots=True)
+class Invocations:
+    """One batch, decoded."""
+
+    index: int  # the partition's log index of the batch
+    term: int
+    checksum: int  # CRC-32C of the batch record
+    catalog: int  # catalog version: which bundle the procedure numbers belong to
+    txn_ids: Sequence[int]  # strictly increasing
+    procedures: Sequence[int]  # number in Database.procedure_list of that catalog version
+    params: Sequence[list[Any]]  # wire form, one list per call
+    keys: Sequence[bytes] | None  # 16-byte fingerprint per call, zeros = none; None = no call has one
+    skips: frozenset[int] = frozenset()  # positions killed by a logged skip record
+
+
+@dataclass(slots=True)
+class Applied:
+    """How the calls of a batch ended."""
+
+    index: int
+    statuses: bytearray  # Status per call
+    txn_ids: Sequence[int]  # that of the first execution for a repeated key
+    bodies: list[bytes]  # JSON: result; {"code","message"} of an abort; {"type","message"} of a failure
+    result_hashes: list[int]  # CRC-32C(status byte + body)
+    rows_digest: int  # 64-bit, order-independent; 0 when switched off
+
+
+class _NeedsSavepoints(Exception):
+    """A call raised after it began to change rows."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """What one attempt at a batch has brought so far."""
+
+    statuses: bytearray
+    txn_ids: Sequence[int]
+    bodies: list[bytes] = field(default_factory=list)
+    fresh: dict[bytes, Outcome] = field(default_factory=dict)  # outcomes to keep under their keys
+
+
+_RunCalls = Callable[[Invocations, Catalog, _Run], None]
+
+
+class Executor:
+    """Runs batches on one partition's state; one thread at a time."""
+
+    def __init__(
+        self,
+        state: PartitionState,
+        databases: Callable[[int], Database],
+        *,
+        digest_rows: bool,
+        millis_of: Callable[[int], int],
+        progress: Callable[[int, int], None] | None,
+        key_policy: KeyPolicy | None = None,
+    ) -> None:
+        """
+        Args:
+            databases: catalog version → the application of that version.
+            digest_rows: whether `Applied.rows_digest` is computed.
+            millis_of: time of a transaction id, milliseconds since 1970.
+            progress: told (index, position in the batch) before each call; for a watchdog.
+            key_policy: limits of the idempotency table; must be the logged one.
+        """
+        self._state = state
+        self._databases = databases
+        self._digest_rows = digest_rows
+        self._millis_of = millis_of
+        self._progress = progress
+        self._call = CallState(state.partition, millis_of)
+        self._cursor = state.connection.cursor()
+        self._catalogs: dict[int, Catalog] = {}
+        self._keys = KeyTable(state, key_policy or KeyPolicy())
+        self._savepoint_batches = 0
+        self._changeset = b""
+        self._reader: Reader | None = None
+
+    @property
+    def position(self) -> Position:
+        return self._state.position
+
+    @property
+    def key_policy(self) -> KeyPolicy:
+        """Limits of the idempotency table; set it when the log brings another one, between two batches."""
+        return self._keys.policy
+
+    @key_policy.setter
+    def key_policy(self, policy: KeyPolicy) -> None:
+        self._keys.policy = policy
+
+    def apply(self, batch: Invocations) -> Applied:
+        """Runs a batch; on return it is committed to the state file (not synced: the log is the truth).
+
+        Raises:
+            EnvironmentFault: the machine failed; nothing is applied, the site must end.
+            BatchRefused: the batch does not follow on the state's position, or contradicts itself.
+        """
+        catalog = self._catalog(batch.catalog)
+        self._check(batch, catalog)
+        if self._savepoint_batches == 0:
+            try:
+                return self._attempt(batch, catalog, self._run_straight if self._is_plain(batch) else self._run_guarded)
+            except _NeedsSavepoints:
+                self._savepoint_batches = SAVEPOINT_BATCHES
+        self._savepoint_batches -= 1
+        return self._attempt(batch, catalog, self._run_guarded)
+
+    def _catalog(self, version: int) -> Catalog:
+        found = self._catalogs.get(version)
+        if found is None:
+            found = Catalog(self._databases(version), self._cursor, self._state.guard, self._call, side="write")
+            self._catalogs[version] = found
+        return found
+
+    def _check(self, batch: Invocations, catalog: Catalog) -> None:
+        self._check_follows(batch.index)
+        count = len(batch.txn_ids)
+        lengths = {len(batch.procedures), len(batch.params), count if batch.keys is None else len(batch.keys)}
+        if lengths != {count} or not 0 < count < CALLS_MAX:
+            raise BatchRefused(f"batch {batch.index}: {count} transaction ids, but columns of {sorted(lengths)} calls")
+        if not 0 <= min(batch.procedures) <= max(batch.procedures) < len(catalog.entries):
+            raise BatchRefused(
+                f"batch {batch.index}: calls procedure number {max(batch.procedures)}, but catalog version {batch.catalog} "
+                f"has {len(catalog.entries)}"
+            )
+        if batch.txn_ids[0] <= self._state.position.txn_id:
+            raise BatchRefused(
+                f"batch {batch.index}: transaction {batch.txn_ids[0]} does not follow on {self._state.position.txn_id}"
+            )
+
+    def _check_follows(self, index: int) -> None:
+        position = self._state.position
+        if index != position.index + 1:
+            raise BatchRefused(
+                f"partition {self._state.partition} is at index {position.index}; entry {index} does not follow on it"
+            )
+
+    def _is_plain(self, batch: Invocations) -> bool:
+        """Whether every call of the batch simply runs."""
+        if batch.skips:
+            return False
+        return batch.keys is None or self._keys.runs_plainly(batch.keys, self._millis_of(batch.txn_ids[-1]))
+
+    def _attempt(self, batch: Invocations, catalog: Catalog, run_calls: _RunCalls) -> Applied:
+        """One transaction around one way to run the calls; whatever goes wrong rolls all of it back."""
+        run = _Run(bytearray(len(batch.txn_ids)), batch.txn_ids)
+        self._call.begin(batch.txn_ids)
+        session: apsw.Session | None = None
+        try:
+            self._cursor.execute("BEGIN IMMEDIATE")
+            session = self._open_session(catalog)
+            self._run_calls(batch, catalog, run, run_calls)
+            digest = self._digest(session)
+            if batch.keys is not None and run_calls == self._run_straight:
+                self._keep_outcomes(batch, batch.keys, catalog, run)
+            self._commit(Position(batch.index, batch.term, batch.checksum, batch.txn_ids[-1]), run.fresh)
+        except BaseException as error:
+            self._undo(error, lambda at: catalog.entries[batch.procedures[at]].procedure.name)
+            raise
+        finally:
+            if session is not None:
+                session.close()
+        hashes = [_crc(_SEEDS[status], body) for status, body in zip(run.statuses, run.bodies, strict=True)]
+        return Applied(batch.index, run.statuses, run.txn_ids, run.bodies, hashes, digest)
+
+    def _run_calls(self, batch: Invocations, catalog: Catalog, run: _Run, run_calls: _RunCalls) -> None:
+        guard, call = self._state.guard, self._call
+        catalog.open()
+        guard.mode = Mode.PROCEDURE
+        try:
+            run_calls(batch, catalog, run)
+        finally:
+            guard.mode = Mode.FRAMEWORK
+            catalog.close()
+            call.at = -1
+        if call.fault is not None:
+            raise call.fault  # a procedure swallowed it
+
+    def _run_straight(self, batch: Invocations, catalog: Catalog, run: _Run) -> None:
+        """The hot loop: no savepoints, every call runs."""
+        call, entries, progress, index = self._call, catalog.entries, self._progress, batch.index
+        append = run.bodies.append
+        for at, (number, params) in enumerate(zip(batch.procedures, batch.params, strict=True)):
+            function, decode, encode, tx, _ = entries[number]
+            call.at = at
+            if progress is not None:
+                progress(index, at)
+            try:
+                append(encode(function(tx, *params) if decode is None else function(tx, *decode(params))))
+            except BaseException as error:  # noqa: BLE001 - whatever a procedure raises is its outcome
+                if call.wrote == at:
+                    self._raise_fault(error)
+                    raise _NeedsSavepoints from None
+                run.statuses[at] = self._failed(error, append)
+
+    def _run_guarded(self, batch: Invocations, catalog: Catalog, run: _Run) -> None:
+        """A savepoint per call, and a look at its key and at the skips first."""
+        run.txn_ids = list(batch.txn_ids)
+        for at in range(len(batch.txn_ids)):
+            entry = catalog.entries[batch.procedures[at]]
+            self._call.at = at
+            key = NO_KEY if batch.keys is None else batch.keys[at]
+            request = request_hash(entry.procedure.name, batch.params[at]) if key != NO_KEY else 0
+            known = self._judge(key, request, batch.txn_ids[at], run)
+            if known is not None:
+                run.statuses[at] = known.status
+                run.bodies.append(known.body)
+                run.txn_ids[at] = known.txn_id or batch.txn_ids[at]
+                continue
+            if at in batch.skips:
+                run.statuses[at] = Status.FAILED
+                run.bodies.append(SKIPPED)
+            else:
+                if self._progress is not None:
+                    self._progress(batch.index, at)
+                run.statuses[at] = self._run_in_savepoint(entry, batch.params[at], run, keyed=key != NO_KEY)
+            if key != NO_KEY:
+                run.fresh[key] = Outcome(run.statuses[at], batch.txn_ids[at], run.bodies[at], request)
+
+    def _judge(self, key: bytes, request: int, txn_id: int, run: _Run) -> Outcome | None:
+        if key == NO_KEY:
+            return None
+        guard = self._state.guard
+        guard.mode = Mode.FRAMEWORK  # it may read a stored outcome
+        try:
+            return self._keys.judge(key, request, self._millis_of(txn_id), run.fresh)
+        finally:
+            guard.mode = Mode.PROCEDURE
+
+    def _run_in_savepoint(self, entry: Entry, params: list[Any], run: _Run, *, keyed: bool) -> int:
+        function, decode, encode, tx, _ = entry
+        self._control("SAVEPOINT call")
+        try:
+            body = encode(function(tx, *params) if decode is None else function(tx, *decode(params)))
+            if keyed and len(body) > self._keys.policy.stored_result_bytes_max:
+                raise ResultTooLarge(
+                    f"a call with an idempotency key answers with at most {self._keys.policy.stored_result_bytes_max} bytes, "
+                    f"this one with {len(body)}: it could not be answered twice"
+                )
+            run.bodies.append(body)
+            status = int(Status.OK)
+        except BaseException as error:  # noqa: BLE001 - whatever a procedure raises is its outcome
+            status = self._failed(error, run.bodies.append)
+            self._control("ROLLBACK TO call")
+        self._control("RELEASE call")
+        return status
+
+    def _failed(self, error: BaseException, append: Callable[[bytes], None]) -> int:
+        """Status of a call that raised, its body appended; faults of the machine are raised on."""
+        self._raise_fault(error)
+        status, body = outcome_of(error)
+        append(body)
+        return int(status)
+
+    def _raise_fault(self, error: BaseException) -> None:
+        if isinstance(error, SiteFailed) or fault_kind(error) is not None or self._call.fault is not None:
+            self._call.note_fault(error)
+            raise error
+
+    def _control(self, sql: str) -> None:
+        """Runs transaction control of our own while a procedure's turn is on."""
+        guard = self._state.guard
+        guard.mode = Mode.FRAMEWORK
+        self._cursor.execute(sql)
+        guard.mode = Mode.PROCEDURE
+
+    def _keep_outcomes(self, batch: Invocations, keys: Sequence[bytes], catalog: Catalog, run: _Run) -> None:
+        """Collects the outcomes that a straight run brought; a call whose answer is too long to keep must be rolled back."""
+        limit = self._keys.policy.stored_result_bytes_max
+        for at, key in enumerate(keys):
+            if key == NO_KEY:
+                continue
+            body = run.bodies[at]
+            if len(body) > limit:
+                raise _NeedsSavepoints
+            request = request_hash(catalog.entries[batch.procedures[at]].procedure.name, batch.params[at])
+            run.fresh[key] = Outcome(run.statuses[at], batch.txn_ids[at], body, request)
+
+    def _open_session(self, catalog: Catalog) -> apsw.Session | None:
+        if not self._digest_rows:
+            return None
+        session = apsw.Session(self._state.connection, "main")
+        for table in catalog.tables:
+            session.attach(table)
+        return session
+
+    def _digest(self, session: apsw.Session | None) -> int:
+        if session is None:
+            return 0
+        self._changeset = session.changeset()
+        return rows_digest(self._changeset)
+
+    def changed_rows(self) -> list[ChangedRow]:
+        """The rows that the last batch changed, by table and key; [] when digests are switched off."""
+        return describe_changes(self._changeset)
+
+    def _commit(self, position: Position, fresh: dict[bytes, Outcome]) -> None:
+        """Position, activity clock and outcomes, in the batch's own transaction."""
+        txn_ms = self._millis_of(position.txn_id)
+        clock = self._keys.clock_after(txn_ms, self._millis_of(self._state.position.txn_id))
+        self._keys.store(position.index, fresh, clock=clock, txn_ms=txn_ms)
+        self._state.save(position, clock)
+        self._cursor.execute("COMMIT")
+        self._state.accept(position, clock)
+        self._keys.accept()
+
+    def _undo(self, error: BaseException, procedure_of: Callable[[int], str]) -> None:
+        """Rolls back, and turns a failure of the machine into `EnvironmentFault`."""
+        call, connection = self._call, self._state.connection
+        kind = fault_kind(call.fault or error)
+        try:
+            if connection.in_transaction:  # a full disk or an interrupt has rolled back already
+                self._cursor.execute("ROLLBACK")
+        except apsw.Error as failed:
+            kind = kind or fault_kind(failed) or "io"
+        if kind is None:
+            return
+        at = call.fault_at if call.fault is not None else -1
+        raise EnvironmentFault(
+            kind,
+            txn_id=call.txn_ids[at] if at >= 0 else 0,
+            procedure=procedure_of(at) if at >= 0 else "",
+            position=at,
+            cause=repr(call.fault or error),
+        ) from (call.fault or error)
+
+    def apply_schema(self, *, index: int, term: int, checksum: int, txn_id: int, statements: Sequence[str]) -> None:
+        """Runs the statements of a schema record: creates, alters and drops tables and indexes.
+
+        Raises:
+            EnvironmentFault: the machine failed; nothing is applied.
+            BatchRefused: it does not follow on the state's position, or SQLite refuses a statement.
+        """
+        self._check_follows(index)
+        guard = self._state.guard
+
+        def run() -> None:
+            guard.mode = Mode.SCHEMA
+            try:
+                for statement in statements:
+                    self._cursor.execute(statement)
+            except (apsw.SQLError, apsw.AuthError, apsw.ConstraintError) as error:
+                raise BatchRefused(f"schema record {index}: {guard.denied or error}") from None
+            finally:
+                guard.mode = Mode.FRAMEWORK
+
+        self._without_calls(Position(index, term, checksum, txn_id), run)
+
+    def advance(self, *, index: int, term: int, checksum: int) -> None:
+        """Notes an entry that changes no rows.
+
+        Raises:
+            EnvironmentFault: the machine failed; nothing is noted.
+            BatchRefused: it does not follow on the state's position.
+        """
+        self._check_follows(index)
+        self._without_calls(Position(index, term, checksum, self._state.position.txn_id), lambda: None)
+
+    def _without_calls(self, position: Position, run: Callable[[], None]) -> None:
+        self._call.begin(())
+        try:
+            self._cursor.execute("BEGIN IMMEDIATE")
+            run()
+            self._commit(position, {})
+        except BaseException as error:
+            self._undo(error, lambda _at: "")
+            raise
+
+    def read(self, calls: Sequence[tuple[int, list[Any]]], *, catalog: int) -> tuple[int, list[tuple[int, bytes]]]:
+        """Runs read-only calls on one frozen state, over a connection of their own.
+
+        Returns:
+            (id of the last transaction that the state contains, (status, body) per call).
+
+        Raises:
+            BatchRefused: a procedure is not read-only.
+            EnvironmentFault: the machine failed.
+        """
+        if self._reader is None:
+            self._reader = Reader(self._state, self._databases, self._millis_of)
+        return self._reader.read(calls, catalog=catalog)
+
+    def known_keys(self) -> Sequence[bytes]:
+        """Fingerprints of all keys that are live or tombstones."""
+        return list(self._keys)
+
+    def close(self) -> None:
+        """Closes the reader; the state stays open."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None

@@ -1,0 +1,124 @@
+"""The authorizer: what SQLite may compile while a procedure's statement is being prepared.
+
+SQLite asks it once per statement, at prepare, and again when a schema change makes it prepare anew. Three modes: the
+framework's own statements pass; a procedure's may read and change rows of user tables and call functions from an
+allow-list; a schema record may create, alter and drop user tables and indexes.
+
+The allow-list holds functions whose result depends on their arguments alone, on every machine: no clock, no chance, no
+connection history (`changes`, `last_insert_rowid`), no libm beyond what IEEE 754 fixes.
+
+A procedure cannot reach a framework statement in APSW's statement cache: the texts of procedures start with a comment that
+no framework statement has (`statements.MARK`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import apsw
+
+_SCALARS = """abs ceil ceiling char coalesce concat concat_ws floor format glob hex if ifnull iif instr length like
+    likelihood likely lower ltrim max min mod nullif octet_length printf quote replace round rtrim sign sqrt substr substring
+    trim trunc typeof unhex unicode unistr unlikely upper zeroblob"""
+_AGGREGATES = """avg count cume_dist dense_rank first_value group_concat lag last_value lead median nth_value ntile
+    percent_rank percentile percentile_cont percentile_disc rank row_number string_agg sum total"""
+_JSON = """-> ->> json json_array json_array_insert json_array_length json_error_position json_extract json_group_array
+    json_group_object json_insert json_object json_patch json_pretty json_quote json_remove json_replace json_set json_type
+    json_valid"""
+_FUNCTIONS = frozenset(f"{_SCALARS} {_AGGREGATES} {_JSON}".split())
+_TABLE_FUNCTIONS = frozenset(("json_each", "json_tree"))
+_DDL = frozenset(
+    (
+        apsw.SQLITE_CREATE_TABLE,
+        apsw.SQLITE_CREATE_INDEX,
+        apsw.SQLITE_DROP_TABLE,
+        apsw.SQLITE_DROP_INDEX,
+        apsw.SQLITE_ALTER_TABLE,
+        apsw.SQLITE_REINDEX,
+    )
+)
+_CHANGES = frozenset((apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE))
+_ACTIONS: dict[int | str, int | str] = apsw.mapping_authorizer_function  # code -> name, and back
+
+
+class Mode(Enum):
+    """Whose statement is being prepared."""
+
+    FRAMEWORK = 0
+    PROCEDURE = 1
+    SCHEMA = 2
+
+
+@dataclass(slots=True)
+class Seen:
+    """Tables that the statements prepared since `Guard.watch` read and change."""
+
+    reads: set[str] = field(default_factory=set)
+    changes: set[str] = field(default_factory=set)
+
+
+def _action(code: int) -> str:
+    return str(_ACTIONS.get(code, code)).removeprefix("SQLITE_")
+
+
+def is_internal(table: str) -> bool:
+    """Tables of SQLite and of the framework, which no procedure sees."""
+    return table.lower().startswith(("sqlite_", "_cmdlog_", "pragma_", "dbstat", "bytecode", "tables_used"))
+
+
+class Guard:
+    """One connection's authorizer; `mode` is switched by the code that owns the connection."""
+
+    __slots__ = ("denied", "mode", "seen")
+
+    def __init__(self) -> None:
+        self.mode = Mode.FRAMEWORK
+        self.denied: str | None = None  # why the last statement was refused
+        self.seen: Seen | None = None
+
+    def __call__(self, action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
+        if self.mode is Mode.FRAMEWORK:
+            return apsw.SQLITE_OK
+        self.denied = self._judge(action, first or "", second or "", database)
+        return apsw.SQLITE_OK if self.denied is None else apsw.SQLITE_DENY
+
+    def _judge(self, action: int, first: str, second: str, database: str | None) -> str | None:
+        """Why the action is denied; None if it is allowed."""
+        if action in (apsw.SQLITE_SELECT, apsw.SQLITE_RECURSIVE):
+            return None
+        if action == apsw.SQLITE_FUNCTION:
+            return None if second.lower() in _FUNCTIONS else f"function {second} does not depend on its arguments alone"
+        if self.mode is Mode.SCHEMA:
+            return self._judge_schema(action, first, second)
+        if action == apsw.SQLITE_READ:
+            return self._judge_table(first, "reads", database)
+        if action in _CHANGES:
+            return self._judge_table(first, "changes", database)
+        if action == apsw.SQLITE_PRAGMA and first == "table_xinfo":
+            return None  # the session extension asks at the first change of a table; a procedure's PRAGMA fails at compile
+        return f"{_action(action)} is not for procedures"
+
+    def _judge_table(self, table: str, verb: str, database: str | None) -> str | None:
+        if is_internal(table):
+            return f"table {table} is not for procedures"
+        if database not in (None, "main"):
+            return f"schema {database} is not for procedures"
+        if self.seen is not None and table not in _TABLE_FUNCTIONS:
+            (self.seen.reads if verb == "reads" else self.seen.changes).add(table)
+        return None
+
+    def _judge_schema(self, action: int, first: str, second: str) -> str | None:
+        if action in _DDL:
+            named = second if action == apsw.SQLITE_ALTER_TABLE else first
+            return f"table {named} is not for applications" if named.lower().startswith("_cmdlog_") else None
+        if action in _CHANGES or action in (apsw.SQLITE_READ, apsw.SQLITE_TRANSACTION):
+            # SQLite's own bookkeeping in sqlite_master is part of every schema statement.
+            internal = first.lower().startswith("_cmdlog_") or action == apsw.SQLITE_TRANSACTION
+            return f"{first} is not for applications" if internal else None
+        return f"{_action(action)} is not for schema records"
+
+    def watch(self) -> Seen:
+        """Starts to note tables; `seen = None` ends it."""
+        self.seen = Seen()
+        return self.seen

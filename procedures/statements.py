@@ -1,0 +1,350 @@
+"""SQLAlchemy statements, compiled once and then run on APSW directly.
+
+`compile_statement` is pure: SQLAlchemy → SQL text, names of its parameters, conversions where a column type needs them.
+`Runs` binds the compiled forms to one connection: a dict from statement to a closure that runs it. A procedure's hot path
+is that one lookup; what can be decided once (order of parameters, row type, which tables it touches) is decided when a
+statement is met first.
+
+Measured here, three statements a call: 9.4 us a call for a bare cursor loop, 55 us through SQLAlchemy's own execution.
+Parameters are bound by position (`itemgetter` over the keyword arguments): a tenth faster than by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import namedtuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import apsw
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.sql import ClauseElement
+from sqlalchemy.sql.compiler import SQLCompiler
+
+from .dialect import DIALECT, Processor, bind_processor_of, result_processor_of
+from .errors import StatementRefused
+from .guard import Guard, Mode, Seen
+from .results import Result, Rows, written
+from .signature import Access
+
+if TYPE_CHECKING:
+    from .context import CallState
+    from .database import Database
+
+MARK = "/*p*/ "  # first in every text of a procedure, never in one of ours: APSW's cache keeps the two apart
+STATEMENTS_MAX = 4096  # per procedure class; code that builds statements per call must not eat the memory
+VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "VALUES", "REPLACE")
+_QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/", re.DOTALL)
+
+Run = Callable[[dict[str, Any]], Result]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A statement as SQLite gets it."""
+
+    sql: str
+    constants: dict[str, Any]  # rendered name -> value that the statement itself holds
+    keys: dict[str, str]  # rendered name -> keyword under which the caller gives it
+    required: frozenset[str]  # keywords without a value of their own
+    binds: dict[str, Processor]  # rendered name -> conversion, only where one is needed
+    results: tuple[Processor, ...]  # per column; () when none converts
+    expand: SQLCompiler | None  # a list inside IN (…): the text depends on its length
+
+
+def compile_statement(statement: object) -> Compiled:
+    """SQL text of a SQLAlchemy Core statement.
+
+    Raises:
+        StatementRefused: it is no statement, or does what no procedure may do.
+    """
+    if not isinstance(statement, ClauseElement):
+        raise StatementRefused(
+            f"tx.execute takes a SQLAlchemy statement, not {type(statement).__name__}; wrap SQL text in sqlalchemy.text(…)"
+        )
+    try:
+        compiled = statement.compile(dialect=DIALECT)
+    except SQLAlchemyError as error:
+        raise StatementRefused(f"SQLAlchemy cannot compile the statement: {error}") from None
+    if not isinstance(compiled, SQLCompiler):
+        raise StatementRefused("schema statements are not for procedures; declare tables with Database.table")
+    check_text(compiled.string)
+    if compiled.insert_prefetch or compiled.update_prefetch:
+        raise StatementRefused("Python-side column defaults do not run here; give the value in the statement")
+    keys = {name: parameter.key if parameter.required else name for parameter, name in compiled.bind_names.items()}
+    constants = {
+        name: parameter.effective_value
+        for parameter, name in compiled.bind_names.items()
+        if not parameter.required and parameter not in compiled.post_compile_params
+    }
+    return Compiled(
+        sql=MARK + compiled.string,
+        constants=constants,
+        keys=keys,
+        required=frozenset(parameter.key for parameter in compiled.bind_names if parameter.required),
+        binds={
+            name: processor
+            for parameter, name in compiled.bind_names.items()
+            if (processor := bind_processor_of(parameter.type)) is not None
+        },
+        results=_result_processors(compiled),
+        expand=compiled if compiled.post_compile_params else None,
+    )
+
+
+def _result_processors(compiled: SQLCompiler) -> tuple[Processor, ...]:
+    columns = compiled._result_columns  # noqa: SLF001 - the only place where SQLAlchemy states the types of a result
+    processors = tuple(result_processor_of(column.type) for column in columns)
+    return processors if any(processors) else ()
+
+
+def check_text(sql: str) -> None:
+    """Refuses what the authorizer cannot see or sees too late.
+
+    Raises:
+        StatementRefused: another verb than reading and changing rows, several statements, or OR ROLLBACK.
+    """
+    bare = _QUOTED.sub(" ", sql).strip()
+    verb = bare.split(None, 1)[0].upper() if bare else ""
+    if verb.split("(")[0] not in VERBS:
+        raise StatementRefused(f"{verb or 'an empty text'} is not for procedures; they read and change rows")
+    if ";" in bare:
+        raise StatementRefused("one statement at a time, without a semicolon")
+    if re.search(r"\bOR\s+ROLLBACK\b", bare, re.IGNORECASE):
+        raise StatementRefused("OR ROLLBACK would end the whole batch; use OR ABORT, or tx.abort")
+
+
+def sql_of(statement: object) -> str:
+    """The text of a statement as a bundle records it."""
+    return compile_statement(statement).sql
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What SQLite says about a text without running it."""
+
+    columns: tuple[str, ...]
+    parameters: tuple[str, ...]  # in the order of binding
+    readonly: bool
+    seen: Seen
+
+
+def probe(connection: apsw.Connection, guard: Guard, sql: str) -> Probe:
+    """Prepares a text under the authorizer and looks at it; nothing runs.
+
+    Raises:
+        StatementRefused: the authorizer denies it.
+        apsw.SQLError: SQLite cannot compile it.
+    """
+    found: dict[str, Any] = {}
+
+    def look(cursor: apsw.Cursor, _sql: str, _bindings: object) -> bool:
+        found["columns"] = tuple(column[0] for column in cursor.get_description())
+        found["parameters"] = cursor.bindings_names
+        found["readonly"] = cursor.is_readonly
+        return False
+
+    cursor = connection.cursor()
+    cursor.exec_trace = look
+    before, guard.mode = guard.mode, Mode.PROCEDURE
+    seen = guard.watch()
+    try:
+        cursor.execute(sql, _Anything(), can_cache=False)
+    except apsw.ExecTraceAbort:
+        pass
+    except apsw.AuthError:
+        raise StatementRefused(f"{guard.denied}: {sql.removeprefix(MARK)}") from None
+    finally:
+        guard.mode = before
+        guard.seen = None
+        cursor.close()
+    return Probe(found["columns"], tuple(name or "" for name in found["parameters"]), found["readonly"], seen)
+
+
+class _Anything(dict[str, None]):
+    """Bindings for a statement that will not run: every name is there."""
+
+    def __missing__(self, _name: str) -> None:
+        return None
+
+
+class Runs(dict[object, Run]):
+    """Statement → closure that runs it on one connection, for the procedures of one database with one kind of access.
+
+    `runs[statement]` is the whole hot path; a statement met for the first time is compiled, checked and probed.
+    """
+
+    def __init__(self, database: Database, access: Access, cursor: apsw.Cursor, guard: Guard, state: CallState) -> None:
+        super().__init__()
+        self._database = database
+        self._access = access
+        self._cursor = cursor
+        self._guard = guard
+        self._state = state
+
+    def __missing__(self, statement: object) -> Run:
+        compiled = compile_statement(statement)
+        run = self._run(compiled, compiled.sql) if compiled.expand is None else self._expanding(compiled)
+        if len(self) >= STATEMENTS_MAX:
+            self.clear()
+        self[statement] = run
+        return run
+
+    def _run(self, compiled: Compiled, sql: str) -> Run:
+        facts = probe(self._cursor.connection, self._guard, sql)
+        self._check_tables(facts)
+        pick = _pick(facts.parameters, compiled)
+        if not facts.columns:
+            return _writing(self._cursor, sql, pick, self._state)
+        rows = _rows_class(facts.columns)
+        fetch = _reading(self._cursor, sql, pick, rows, compiled.results)
+        return fetch if facts.readonly else _marking(fetch, self._state)
+
+    def _check_tables(self, facts: Probe) -> None:
+        """Holds the statement to what its procedure may touch; see `Access`."""
+        tables = self._database.tables
+        if unknown := sorted((facts.seen.reads | facts.seen.changes) - tables.keys()):
+            raise StatementRefused(f"table {unknown[0]} is not declared in database {self._database.name!r}")
+        if self._access is Access.READ and not facts.readonly:
+            raise StatementRefused("a read_only procedure changes nothing; drop read_only=True")
+        changed = sorted(name for name in facts.seen.changes if tables[name].replicated)
+        if changed and self._access is Access.SINGLE:
+            raise StatementRefused(
+                f"table {changed[0]} is replicated: only a procedure with partition_by=None changes it, on all partitions"
+            )
+        local = sorted(name for name in facts.seen.reads | facts.seen.changes if not tables[name].replicated)
+        if local and self._access is Access.EVERYWHERE:
+            raise StatementRefused(
+                f"table {local[0]} is partitioned: a writing procedure with partition_by=None touches replicated tables "
+                "alone, because its partitions would decide differently"
+            )
+
+    def _expanding(self, compiled: Compiled) -> Run:
+        """A list inside IN (…): text by its length, each prepared once."""
+        expand = compiled.expand
+        if expand is None:
+            raise AssertionError("only called for statements with lists")
+        by_text: dict[str, Run] = {}
+
+        def run(params: dict[str, Any]) -> Result:
+            _check_names(compiled, params)
+            state = expand.construct_expanded_state(params)
+            text = MARK + state.statement
+            found = by_text.get(text)
+            if found is None:
+                names = {name: name for name in state.parameters}
+                plain = Compiled(text, {}, names, frozenset(names), {}, compiled.results, None)
+                found = by_text[text] = self._run(plain, text)
+                if len(by_text) > 64:
+                    by_text.pop(next(iter(by_text)))
+            values = dict(state.parameters)
+            for name, processor in state.processors.items():
+                values[name] = processor(values[name])
+            return found(values)
+
+        return run
+
+
+Pick = Callable[[dict[str, Any]], Any]
+
+
+def _check_names(compiled: Compiled, params: Mapping[str, Any]) -> None:
+    """Names the keyword arguments that are missing or unknown.
+
+    Raises:
+        TypeError: there are some.
+    """
+    known = set(compiled.keys.values())
+    if missing := sorted(compiled.required - params.keys()):
+        raise TypeError(f"the statement needs a value for {', '.join(missing)}")
+    if unknown := sorted(params.keys() - known):
+        raise TypeError(f"the statement has no parameter {', '.join(unknown)}; it has {', '.join(sorted(known)) or 'none'}")
+
+
+def _pick(names: tuple[str, ...], compiled: Compiled) -> Pick:
+    """Keyword arguments → values in the order in which SQLite numbers the parameters. Raises TypeError, never KeyError."""
+    if compiled.constants or compiled.binds or any(compiled.keys.get(name) != name for name in names):
+        return _converting_pick(names, compiled)
+    count = len(names)
+    pick = itemgetter(*names) if count > 1 else _pick_one(names)
+
+    def checked(params: dict[str, Any]) -> Any:
+        if len(params) == count:
+            try:
+                return pick(params)
+            except KeyError:
+                pass
+        _check_names(compiled, params)
+        raise AssertionError("the names fit one by one, and yet not together")
+
+    return checked
+
+
+def _pick_one(names: tuple[str, ...]) -> Pick:
+    if not names:
+        return lambda params: ()
+    (only,) = names
+    return lambda params: (params[only],)
+
+
+def _converting_pick(names: tuple[str, ...], compiled: Compiled) -> Pick:
+    slots = tuple((name, compiled.keys.get(name, name), compiled.binds.get(name)) for name in names)
+    constants = compiled.constants
+
+    def pick(params: dict[str, Any]) -> tuple[Any, ...]:
+        _check_names(compiled, params)
+        values = []
+        for name, key, processor in slots:
+            value = params[key] if key in params else constants[name]
+            values.append(value if processor is None else processor(value))
+        return tuple(values)
+
+    return pick
+
+
+def _rows_class(columns: tuple[str, ...]) -> type[Rows]:
+    row_type = namedtuple("Row", columns, rename=True)  # type: ignore[misc] # the names are known at run time
+    return type("Rows", (Rows,), {"__slots__": (), "row_type": row_type})
+
+
+def _writing(cursor: apsw.Cursor, sql: str, pick: Pick, state: CallState) -> Run:
+    execute, changes = cursor.execute, cursor.connection.changes
+
+    def run(params: dict[str, Any]) -> Result:
+        values = pick(params)
+        state.wrote = state.at  # before it runs: OR FAIL may leave half a change behind
+        execute(sql, values)
+        return written(changes())
+
+    return run
+
+
+def _reading(
+    cursor: apsw.Cursor, sql: str, pick: Pick, rows: type[Rows], processors: tuple[Processor, ...]
+) -> Run:
+    execute = cursor.execute
+    if not processors:
+        return lambda params: rows(execute(sql, pick(params)))
+
+    def run_converting(params: dict[str, Any]) -> Result:
+        return rows(
+            tuple(
+                value if processor is None else processor(value)
+                for processor, value in zip(processors, row, strict=True)
+            )
+            for row in execute(sql, pick(params)).fetchall()
+        )
+
+    return run_converting
+
+
+def _marking(fetch: Run, state: CallState) -> Run:
+    """For INSERT … RETURNING and its like."""
+
+    def run(params: dict[str, Any]) -> Result:
+        state.wrote = state.at
+        return fetch(params)
+
+    return run
