@@ -13,11 +13,18 @@ from cmdlog.wal.ids import txn_millis
 from cmdlog.wal.record import Kind, Record
 from procedures import Database
 from procedures.bundle import Bundle, load_bundle
-from procedures.errors import CodeMissing
 from procedures.executor import Applied, Executor, Invocations
+from procedures.outcomes import KeyPolicy
 from procedures.state import PartitionState
 
 NO_SKIPS: Final[Mapping[int, frozenset[int]]] = {}
+
+
+class CodeMissing(Exception):
+    """A batch names a catalog version that is in no catalog record at hand."""
+
+    exit_code = 13
+    hint = "the log or snapshot that holds the code bundle is missing; restore it"
 
 
 class Catalogs:
@@ -51,10 +58,13 @@ class PartitionEngine:
         catalogs: Catalogs,
         *,
         digest_rows: bool,
+        policy: KeyPolicy,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.state = state
-        self.executor = Executor(state, catalogs, digest_rows=digest_rows, millis_of=txn_millis, progress=progress)
+        self.executor = Executor(
+            state, catalogs, digest_rows=digest_rows, millis_of=txn_millis, progress=progress, key_policy=policy
+        )
 
     def apply(self, record: Record, skips: Mapping[int, frozenset[int]] = NO_SKIPS) -> Applied | None:
         """Applies the entry; None for one that has no calls. `skips` says which positions of which index are not run.

@@ -8,6 +8,7 @@ A call cannot be killed from outside in one's own process, so `call_timeout_s` d
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from asyncio import AbstractEventLoop
@@ -15,10 +16,11 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
+import orjson
 import structlog
 
 from cmdlog.node.frames import Answer
-from cmdlog.node.site import Site, SitePlan
+from cmdlog.node.siteworker import Site, SitePlan
 from cmdlog.node.sites import RETRY_DISK_S, Owner, SiteFault
 from cmdlog.wal.record import decode_record
 from procedures.errors import EnvironmentFault
@@ -59,7 +61,7 @@ class InlineSites:
     def batch(self, partition: int, record: bytes, index: int) -> None:
         self._put(lambda: self._apply(partition, record, index))
 
-    def read(self, partition: int, ident: int, calls: list[tuple[int, list[object]]] | bytes) -> None:
+    def read(self, partition: int, ident: int, calls: bytes) -> None:
         self._put(lambda: self._read(partition, ident, calls))
 
     def capture(self, partition: int, ident: int, path: str) -> None:
@@ -122,16 +124,18 @@ class InlineSites:
                 self._owner.captured(ident, report)
 
     def _apply(self, partition: int, record: bytes, index: int) -> None:
+        applied = None
         while True:
             try:
                 applied = self._current.apply(decode_record(record))
-                break
             except EnvironmentFault as error:
                 self._restore(partition, index, error)
+                continue
+            break
         self._owner.applied(partition, index, None if applied is None else _answer(applied))
 
-    def _read(self, partition: int, ident: int, calls: bytes | list[tuple[int, list[object]]]) -> None:
-        as_of, replies = self._current.read(partition, _calls(calls))
+    def _read(self, partition: int, ident: int, calls: bytes) -> None:
+        as_of, replies = self._current.read(partition, orjson.loads(calls))
         status, body = replies[0]
         self._owner.read_done(partition, ident, as_of=as_of, status=status, body=body)
 
@@ -152,13 +156,8 @@ class InlineSites:
         self._owner.refuse_calls((partition,), None)
 
 
-def _calls(calls: bytes | list[tuple[int, list[object]]]) -> list[tuple[int, list[object]]]:
-    import orjson  # noqa: PLC0415
-
-    return orjson.loads(calls) if isinstance(calls, bytes) else calls
-
-
 def _answer(applied: Applied) -> Answer:
-    earlier = applied.earlier or bytes(len(applied.bodies))
+    count = len(applied.bodies)
+    earlier = applied.txn_ids if type(applied.txn_ids) is list else bytes(count)
     outcomes = list(zip(applied.statuses, earlier, applied.bodies, strict=True))
-    return Answer(applied.rows_digest, applied.packed_hashes(), outcomes)
+    return Answer(applied.rows_digest, struct.pack(f"<{count}I", *applied.result_hashes), outcomes)

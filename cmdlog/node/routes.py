@@ -29,10 +29,10 @@ class SlotMap:
         self.partitions = partitions
         self._partition_of = [slot * partitions // SLOTS for slot in range(SLOTS)]
 
-    def ranges(self) -> list[tuple[int, int, int]]:
-        """(lo, hi, partition) with slots [lo, hi), ascending."""
+    def ranges(self) -> list[list[int]]:
+        """[lo, hi, partition] with slots [lo, hi), ascending."""
         bounds = [-(-partition * SLOTS // self.partitions) for partition in range(self.partitions + 1)]
-        return [(bounds[p], bounds[p + 1], p) for p in range(self.partitions)]
+        return [[bounds[p], bounds[p + 1], p] for p in range(self.partitions)]
 
     def partition_of(self, procedure: Procedure, params: list[Any]) -> int:
         """The partition of a single-partition call with these bound parameters."""

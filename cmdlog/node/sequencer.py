@@ -125,7 +125,7 @@ class Stream:
     entries: deque[tuple[Kind, dict[str, Any], Done]] = field(default_factory=deque)  # control entries, taken before any batch
     marked_index: int = 0
     applied_block: int = 0  # block of the last entry that the site answered
-    up: bool = True  # the site takes batches
+    up: bool = False  # the site takes batches
     refusal: Refused | None = None  # why calls to this partition are refused at present
 
 
@@ -149,6 +149,7 @@ class Sequencer:
         limits: Limits,
         catalog: int,
         room_bytes: Callable[[], int],
+        on_failure: Callable[[WalError], None],
         deliver_when_written: bool = False,
     ) -> None:
         self.clock, self.limits, self.catalog = clock, limits, catalog
@@ -156,10 +157,12 @@ class Sequencer:
         self.pending_bytes = 0  # what the ring looks at to decide whether a block is worth closing
         self.inflight_calls = 0
         self.inflight_bytes = 0
+        self.blocks = 0  # taken so far
         self._streams = {stream.partition: stream for stream in streams}
         self._deliver = deliver
         self._room_bytes = room_bytes
         self._when_written = deliver_when_written
+        self._on_failure = on_failure
         self._lock = threading.RLock()
         self._taken: deque[_Block] = deque()  # from `take` until `durable`
         self._unwritten: deque[_Block] = deque()  # from `take` until `written`
@@ -240,10 +243,10 @@ class Sequencer:
                 self._note_dones.append(done)
 
     def flush_notes(self) -> None:
-        """Gives notes a block of their own if no calls bring one; called when the node is idle."""
+        """Gives notes a block of their own unless calls bring one; called when the node is idle."""
         with self._lock:
-            self._notes_due = bool(self._notes) or any(s.marked_index < s.durable_index for s in self._streams.values())
-            due = self._notes_due
+            due = bool(self._notes) or any(s.marked_index < s.durable_index for s in self._streams.values())
+            self._notes_due = due
         if due:
             self.kick()
 
@@ -260,6 +263,7 @@ class Sequencer:
             records += self._notes
             self._notes = []
             records += self._commit_marks()
+            self.blocks += 1
             block = _Block(taken, self._note_dones)
             self._note_dones = []
             self._taken.append(block)
@@ -297,6 +301,7 @@ class Sequencer:
         unknown = OutcomeUnknown(f"the log failed while the call was under way: {error}")
         for done in dones:
             done(unknown)
+        self._on_failure(error)
 
     # -- the sites -------------------------------------------------------------------------------------------------------
 
@@ -553,6 +558,8 @@ def _close(stream: Stream) -> None:
 
 
 def _answer(flight: Flight, outcomes: Sequence[tuple[int, int, bytes]] | None) -> None:
+    if not flight.dones:
+        return  # a control entry
     if outcomes is None:
         unknown = OutcomeUnknown("the site ended between executing the call and answering it")
         for done in flight.dones:

@@ -25,7 +25,7 @@ from typing import IO, Any, Final
 import orjson
 
 from cmdlog.node.frames import READ_ANSWER, Frame, FrameKind, FrameReader, encode_applied, encode_frame
-from cmdlog.node.site import Site, SitePlan
+from cmdlog.node.siteworker import Site, SitePlan
 from cmdlog.node.sites import BUSY, INDEX, PARTITION, POSITION, PROGRESS_BYTES
 from cmdlog.wal.record import decode_record
 from procedures.bundle import Bundle
@@ -132,7 +132,7 @@ class SiteProcess:
                     break
                 except BlockingIOError:
                     if time.monotonic() > deadline:
-                        raise EnvironmentFault("io", f"{path} is still in use by another process") from None
+                        raise SystemExit(f"{path} is still in use by another process") from None
                     time.sleep(0.01)
             self._locks.append(file)
 
@@ -151,7 +151,7 @@ def pack_applied(applied: Applied) -> bytes:
     """The answer's payload."""
     return encode_applied(
         statuses=applied.statuses,
-        earlier=applied.earlier,
+        earlier=applied.txn_ids if type(applied.txn_ids) is list else None,
         result_hashes=applied.result_hashes,
         bodies=applied.bodies,
         rows_digest=applied.rows_digest,

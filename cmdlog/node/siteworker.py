@@ -41,10 +41,12 @@ class Site:
         self._plan = plan
         self._engines: dict[int, PartitionEngine] = {}
         self._captures: dict[int, tuple[int, Capture]] = {}  # partition -> (ident, capture)
-        tables = plan.catalogs(plan.catalog)
+        plan.catalogs(plan.catalog)  # code that cannot be loaded fails here, not in the middle of a batch
         for partition, path in plan.state_files.items():
-            state = PartitionState.open(path, partition=partition, policy=plan.policy, db=tables)
-            self._engines[partition] = PartitionEngine(state, plan.catalogs, digest_rows=plan.digest_rows, progress=progress)
+            state = PartitionState.open(path, partition=partition)
+            self._engines[partition] = PartitionEngine(
+                state, plan.catalogs, digest_rows=plan.digest_rows, policy=plan.policy, progress=progress
+            )
 
     @property
     def positions(self) -> dict[int, int]:
@@ -62,10 +64,6 @@ class Site:
     def read(self, partition: int, calls: list[tuple[int, list[Any]]]) -> tuple[int, list[tuple[int, bytes]]]:
         """(TxnId as of which was read, [(status, body)]) of read-only calls."""
         return self._engines[partition].executor.read(calls, catalog=self._plan.catalog)
-
-    def known_keys(self, partition: int) -> list[bytes]:
-        """Fingerprints of the idempotency keys that the partition remembers."""
-        return list(self._engines[partition].state.known_keys())
 
     def capture(self, partition: int, ident: int, path: str) -> None:
         """Begins an image of the partition; `step_captures` goes on with it."""

@@ -1,0 +1,160 @@
+"""Making a node and bringing one up: what is written before the first call is let in.
+
+One rule: everything a replay will need is in the log, durable, before the first call that needs it: the code bundle under its
+catalog version, the environment, the configuration, the schema.
+
+A start is a new term (as an election would be), so that an index given again after a cut never has the same term twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from cmdlog.node.routes import SlotMap
+from cmdlog.node.settings import Settings
+from cmdlog.wal.files import Files
+from cmdlog.wal.groups import GroupState
+from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.wal.instance import Identity, Instance
+from cmdlog.wal.log import Log
+from cmdlog.wal.record import Kind, encode_json
+from procedures import Database
+from procedures.bundle import Bundle, capture_bundle, environment
+from procedures.outcomes import KeyPolicy
+from procedures.state import PartitionState
+from replay.engine import Catalogs, PartitionEngine
+
+NODE_ID: Final = 1  # of the only node of a one-node cluster
+FIRST_TERM: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """What this start adds to the log."""
+
+    term: int
+    catalog: int  # version that new calls run
+    bundle: Bundle
+    policy: KeyPolicy
+    notes: list[bytes]  # records of the cluster group and hard states
+    changes: list[str]  # human sentences: what is new since the last start
+
+
+def create_node(files: Files, directory: str, settings: Settings) -> None:
+    """Makes an empty node. Durable on return. Raises: WalError."""
+    initial = [_hard_state(CLUSTER_GROUP, FIRST_TERM), *_configurations(settings)]
+    initial += [_hard_state(partition, FIRST_TERM) for partition in range(settings.partitions)]
+    Log.create(
+        files,
+        directory,
+        Identity.fresh(NODE_ID),
+        segment_bytes=settings.segment_bytes,
+        segments=settings.segments,
+        reserve_bytes=settings.log_reserve_bytes,
+        initial=initial,
+    )
+
+
+def key_policy(settings: Settings) -> KeyPolicy:
+    """The idempotency rules that the configuration record carries, so that replay expires the same keys."""
+    return KeyPolicy(
+        window_ms=settings.key_window_s * 1000,
+        forget_ms=settings.key_forget_s * 1000,
+        keys_max=settings.keys_max,
+        clock_lead_max_ms=settings.clock_lead_max_ms,
+    )
+
+
+def make_boot(groups: Mapping[int, GroupState], db: Database, settings: Settings, *, target: str | None) -> Boot:
+    """Compares the running program with what the log says and states the differences as records."""
+    cluster = groups[CLUSTER_GROUP]
+    term = max(group.term for group in groups.values()) + 1
+    index = cluster.last_index
+    changes: list[str] = []
+    notes = [_hard_state(partition, term) for partition in sorted(groups)]
+
+    def entry(kind: Kind, value: Mapping[str, Any]) -> None:
+        nonlocal index
+        index += 1
+        notes.append(encode_json(kind, value, partition=CLUSTER_GROUP, term=term, index=index))
+
+    bundle = capture_bundle(db, target)
+    version = max(cluster.catalogs, default=0)
+    if not version or cluster.catalogs[version].value["hash"] != bundle.hash:
+        version += 1
+        changes.append(f"code bundle {bundle.hash[:12]} becomes catalog version {version}")
+        entry(Kind.CATALOG, {"version": version, "hash": bundle.hash, "bundle": bundle.to_bytes().decode()})
+    here = environment()
+    if cluster.environment is None or cluster.environment.value != here:
+        before = cluster.environment.value if cluster.environment else {}
+        changed = sorted(name for name in here if before.get(name) != here[name])
+        changes.append("environment: " + ", ".join(f"{name} {before.get(name, '-')} -> {here[name]}" for name in changed))
+        entry(Kind.ENVIRONMENT, here)
+    wanted = cluster_configuration(settings)
+    if cluster.configuration != wanted:
+        changes.append("configuration changed")
+        entry(Kind.CONFIGURATION, wanted)
+    return Boot(term, version, bundle, key_policy(settings), notes, changes)
+
+
+def cluster_configuration(settings: Settings) -> dict[str, Any]:
+    """Value of the cluster group's CONFIGURATION record."""
+    return {
+        "voters": [NODE_ID],
+        "learners": [],
+        "epoch": 1,
+        "partitions": settings.partitions,
+        "slots": SlotMap(settings.partitions).ranges(),
+        "key_policy": asdict(key_policy(settings)),
+    }
+
+
+def adopt_fixed(settings: Settings, groups: Mapping[int, GroupState], instance: Instance) -> Settings:
+    """The settings with those that were fixed at creation as the directory has them."""
+    configuration = groups[CLUSTER_GROUP].configuration or {}
+    return dataclasses.replace(
+        settings,
+        partitions=configuration["partitions"],
+        segment_bytes=instance.segment_bytes,
+        segments=instance.segments,
+        log_reserve_bytes=instance.log_reserve_bytes,
+    )
+
+
+def state_path(directory: str, partition: int) -> str:
+    """Path of a partition's state file."""
+    return os.path.join(directory, "state", f"p{partition:04d}.sqlite")
+
+
+def _configurations(settings: Settings) -> list[bytes]:
+    configuration = cluster_configuration(settings)
+    records = [encode_json(Kind.CONFIGURATION, configuration, partition=CLUSTER_GROUP, term=FIRST_TERM, index=1)]
+    for partition in range(settings.partitions):
+        value = {"voters": [NODE_ID], "learners": [], "epoch": 1}
+        records.append(encode_json(Kind.CONFIGURATION, value, partition=partition, term=FIRST_TERM, index=1))
+    return records
+
+
+def _hard_state(partition: int, term: int) -> bytes:
+    return encode_json(Kind.HARD_STATE, {"vote": NODE_ID}, partition=partition, term=term, index=0)
+
+
+def recover_states(wal: Log, directory: str, settings: Settings) -> None:
+    """Brings every state file to the log's end."""
+    catalogs = Catalogs()
+    for version, catalog in wal.recovered.groups.by_partition[CLUSTER_GROUP].catalogs.items():
+        catalogs.add_bundle(version, Bundle.from_bytes(catalog.value["bundle"].encode()))
+    engines = {}
+    for p in range(settings.partitions):
+        state = PartitionState.open(state_path(directory, p), partition=p)
+        engines[p] = PartitionEngine(state, catalogs, digest_rows=settings.digest_rows, policy=key_policy(settings))
+    for _lsn, record in wal.read():
+        engine = engines.get(record.partition)
+        if engine is not None and record.is_entry and record.index > engine.state.position.index:
+            engine.apply(record)
+    for engine in engines.values():
+        engine.close()

@@ -1,0 +1,179 @@
+"""A node inside the calling process: `cmdlog.open(data_dir, db)`. No server; same log, same executor, same recovery.
+
+One rule: `call` returns when the call is durable and executed, or raises; threads may share one `Embedded`.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+
+from cmdlog.node.node import Node
+from cmdlog.node.outcome import Outcome, Refused, Reply
+from cmdlog.node.query import QueryResult
+from cmdlog.node.routes import Route
+from cmdlog.node.settings import Settings
+from procedures import Database
+from procedures.outcomes import Status, key_fingerprint
+
+SCOPE = "embedded"  # idempotency keys belong to a caller; here there is one
+
+
+class CallError(Exception):
+    """The call has an outcome, and it is not a result. `code` is the stable code, `txn_id` the transaction."""
+
+    def __init__(self, code: str, message: str, txn_id: int) -> None:
+        super().__init__(message)
+        self.code, self.txn_id = code, txn_id
+
+
+class Aborted(CallError):
+    """The procedure called `tx.abort`; `abort_code` is its own code."""
+
+    def __init__(self, abort_code: str, message: str, txn_id: int) -> None:
+        super().__init__("aborted", message, txn_id)
+        self.abort_code = abort_code
+
+
+class ProcedureFailed(CallError):
+    """The procedure raised; `error_type` names the exception's class."""
+
+    def __init__(self, error_type: str, message: str, txn_id: int) -> None:
+        super().__init__("procedure_failed", f"{error_type}: {message}", txn_id)
+        self.error_type = error_type
+
+
+class UnknownProcedure(LookupError):
+    """No procedure of that name is registered."""
+
+
+class Embedded:
+    """An open data directory. Close it, or use it in a `with` block."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._waiter = threading.local()
+
+    def call(self, name: str, /, *, idempotency_key: str | None = None, **params: Any) -> Any:
+        """Calls a procedure and returns its result.
+
+        Raises: Aborted, ProcedureFailed, CallError (key_reused, session_expired, sessions_full) – outcomes, durable like results;
+        Refused and its kinds – nothing was logged; InvalidParameters, UnknownProcedure.
+        """
+        route = self._route(name)
+        bound = route.procedure.bind(params)
+        waiter = self._own_waiter()
+        key = b"" if idempotency_key is None else key_fingerprint(SCOPE, idempotency_key)
+        self._node.call_inline(route, bound, key=key, done=waiter.put)
+        return decode_reply(route, waiter.get())
+
+    def submit(self, name: str, /, *, idempotency_key: str | None = None, **params: Any) -> concurrent.futures.Future[Any]:
+        """Places a call and returns at once; the future gets what `call` would return or raise, in a thread of the node."""
+        route = self._route(name)
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def done(reply: Reply) -> None:
+            try:
+                result = decode_reply(route, reply)
+            except Exception as error:  # noqa: BLE001 - it is the caller's to see
+                future.set_exception(error)
+                return
+            future.set_result(result)
+
+        key = b"" if idempotency_key is None else key_fingerprint(SCOPE, idempotency_key)
+        self._node.call(route, route.procedure.bind(params), key=key, done=done)
+        return future
+
+    def query(self, sql: str, params: tuple[Any, ...] = (), *, partition: int | None = None) -> QueryResult:
+        """Runs a SELECT on a frozen state of one partition or of all, one after the other."""
+        return self._node.query(sql, params, partition)
+
+    def status(self) -> dict[str, Any]:
+        """What `GET /v1/status` shows."""
+        return self._node.status()
+
+    @property
+    def node(self) -> Node:
+        return self._node
+
+    def close(self) -> None:
+        """Answers what is under way, seals the log, closes everything. Idempotent."""
+        self._node.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        self.close()
+
+    def _route(self, name: str) -> Route:
+        route = self._node.routes.get(name)
+        if route is None:
+            raise UnknownProcedure(f"no procedure {name!r}; there are {', '.join(sorted(self._node.routes))}")
+        return route
+
+    def _own_waiter(self) -> _Waiter:
+        waiter: _Waiter | None = getattr(self._waiter, "it", None)
+        if waiter is None:
+            waiter = self._waiter.it = _Waiter()
+        return waiter
+
+
+class _Waiter:
+    """One thread's place for one reply: a lock is the cheapest thing to wait on."""
+
+    __slots__ = ("_lock", "_reply")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._reply: Reply | None = None
+
+    def put(self, reply: Reply) -> None:
+        self._reply = reply
+        self._lock.release()
+
+    def get(self) -> Reply:
+        self._lock.acquire()
+        reply, self._reply = self._reply, None
+        if reply is None:
+            raise RuntimeError("woken without a reply")
+        return reply
+
+
+def decode_reply(route: Route, reply: Reply) -> Any:
+    """The procedure's result as its return annotation says, or the error that the reply is."""
+    if isinstance(reply, Refused):
+        raise reply
+    value = orjson.loads(reply.body)
+    if reply.status == Status.OK:
+        codec = route.procedure.result_codec
+        if codec is None or codec.plain:
+            return value
+        return [codec.from_wire(part) for part in value] if route.everywhere else codec.from_wire(value)
+    raise _error(reply, value)
+
+
+def _error(outcome: Outcome, value: dict[str, Any]) -> CallError:
+    if outcome.status == Status.ABORTED:
+        return Aborted(value["code"], value["message"], outcome.txn_id)
+    if outcome.status == Status.FAILED:
+        return ProcedureFailed(value["type"], value["message"], outcome.txn_id)
+    return CallError(Status(outcome.status).name.lower(), value["message"], outcome.txn_id)
+
+
+def open_embedded(data_dir: str | os.PathLike[str], db: Database, **settings: Any) -> Embedded:
+    """Opens (makes, recovers) a data directory in this process.
+
+    `settings` are those of `cmdlog serve`, by name. With `sites=N`, N site processes execute; else this process does.
+    Returns when every acknowledged call of earlier lives is in the state. Raises: WalError with what to do.
+    """
+    inline = not settings.get("sites")
+    node = Node.open(os.fspath(data_dir), db, Settings(**settings), target=None, inline=inline)
+    node.attach(None)
+    return Embedded(node)

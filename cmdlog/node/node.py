@@ -1,0 +1,454 @@
+"""The running node: one directory, one log, its sites, and everybody's way to call procedures.
+
+One rule: a call is either refused with nothing logged, or its `done` is called exactly once.
+
+Threads: callers and the log's pool threads meet in the sequencer's lock; sites answer in the event loop's thread (or a reader
+thread, or the driving caller when inline); the watch thread brings sites back and flushes what an idle node still owes the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+import time
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from cmdlog.node.boot import Boot, adopt_fixed, create_node, make_boot, recover_states, state_path
+from cmdlog.node.clock import ClockAhead, HybridClock
+from cmdlog.node.frames import Answer
+from cmdlog.node.gather import Gather
+from cmdlog.node.inline import InlineSites
+from cmdlog.node.keys import KeyOwners
+from cmdlog.node.outcome import DiskFull, Done, NotReady, Outcome, OutcomeUnknown, Refused, TooLarge
+from cmdlog.node.query import QueryResult, run_query
+from cmdlog.node.routes import Route, SlotMap, make_routes
+from cmdlog.node.sequencer import Limits, Sequencer, Stream
+from cmdlog.node.settings import Settings
+from cmdlog.node.siteworker import SitePlan
+from cmdlog.node.sites import ProcessSites, SiteFault
+from cmdlog.wal.batch import NO_KEY
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.files import RealFiles
+from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS, txn_tick
+from cmdlog.wal.instance import INSTANCE_NAME
+from cmdlog.wal.log import Log
+from cmdlog.wal.record import Kind, encode_digest
+from procedures import Database
+from procedures.outcomes import REFUSALS, KeyTable, Status
+from procedures.state import PartitionState
+from replay.engine import Catalogs
+
+EVERYWHERE: Final = -1  # owner of a key that was used on a multi-partition call
+_KEY_ELSEWHERE: Final = Outcome(Status.KEY_REUSED, 0, REFUSALS[Status.KEY_REUSED])
+IDLE_FLUSH_S: Final = 0.02  # how long digests and commit marks may wait for a block that calls pay for
+BOOT_TIMEOUT_S: Final = 60.0
+DRAIN_TIMEOUT_S: Final = 30.0
+
+log = structlog.get_logger("cmdlog.node")
+
+
+class Node:
+    """See the module. `open` makes one; `attach` lets calls in."""
+
+    def __init__(self, directory: str, db: Database, settings: Settings, wal: Log, boot: Boot, *, inline: bool) -> None:
+        self.directory, self.db, self.settings = directory, db, settings
+        self.routes: Mapping[str, Route] = make_routes(db)
+        self.slots = SlotMap(settings.partitions)
+        self.error: BaseException | None = None  # why the node is wedged
+        self.on_failure: Callable[[BaseException], None] = lambda error: None
+        self.started_at = time.time()
+        self._wal, self._boot = wal, boot
+        groups = wal.recovered.groups.by_partition
+        self.clock = HybridClock(lead_max_ms=settings.clock_lead_max_ms, last=txn_tick(wal.recovered.txn_id_max))
+        streams = [
+            Stream(p, boot.term, groups[p].last_index + 1, groups[p].last_index, marked_index=groups[p].last_index)
+            for p in range(settings.partitions)
+        ]
+        if inline:
+            self._sites: InlineSites | ProcessSites = InlineSites(self, self._plan, restarts_max=settings.site_restarts_max)
+        else:
+            self._sites = ProcessSites(
+                self, _spread(settings), call_timeout_s=settings.call_timeout_s, restarts_max=settings.site_restarts_max
+            )
+        self.sequencer = Sequencer(
+            self.clock,
+            streams,
+            self._sites,
+            limits=Limits(
+                batch_calls_max=settings.batch_calls_max,
+                batch_bytes_max=settings.batch_bytes_max,
+                site_batches_max=settings.site_batches_max,
+                inflight_calls_max=settings.inflight_calls_max,
+                inflight_bytes_max=settings.inflight_bytes_max,
+                call_bytes_max=settings.call_bytes_max,
+            ),
+            catalog=boot.catalog,
+            room_bytes=lambda: wal.room_bytes,
+            deliver_when_written=settings.durability == "async",
+            on_failure=self._failed,
+        )
+        self._keys = KeyOwners(settings.key_window_s)
+        self._idents = itertools.count(1)
+        self._skips: list[tuple[int, int, int]] = []  # partition, index, position
+        self._stop = threading.Event()
+        self._flusher = threading.Thread(target=self._flush_loop, name="node-flush", daemon=True)
+        self._ready = False
+        self._closed = False
+
+    # -- opening and closing ---------------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        directory: str,
+        db: Database,
+        settings: Settings,
+        *,
+        target: str | None = None,
+        inline: bool = False,
+        progress: Callable[[Any], None] | None = None,
+    ) -> Node:
+        """Creates the node if the directory is empty or missing, else recovers it: restart table, snapshot, replay.
+
+        Returns when every partition's state is at the log's end and the sites run; `attach` then lets calls in.
+        Raises: WalError and the errors of procedures and replay; the directory is then as it was, or further recovered.
+        """
+        files = RealFiles()
+        directory = os.path.abspath(directory)
+        if not os.path.exists(os.path.join(directory, INSTANCE_NAME)):
+            create_node(files, directory, settings)
+        wal = Log.open(files, directory)
+        try:
+            groups = wal.recovered.groups.by_partition
+            settings = adopt_fixed(settings, groups, wal.instance)
+            recover_states(wal, directory, settings)
+            boot = make_boot(groups, db, settings, target=target)
+            node = cls(directory, db, settings, wal, boot, inline=inline)
+            node._start()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                wal.close()
+            raise
+        return node
+
+    def _start(self) -> None:
+        settings = self.settings
+        for partition, statements in self._schema_changes():
+            self.sequencer.add_entry(partition, Kind.SCHEMA, {"statements": statements}, lambda _reply: None)
+        booted = threading.Event()
+        for record in self._boot.notes:
+            self.sequencer.note(record, booted.set)
+        self.sequencer.kick = self._wal.kick
+        self._wal.start(
+            self.sequencer,
+            threads=settings.log_threads,
+            sync=settings.durability,
+            async_window_s=settings.async_window_ms / 1000,
+        )
+        self.sequencer.flush_notes()
+        if not booted.wait(BOOT_TIMEOUT_S) or self.error is not None:
+            raise self.error or RuntimeError("the log did not take its first block")
+        for change in self._boot.changes:
+            log.info("changed since the last start", what=change)
+        self._positions = self._sites.start()
+
+    def attach(self, loop: AbstractEventLoop | None = None) -> None:
+        """Lets calls in. Sites are read by this event loop, whose thread then runs `done`; None: by threads of the node."""
+        self._sites.attach(loop)
+        for partition, position in self._positions.items():
+            self.sequencer.site_up(partition, position)
+        self._flusher.start()
+        self._ready = True
+
+    def close(self) -> None:
+        """Orderly: no new calls, those under way are answered, the log is sealed, sites end. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._ready = False
+        self.sequencer.refuse(NotReady("the node is stopping"))
+        deadline = time.monotonic() + DRAIN_TIMEOUT_S
+        while not self.sequencer.idle and self.error is None and time.monotonic() < deadline:
+            self.help()
+            time.sleep(0.001)
+        self._stop.set()
+        if self._flusher.is_alive():
+            self._flusher.join()
+        self._sites.close()
+        self._wal.close()
+
+    @property
+    def ready(self) -> bool:
+        """Calls are let in."""
+        return self._ready and self.error is None
+
+    # -- calls -----------------------------------------------------------------------------------------------------------
+
+    def call(self, route: Route, params: list[Any], *, key: bytes = b"", done: Done, txn: int | None = None) -> int | None:
+        """Places one call with bound parameters (wire form). Returns its partition, None for all of them.
+
+        `key` is an idempotency fingerprint; `txn` a transaction id that the caller has seen and must be ordered after.
+        Raises: Refused (nothing logged), ClockAhead.
+        """
+        if txn is not None:
+            self.clock.observe(txn)
+        partition = self._place(route, params, key, done)
+        self._wal.kick()
+        return partition
+
+    def call_many(self, calls: Sequence[tuple[Route, list[Any], bytes, Done]]) -> list[int | None]:
+        """Places calls in order. A refusal of all of them raises Refused; that of one is given to its `done`."""
+        if not self._ready:
+            raise NotReady("the node is not ready")
+        partitions: list[int | None] = []
+        plain: list[tuple[int, int, bytes, bytes, Done]] = []
+        limit = self.settings.call_bytes_max
+        for route, params, key, done in calls:
+            if route.everywhere or route.read_only or key:
+                if plain:
+                    self.sequencer.add_many(plain)
+                    plain = []
+                partitions.append(self._place_or_reply(route, params, key, done))
+                continue
+            body = orjson.dumps(params)
+            partition = self.slots.partition_of(route.procedure, params)
+            partitions.append(partition)
+            if len(body) > limit:
+                done(TooLarge(f"the parameters take {len(body)} bytes, limit call_bytes_max={limit}"))
+            else:
+                plain.append((partition, route.number, body, NO_KEY, done))
+        if plain:
+            self.sequencer.add_many(plain)
+        self._wal.kick()
+        return partitions
+
+    def help(self) -> None:
+        """Lets the calling thread do what would otherwise cost thread switches: take the log's turn, drive inline sites."""
+        sites = self._sites
+        if not isinstance(sites, InlineSites):
+            return
+        sites.helped_by(threading.get_ident())
+        self._wal.run_turn()
+        sites.helped_by(None)
+        sites.drive()
+
+    def call_inline(self, route: Route, params: list[Any], *, key: bytes = b"", done: Done) -> int | None:
+        """`call`, but the calling thread takes the log's turn if nobody has it (embedded use)."""
+        partition = self._place(route, params, key, done)
+        sites = self._sites
+        if not isinstance(sites, InlineSites):
+            self._wal.kick()
+            return partition
+        sites.helped_by(threading.get_ident())
+        if not self._wal.run_turn():
+            self._wal.kick()
+        sites.helped_by(None)
+        sites.drive()
+        return partition
+
+    def query(self, sql: str, params: Sequence[Any] = (), partition: int | None = None) -> QueryResult:
+        """Runs a SELECT on a frozen state of one partition or, concatenated, of all. Blocking; any thread."""
+        partitions = range(self.settings.partitions) if partition is None else (partition,)
+        paths = {p: state_path(self.directory, p) for p in partitions}
+        limits = self.settings
+        return run_query(paths, sql, params, rows_max=limits.query_rows_max, timeout_s=limits.query_timeout_s)
+
+    def _place_or_reply(self, route: Route, params: list[Any], key: bytes, done: Done) -> int | None:
+        try:
+            return self._place(route, params, key, done)
+        except Refused as refusal:
+            done(refusal)
+            return None if route.everywhere else self.slots.partition_of(route.procedure, params)
+
+    def _place(self, route: Route, params: list[Any], key: bytes, done: Done) -> int | None:
+        if not self._ready:
+            raise NotReady("the node is not ready")
+        if route.everywhere:
+            self._place_everywhere(route, params, key, done)
+            return None
+        partition = self.slots.partition_of(route.procedure, params)
+        if route.read_only:
+            calls = orjson.dumps([(route.number, params)])
+            self.sequencer.read(partition, next(self._idents), calls, done)
+            return partition
+        body = orjson.dumps(params)
+        if len(body) > self.settings.call_bytes_max:
+            raise TooLarge(f"the parameters take {len(body)} bytes, limit call_bytes_max={self.settings.call_bytes_max}")
+        if key and self._keys.claim(key, partition) != partition:
+            done(_KEY_ELSEWHERE)
+            return partition
+        self.sequencer.add(partition, route.number, body, key or NO_KEY, done)
+        return partition
+
+    def _place_everywhere(self, route: Route, params: list[Any], key: bytes, done: Done) -> None:
+        count = self.settings.partitions
+        gather = Gather(count, done)
+        if route.read_only:
+            calls = orjson.dumps([(route.number, params)])
+            idents = [next(self._idents) for _ in range(count)]
+            self.sequencer.read_everywhere(idents, calls, gather.slots())
+            return
+        if key and self._keys.claim(key, EVERYWHERE) != EVERYWHERE:
+            done(_KEY_ELSEWHERE)
+            return
+        self.sequencer.add_everywhere(route.number, orjson.dumps(params), key or NO_KEY, gather.slots())
+
+    # -- what the sites report (cmdlog.node.sites.Owner) -----------------------------------------------------------------
+
+    def applied(self, partition: int, index: int, answer: Answer | None) -> None:
+        """A site has applied an entry."""
+        if answer is None:
+            self.sequencer.answered(partition, index, ())
+            return
+        self.sequencer.note(
+            encode_digest(
+                partition=partition,
+                term=self._boot.term,
+                index=index,
+                rows_digest=answer.rows_digest,
+                catalog=self._boot.catalog,
+                result_hashes=answer.result_hashes,
+            )
+        )
+        self.sequencer.answered(partition, index, answer.outcomes)
+
+    def read_done(self, partition: int, ident: int, *, as_of: int, status: int, body: bytes) -> None:
+        """A site has served a read."""
+        self.sequencer.read_answered(ident, Outcome(status, as_of, body))
+
+    def captured(self, ident: int, report: dict[str, Any]) -> None:
+        """A site has completed an image."""
+
+    def site_down(self, partitions: Sequence[int], fault: SiteFault) -> None:
+        for partition in partitions:
+            self.sequencer.site_down(partition)
+
+    def site_up(self, positions: dict[int, int]) -> None:
+        for partition, position in positions.items():
+            self.sequencer.site_up(partition, position)
+
+    def refuse_calls(self, partitions: Sequence[int], fault: SiteFault | None) -> None:
+        """Calls to these partitions are refused while their sites cannot run; None lets them in again."""
+        refusal: Refused | None = None
+        if fault is not None:
+            kind = DiskFull if fault.kind == "disk_full" else NotReady
+            refusal = kind(f"the site cannot run: {fault.message}")
+        for partition in partitions:
+            self.sequencer.refuse(refusal, partition=partition)
+
+    def hello(self, partitions: Sequence[int]) -> dict[str, Any]:
+        """What a site process must know to serve."""
+        bundle = self._boot.bundle.to_bytes().decode()
+        return {
+            "bundles": {str(self._boot.catalog): bundle},
+            "catalog": self._boot.catalog,
+            "key_policy": asdict(self._boot.policy),
+            "state_files": {str(p): state_path(self.directory, p) for p in partitions},
+            "digest_rows": self.settings.digest_rows,
+            "skips": self._skips,
+        }
+
+    def skip(self, fault: SiteFault) -> None:
+        """Logs that one call is not to be run. Durable on return: no replay will run it either."""
+        if fault.partition is None:
+            raise RuntimeError("a skip names its partition")
+        logged = threading.Event()
+        value = {"index": fault.index, "position": fault.position, "reason": fault.message}
+        self._skips.append((fault.partition, fault.index, fault.position))
+        self.sequencer.add_entry(fault.partition, Kind.SKIP, value, lambda _reply: logged.set())
+        logged.wait(DRAIN_TIMEOUT_S)
+        log.warning("call skipped", partition=fault.partition, index=fault.index, position=fault.position, reason=fault.message)
+
+    # -- what others see -------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Node, partitions with watermarks, log fill, clock: plain data."""
+        instance, recovered = self._wal.instance, self._wal.recovered
+        marks = self.sequencer.watermarks()
+        return {
+            "node": str(instance.identity),
+            "directory": self.directory,
+            "ready": self.ready,
+            "error": None if self.error is None else str(self.error),
+            "uptime_s": round(time.time() - self.started_at, 3),
+            "durability": self.settings.durability,
+            "term": self._boot.term,
+            "catalog_version": self._boot.catalog,
+            "bundle": self._boot.bundle.hash,
+            "start": {"verdict": str(recovered.verdict), "notes": list(recovered.notes), "changes": self._boot.changes},
+            "partitions": {str(p): {"role": "leader", **marks[p]} for p in sorted(marks)},
+            "inflight_calls": self.sequencer.inflight_calls,
+            "inflight_bytes": self.sequencer.inflight_bytes,
+            "idempotency_keys": len(self._keys),
+            "clock": {"jumped": self.clock.jumped, "jumps": self.clock.jumps, "last_txn": str(self.clock.closed())},
+            "sites": self._sites.pids(),
+            "log": self._wal.status(),
+        }
+
+    def catalog(self) -> list[dict[str, Any]]:
+        """Every procedure with the schemas of its parameters and result."""
+        return [
+            {
+                "name": route.name,
+                "partition_by": route.procedure.partition_by,
+                "read_only": route.read_only,
+                "parameters": route.procedure.json_schema(),
+                "result": route.procedure.result_schema(),
+                "description": (route.procedure.function.__doc__ or "").strip(),
+            }
+            for route in self.routes.values()
+        ]
+
+    # -- inside ----------------------------------------------------------------------------------------------------------
+
+    def _failed(self, error: WalError) -> None:
+        self.error = error
+        log.error("the log is wedged; the node must be restarted", reason=str(error))
+        self.on_failure(error)
+
+    def _plan(self) -> SitePlan:
+        catalogs = Catalogs()
+        catalogs.add_live(self._boot.catalog, self.db)
+        skips: dict[int, dict[int, frozenset[int]]] = {}
+        for partition, index, position in self._skips:
+            of_partition = skips.setdefault(partition, {})
+            of_partition[index] = of_partition.get(index, frozenset()) | {position}
+        files = {p: state_path(self.directory, p) for p in range(self.settings.partitions)}
+        return SitePlan(catalogs, self._boot.catalog, files, self._boot.policy, self.settings.digest_rows, skips)
+
+    def _schema_changes(self) -> list[tuple[int, list[str]]]:
+        changes = []
+        for partition in range(self.settings.partitions):
+            state = PartitionState.open(state_path(self.directory, partition), partition=partition)
+            try:
+                statements = self.db.plan_schema(state.schema())
+                self._keys.load(KeyTable(state, self._boot.policy), partition)
+            finally:
+                state.close()
+            if statements:
+                changes.append((partition, statements))
+        return changes
+
+    def _flush_loop(self) -> None:
+        seen = 0
+        while not self._stop.wait(IDLE_FLUSH_S):
+            blocks = self.sequencer.blocks
+            if blocks == seen and self.error is None:
+                with contextlib.suppress(WalError):
+                    self.sequencer.flush_notes()
+            seen = self.sequencer.blocks
+
+
+def _spread(settings: Settings) -> list[list[int]]:
+    """Partitions of each site process, dealt round."""
+    wanted = settings.sites or max(1, (os.cpu_count() or 1) - 1)
+    sites = min(wanted, settings.partitions)
+    return [list(range(number, settings.partitions, sites)) for number in range(sites)]
