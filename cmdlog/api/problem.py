@@ -1,0 +1,109 @@
+"""Errors on the wire: `application/problem+json` (RFC 9457) with a stable `code`.
+
+One rule: a code has one meaning and one status, listed here; clients switch on the code, people read the detail.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from cmdlog.node.outcome import Outcome, Refused
+from procedures.outcomes import Status
+
+CODES: Final[Mapping[str, tuple[int, str]]] = {
+    "unauthenticated": (401, "A bearer token is needed"),
+    "forbidden": (403, "Requests of other web pages are refused"),
+    "not_found": (404, "No such route"),
+    "unknown_procedure": (404, "No such procedure"),
+    "method_not_allowed": (405, "The route takes another method"),
+    "body_timeout": (408, "The request's body did not arrive in time"),
+    "aborted": (409, "The procedure aborted; nothing changed"),
+    "procedure_failed": (409, "The procedure raised an error; nothing changed"),
+    "key_reused": (409, "The idempotency key belongs to another call"),
+    "session_expired": (409, "The idempotency key is older than key_window_s; the call was not executed"),
+    "too_large": (413, "The request is too large"),
+    "invalid_parameters": (422, "The request does not fit its contract; nothing was logged"),
+    "internal_error": (500, "A defect of the server"),
+    "log_full": (503, "The log has no room until a snapshot frees a segment"),
+    "disk_full": (503, "The volume of the data directory is full"),
+    "not_ready": (503, "Not ready at present; repeating the request is safe"),
+    "sessions_full": (503, "No room for another idempotency key"),
+    "outcome_unknown": (504, "The call may have been executed; a repetition under the same key tells"),
+}
+"""Code -> (status, title). RFC 9457's `title` is the same for every problem of a type."""
+
+OUTCOME_CODES: Final[Mapping[int, str]] = {
+    Status.ABORTED: "aborted",
+    Status.FAILED: "procedure_failed",
+    Status.KEY_REUSED: "key_reused",
+    Status.SESSION_EXPIRED: "session_expired",
+    Status.SESSIONS_FULL: "sessions_full",
+}
+SESSIONS_FULL_RETRY_S: Final = 60  # keys expire by the hour, not by the second
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Problem(Exception):
+    """An error answer: raised where it is found, sent at the edge."""
+
+    def __init__(self, code: str, detail: str, *, retry_after_s: float | None = None, **more: Any) -> None:
+        super().__init__(detail)
+        self.code, self.detail, self.more = code, detail, more
+        self.status, self.title = CODES[code]
+        self.retry_after_s = retry_after_s
+
+    def members(self) -> dict[str, Any]:
+        """The members of the problem object."""
+        return {
+            "type": f"urn:cmdlog:problem:{self.code}",
+            "title": self.title,
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+            **self.more,
+        }
+
+    def body(self) -> bytes:
+        """The problem object as JSON."""
+        return orjson.dumps(self.members())
+
+    def headers(self, body: bytes) -> Headers:
+        """Headers of an answer with this problem."""
+        headers = [(b"content-type", b"application/problem+json"), (b"content-length", b"%d" % len(body))]
+        if self.retry_after_s is not None:
+            headers.append((b"retry-after", b"%d" % math.ceil(self.retry_after_s)))
+        if self.status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        if "txn_id" in self.more:
+            headers.append((b"cmdlog-txn", self.more["txn_id"].encode()))
+        return headers
+
+
+def invalid(problems: Sequence[tuple[str, str]]) -> Problem:
+    """422 with every field at fault: `(field, problem)`."""
+    listed = [{"field": field, "problem": problem} for field, problem in problems]
+    return Problem("invalid_parameters", "; ".join(f"{field}: {problem}" for field, problem in problems), problems=listed)
+
+
+def of_refused(refused: Refused) -> Problem:
+    """What the node refused, under the code that the refusal names."""
+    return Problem(refused.code, str(refused), retry_after_s=refused.retry_after_s)
+
+
+def of_outcome(outcome: Outcome) -> Problem:
+    """An outcome other than a result: decided, logged and the same at every repetition under its key."""
+    code = OUTCOME_CODES[outcome.status]
+    held = orjson.loads(outcome.body) if outcome.body else None
+    told = held if isinstance(held, dict) else {}
+    detail = str(told.get("message") or CODES[code][1])
+    more: dict[str, Any] = {"txn_id": str(outcome.txn_id)}
+    if code == "aborted":
+        more["abort_code"] = told.get("code")
+    if code == "procedure_failed":
+        more["error"] = told.get("type")
+    return Problem(code, detail, retry_after_s=SESSIONS_FULL_RETRY_S if code == "sessions_full" else None, **more)

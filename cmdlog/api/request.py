@@ -1,0 +1,119 @@
+"""What a request carries, checked at the gate: credential, origin, idempotency key, echoed transaction, body.
+
+One rule: limits count the bytes that arrive, never what a header claims.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+from starlette.types import Receive, Scope
+
+from cmdlog.api.problem import Problem, invalid
+from cmdlog.wal.ids import MILLIS_MAX, MILLIS_SHIFT
+
+KEY_CHARS_MAX: Final = 255
+TXN_DIGITS_MAX: Final = 19
+TXN_ID_MAX: Final = (MILLIS_MAX + 1 << MILLIS_SHIFT) - 1
+DISCARD_BYTES_MAX: Final = 16 << 20  # of a body over the limit: a client that is still sending rarely reads an early answer
+
+AUTHORIZATION: Final = b"authorization"
+IDEMPOTENCY_KEY: Final = b"idempotency-key"
+TXN: Final = b"cmdlog-txn"
+ORIGIN: Final = b"origin"
+HOST: Final = b"host"
+READ: Final = frozenset((AUTHORIZATION, IDEMPOTENCY_KEY, TXN, ORIGIN, HOST))
+
+Picked = dict[bytes, bytes]
+
+
+def pick_headers(scope: Scope) -> Picked:
+    """The headers that mean something here.
+
+    Raises: Problem, when one comes twice: which of them counts is nobody's guess.
+    """
+    picked: Picked = {}
+    for name, value in scope["headers"]:
+        if name in READ:
+            if name in picked:
+                raise invalid([(name.decode(), "comes more than once")])
+            picked[name] = value
+    return picked
+
+
+def check_origin(picked: Picked) -> None:
+    """Refuses requests that a browser sends for another site: without a token, loopback is open to every page it shows."""
+    origin = picked.get(ORIGIN)
+    if origin is not None and origin.partition(b"://")[2] != picked.get(HOST):
+        raise Problem("forbidden", "the Origin header names another site")
+
+
+def check_token(picked: Picked, token: bytes) -> None:
+    """The bearer token, compared in constant time."""
+    scheme, _, given = picked.get(AUTHORIZATION, b"").partition(b" ")
+    if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), token):
+        raise Problem(
+            "unauthenticated", "send the header `Authorization: Bearer <token>` with the token of the server's token_file"
+        )
+
+
+def idempotency_key(value: bytes | None) -> str:
+    """The key as text, "" when there is none."""
+    if value is None:
+        return ""
+    if not 0 < len(value) <= KEY_CHARS_MAX or not all(0x20 < byte < 0x7F for byte in value):
+        raise invalid([("Idempotency-Key", f"must have 1 to {KEY_CHARS_MAX} visible ASCII characters")])
+    return value.decode()
+
+
+def echoed_txn(value: bytes | None) -> int | None:
+    """The transaction id that the caller has seen last."""
+    if value is None:
+        return None
+    if not (value.isdigit() and len(value) <= TXN_DIGITS_MAX and int(value) <= TXN_ID_MAX):
+        raise invalid([("Cmdlog-Txn", "must be a transaction id: a decimal number of 63 bits")])
+    return int(value)
+
+
+async def read_body(receive: Receive, *, limit_bytes: int, timeout_s: float) -> bytes:
+    """The whole body. Raises: Problem (too_large, body_timeout); ConnectionError when the client is gone."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ConnectionError("the client left before its request was complete")
+                part: bytes = message.get("body", b"")
+                size += len(part)
+                if size <= limit_bytes:
+                    parts.append(part)
+                if not message.get("more_body", False) or size > limit_bytes + DISCARD_BYTES_MAX:
+                    break
+    except TimeoutError:
+        raise Problem("body_timeout", f"the body took longer than {timeout_s:g} s") from None
+    if size > limit_bytes:
+        raise Problem("too_large", f"the body has more than {limit_bytes} bytes", limit_bytes=limit_bytes)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """The body as an object. Raises: Problem."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise invalid([("body", f"is not JSON: {error}")]) from None
+    if type(value) is not dict:
+        raise invalid([("body", "must be a JSON object")])
+    return value
+
+
+def only_fields(given: Mapping[str, Any], known: frozenset[str]) -> None:
+    """Refuses members that nobody reads: a misspelt one would be missed in silence."""
+    if unknown := sorted(given.keys() - known):
+        raise invalid([(field, "unknown field") for field in unknown])

@@ -1,0 +1,76 @@
+"""What every route shares: the node once it runs, settings, token, and how an error answer is sent.
+
+One rule: until the node is there, and again while the server stops, everything that needs it is refused as `not_ready`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from starlette.types import Send
+
+from cmdlog.api.problem import Problem
+from cmdlog.node.settings import BadSetting, Settings
+
+if TYPE_CHECKING:
+    from cmdlog.node.node import Node
+
+SLOW_THREADS: Final = 4  # queries and snapshots at a time; each reader holds back a WAL
+TOKEN_CHARS_MIN: Final = 16  # shorter ones can be guessed over a network
+
+
+class Service:
+    """Shared by all routes; `node` and `progress` are set once each, by the thread that opens the node."""
+
+    def __init__(self, settings: Settings, node: Node | None = None) -> None:
+        self.settings = settings
+        self.token = read_token(settings.token_file)
+        self.progress: Callable[[], Mapping[str, object]] = dict  # of the recovery, for /readyz
+        self.stopping = False
+        self.slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="cmdlog-query")
+        self._node = node
+        self._lock = threading.Lock()
+
+    @property
+    def maybe_node(self) -> Node | None:
+        """The node, if it runs already."""
+        return self._node
+
+    def attach(self, node: Node) -> None:
+        """Serve this node from now on."""
+        with self._lock:
+            self._node = node
+
+    def node(self) -> Node:
+        """The running node. Raises: Problem (not_ready)."""
+        node = self._node
+        if node is None:
+            raise Problem("not_ready", "the node is recovering; GET /readyz shows its progress", retry_after_s=1)
+        return node
+
+
+def read_token(path: Path | None) -> bytes:
+    """The bearer token, b"" when none is wanted. Raises: BadSetting."""
+    if path is None:
+        return b""
+    try:
+        token = path.read_bytes().strip()
+    except OSError as error:
+        raise BadSetting("token_file", f"{path} cannot be read: {error.strerror}") from error
+    if len(token) < TOKEN_CHARS_MIN or not all(0x20 < byte < 0x7F for byte in token):
+        raise BadSetting("token_file", f"{path} must hold one token of at least {TOKEN_CHARS_MIN} visible ASCII characters")
+    return token
+
+
+async def send_problem(send: Send, problem: Problem) -> None:
+    """Sends an error answer."""
+    body = problem.body()
+    headers = problem.headers(body)
+    if problem.status in (408, 413):
+        headers.append((b"connection", b"close"))  # what is left of the body must not be read as the next request
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,271 @@
+"""`POST /v1/batch`: calls as lines of JSON in, outcomes as lines of JSON out, in the same order.
+
+One rule: memory is bounded by `stream_calls_max` calls, whatever the peer sends and however slowly it reads.
+
+The lines that one chunk of the body completes form a *group*: parsed together, given to the node in one `call_many`, awaited as
+one future. A reader task makes groups, a writer task sends their answers in order; between them stands a count of calls under
+way. A peer that sends without reading stops the writer, then the reader, then itself; `body_timeout_s` ends such a standstill.
+Blank lines are skipped; a line that is no call gets an error object in its place and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from starlette.types import Receive, Send
+
+from cmdlog.api.lines import LineSplitter
+from cmdlog.api.problem import Problem, invalid, of_outcome, of_refused
+from cmdlog.api.request import idempotency_key
+from cmdlog.api.service import Service
+from cmdlog.api.single import result_body
+from cmdlog.node.outcome import Done, Outcome, OutcomeUnknown, Overloaded, Refused, Reply, TooLarge
+from cmdlog.wal.errors import WalError
+from procedures import InvalidParameters
+from procedures.outcomes import key_fingerprint
+
+if TYPE_CHECKING:
+    from cmdlog.node.node import Node
+    from cmdlog.node.routes import Route
+
+ENVELOPE_BYTES: Final = 1024  # of a line, beside its parameters
+GROUP_CALLS_MAX: Final = 1024
+OVERLOAD_WAIT_S: Final = 10.0  # then the calls of the group get `not_ready`
+OVERLOAD_PAUSE_S: Final = 0.005
+NDJSON: Final = [(b"content-type", b"application/x-ndjson")]
+
+Call = tuple["Route", list[Any], bytes]
+Prepared = tuple["Route", list[Any], bytes, Done]
+
+
+class Group:
+    """Consecutive lines of one chunk. `slots` holds a line's answer once it is known, in the order of the lines."""
+
+    def __init__(self, lines: int) -> None:
+        self.slots: list[bytes | Reply | None] = [None] * lines
+        self.partitions: list[int | None] = [None] * lines
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self.missing = lines
+        self.complete: asyncio.Future[None] = self._loop.create_future()
+
+    def settle(self, place: int, answer: bytes | Reply) -> None:
+        """The answer of one line; any thread."""
+        if threading.get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self.settle, place, answer)
+            return
+        if self.slots[place] is not None:  # a call that the node refused on its own, in a run that it then refused as a whole
+            return
+        self.slots[place] = answer
+        self.missing -= 1
+        if not self.missing and not self.complete.done():
+            self.complete.set_result(None)
+
+    def encode(self) -> bytes:
+        """The answers as lines."""
+        parts = []
+        for slot, partition in zip(self.slots, self.partitions, strict=True):
+            if isinstance(slot, Outcome):
+                parts.append(result_body(slot, partition) if slot.status == 0 else error_line(of_outcome(slot)))
+            elif isinstance(slot, bytes):
+                parts.append(slot)
+            elif slot is not None:
+                parts.append(error_line(of_refused(slot)))
+        parts.append(b"")
+        return b"\n".join(parts)
+
+
+class BatchStream:
+    """One request on /v1/batch."""
+
+    def __init__(self, service: Service, receive: Receive, send: Send) -> None:
+        self._node: Node = service.node()
+        self._settings = service.settings
+        self._receive, self._send = receive, send
+        self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
+        self._under_way = 0  # calls of groups that are not sent yet
+        self._room = asyncio.Event()
+        self._started = False
+
+    async def run(self) -> None:
+        """Serves the request to its end. Raises: Problem before the first answer; ConnectionError when the client is gone."""
+        writer = asyncio.create_task(self._write())
+        reader = asyncio.create_task(self._read())
+        try:
+            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_EXCEPTION)
+            for task in (writer, reader):
+                if task.done():
+                    task.result()
+        finally:
+            reader.cancel()
+            writer.cancel()
+
+    # -- reading ---------------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        splitter = LineSplitter(self._settings.call_bytes_max + ENVELOPE_BYTES)
+        more = True
+        while more:
+            try:
+                async with asyncio.timeout(self._settings.body_timeout_s):
+                    message = await self._receive()
+            except TimeoutError:
+                self._put_error(Problem("body_timeout", "the stream was silent for longer than body_timeout_s"))
+                break
+            if message["type"] == "http.disconnect":
+                raise ConnectionError("the client left before its stream was complete")
+            more = message.get("more_body", False)
+            await self._take(splitter.feed(message.get("body", b"")))
+        await self._take(splitter.finish())
+        self._groups.put_nowait(None)
+
+    async def _take(self, lines: list[bytes | None]) -> None:
+        size = min(GROUP_CALLS_MAX, self._settings.stream_calls_max)
+        for start in range(0, len(lines), size):
+            part = lines[start : start + size]
+            while self._under_way + len(part) > self._settings.stream_calls_max:
+                self._room.clear()
+                await self._room.wait()
+            await self._submit_lines(part)
+
+    async def _submit_lines(self, lines: list[bytes | None]) -> None:
+        group = Group(len(lines))
+        self._under_way += len(lines)
+        self._groups.put_nowait(group)
+        calls: list[Prepared] = []
+        places: list[int] = []
+        for place, line in enumerate(lines):
+            try:
+                route, params, key = self._parse(line)
+            except Problem as problem:
+                group.settle(place, error_line(problem))
+            else:
+                calls.append((route, params, key, partial(group.settle, place)))
+                places.append(place)
+        if calls:
+            await self._submit(group, calls, places)
+
+    def _parse(self, line: bytes | None) -> Call:
+        """Raises: Problem."""
+        if line is None:
+            limit = self._settings.call_bytes_max
+            raise Problem("too_large", f"the line has more than {limit + ENVELOPE_BYTES} bytes", limit_bytes=limit)
+        try:
+            entry = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise invalid([("line", f"is not JSON: {error}")]) from None
+        if type(entry) is not dict:
+            raise invalid([("line", "must be a JSON object")])
+        name, params, key = entry.pop("procedure", None), entry.pop("params", None), entry.pop("key", None)
+        if entry:
+            raise invalid([(field, "unknown field") for field in sorted(entry)])
+        route = self._node.routes.get(name) if type(name) is str else None
+        if route is None:
+            raise _unknown(name)
+        if key is not None and type(key) is not str:
+            raise invalid([("key", "must be a string")])
+        if key is not None:
+            key = idempotency_key(key.encode())
+        try:
+            bound = route.procedure.bind({} if params is None else params)
+        except InvalidParameters as error:
+            raise invalid([(f"params.{field}" if field else "params", problem) for field, problem in error.problems]) from None
+        return route, bound, key_fingerprint("", key) if key else b""
+
+    # -- the node --------------------------------------------------------------------------------------------------------
+
+    async def _submit(self, group: Group, calls: Sequence[Prepared], places: Sequence[int]) -> None:
+        """Gives the calls to the node in order. What does not fit in one piece is split; overload is waited for."""
+        waiting = _runs(calls, places)
+        deadline = self._now() + OVERLOAD_WAIT_S
+        while waiting:
+            part, where = waiting.popleft()
+            try:
+                partitions = self._place(part)
+            except Refused as refused:
+                if len(part) > 1 and isinstance(refused, Overloaded | TooLarge):
+                    half = len(part) // 2
+                    waiting.extendleft([(part[half:], where[half:]), (part[:half], where[:half])])
+                elif isinstance(refused, Overloaded) and self._now() < deadline:
+                    waiting.appendleft((part, where))
+                    await asyncio.sleep(OVERLOAD_PAUSE_S)
+                else:
+                    _settle_all(group, where, refused)
+            except WalError as error:
+                _settle_all(group, where, OutcomeUnknown(f"the log failed while the calls were under way: {error}"))
+            else:
+                for place, partition in zip(where, partitions, strict=True):
+                    group.partitions[place] = partition
+
+    def _place(self, part: Sequence[Prepared]) -> list[int | None]:
+        """All or none. Raises: Refused."""
+        if len(part) > 1:
+            return self._node.call_many(part)
+        route, params, key, done = part[0]
+        return [self._node.call(route, params, key=key, done=done)]
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    # -- writing ---------------------------------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        while (group := await self._groups.get()) is not None:
+            await group.complete
+            await self._send_part(group.encode(), more=True)
+            self._under_way -= len(group.slots)
+            self._room.set()
+        await self._send_part(b"", more=False)
+
+    async def _send_part(self, data: bytes, *, more: bool) -> None:
+        async with asyncio.timeout(self._settings.body_timeout_s):
+            if not self._started:
+                self._started = True
+                await self._send({"type": "http.response.start", "status": 200, "headers": NDJSON})
+            await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    def _put_error(self, problem: Problem) -> None:
+        group = Group(1)
+        self._under_way += 1
+        group.settle(0, error_line(problem))
+        self._groups.put_nowait(group)
+
+
+def _runs(calls: Sequence[Prepared], places: Sequence[int]) -> deque[tuple[Sequence[Prepared], Sequence[int]]]:
+    """Cuts the calls into runs that the node takes as a whole: logged calls of one partition without a key; others one by one."""
+    runs: deque[tuple[Sequence[Prepared], Sequence[int]]] = deque()
+    start = 0
+    for at, (route, _, key, _) in enumerate(calls):
+        if key or route.read_only or route.everywhere:
+            if at > start:
+                runs.append((calls[start:at], places[start:at]))
+            runs.append((calls[at : at + 1], places[at : at + 1]))
+            start = at + 1
+    if start < len(calls):
+        runs.append((calls[start:], places[start:]))
+    return runs
+
+
+def _settle_all(group: Group, places: Sequence[int], refused: Refused) -> None:
+    for place in places:
+        group.settle(place, refused)
+
+
+def error_line(problem: Problem) -> bytes:
+    """The error object that stands in the place of a result."""
+    members = problem.members()
+    if problem.retry_after_s is not None:
+        members["retry_after_s"] = problem.retry_after_s
+    return orjson.dumps({"error": members})
+
+
+def _unknown(name: object) -> Problem:
+    if type(name) is str:
+        return Problem("unknown_procedure", f"no procedure is called {name[:80]!r}; GET /v1/procedures lists them")
+    return invalid([("procedure", "must name a procedure")])

@@ -1,0 +1,198 @@
+"""A node that answers at once or on demand, and a client that speaks ASGI without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pytest
+from sqlalchemy import Column, Integer, String
+
+from cmdlog.api.app import Api, create_app
+from cmdlog.node.outcome import Done, Outcome, Refused
+from cmdlog.node.query import QueryResult
+from cmdlog.node.routes import Route, SlotMap, make_routes
+from cmdlog.node.settings import Settings
+from procedures import Database, Transaction
+
+db = Database("shop")
+items = db.table("items", Column("id", Integer, primary_key=True), Column("name", String), partition_by="id")
+
+
+@db.procedure(partition_by="item")
+def put(tx: Transaction, item: int, amount: float = 1.0, tags: list[str] | None = None, raw: bytes = b"") -> int:
+    """Puts an item on the shelf."""
+    return item
+
+
+@db.procedure(partition_by="item", read_only=True)
+def get(tx: Transaction, item: int) -> int:
+    """Looks at an item."""
+    return item
+
+
+@db.procedure(partition_by=None)
+def set_price(tx: Transaction, price: int) -> int:
+    """Sets the price everywhere."""
+    return price
+
+
+@dataclass
+class FakeNode:
+    """Stands in for `cmdlog.node.node.Node`: outcomes are what a test says, `logged` is what would be in the log."""
+
+    settings: Settings
+    routes: dict[str, Route] = field(default_factory=lambda: make_routes(db))
+    logged: list[tuple[str, list[Any], bytes]] = field(default_factory=list)
+    waiting: list[tuple[Done, Outcome]] = field(default_factory=list)
+    hold: bool = False  # answers wait for `release`
+    refuse: Callable[[Sequence[tuple[Route, list[Any], bytes, Done]]], Refused | None] = lambda calls: None
+    outcome: Callable[[Route, list[Any]], tuple[int, bytes]] = lambda route, params: (0, orjson.dumps(params[0]))
+    ready: bool = True
+    error: BaseException | None = None
+    txn: int = 1000
+    seen_txn: int | None = None
+    in_flight_max: int = 0
+
+    def call(self, route: Route, params: list[Any], *, key: bytes = b"", done: Done, txn: int | None = None) -> int | None:
+        self.seen_txn = txn
+        return self.call_many([(route, params, key, done)])[0]
+
+    def call_many(self, calls: Sequence[tuple[Route, list[Any], bytes, Done]]) -> list[int | None]:
+        refused = self.refuse(calls)
+        if refused is not None:
+            raise refused
+        slots = SlotMap(self.settings.partitions)
+        partitions: list[int | None] = []
+        for route, params, key, done in calls:
+            self.logged.append((route.name, params, key))
+            self.txn += 1
+            self.waiting.append((done, Outcome(self.outcome(route, params)[0], self.txn, self.outcome(route, params)[1])))
+            partitions.append(None if route.everywhere else slots.partition_of(route.procedure, params))
+        self.in_flight_max = max(self.in_flight_max, len(self.waiting))
+        if not self.hold:
+            self.release()
+        return partitions
+
+    def release(self) -> None:
+        """Answers everything that waits, the last call first: order is the caller's business."""
+        waiting, self.waiting = self.waiting, []
+        for done, outcome in reversed(waiting):
+            done(outcome)
+
+    def query(self, sql: str, params: Sequence[Any] = (), partition: int | None = None) -> QueryResult:
+        return QueryResult(["id", "raw"], [(1, b"\0\xff")], {0: 1 << 60})
+
+    def catalog(self) -> list[dict[str, Any]]:
+        return [{"name": name} for name in self.routes]
+
+    def status(self) -> dict[str, Any]:
+        return {"ready": self.ready, "partitions": {0: {}}}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One response."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return orjson.loads(self.body)
+
+    def lines(self) -> list[Any]:
+        return [orjson.loads(line) for line in self.body.splitlines()]
+
+
+Chunks = Iterable[bytes] | AsyncIterator[bytes]
+Ask = Callable[..., Awaitable[Answer]]
+
+
+async def ask(
+    app: Api,
+    method: str,
+    path: str,
+    body: bytes | Chunks = b"",
+    *,
+    headers: Sequence[tuple[str, str]] = (),
+    on_data: Callable[[bytes], None] = lambda data: None,
+) -> Answer:
+    """One request, as a server would hand it over; a body that ends early means that the client has left."""
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "scheme": "http",
+        "query_string": b"",
+        "headers": [(b"host", b"here"), *((name.lower().encode(), value.encode("latin-1")) for name, value in headers)],
+        "server": ("here", 80),
+        "client": ("there", 1),
+    }
+    chunks = _chunks([body] if isinstance(body, bytes) else body)
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return await anext(chunks, {"type": "http.disconnect"})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        on_data(message.get("body", b""))
+
+    await app(scope, receive, send)
+    start = sent[0] if sent else {"status": 0, "headers": []}
+    answer_headers = {name.decode(): value.decode() for name, value in start["headers"]}
+    return Answer(start["status"], answer_headers, b"".join(part.get("body", b"") for part in sent[1:]))
+
+
+async def _chunks(body: Chunks) -> AsyncIterator[dict[str, Any]]:
+    if isinstance(body, AsyncIterator):
+        async for chunk in body:
+            yield {"type": "http.request", "body": chunk, "more_body": True}
+        yield {"type": "http.request", "body": b"", "more_body": False}
+        return
+    held = list(body)
+    for number, chunk in enumerate(held, 1):
+        yield {"type": "http.request", "body": chunk, "more_body": number < len(held)}
+
+
+@pytest.fixture
+def settings() -> Settings:
+    """Small limits."""
+    return Settings(body_timeout_s=5.0, stream_calls_max=2048)
+
+
+@pytest.fixture
+def node(settings: Settings) -> FakeNode:
+    """The node behind `app`."""
+    return FakeNode(settings)
+
+
+@pytest.fixture
+def app(node: FakeNode, settings: Settings) -> Api:
+    """The application over the fake node."""
+    return create_app(node, settings)  # type: ignore[arg-type]  # the fake has what the routes use
+
+
+@pytest.fixture
+def post(app: Api) -> Callable[..., Answer]:
+    """`post(path, body, headers=...)` in a loop of its own."""
+    return lambda path, body=b"", **more: asyncio.run(ask(app, "POST", path, body, **more))
+
+
+@pytest.fixture
+def fetch(app: Api) -> Callable[..., Answer]:
+    """`fetch(path)` in a loop of its own."""
+    return lambda path, **more: asyncio.run(ask(app, "GET", path, **more))
+
+
+@pytest.fixture
+def ask_app() -> Ask:
+    """The client itself, for tests that run their own loop."""
+    return ask
