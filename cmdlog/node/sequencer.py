@@ -159,6 +159,7 @@ class Sequencer:
         self.inflight_bytes = 0
         self.blocks = 0  # taken so far
         self._streams = {stream.partition: stream for stream in streams}
+        self._busy: dict[int, Stream] = {}  # streams with something to take; a superset, in order of arrival
         self._deliver = deliver
         self._room_bytes = room_bytes
         self._when_written = deliver_when_written
@@ -181,7 +182,8 @@ class Sequencer:
         with self._lock:
             self._raise_refusal(partition)
             self._admit(1, size)
-            self._fill(self._streams[partition].open, procedure, params, key, done, size)
+            self._busy[partition] = stream = self._streams[partition]
+            self._fill(stream.open, procedure, params, key, done, size)
 
     def add_many(self, calls: Sequence[tuple[int, int, bytes, bytes, Done]]) -> None:
         """Places calls (partition, procedure, params, key, done) in order, all or none. Raises: Refused."""
@@ -190,8 +192,8 @@ class Sequencer:
                 self._raise_refusal(partition)
             self._admit(len(calls), sum(len(call[2]) for call in calls) + CALL_OVERHEAD_BYTES * len(calls))
             for partition, procedure, params, key, done in calls:
-                size = len(params) + CALL_OVERHEAD_BYTES
-                self._fill(self._streams[partition].open, procedure, params, key, done, size)
+                self._busy[partition] = stream = self._streams[partition]
+                self._fill(stream.open, procedure, params, key, done, len(params) + CALL_OVERHEAD_BYTES)
 
     def add_everywhere(self, procedure: int, params: bytes, key: bytes, dones: Sequence[Done]) -> None:
         """Places one call in every stream, under one TxnId and in one block; one `done` per stream, in partition order."""
@@ -208,6 +210,7 @@ class Sequencer:
                 step = Pending(everywhere=True)
                 self._fill(step, procedure, params, key, done, size)
                 stream.closed.append(step)
+                self._busy[stream.partition] = stream
 
     def read(self, partition: int, ident: int, calls: bytes, done: Done) -> None:
         """Sends a read behind everything the site was given: it sees every write that anyone was told of."""
@@ -226,13 +229,15 @@ class Sequencer:
                 self._reads[ident] = (stream.partition, done)
                 _close(stream)
                 stream.closed.append(Marker(ident, calls))
+                self._busy[stream.partition] = stream
                 self._pass_markers(stream)
         self.kick()
 
     def add_entry(self, partition: int, kind: Kind, value: dict[str, Any], done: Done) -> None:
         """Places a control entry ahead of what waits; `done` is called once it is durable, before the site gets it."""
         with self._lock:
-            self._streams[partition].entries.append((kind, value, done))
+            self._busy[partition] = stream = self._streams[partition]
+            stream.entries.append((kind, value, done))
         self.kick()
 
     def note(self, record: bytes, done: Callable[[], None] | None = None) -> None:
@@ -428,37 +433,46 @@ class Sequencer:
             pending.keyed = True
 
     def _take_batches(self, bytes_max: int) -> list[tuple[Stream, Flight]]:
-        taken = [self._entry(stream) for stream in self._streams.values() for _ in range(len(stream.entries))]
-        room = bytes_max - sum(len(flight.record) for _, flight in taken)
-        for stream in self._streams.values():
+        taken: list[tuple[Stream, Flight]] = []
+        room = bytes_max
+        for stream in list(self._busy.values()):
+            while stream.entries:
+                taken.append(self._entry(stream))
+                room -= len(taken[-1][1].record)
             while len(stream.flights) < self.limits.site_batches_max:
-                pending = self._next_pending(stream, min(room, self.limits.batch_bytes_max))
+                pending = self._next_pending(stream, room if room < self.limits.batch_bytes_max else self.limits.batch_bytes_max)
                 if pending is None:
                     break
                 room -= pending.size_bytes + BATCH_OVERHEAD_BYTES
                 taken.append(self._number(stream, pending, self.clock.reserve(len(pending.params)), stream.partition))
-        if len(taken) == 0 and self._step_is_next():
+            if not stream.open.params and not stream.closed:
+                del self._busy[stream.partition]
+        if not taken and self._busy and self._step_is_next():
             tick = self.clock.reserve(1)
             for stream in self._streams.values():
                 step = stream.closed.popleft()
                 assert isinstance(step, Pending)
                 taken.append(self._number(stream, step, tick, MULTI_PARTITION))
-        for stream, _ in taken:
-            self._pass_markers(stream)
+                self._pass_markers(stream)
         return taken
 
     def _next_pending(self, stream: Stream, bytes_max: int) -> Pending | None:
         """The next single-partition batch of the stream that fits, removed from it; None when there is none now."""
-        self._pass_markers(stream)
+        if stream.closed:
+            self._pass_markers(stream)
         source = stream.closed[0] if stream.closed else stream.open
         if isinstance(source, Marker) or source.everywhere or not source.params:
             return None
+        if source.size_bytes <= bytes_max and len(source.params) <= self.limits.batch_calls_max:
+            if stream.closed:
+                stream.closed.popleft()
+                self._pass_markers(stream)
+            else:
+                stream.open = Pending()
+            return source
         if len(source.params[0]) + CALL_OVERHEAD_BYTES > bytes_max:
             return None
-        head = source.split(self.limits.batch_calls_max, bytes_max)
-        if stream.closed and not source.params:
-            stream.closed.popleft()
-        return head
+        return source.split(self.limits.batch_calls_max, bytes_max)
 
     def _step_is_next(self) -> bool:
         heads = [stream.closed[0] if stream.closed else None for stream in self._streams.values()]

@@ -1,0 +1,353 @@
+"""Snapshots of the running node: when one is due, how it is made, and what the log may let go because of it.
+
+One rule: the log gives nothing up before the proof of its replacement is durable. The order, and what a crash after each leaves:
+
+    1 capture    the site copies pages between batches       a temporary folder, removed at start
+    2 seal       checksums, fsync, rename, fsync, read back  the same, or a snapshot that nothing relies on yet
+    3 mark       SNAPSHOT_MARK in the log, durable           a snapshot; the log still reaches back to the old anchor
+    4 anchor     moves to the second-newest snapshot's block  segments before it may go; moved again at start
+    5 retention  more than `snapshots_kept`: the oldest go   more snapshots than wanted, fewer after the next one
+
+The mark also proves that the image is durable *in the log*: it stands behind the image's last entry, and blocks become durable in
+order. So with durability=async no image of entries that a power cut may take is ever relied on.
+
+The anchor is the second-newest snapshot's block, so that a damaged newest one falls back to its predecessor and a longer log. Any
+entry behind an image lies in the image's `log_block` or later; for an idle partition that is the log's last block, or an idle
+partition would hold the whole log.
+
+One thread decides and waits; pages are copied by the sites, checksums are made by a process of low priority (`snapshot.seal`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.files import Files
+from cmdlog.wal.instance import Identity
+from cmdlog.wal.record import Kind, encode_json
+from snapshot.catalog import (
+    Snapshot,
+    anchor_block,
+    clean,
+    free_path,
+    list_snapshots,
+    retain,
+    temporary_path,
+)
+from snapshot.errors import SnapshotError, SnapshotFailed
+from snapshot.manifest import IMAGE_NAME
+
+LOOK_EVERY_S: Final = 0.5  # at the log's fill; a segment of 16 MiB takes about as long at full speed
+RETRY_FIRST_S: Final = 1.0  # after a failure; doubled up to RETRY_MAX_S
+RETRY_MAX_S: Final = 60.0
+SEAL_TIMEOUT_S: Final = 3600.0  # of the process that checks an image: an hour is more than any disk needs
+
+log = structlog.get_logger("cmdlog.snapshots")
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """What of the log's ring is in use."""
+
+    first_blocks: Sequence[int]  # of the segments in use, ascending
+    segments: int  # of the whole ring
+
+    def segments_since(self, block: int) -> int:
+        """Segments that were begun after this block."""
+        return len(self.first_blocks) - bisect_right(self.first_blocks, block)
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What the node gives. All may be called from the snapshot thread, `applied_block` from whoever calls `captured`."""
+
+    capture: Callable[[int, int, str], None]  # partition, ident, path of the image: begins; `captured` gets the report
+    applied_block: Callable[[int], int]  # a block such that no entry behind the last applied one lies before it
+    facts: Callable[[int], Mapping[str, Any]]  # partition -> epoch, configuration, catalogs, environment, key_policy
+    note: Callable[[bytes, Callable[[], None]], None]  # a record for the log; the callback says that it is durable
+    anchor: Callable[[str, int], None]  # name, first block that is needed
+    view: Callable[[], LogView]
+
+
+class Snapshotter:
+    """The node's snapshot thread. `captured`, `lost`, `take`, `wake` may be called from any thread."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        identity: Identity,
+        partitions: Sequence[int],
+        *,
+        kept: int,
+        log_fraction: float,
+        hooks: Hooks,
+    ) -> None:
+        self._files, self._directory, self._identity = files, directory, identity
+        self._partitions, self._kept, self._fraction, self._hooks = partitions, kept, log_fraction, hooks
+        self._lock = threading.Condition()
+        self._wanted: deque[tuple[int, Future[dict[str, Any]]]] = deque()
+        self._ident = 0
+        self._waiting_for: int | None = None  # partition of the capture under way
+        self._report: dict[str, Any] | None = None  # of the capture under way, once it is there
+        self._seal: subprocess.Popen[bytes] | None = None
+        self._stopping = False
+        self._retry_at, self._retry_s = 0.0, RETRY_FIRST_S
+        self._snapshots: dict[int, list[Snapshot]] = {}
+        self.error = ""  # why the last attempt failed, "" when it did not
+        self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
+        clean(files, directory)
+        self._look()
+
+    # -- the node's side -------------------------------------------------------------------------------------------------
+
+    def anchors(self) -> dict[str, int]:
+        """Name -> first needed block, for every partition; the log must know them before it recycles anything."""
+        return {_anchor_name(p): anchor_block(self._snapshots.get(p, ())) or 0 for p in self._partitions}
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """The log is short of room: look now."""
+        with self._lock:
+            self._lock.notify_all()
+
+    def take(self, partition: int) -> Future[dict[str, Any]]:
+        """Asks for a snapshot now; the future gets its description, or SnapshotFailed."""
+        future: Future[dict[str, Any]] = Future()
+        with self._lock:
+            if self._stopping:
+                future.set_exception(SnapshotFailed("the node is stopping"))
+                return future
+            self._wanted.append((partition, future))
+            self._lock.notify_all()
+        return future
+
+    def captured(self, ident: int, report: dict[str, Any]) -> None:
+        """A site has completed the image; called in the order in which the site answers."""
+        block = self._hooks.applied_block(report["partition"])
+        with self._lock:
+            if ident == self._ident:
+                self._report = {**report, "log_block": block}
+                self._lock.notify_all()
+
+    def lost(self, partitions: Sequence[int]) -> None:
+        """Sites have ended, and their captures with them."""
+        with self._lock:
+            if self._waiting_for is not None and self._waiting_for in partitions and self._report is None:
+                self._report = {"error": "the site ended during the capture"}
+                self._lock.notify_all()
+
+    def list(self) -> list[dict[str, Any]]:
+        """Every snapshot, by partition and age."""
+        return [describe(snapshot) for p in sorted(self._snapshots) for snapshot in self._snapshots[p]]
+
+    def stop(self) -> None:
+        """Breaks off what is under way; harmless at any step."""
+        with self._lock:
+            self._stopping = True
+            if self._seal is not None:
+                self._seal.kill()
+            self._lock.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+        for _, future in self._wanted:
+            future.set_exception(SnapshotFailed("the node is stopping"))
+
+    # -- the thread ------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (job := self._next_job()) is not None:
+            partition, future = job
+            try:
+                made = self._make(partition)
+            except (SnapshotError, WalError, OSError) as error:
+                self._note_failure(partition, error)
+                if future is not None:
+                    future.set_exception(error if isinstance(error, SnapshotError) else SnapshotFailed(str(error)))
+                continue
+            self.error, self._retry_s = "", RETRY_FIRST_S
+            if future is not None:
+                future.set_result(made)
+
+    def _next_job(self) -> tuple[int, Future[dict[str, Any]] | None] | None:
+        """Waits for something to do; None when the node stops."""
+        with self._lock:
+            while not self._stopping:
+                if self._wanted:
+                    return self._wanted.popleft()
+                if time.monotonic() >= self._retry_at:
+                    partition = due(self._hooks.view(), self._snapshots, self._partitions, fraction=self._fraction)
+                    if partition is not None:
+                        return partition, None
+                self._lock.wait(LOOK_EVERY_S)
+        return None
+
+    def _make(self, partition: int) -> dict[str, Any]:
+        """All five steps. On return the snapshot is verified, marked in the log, and counts."""
+        began = time.monotonic()
+        temporary = temporary_path(self._directory, partition)
+        os.mkdir(temporary, 0o750)
+        try:
+            report = self._capture(partition, os.path.join(temporary, IMAGE_NAME))
+            path = free_path(self._files, self._directory, partition=partition, index=report["index"])
+            self._seal_image(temporary, path, {**report, **self._identity_facts(), **self._hooks.facts(partition)})
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        self._mark(report, os.path.basename(path))
+        self._look()
+        self._hooks.anchor(_anchor_name(partition), anchor_block(self._snapshots[partition]) or 0)
+        gone = retain(self._files, self._snapshots[partition], kept=self._kept)
+        self._look()
+        made = next(describe(snapshot) for snapshot in self._snapshots[partition] if snapshot.path == path)
+        log.info(
+            "snapshot taken",
+            partition=partition,
+            index=made["index"],
+            bytes=made["bytes"],
+            seconds=round(time.monotonic() - began, 3),
+            removed=gone,
+        )
+        return made
+
+    def _capture(self, partition: int, image: str) -> dict[str, Any]:
+        with self._lock:
+            self._ident += 1
+            self._waiting_for, self._report = partition, None
+            ident = self._ident
+        self._hooks.capture(partition, ident, image)
+        with self._lock:
+            while self._report is None and not self._stopping:
+                self._lock.wait()
+            report, self._waiting_for = self._report, None
+        if report is None:
+            raise SnapshotFailed("the node is stopping")
+        if "error" in report:
+            raise SnapshotFailed(f"the image of partition {partition} could not be written: {report['error']}")
+        return {name: report[name] for name in ("partition", "index", "term", "checksum", "txn_id", "log_block")}
+
+    def _seal_image(self, temporary: str, final: str, facts: Mapping[str, Any]) -> None:
+        facts = {**facts, "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        with self._lock:
+            if self._stopping:
+                raise SnapshotFailed("the node is stopping")
+            self._seal = subprocess.Popen(
+                [sys.executable, "-m", "snapshot.seal", temporary, final],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+            )
+        try:
+            answer, _ = self._seal.communicate(orjson.dumps(facts, option=orjson.OPT_NON_STR_KEYS), timeout=SEAL_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            self._seal.kill()
+            self._seal.communicate()
+            raise SnapshotFailed(f"sealing took longer than {SEAL_TIMEOUT_S:g} s") from error
+        code, self._seal = self._seal.returncode, None
+        if code != 0:
+            raise SnapshotFailed(_why(answer, code))
+
+    def _mark(self, report: Mapping[str, Any], name: str) -> None:
+        """Durable on return: the log says that the snapshot exists and was verified."""
+        durable = threading.Event()
+        value = {"name": name, **{key: report[key] for key in ("checksum", "txn_id", "log_block")}}
+        record = encode_json(
+            Kind.SNAPSHOT_MARK,
+            {**value, "index": report["index"], "term": report["term"]},
+            partition=report["partition"],
+            term=report["term"],
+            index=report["index"],
+        )
+        self._hooks.note(record, durable.set)
+        while not durable.wait(LOOK_EVERY_S):
+            if self._stopping:
+                raise SnapshotFailed("the node is stopping; the snapshot is whole and counts from the next start on")
+
+    def _look(self) -> None:
+        by_partition: dict[int, list[Snapshot]] = {p: [] for p in self._partitions}
+        for snapshot in list_snapshots(self._files, self._directory, self._identity):
+            by_partition.setdefault(snapshot.partition, []).append(snapshot)
+        self._snapshots = by_partition
+
+    def _identity_facts(self) -> dict[str, Any]:
+        identity = self._identity
+        return {
+            "cluster_id": identity.cluster_id.hex(),
+            "node_id": identity.node_id,
+            "incarnation": identity.incarnation.hex(),
+        }
+
+    def _note_failure(self, partition: int, error: Exception) -> None:
+        if self._stopping:
+            return
+        self.error = str(error)
+        self._retry_at = time.monotonic() + self._retry_s
+        log.error("snapshot failed", partition=partition, reason=str(error), retry_s=self._retry_s)
+        self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
+        with contextlib.suppress(SnapshotError, WalError, OSError):
+            self._look()
+
+
+def due(view: LogView, snapshots: Mapping[int, Sequence[Snapshot]], partitions: Sequence[int], *, fraction: float) -> int | None:
+    """The partition whose snapshot is due, the one that holds the oldest block first; None when none is.
+
+    A partition is due when half of `fraction` of the ring was written since its newest snapshot, so that its second-newest stays
+    within `fraction` of the ring; idle partitions too. When three quarters of what is left beside `fraction` are in use as well,
+    whoever holds anything but the newest segment is due.
+    """
+    every = max(1, int(view.segments * fraction / 2))
+    crowded = len(view.first_blocks) >= view.segments * (fraction + (1 - fraction) * 3 / 4)
+    for partition in sorted(partitions, key=lambda p: anchor_block(snapshots.get(p, ())) or 0):
+        usable = [s.manifest.log_block for s in snapshots.get(partition, ()) if s.manifest is not None]
+        if view.segments_since(max(usable, default=0)) > every:
+            return partition
+        if crowded and view.segments_since(anchor_block(snapshots.get(partition, ())) or 0) > 0:
+            return partition
+    return None
+
+
+def describe(snapshot: Snapshot) -> dict[str, Any]:
+    """A snapshot as the interfaces show it."""
+    shown: dict[str, Any] = {"name": snapshot.name, "partition": snapshot.partition, "index": snapshot.index}
+    if snapshot.manifest is None:
+        return {**shown, "problem": snapshot.problem}
+    manifest = snapshot.manifest
+    return {
+        **shown,
+        "term": manifest.term,
+        "txn_id": str(manifest.txn_id),
+        "bytes": manifest.bytes,
+        "rows": sum(table.rows for table in manifest.tables if not table.name.startswith("_cmdlog_")),
+        "created": manifest.created,
+        "log_block": manifest.log_block,
+    }
+
+
+def _anchor_name(partition: int) -> str:
+    return f"snapshot-p{partition:04d}"
+
+
+def _why(answer: bytes, code: int) -> str:
+    try:
+        return str(orjson.loads(answer.splitlines()[-1])["error"])
+    except (IndexError, KeyError, orjson.JSONDecodeError):
+        return f"the sealing process ended with code {code}"
