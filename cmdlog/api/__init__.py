@@ -1,1 +1,1 @@
-"""HTTP: translates requests into calls of the node."""
+"""HTTP: procedure calls single and in batches, queries, status, snapshots, health."""

@@ -1,0 +1,67 @@
+"""What went wrong, as an operator needs it: message, hint, exit code.
+
+One rule: the exit code goes with the kind of error, never with its text. An error that is not known here is a defect and shows
+its traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from typing import Final
+
+from cmdlog.node.outcome import Refused
+from cmdlog.wal.errors import WalError
+from procedures.errors import BundleError, ProceduresError
+
+DISK_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+WRITE_FAILED: Final = frozenset((errno.EIO, errno.EROFS))
+
+
+class CommandFailed(Exception):
+    """A command that cannot do what it was asked to. `exit_code` as in DESIGN.md "Interfaces"."""
+
+    def __init__(self, message: str, *, hint: str = "", exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.hint, self.exit_code = hint, exit_code
+
+
+class CodeMissing(CommandFailed):
+    """The application cannot be imported."""
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message, hint=hint, exit_code=13)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error, ready to be shown."""
+
+    kind: str
+    message: str
+    hint: str
+    exit_code: int
+
+
+def explain(error: BaseException) -> Failure | None:
+    """The failure that an error means; None for a defect."""
+    code = exit_code_of(error)
+    if code is None:
+        return None
+    hint = str(getattr(error, "hint", ""))
+    message = str(error).removesuffix(f" ({hint})")  # WalError's text ends with its hint
+    return Failure(type(error).__name__, message or type(error).__name__, hint, code)
+
+
+def exit_code_of(error: BaseException) -> int | None:
+    """The exit code of a known kind of error."""
+    stated = getattr(error, "exit_code", None)
+    if isinstance(stated, int):
+        return stated
+    if isinstance(error, BundleError):
+        return 13
+    if isinstance(error, OSError):
+        return 14 if error.errno in DISK_FULL else 15 if error.errno in WRITE_FAILED else 1
+    if isinstance(error, WalError | ProceduresError | Refused):
+        return 1
+    return None

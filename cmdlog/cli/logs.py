@@ -1,0 +1,43 @@
+"""Lines about the server's own running, on standard error: JSON elsewhere than on a terminal.
+
+One rule: no parameters and no secrets; what is logged are names, numbers and reasons.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Literal
+
+import structlog
+
+
+def configure_logs(log_format: Literal["auto", "json", "text"]) -> None:
+    """Sets up structlog, and the standard library's logging through it."""
+    as_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
+    shared: list[structlog.typing.Processor] = [
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
+        if not as_text
+        else structlog.processors.format_exc_info,
+    ]
+    last = structlog.dev.ConsoleRenderer() if as_text else structlog.processors.JSONRenderer()
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
+        )
+    )
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop are told by ours
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # malformed requests are the clients' affair
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )

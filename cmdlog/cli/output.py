@@ -1,0 +1,89 @@
+"""What commands print: for people by default, one JSON value per line with `--json`.
+
+One rule: results go to standard output, everything about the run to standard error; so a pipe holds results alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from cmdlog.cli.failure import Failure
+
+
+class Output:
+    """Prints results and failures. `json` is set once, while the command line is read."""
+
+    def __init__(self) -> None:
+        self.json = False
+
+    def result(self, value: Any, show: Callable[[], None]) -> None:
+        """The result as JSON, or as `show` shows it to people."""
+        if self.json:
+            self.line(value)
+        else:
+            show()
+
+    def line(self, value: Any) -> None:
+        """One JSON value on a line of its own, at once: who reads a pipe waits for it."""
+        sys.stdout.write(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE, default=str).decode())
+        sys.stdout.flush()
+
+    def text(self, text: str) -> None:
+        """A line for people."""
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """A table for people."""
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(title=title, title_justify="left")
+        for column in columns:
+            table.add_column(column)
+        for row in rows:
+            table.add_row(*map(str, row))
+        Console().print(table)
+
+    def failure(self, failure: Failure) -> None:
+        """An error: what happened, and what to do."""
+        if self.json:
+            error = {"kind": failure.kind, "message": failure.message, "hint": failure.hint, "exit_code": failure.exit_code}
+            self.line({"error": error})
+            return
+        from rich.console import Console
+
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console.print("error:", style="bold red", end=" ")
+        console.print(failure.message, markup=False)
+        if failure.hint:
+            console.print("hint: ", style="bold", end=" ")
+            console.print(failure.hint, markup=False)
+
+
+out = Output()
+
+
+def _use_json(wanted: bool) -> bool:
+    out.json = out.json or wanted
+    return wanted
+
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, one value per line.", callback=_use_json)]
+"""Parameter type of the option that every command has."""
+
+
+def flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, object]]:
+    """Nested objects as rows of dotted name and value."""
+    rows: list[tuple[str, object]] = []
+    for name, inner in value.items():
+        if isinstance(inner, Mapping):
+            rows += flatten(inner, f"{prefix}{name}.")
+        else:
+            rows.append((f"{prefix}{name}", inner))
+    return rows

@@ -1,0 +1,121 @@
+"""`cmdlog serve APP`: the HTTP server over one node directory.
+
+One rule: every setting of `cmdlog.node.settings` is an option here, with the help of its table row; none is written twice.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cmdlog.cli.application import AppArgument, load_application
+from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.version import version_of
+from cmdlog.node.settings import TABLE, Setting, describe, load_settings
+
+if TYPE_CHECKING:
+    from cmdlog.node.node import Node
+
+USUAL: Final = frozenset(("host", "port", "partitions", "sites", "durability", "token_file"))
+"""Settings that the first part of the help shows."""
+
+HELP: Final = """Serve the procedures of APP over HTTP, from the node directory --data.
+
+A missing or empty directory becomes a new node; an existing one is
+recovered first. The server listens at once and answers /readyz with 503
+until recovery is done. SIGTERM or Ctrl-C stops it in order: requests under
+way are answered, the log is sealed.
+
+[bold]Examples[/bold]
+
+  cmdlog serve shop:db
+  cmdlog serve procedures.samples.bank:db --data ./bank --port 0
+  CMDLOG_DURABILITY=async cmdlog serve shop:db --async-window-ms 20
+
+A setting comes from its option, else from the environment (CMDLOG_ and its
+name in capitals), else from cmdlog.toml (--config, the data directory's, or
+the current directory's), else from its default. Bytes may be written as
+64MiB.
+"""
+
+DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help="The node directory.", envvar="CMDLOG_DATA")]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="The cmdlog.toml to read.", envvar="CMDLOG_CONFIG")
+]
+
+
+def register(program: typer.Typer) -> None:
+    """Adds the command."""
+    program.command("serve", help=HELP)(with_settings(serve))
+
+
+def serve(
+    app: AppArgument, data: DataOption = Path("cmdlog-data"), config: ConfigOption = None, json: JsonFlag = False, **flags: Any
+) -> None:
+    """Loads everything that can fail cheaply first, then listens, then opens the node."""
+    from cmdlog.api.server import Events
+    from cmdlog.api.server import serve as serve_http
+    from cmdlog.cli.logs import configure_logs
+    from cmdlog.node.node import Node
+
+    settings = load_settings(flags, environ=os.environ, config=config, data_dir=data)
+    configure_logs(settings.log_format)
+    db = load_application(app)
+    events = Events(listening=_say_listening, ready=_say_ready, stopping=_say_stopping)
+    serve_http(
+        lambda progress: Node.open(str(data), db, settings, target=app, progress=progress),
+        settings,
+        events=events,
+        version=version_of("cmdlog"),
+    )
+
+
+def with_settings(command: Any) -> Any:
+    """The command with one option per setting; typer reads them from the signature."""
+    own = inspect.signature(command, eval_str=True)
+    kept = [parameter for parameter in own.parameters.values() if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(setting))
+        for name, setting in TABLE.items()
+    ]
+
+    @functools.wraps(command)
+    def run(**arguments: Any) -> None:
+        command(**arguments)
+
+    run.__dict__["__signature__"] = own.replace(parameters=[*kept, *added])
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*kept, *added)}
+    return run
+
+
+def _option(setting: Setting) -> Any:
+    metavar = "|".join(setting.choices) or ("true|false" if setting.kind == "bool" else (setting.unit or setting.kind).upper())
+    return Annotated[
+        str | None,
+        typer.Option(
+            "--" + setting.name.replace("_", "-"),
+            metavar=metavar,
+            help=describe(setting).replace("[", r"\["),
+            show_default=False,
+            rich_help_panel="Options" if setting.name in USUAL else "Settings",
+        ),
+    ]
+
+
+def _say_listening(url: str) -> None:
+    out.result({"event": "listening", "url": url, "pid": os.getpid()}, lambda: out.text(f"cmdlog listening on {url}"))
+
+
+def _say_ready(node: Node) -> None:
+    partitions, procedures = node.settings.partitions, len(node.routes)
+    told = {"event": "ready", "partitions": partitions, "procedures": procedures}
+    out.result(told, lambda: out.text(f"ready: {procedures} procedures on {partitions} partitions"))
+
+
+def _say_stopping() -> None:
+    out.result({"event": "stopping"}, lambda: out.text("stopping: requests under way are answered first"))

@@ -1,0 +1,36 @@
+"""`cmdlog version`: this program and what the state and the log depend on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+
+import typer
+
+from cmdlog.cli.output import JsonFlag, out
+
+
+def register(program: typer.Typer) -> None:
+    """Adds the command."""
+    program.command("version")(version)
+
+
+def version(json: JsonFlag = False) -> None:
+    """Show the versions of cmdlog, Python, SQLite and the packages that replay depends on."""
+    import apsw
+
+    versions = {
+        "cmdlog": version_of("cmdlog"),
+        "python": platform.python_version(),
+        "sqlite": apsw.sqlite_lib_version(),
+        **{name: version_of(name) for name in ("apsw", "sqlalchemy", "fastapi", "uvicorn", "orjson")},
+    }
+    out.result(versions, lambda: out.text("\n".join(f"{name:12} {version}" for name, version in versions.items())))
+
+
+def version_of(package: str) -> str:
+    """The installed version, "unknown" when the package runs from somewhere else."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
