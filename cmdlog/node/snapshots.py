@@ -235,8 +235,7 @@ class Snapshotter:
             ident = self._ident
         self._hooks.capture(partition, ident, image)
         with self._lock:
-            while self._report is None and not self._stopping:
-                self._lock.wait()
+            self._lock.wait_for(lambda: self._report is not None or self._stopping)
             report, self._waiting_for = self._report, None
         if report is None:
             raise SnapshotFailed("the node is stopping")

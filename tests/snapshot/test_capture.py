@@ -97,7 +97,7 @@ def test_capture_that_cannot_write_is_reported_and_harms_nothing(state: Partitio
     """A path in a folder that is not there gives a report with an error; the state goes on."""
     capture = Capture(state, str(tmp_path / "missing" / "image"))
     assert capture.step()
-    assert "CantOpen" in capture.report()["error"]
+    assert "FileNotFound" in capture.report()["error"]
     apply_batch(state, 1)
 
 
