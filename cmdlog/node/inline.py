@@ -20,8 +20,8 @@ import orjson
 import structlog
 
 from cmdlog.node.frames import Answer
-from cmdlog.node.siteworker import Site, SitePlan
 from cmdlog.node.sites import RETRY_DISK_S, Owner, SiteFault
+from cmdlog.node.siteworker import Site, SitePlan
 from cmdlog.wal.record import decode_record
 from procedures.errors import EnvironmentFault
 from procedures.executor import Applied
@@ -114,8 +114,11 @@ class InlineSites:
 
     def _do_all(self) -> None:
         while self._work:
-            self._work.popleft()()
-            self._step_captures()
+            try:
+                self._work.popleft()()
+                self._step_captures()
+            except Exception as error:  # noqa: BLE001 - the batch does not fit, or our own bug: callers must not wait for ever
+                self._owner.broken(error)
 
     def _step_captures(self) -> None:
         site = self._site

@@ -15,32 +15,33 @@ import threading
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 import orjson
 import structlog
 
 from cmdlog.node.boot import Boot, adopt_fixed, create_node, make_boot, recover_states, state_path
-from cmdlog.node.clock import ClockAhead, HybridClock
+from cmdlog.node.clock import HybridClock
 from cmdlog.node.frames import Answer
 from cmdlog.node.gather import Gather
 from cmdlog.node.inline import InlineSites
 from cmdlog.node.keys import KeyOwners
-from cmdlog.node.outcome import DiskFull, Done, NotReady, Outcome, OutcomeUnknown, Refused, TooLarge
+from cmdlog.node.outcome import DiskFull, Done, NotReady, Outcome, Refused, TooLarge
 from cmdlog.node.query import QueryResult, run_query
 from cmdlog.node.routes import Route, SlotMap, make_routes
 from cmdlog.node.sequencer import Limits, Sequencer, Stream
 from cmdlog.node.settings import Settings
-from cmdlog.node.siteworker import SitePlan
 from cmdlog.node.sites import ProcessSites, SiteFault
+from cmdlog.node.siteworker import SitePlan
 from cmdlog.wal.batch import NO_KEY
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS, txn_tick
+from cmdlog.wal.ids import txn_tick
 from cmdlog.wal.instance import INSTANCE_NAME
 from cmdlog.wal.log import Log
 from cmdlog.wal.record import Kind, encode_digest
+from cmdlog.wal.ring import Sync
 from procedures import Database
 from procedures.outcomes import REFUSALS, KeyTable, Status
 from procedures.state import PartitionState
@@ -114,11 +115,13 @@ class Node:
         *,
         target: str | None = None,
         inline: bool = False,
+        log_sync: Sync | None = None,
         progress: Callable[[Any], None] | None = None,
     ) -> Node:
         """Creates the node if the directory is empty or missing, else recovers it: restart table, snapshot, replay.
 
-        Returns when every partition's state is at the log's end and the sites run; `attach` then lets calls in.
+        Returns when every partition's state is at the log's end and the sites run; `attach` then lets calls in. `log_sync` "off"
+        acknowledges what is only written: for benchmarks.
         Raises: WalError and the errors of procedures and replay; the directory is then as it was, or further recovered.
         """
         files = RealFiles()
@@ -132,14 +135,14 @@ class Node:
             recover_states(wal, directory, settings)
             boot = make_boot(groups, db, settings, target=target)
             node = cls(directory, db, settings, wal, boot, inline=inline)
-            node._start()
+            node._start(log_sync or settings.durability)
         except BaseException:
             with contextlib.suppress(Exception):
                 wal.close()
             raise
         return node
 
-    def _start(self) -> None:
+    def _start(self, sync: Sync) -> None:
         settings = self.settings
         for partition, statements in self._schema_changes():
             self.sequencer.add_entry(partition, Kind.SCHEMA, {"statements": statements}, lambda _reply: None)
@@ -150,7 +153,7 @@ class Node:
         self._wal.start(
             self.sequencer,
             threads=settings.log_threads,
-            sync=settings.durability,
+            sync=sync,
             async_window_s=settings.async_window_ms / 1000,
         )
         self.sequencer.flush_notes()
@@ -367,6 +370,10 @@ class Node:
         logged.wait(DRAIN_TIMEOUT_S)
         log.warning("call skipped", partition=fault.partition, index=fault.index, position=fault.position, reason=fault.message)
 
+    def broken(self, error: BaseException) -> None:
+        """The node cannot go on: everybody under way is told, nobody is let in any more."""
+        self.sequencer.failed(error)
+
     # -- what others see -------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
@@ -409,9 +416,9 @@ class Node:
 
     # -- inside ----------------------------------------------------------------------------------------------------------
 
-    def _failed(self, error: WalError) -> None:
+    def _failed(self, error: BaseException) -> None:
         self.error = error
-        log.error("the log is wedged; the node must be restarted", reason=str(error))
+        log.error("the node stopped and must be restarted", reason=str(error), kind=type(error).__name__)
         self.on_failure(error)
 
     def _plan(self) -> SitePlan:

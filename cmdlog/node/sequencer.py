@@ -27,7 +27,6 @@ from typing import Any, Final, Protocol
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import Done, LogFull, NotReady, Outcome, OutcomeUnknown, Overloaded, Refused, Reply, TooLarge
 from cmdlog.wal.batch import NO_KEY, encode_batch
-from cmdlog.wal.errors import WalError
 from cmdlog.wal.ids import MULTI_PARTITION, PARTITION_BITS
 from cmdlog.wal.record import Kind, encode_commit_mark, encode_json
 
@@ -149,7 +148,7 @@ class Sequencer:
         limits: Limits,
         catalog: int,
         room_bytes: Callable[[], int],
-        on_failure: Callable[[WalError], None],
+        on_failure: Callable[[BaseException], None],
         deliver_when_written: bool = False,
     ) -> None:
         self.clock, self.limits, self.catalog = clock, limits, catalog
@@ -298,12 +297,12 @@ class Sequencer:
         for done in taken.note_dones:
             done()
 
-    def failed(self, error: WalError) -> None:
+    def failed(self, error: BaseException) -> None:
         """The log is wedged: whoever waits is told that the outcome is unknown, and nobody is let in any more."""
         with self._lock:
-            self._refusal = NotReady(f"the log refuses writes: {error}")
+            self._refusal = NotReady(f"the node must be restarted: {error}")
             dones = self._drop_everything()
-        unknown = OutcomeUnknown(f"the log failed while the call was under way: {error}")
+        unknown = OutcomeUnknown(f"the node failed while the call was under way: {error}")
         for done in dones:
             done(unknown)
         self._on_failure(error)

@@ -20,19 +20,19 @@ import socket
 import sys
 import time
 from collections.abc import Iterable
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NoReturn
 
 import orjson
 
 from cmdlog.node.frames import READ_ANSWER, Frame, FrameKind, FrameReader, encode_applied, encode_frame
-from cmdlog.node.siteworker import Site, SitePlan
 from cmdlog.node.sites import BUSY, INDEX, PARTITION, POSITION, PROGRESS_BYTES
+from cmdlog.node.siteworker import Site, SitePlan
 from cmdlog.wal.record import decode_record
 from procedures.bundle import Bundle
-from procedures.errors import EnvironmentFault
+from procedures.errors import EnvironmentFault, ProceduresError
 from procedures.executor import Applied
 from procedures.outcomes import KeyPolicy
-from replay.engine import Catalogs
+from replay.engine import Catalogs, CodeMissing
 
 READ_BYTES: Final = 1 << 20
 LOCK_WAIT_S: Final = 10.0  # for a predecessor that is just being ended
@@ -75,16 +75,15 @@ class SiteProcess:
         try:
             self._dispatch(frame)
         except EnvironmentFault as error:
-            fault = {
-                "kind": error.kind,
-                "message": str(error),
-                "partition": frame.partition,
-                "index": frame.ident,
-                "position": error.position or 0,
-            }
-            self._send(FrameKind.FAULT, orjson.dumps(fault))
-            raise SystemExit(1) from None
+            self._end(frame, error.kind, str(error), max(error.position, 0))
+        except (ProceduresError, CodeMissing) as error:
+            self._end(frame, "refused", f"{type(error).__name__}: {error}", 0)
         progress[BUSY] = 0
+
+    def _end(self, frame: Frame, kind: str, message: str, position: int) -> NoReturn:
+        fault = {"kind": kind, "message": message, "partition": frame.partition, "index": frame.ident, "position": position}
+        self._send(FrameKind.FAULT, orjson.dumps(fault))
+        raise SystemExit(1)
 
     def _dispatch(self, frame: Frame) -> None:
         if frame.kind is FrameKind.HELLO:

@@ -9,7 +9,7 @@ What the watchdog sees and does:
     the process ended                       -> start another, send its unanswered batches again
     it ended `site_restarts_max` times at one call, or one call runs longer than `call_timeout_s`
                                             -> log a *skip* of that call, durable, then start another
-    it said disk_full or io                 -> refuse calls to its partitions, try again every second
+    it said disk_full, io or refused        -> refuse calls to its partitions, try again every second
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ START_TIMEOUT_S: Final = 60.0  # of a site: imports, opening its state files
 RETRY_DISK_S: Final = 1.0
 BUSY, PARTITION, INDEX, POSITION = range(4)  # words of the progress page
 PROGRESS_BYTES: Final = 4096
+LASTING: Final = ("disk_full", "io", "refused")  # faults that another try at once would meet again
 
 log = structlog.get_logger("cmdlog.sites")
 
 
 @dataclass(frozen=True, slots=True)
 class SiteFault:
-    """Why a site ended. `kind` is one of the executor's environment faults, `died` or `hung`."""
+    """Why a site ended. `kind` is one of the executor's environment faults, `refused` (the batch does not fit), `died` or `hung`."""
 
     kind: str
     message: str
@@ -66,6 +67,7 @@ class Owner(Protocol):
     def hello(self, partitions: Sequence[int]) -> dict[str, Any]: ...
     def refuse_calls(self, partitions: Sequence[int], fault: SiteFault | None) -> None: ...
     def skip(self, fault: SiteFault) -> None: ...
+    def broken(self, error: BaseException) -> None: ...
 
 
 @dataclass(slots=True)
@@ -158,12 +160,15 @@ class ProcessSites:
         self._reader.add(site.channel, lambda: self._readable(site))
 
     def _readable(self, site: _Process) -> None:
-        frames = site.channel.receive()
-        if frames is None:
-            self._lose(site)
-            return
-        for frame in frames:
-            self._frame(site, frame)
+        try:
+            frames = site.channel.receive()
+            if frames is None:
+                self._lose(site)
+                return
+            for frame in frames:
+                self._frame(site, frame)
+        except Exception as error:  # noqa: BLE001 - our own bug: going on would leave callers waiting for ever
+            self._owner.broken(error)
 
     def _frame(self, site: _Process, frame: Frame) -> None:
         if frame.kind is FrameKind.APPLIED:
@@ -216,7 +221,7 @@ class ProcessSites:
         self._owner.site_down(old.partitions, fault)
         if self._to_be_skipped(fault):
             self._owner.skip(fault)
-        waiting = fault.kind in ("disk_full", "io")
+        waiting = fault.kind in LASTING
         if waiting:
             self._owner.refuse_calls(old.partitions, fault)
         started = self._start_again(old, wait_first=waiting)
@@ -260,7 +265,7 @@ class ProcessSites:
         return SiteFault("died", reason, partition if busy else None, index, position)
 
     def _to_be_skipped(self, fault: SiteFault) -> bool:
-        if fault.partition is None or fault.kind in ("disk_full", "io", "interrupted"):
+        if fault.partition is None or fault.kind in (*LASTING, "interrupted"):
             return False
         where = (fault.partition, fault.index, fault.position)
         self._deaths[where] += 1
