@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NoReturn
 
 import apsw
 
@@ -11,18 +11,12 @@ from .context import CallState, Transaction
 from .database import Database
 from .failures import ReadOnlyProcedure
 from .guard import Guard
+from .outcomes import request_seed
 from .signature import Access, Procedure
 from .statements import Runs
 
-
-class Entry(NamedTuple):
-    """A procedure, unpacked once per call."""
-
-    function: Callable[..., Any]
-    decode: Callable[[list[Any]], list[Any]] | None
-    encode: Callable[[Any], bytes]
-    tx: Transaction
-    procedure: Procedure
+# (function, decode or None, encode, tx) of a procedure. A bare tuple: it is unpacked once per call.
+Entry = tuple[Callable[..., Any], Callable[[list[Any]], list[Any]] | None, Callable[[Any], bytes], Transaction]
 
 
 class Catalog:
@@ -35,17 +29,14 @@ class Catalog:
         self._transactions = {
             access: Transaction(Runs(database, access, cursor, guard, state), state, guard, access) for access in Access
         }
-        self.entries = [self._entry(procedure, side) for procedure in database.procedure_list]
+        self.procedures = database.procedure_list
+        self.seeds = [request_seed(procedure.name) for procedure in self.procedures]
+        self.entries = [self._entry(procedure, side) for procedure in self.procedures]
 
     def _entry(self, procedure: Procedure, side: str) -> Entry:
         belongs = procedure.read_only == (side == "read")
-        return Entry(
-            procedure.function if belongs else _refuse,
-            procedure.decode,
-            procedure.encode,
-            self._transactions[procedure.access],
-            procedure,
-        )
+        function = procedure.function if belongs else _refuse
+        return function, procedure.decode, procedure.encode, self._transactions[procedure.access]
 
     def open(self) -> None:
         """Calls begin: the transactions accept statements."""

@@ -28,7 +28,7 @@ from .errors import BatchRefused, EnvironmentFault
 from .failures import SKIPPED, ResultTooLarge, outcome_of
 from .faults import fault_kind
 from .guard import Mode
-from .outcomes import NO_KEY, KeyPolicy, KeyTable, Outcome, Status, request_hash
+from .outcomes import NO_KEY, Fresh, KeyPolicy, KeyTable, Outcome, Status, request_hash
 from .reads import Reader
 from .state import PartitionState, Position
 
@@ -79,7 +79,7 @@ class _Run:
     statuses: bytearray
     txn_ids: Sequence[int]
     bodies: list[bytes] = field(default_factory=list)
-    fresh: dict[bytes, Outcome] = field(default_factory=dict)  # outcomes to keep under their keys
+    fresh: Fresh = field(default_factory=Fresh)  # outcomes to keep under their keys
 
 
 _RunCalls = Callable[[Invocations, Catalog, _Run], None]
@@ -187,6 +187,7 @@ class Executor:
 
     def _attempt(self, batch: Invocations, catalog: Catalog, run_calls: _RunCalls) -> Applied:
         """One transaction around one way to run the calls; whatever goes wrong rolls all of it back."""
+        seeds = _SEEDS
         run = _Run(bytearray(len(batch.txn_ids)), batch.txn_ids)
         self._call.begin(batch.txn_ids)
         session: apsw.Session | None = None
@@ -199,12 +200,12 @@ class Executor:
                 self._keep_outcomes(batch, batch.keys, catalog, run)
             self._commit(Position(batch.index, batch.term, batch.checksum, batch.txn_ids[-1]), run.fresh)
         except BaseException as error:
-            self._undo(error, lambda at: catalog.entries[batch.procedures[at]].procedure.name)
+            self._undo(error, lambda at: catalog.procedures[batch.procedures[at]].name)
             raise
         finally:
             if session is not None:
                 session.close()
-        hashes = [_crc(_SEEDS[status], body) for status, body in zip(run.statuses, run.bodies, strict=True)]
+        hashes = [_crc(seeds[status], body) for status, body in zip(run.statuses, run.bodies, strict=True)]
         return Applied(batch.index, run.statuses, run.txn_ids, run.bodies, hashes, digest)
 
     def _run_calls(self, batch: Invocations, catalog: Catalog, run: _Run, run_calls: _RunCalls) -> None:
@@ -225,7 +226,7 @@ class Executor:
         call, entries, progress, index = self._call, catalog.entries, self._progress, batch.index
         append = run.bodies.append
         for at, (number, params) in enumerate(zip(batch.procedures, batch.params, strict=True)):
-            function, decode, encode, tx, _ = entries[number]
+            function, decode, encode, tx = entries[number]
             call.at = at
             if progress is not None:
                 progress(index, at)
@@ -241,10 +242,10 @@ class Executor:
         """A savepoint per call, and a look at its key and at the skips first."""
         run.txn_ids = list(batch.txn_ids)
         for at in range(len(batch.txn_ids)):
-            entry = catalog.entries[batch.procedures[at]]
+            number = batch.procedures[at]
             self._call.at = at
             key = NO_KEY if batch.keys is None else batch.keys[at]
-            request = request_hash(entry.procedure.name, batch.params[at]) if key != NO_KEY else 0
+            request = request_hash(catalog.seeds[number], batch.params[at]) if key != NO_KEY else 0
             known = self._judge(key, request, batch.txn_ids[at], run)
             if known is not None:
                 run.statuses[at] = known.status
@@ -257,9 +258,9 @@ class Executor:
             else:
                 if self._progress is not None:
                     self._progress(batch.index, at)
-                run.statuses[at] = self._run_in_savepoint(entry, batch.params[at], run, keyed=key != NO_KEY)
+                run.statuses[at] = self._run_in_savepoint(catalog.entries[number], batch.params[at], run, keyed=key != NO_KEY)
             if key != NO_KEY:
-                run.fresh[key] = Outcome(run.statuses[at], batch.txn_ids[at], run.bodies[at], request)
+                run.fresh.add(key, request, run.statuses[at], batch.txn_ids[at], run.bodies[at])
 
     def _judge(self, key: bytes, request: int, txn_id: int, run: _Run) -> Outcome | None:
         if key == NO_KEY:
@@ -272,7 +273,7 @@ class Executor:
             guard.mode = Mode.PROCEDURE
 
     def _run_in_savepoint(self, entry: Entry, params: list[Any], run: _Run, *, keyed: bool) -> int:
-        function, decode, encode, tx, _ = entry
+        function, decode, encode, tx = entry
         self._control("SAVEPOINT call")
         try:
             body = encode(function(tx, *params) if decode is None else function(tx, *decode(params)))
@@ -310,15 +311,13 @@ class Executor:
 
     def _keep_outcomes(self, batch: Invocations, keys: Sequence[bytes], catalog: Catalog, run: _Run) -> None:
         """Collects the outcomes that a straight run brought; a call whose answer is too long to keep must be rolled back."""
-        limit = self._keys.policy.stored_result_bytes_max
+        limit, seeds, add = self._keys.policy.stored_result_bytes_max, catalog.seeds, run.fresh.add
         for at, key in enumerate(keys):
-            if key == NO_KEY:
-                continue
-            body = run.bodies[at]
-            if len(body) > limit:
-                raise _NeedsSavepoints
-            request = request_hash(catalog.entries[batch.procedures[at]].procedure.name, batch.params[at])
-            run.fresh[key] = Outcome(run.statuses[at], batch.txn_ids[at], body, request)
+            if key != NO_KEY:
+                request = request_hash(seeds[batch.procedures[at]], batch.params[at])
+                add(key, request, run.statuses[at], batch.txn_ids[at], run.bodies[at])
+        if run.fresh.longest() > limit:
+            raise _NeedsSavepoints
 
     def _open_session(self, catalog: Catalog) -> apsw.Session | None:
         if not self._digest_rows:
@@ -338,7 +337,7 @@ class Executor:
         """The rows that the last batch changed, by table and key; [] when digests are switched off."""
         return describe_changes(self._changeset)
 
-    def _commit(self, position: Position, fresh: dict[bytes, Outcome]) -> None:
+    def _commit(self, position: Position, fresh: Fresh) -> None:
         """Position, activity clock and outcomes, in the batch's own transaction."""
         txn_ms = self._millis_of(position.txn_id)
         clock = self._keys.clock_after(txn_ms, self._millis_of(self._state.position.txn_id))
@@ -405,7 +404,7 @@ class Executor:
         try:
             self._cursor.execute("BEGIN IMMEDIATE")
             run()
-            self._commit(position, {})
+            self._commit(position, Fresh())
         except BaseException as error:
             self._undo(error, lambda _at: "")
             raise

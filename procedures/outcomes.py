@@ -23,10 +23,11 @@ endian. `due` is the activity time at which the row is dropped (outcomes kept) o
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -45,6 +46,7 @@ _TIME_BIT = 1 << 63
 _MS_MASK = (1 << 43) - 1
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.ASCII)
 _POSITION_BITS = 20
+_crc, _crc32, _dumps = google_crc32c.extend, zlib.crc32, orjson.dumps
 
 
 class Status(IntEnum):
@@ -113,10 +115,50 @@ def key_time_ms(fingerprint: bytes) -> int | None:
     return low >> 20 & _MS_MASK if low & _TIME_BIT else None
 
 
-def request_hash(procedure: str, params: list[Any]) -> int:
+def request_seed(procedure: str) -> int:
+    """The part of `request_hash` that the procedure's name gives."""
+    return int(google_crc32c.value(procedure.encode()))
+
+
+def request_hash(seed: int, params: list[Any]) -> int:
     """64 bits of a request: two CRCs, against accidents; a client that forges a collision only fools itself."""
-    data = orjson.dumps([procedure, params])
-    return int(google_crc32c.value(data)) << 32 | zlib.crc32(data)
+    data = _dumps(params)
+    request: int = _crc(seed, data) << 32 | _crc32(data)
+    return request
+
+
+class Fresh:
+    """The outcomes that a batch brings, in columns: they are written as columns, and most are never looked at."""
+
+    __slots__ = ("bodies", "keys", "requests", "statuses", "txn_ids")
+
+    def __init__(self) -> None:
+        self.keys: dict[bytes, int] = {}  # fingerprint -> position in the columns
+        self.requests: list[int] = []
+        self.statuses = bytearray()
+        self.txn_ids: list[int] = []
+        self.bodies: list[bytes] = []
+
+    def add(self, key: bytes, request: int, status: int, txn_id: int, body: bytes) -> None:
+        self.keys[key] = len(self.bodies)
+        self.requests.append(request)
+        self.statuses.append(status)
+        self.txn_ids.append(txn_id)
+        self.bodies.append(body)
+
+    def get(self, key: bytes) -> Outcome | None:
+        at = self.keys.get(key)
+        return None if at is None else Outcome(self.statuses[at], self.txn_ids[at], self.bodies[at], self.requests[at])
+
+    def longest(self) -> int:
+        return max(map(len, self.bodies), default=0)
+
+    def pack(self) -> bytes:
+        """The columns as `_cmdlog_keys.outcomes` holds them."""
+        count = len(self.bodies)
+        ends = itertools.accumulate(map(len, self.bodies))
+        head = struct.pack(f"<{count}Q{count}q{count}I", *self.requests, *self.txn_ids, *ends)
+        return b"".join((head, self.statuses, *self.bodies))
 
 
 class KeyTable:
@@ -159,7 +201,7 @@ class KeyTable:
         """Last 8 bytes of the smallest fingerprint whose time lies within the window."""
         return (_TIME_BIT | max(0, txn_ms - self.policy.window_ms) << 20).to_bytes(8)
 
-    def judge(self, key: bytes, request: int, txn_ms: int, fresh: dict[bytes, Outcome]) -> Outcome | None:
+    def judge(self, key: bytes, request: int, txn_ms: int, fresh: Fresh) -> Outcome | None:
         """The answer that rules 1 to 4 give; None: the call runs. `fresh` holds the outcomes of this batch so far."""
         found = fresh.get(key)
         if found is None and key in self._known:
@@ -170,7 +212,7 @@ class KeyTable:
             return found if found.request == request else _refusal(Status.KEY_REUSED)
         if key[8] >= 0x80 and key[8:] < self.oldest_time(txn_ms):
             return _refusal(Status.SESSION_EXPIRED)
-        if len(self._known) + len(fresh) >= self.policy.keys_max:
+        if len(self._known) + len(fresh.keys) >= self.policy.keys_max:
             return _refusal(Status.SESSIONS_FULL)
         return None
 
@@ -186,18 +228,17 @@ class KeyTable:
         """Activity clock after a batch whose last transaction is at `txn_ms`."""
         return self._state.clock + min(max(0, txn_ms - last_ms), self.policy.clock_lead_max_ms)
 
-    def store(self, index: int, fresh: dict[bytes, Outcome], *, clock: int, txn_ms: int) -> None:
+    def store(self, index: int, fresh: Fresh, *, clock: int, txn_ms: int) -> None:
         """Writes a batch's outcomes and expires old ones, in the open transaction; `accept` follows its COMMIT."""
         self._pending = []
         execute = self._state.connection.execute
         self._expire(clock, txn_ms)
-        if not fresh:
+        if not fresh.keys:
             return
         due = clock + self.policy.window_ms
-        keys = b"".join(fresh)
-        execute("INSERT INTO _cmdlog_keys VALUES (?, ?, ?, ?, ?)", (index, due, clock, keys, pack_outcomes(fresh.values())))
+        execute("INSERT INTO _cmdlog_keys VALUES (?, ?, ?, ?, ?)", (index, due, clock, b"".join(fresh.keys), fresh.pack()))
         base = index << _POSITION_BITS
-        self._pending.append(("add", dict(zip(fresh, range(base, base + len(fresh)), strict=True))))
+        self._pending.append(("add", zip(fresh.keys, range(base, base + len(fresh.keys)), strict=True)))
         self._pending.append(("due", (due, index)))
 
     def _expire(self, clock: int, txn_ms: int) -> None:
@@ -256,22 +297,6 @@ def _refusal(status: Status) -> Outcome:
 
 def split_keys(keys: bytes) -> tuple[bytes, ...]:
     return struct.unpack("16s" * (len(keys) // KEY_BYTES), keys)
-
-
-def pack_outcomes(outcomes: Iterable[Outcome]) -> bytes:
-    listed = list(outcomes)
-    count, ends, end = len(listed), [], 0
-    for outcome in listed:
-        end += len(outcome.body)
-        ends.append(end)
-    head = struct.pack(
-        f"<{count}Q{count}q{count}I{count}B",
-        *(outcome.request for outcome in listed),
-        *(outcome.txn_id for outcome in listed),
-        *ends,
-        *(outcome.status for outcome in listed),
-    )
-    return head + b"".join(outcome.body for outcome in listed)
 
 
 def unpack_outcome(packed: bytes, count: int, position: int) -> Outcome:

@@ -32,7 +32,7 @@ class Reader:
         """See `Executor.read`."""
         ready = self._catalog(catalog)
         for number, _ in calls:
-            if not 0 <= number < len(ready.entries) or not ready.entries[number].procedure.read_only:
+            if not 0 <= number < len(ready.entries) or not ready.procedures[number].read_only:
                 raise BatchRefused(f"procedure number {number} of catalog version {catalog} is no read-only procedure")
         self._cursor.execute("BEGIN")
         try:
@@ -58,15 +58,15 @@ class Reader:
         try:
             for at, (number, params) in enumerate(calls):
                 call.at = at
-                answers.append(self._run(ready.entries[number], params))
+                answers.append(self._run(ready.entries[number], params, ready.procedures[number].name))
         finally:
             self._guard.mode = Mode.FRAMEWORK
             ready.close()
             call.at = -1
         return answers
 
-    def _run(self, entry: Entry, params: list[Any]) -> tuple[int, bytes]:
-        function, decode, encode, tx, procedure = entry
+    def _run(self, entry: Entry, params: list[Any], name: str) -> tuple[int, bytes]:
+        function, decode, encode, tx = entry
         call = self._call
         status, body = Status.OK, b""
         try:
@@ -81,7 +81,7 @@ class Reader:
         raise EnvironmentFault(
             fault_kind(call.fault) or "io",
             txn_id=call.txn_ids[call.at],
-            procedure=procedure.name,
+            procedure=name,
             position=call.at,
             cause=repr(call.fault),
         ) from call.fault

@@ -78,8 +78,5 @@ class Written:
 Result = Rows | Written
 
 # Shared: a change of few rows, the common case, makes no object.
-_WRITTEN = tuple(Written(count) for count in range(64))
-
-
-def written(rowcount: int) -> Written:
-    return _WRITTEN[rowcount] if rowcount < 64 else Written(rowcount)
+SHARED = 64
+WRITTEN = tuple(Written(count) for count in range(SHARED))

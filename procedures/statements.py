@@ -26,7 +26,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from .dialect import DIALECT, Processor, bind_processor_of, result_processor_of
 from .errors import StatementRefused
 from .guard import Guard, Mode, Seen
-from .results import Result, Rows, written
+from .results import SHARED, WRITTEN, Result, Rows, Written
 from .signature import Access
 
 if TYPE_CHECKING:
@@ -195,11 +195,9 @@ class Runs(dict[object, Run]):
     def _run(self, compiled: Compiled, sql: str) -> Run:
         facts = probe(self._cursor.connection, self._guard, sql)
         self._check_tables(facts)
-        pick = _pick(facts.parameters, compiled)
         if not facts.columns:
-            return _writing(self._cursor, sql, pick, self._state)
-        rows = _rows_class(facts.columns)
-        fetch = _reading(self._cursor, sql, pick, rows, compiled.results)
+            return _writing(self._cursor, compiled, sql, facts.parameters, self._state)
+        fetch = _reading(self._cursor, compiled, sql, facts.parameters, _rows_class(facts.columns))
         return fetch if facts.readonly else _marking(fetch, self._state)
 
     def _check_tables(self, facts: Probe) -> None:
@@ -250,43 +248,35 @@ class Runs(dict[object, Run]):
 Pick = Callable[[dict[str, Any]], Any]
 
 
-def _check_names(compiled: Compiled, params: Mapping[str, Any]) -> None:
-    """Names the keyword arguments that are missing or unknown.
-
-    Raises:
-        TypeError: there are some.
-    """
+def _misfit(compiled: Compiled, params: Mapping[str, Any]) -> TypeError:
+    """Names the keyword arguments that are missing or unknown."""
     known = set(compiled.keys.values())
     if missing := sorted(compiled.required - params.keys()):
-        raise TypeError(f"the statement needs a value for {', '.join(missing)}")
-    if unknown := sorted(params.keys() - known):
-        raise TypeError(f"the statement has no parameter {', '.join(unknown)}; it has {', '.join(sorted(known)) or 'none'}")
+        return TypeError(f"the statement needs a value for {', '.join(missing)}")
+    unknown = ", ".join(sorted(params.keys() - known))
+    return TypeError(f"the statement has no parameter {unknown}; it has {', '.join(sorted(known)) or 'none'}")
 
 
-def _pick(names: tuple[str, ...], compiled: Compiled) -> Pick:
-    """Keyword arguments → values in the order in which SQLite numbers the parameters. Raises TypeError, never KeyError."""
+def _check_names(compiled: Compiled, params: Mapping[str, Any]) -> None:
+    if compiled.required - params.keys() or params.keys() - set(compiled.keys.values()):
+        raise _misfit(compiled, params)
+
+
+def _pick(names: tuple[str, ...], compiled: Compiled) -> tuple[Pick, int]:
+    """How values come out of the keyword arguments in the order in which SQLite numbers the parameters.
+
+    Returns:
+        (pick, count): with a count, `pick` is bare and raises KeyError; the caller checks `len(params) == count` first. A
+        count of -1 says that `pick` checks and converts by itself.
+    """
     if compiled.constants or compiled.binds or any(compiled.keys.get(name) != name for name in names):
-        return _converting_pick(names, compiled)
-    count = len(names)
-    pick = itemgetter(*names) if count > 1 else _pick_one(names)
-
-    def checked(params: dict[str, Any]) -> Any:
-        if len(params) == count:
-            try:
-                return pick(params)
-            except KeyError:
-                pass
-        _check_names(compiled, params)
-        raise AssertionError("the names fit one by one, and yet not together")
-
-    return checked
-
-
-def _pick_one(names: tuple[str, ...]) -> Pick:
+        return _converting_pick(names, compiled), -1
     if not names:
-        return lambda params: ()
-    (only,) = names
-    return lambda params: (params[only],)
+        return (lambda params: ()), 0
+    if len(names) == 1:
+        (only,) = names
+        return (lambda params: (params[only],)), 1
+    return itemgetter(*names), len(names)
 
 
 def _converting_pick(names: tuple[str, ...], compiled: Compiled) -> Pick:
@@ -309,35 +299,46 @@ def _rows_class(columns: tuple[str, ...]) -> type[Rows]:
     return type("Rows", (Rows,), {"__slots__": (), "row_type": row_type})
 
 
-def _writing(cursor: apsw.Cursor, sql: str, pick: Pick, state: CallState) -> Run:
+def _writing(cursor: apsw.Cursor, compiled: Compiled, sql: str, names: tuple[str, ...], state: CallState) -> Run:
     execute, changes = cursor.execute, cursor.connection.changes
+    pick, count = _pick(names, compiled)
 
     def run(params: dict[str, Any]) -> Result:
-        values = pick(params)
+        if len(params) != count and count >= 0:
+            raise _misfit(compiled, params)
+        try:
+            values = pick(params)
+        except KeyError:
+            raise _misfit(compiled, params) from None
         state.wrote = state.at  # before it runs: OR FAIL may leave half a change behind
         execute(sql, values)
-        return written(changes())
+        rows = changes()
+        return WRITTEN[rows] if rows < SHARED else Written(rows)
 
     return run
 
 
-def _reading(
-    cursor: apsw.Cursor, sql: str, pick: Pick, rows: type[Rows], processors: tuple[Processor, ...]
-) -> Run:
-    execute = cursor.execute
-    if not processors:
-        return lambda params: rows(execute(sql, pick(params)))
+def _reading(cursor: apsw.Cursor, compiled: Compiled, sql: str, names: tuple[str, ...], rows: type[Rows]) -> Run:
+    execute, processors = cursor.execute, compiled.results
+    pick, count = _pick(names, compiled)
+
+    def run(params: dict[str, Any]) -> Result:
+        if len(params) != count and count >= 0:
+            raise _misfit(compiled, params)
+        try:
+            values = pick(params)
+        except KeyError:
+            raise _misfit(compiled, params) from None
+        return rows(execute(sql, values))
 
     def run_converting(params: dict[str, Any]) -> Result:
+        found = list.__iter__(run(params))  # type: ignore[arg-type] # it is Rows
         return rows(
-            tuple(
-                value if processor is None else processor(value)
-                for processor, value in zip(processors, row, strict=True)
-            )
-            for row in execute(sql, pick(params)).fetchall()
+            tuple(value if process is None else process(value) for process, value in zip(processors, row, strict=True))
+            for row in found
         )
 
-    return run_converting
+    return run_converting if processors else run
 
 
 def _marking(fetch: Run, state: CallState) -> Run:

@@ -105,13 +105,13 @@ def deposit_checking(tx: Transaction, branch: int, customer: int, amount: int) -
 @db.procedure(partition_by="branch")
 def transact_savings(tx: Transaction, branch: int, customer: int, amount: int) -> int:
     """SmallBank: TransactSavings; returns the new balance, which is never negative."""
-    savings = tx.execute(SAVINGS, branch_=branch, customer_=customer).scalar()
+    savings: int | None = tx.execute(SAVINGS, branch_=branch, customer_=customer).scalar()
     if savings is None:
         tx.abort("no_account", f"customer {customer}")
     if savings + amount < 0:
         tx.abort("insufficient_funds", f"savings hold {savings}")
     tx.execute(ADD_SAVINGS, branch_=branch, customer_=customer, amount=amount)
-    return int(savings + amount)
+    return savings + amount
 
 
 @db.procedure(partition_by="branch")
@@ -141,7 +141,7 @@ def write_check(tx: Transaction, branch: int, customer: int, amount: int) -> int
 @db.procedure(partition_by="branch")
 def send_payment(tx: Transaction, branch: int, source: int, target: int, amount: int) -> None:
     """SmallBank: SendPayment, between two checking accounts."""
-    checking = tx.execute(CHECKING, branch_=branch, customer_=source).scalar()
+    checking: int | None = tx.execute(CHECKING, branch_=branch, customer_=source).scalar()
     if checking is None:
         tx.abort("no_account", f"customer {source}")
     if checking < amount:
@@ -154,13 +154,13 @@ def send_payment(tx: Transaction, branch: int, source: int, target: int, amount:
 @db.procedure(partition_by="branch")
 def transfer(tx: Transaction, branch: int, source: int, target: int, amount: int) -> int:
     """Three statements: look, take, give. Returns what the source has left; the target must exist."""
-    checking = tx.execute(CHECKING, branch_=branch, customer_=source).scalar()
+    checking: int | None = tx.execute(CHECKING, branch_=branch, customer_=source).scalar()
     if checking is None or checking < amount:
         tx.abort("insufficient_funds", f"checking holds {checking}")
     tx.execute(ADD_CHECKING, branch_=branch, customer_=source, amount=-amount)
     if tx.execute(ADD_CHECKING, branch_=branch, customer_=target, amount=amount).rowcount == 0:
         tx.abort("no_account", f"customer {target}")
-    return int(checking - amount)
+    return checking - amount
 
 
 @db.procedure(partition_by=None, read_only=True)
@@ -180,13 +180,13 @@ def set_rate(tx: Transaction, name: str, basis_points: int) -> None:
 @db.procedure(partition_by="branch")
 def pay_interest(tx: Transaction, branch: int, customer: int, rate: str) -> int:
     """Reads the replicated table on one partition; returns the interest, rounded down."""
-    points = tx.execute(RATE, name_=rate).scalar()
-    savings = tx.execute(SAVINGS, branch_=branch, customer_=customer).scalar()
+    points: int | None = tx.execute(RATE, name_=rate).scalar()
+    savings: int | None = tx.execute(SAVINGS, branch_=branch, customer_=customer).scalar()
     if points is None or savings is None:
         tx.abort("not_found", f"rate {rate} or customer {customer}")
     interest = savings * points // 10_000
     tx.execute(ADD_SAVINGS, branch_=branch, customer_=customer, amount=interest)
-    return int(interest)
+    return interest
 
 
 Call = tuple[str, dict[str, Any]]
