@@ -40,14 +40,12 @@ def test_key_and_echoed_transaction_reach_the_node(node: Any, post: Post) -> Non
         (
             Status.ABORTED,
             {"code": "no_stock", "message": "none left"},
-            409,
-            {"code": "aborted", "abort_code": "no_stock", "detail": "none left"},
+            (409, {"code": "aborted", "abort_code": "no_stock", "detail": "none left"}),
         ),
         (
             Status.FAILED,
             {"type": "ValueError", "message": "bad"},
-            409,
-            {"code": "procedure_failed", "error": "ValueError", "detail": "bad"},
+            (409, {"code": "procedure_failed", "error": "ValueError", "detail": "bad"}),
         ),
         (Status.KEY_REUSED, None, (409, {"code": "key_reused"})),
         (Status.SESSION_EXPIRED, None, (409, {"code": "session_expired"})),
