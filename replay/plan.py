@@ -1,0 +1,319 @@
+"""The plan of a recovery: per partition from what, from where to where, and why. Made by looking, followed by `replay.recover`.
+
+One rule: every source is proved against the log before it is chosen. A state file or snapshot stands at an (index, term,
+checksum); only if the log holds that very entry there is it a prefix of the log. One beyond the log's end, or that disagrees, is
+passed over and named: it holds what was never acknowledged, or belongs elsewhere.
+
+Preference: the state file, when this boot of the machine wrote it (`replay.trust`); the newest verified snapshot; nothing at all,
+when the log reaches back to the first entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import orjson
+
+from cmdlog.wal.files import Files
+from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT
+from procedures.state import Position
+from replay.errors import BadPlan, Incomplete, ReplayError, UntilUnreachable
+from replay.scan import Scan, Stream, scan, start_segment
+from replay.source import LogSource
+from replay.trust import Trust, read_position, state_path
+from snapshot.catalog import Passed, Snapshot, check, list_snapshots
+
+FORMAT: Final = 1
+Kind = Literal["state", "snapshot", "empty"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A state to start from, not proved yet."""
+
+    kind: Kind
+    name: str
+    position: Position
+    snapshot: Snapshot | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPlan:
+    """What is done for one partition."""
+
+    partition: int
+    source: Kind
+    name: str  # path of the state file, or name of the snapshot; "" for nothing
+    from_index: int  # entries behind it are applied …
+    from_term: int
+    from_checksum: int
+    to_index: int  # … up to this one
+    to_term: int  # 0: not known
+    to_checksum: int
+    to_calls: int  # calls of the last entry that are applied; -1 = all
+    to_txn: int
+    entries: int
+    calls: int
+    bytes: int
+    why: str
+    passed: tuple[Passed, ...] = ()  # sources that were not used
+    set_aside: tuple[str, ...] = ()  # snapshots that the log contradicts
+    skips: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # index -> positions that are not run
+    voids: tuple[tuple[int, int, int], ...] = ()  # (block, offset, index): entries from index on that stand before are void
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A recovery of one node directory."""
+
+    directory: str
+    cluster_id: str
+    node_id: int
+    incarnation: str
+    verdict: str  # row of the restart table
+    from_block: int  # the log is read from here …
+    last_block: int  # … to here
+    until: int | None  # no call with a higher TxnId is applied
+    row_digests: bool  # the live run took digests of rows, so the replay does
+    partitions: tuple[PartitionPlan, ...]
+    notes: tuple[str, ...] = ()  # what is lost or unusual, in words
+
+    @property
+    def calls(self) -> int:
+        return sum(part.calls for part in self.partitions)
+
+    @property
+    def entries(self) -> int:
+        return sum(part.entries for part in self.partitions)
+
+    @property
+    def log_bytes(self) -> int:
+        return sum(part.bytes for part in self.partitions)
+
+    def to_json(self) -> bytes:
+        """The plan as a file; `from_json` reads it."""
+        return orjson.dumps({"format": FORMAT, **asdict(self)}, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_INDENT_2)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Plan:
+        """Raises: BadPlan."""
+        try:
+            value = orjson.loads(data)
+            if value.pop("format") != FORMAT:
+                raise BadPlan(f"the plan has another format than {FORMAT}")
+            value["partitions"] = tuple(_part_from_json(part) for part in value["partitions"])
+            value["notes"] = tuple(value["notes"])
+            return cls(**value)
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadPlan(f"this is no recovery plan: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan and the pass over the log that it was made from."""
+
+    plan: Plan
+    scan: Scan
+    source: LogSource
+
+
+def parse_until(text: str) -> int:
+    """The highest TxnId that `--until` lets through: a TxnId, or an RFC 3339 time. Raises: ReplayError."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ReplayError(f"{text!r} is neither a transaction id nor a time such as 2026-01-31T12:00:00Z") from None
+    if moment.tzinfo is None:
+        raise ReplayError(f"{text!r} does not say its time zone; write 2026-01-31T12:00:00Z")
+    millis = int(moment.timestamp() * 1000)
+    return ((millis + 1) << MILLIS_SHIFT) - 1
+
+
+def make_plan(
+    files: Files,
+    directory: str,
+    *,
+    use_state: Literal["trusted", "never"],
+    until: int | None = None,
+    accept_data_loss: bool = False,
+) -> Planned:
+    """Looks at log, snapshots and state files; changes nothing.
+
+    Raises: WalError of a log that is refused, Incomplete, UntilUnreachable.
+    """
+    source = LogSource(files, directory, accept_data_loss=accept_data_loss)
+    partitions = _partitions(source)
+    passed: dict[int, list[Passed]] = {p: [] for p in partitions}
+    candidates = {p: _candidates(files, source, p, passed[p], use_state=use_state, until=until) for p in partitions}
+    snapshots = {p: [c for c in of if c.snapshot is not None] for p, of in candidates.items()}
+    found = _choose(files, source, candidates, passed, until=until, accept_data_loss=accept_data_loss)
+    notes = [str(damage) for damage in (source.damage, found.damage) if damage is not None]
+    identity = source.instance.identity
+    plan = Plan(
+        directory=directory,
+        cluster_id=identity.cluster_id.hex(),
+        node_id=identity.node_id,
+        incarnation=identity.incarnation.hex(),
+        verdict=source.verdict,
+        from_block=found.from_block,
+        last_block=found.last_block,
+        until=until,
+        row_digests=found.row_digests,
+        partitions=tuple(_part(p, candidates[p][0], found.streams[p], passed[p], snapshots[p]) for p in partitions),
+        notes=tuple(notes),
+    )
+    return Planned(plan, found, source)
+
+
+def _partitions(source: LogSource) -> list[int]:
+    """The partitions that the log knows of: those of the newest checkpoint, or of the records behind a first, empty one."""
+    groups = source.checkpoint(source.segments[-1])
+    if not groups.by_partition:
+        for lsn, record in source.read(from_block=int(source.segments[-1].header.first_block)):
+            groups.observe(lsn, record)
+    configuration = groups.state(CLUSTER_GROUP).configuration or {}
+    count = int(configuration.get("partitions", 0))
+    return list(range(count)) if count else sorted(p for p in groups.by_partition if p != CLUSTER_GROUP)
+
+
+def _candidates(
+    files: Files, source: LogSource, partition: int, passed: list[Passed], *, use_state: str, until: int | None
+) -> list[Candidate]:
+    """What the partition might start from, best first; what cannot be read goes to `passed`."""
+    directory = source.directory
+    snapshots = [s for s in list_snapshots(files, directory, source.instance.identity) if s.partition == partition]
+    found: list[Candidate] = []
+    if use_state == "trusted":
+        path = state_path(directory, partition)
+        problem = Trust(files, directory).doubt(partition)
+        position = problem or read_position(path, partition)
+        if isinstance(position, str):
+            passed.append(Passed("state file", position))
+        else:
+            found.append(Candidate("state", path, position))
+    for snapshot in sorted(snapshots, key=lambda s: s.order, reverse=True):
+        if snapshot.manifest is None:
+            passed.append(Passed(snapshot.name, snapshot.problem))
+            continue
+        m = snapshot.manifest
+        found.append(Candidate("snapshot", snapshot.name, Position(m.index, m.term, m.checksum, m.txn_id), snapshot))
+    found.append(Candidate("empty", "", Position()))
+    if until is None:
+        return found
+    for candidate in [c for c in found if c.position.txn_id > until]:
+        found.remove(candidate)
+        passed.append(Passed(candidate.name, f"it holds transaction {candidate.position.txn_id}, behind the wanted end"))
+    return found
+
+
+def _choose(
+    files: Files,
+    source: LogSource,
+    candidates: Mapping[int, list[Candidate]],
+    passed: Mapping[int, list[Passed]],
+    *,
+    until: int | None,
+    accept_data_loss: bool,
+) -> Scan:
+    """Scans, and drops candidates that the log disproves, until every partition's first one stands."""
+    checked: dict[str, str] = {}  # path of a snapshot -> what its check said
+    while True:
+        indexes = {p: of[0].position.index for p, of in candidates.items()}
+        claims = {p: {candidate.position.index for candidate in of} for p, of in candidates.items()}
+        segment = start_segment(source, indexes)
+        found = scan(source, segment, indexes, claims, until=until, accept_data_loss=accept_data_loss)
+        stands = True
+        for partition, of in candidates.items():
+            why = _disproof(of[0].position, found.streams[partition]) or _damage(files, of[0], checked)
+            if not why:
+                continue
+            passed[partition].append(Passed(of[0].name or "nothing", why))
+            if len(of) == 1:
+                raise _no_source(partition, passed[partition], until)
+            del of[0]
+            stands = False
+        if stands:
+            return found
+
+
+def _disproof(position: Position, stream: Stream) -> str:
+    """Why a state at this position is no prefix of the log; "" when it is one."""
+    if position.index < stream.base:
+        return f"it stands at index {position.index}; the log begins behind index {stream.base}"
+    return _contradiction(position, stream)
+
+
+def _contradiction(position: Position, stream: Stream) -> str:
+    if position.index > stream.last_index:
+        return f"it stands at index {position.index}, beyond the log's end at {stream.last_index}"
+    if position.index > stream.base and stream.seen.get(position.index) != (position.term, position.checksum):
+        return f"at index {position.index} it holds another entry than the log"
+    if position.index and position.index == stream.base and stream.seen[position.index] != (position.term, position.checksum):
+        return f"at index {position.index} it holds another entry than the log's head states"
+    return ""
+
+
+def _damage(files: Files, candidate: Candidate, checked: dict[str, str]) -> str:
+    snapshot = candidate.snapshot
+    if snapshot is None:
+        return ""
+    if snapshot.path not in checked:
+        checked[snapshot.path] = check(files, snapshot)
+    return checked[snapshot.path]
+
+
+def _no_source(partition: int, passed: Iterable[Passed], until: int | None) -> ReplayError:
+    reasons = "; ".join(f"{p.name}: {p.why}" for p in passed)
+    text = f"partition {partition} has no state to start from ({reasons})"
+    return Incomplete(text) if until is None else UntilUnreachable(text)
+
+
+WHY: Final[Mapping[str, str]] = {
+    "state": "written by this boot of the machine, and the log holds its last entry",
+    "snapshot": "newest whole snapshot whose last entry the log holds",
+    "empty": "the log reaches back to the first entry",
+}
+
+
+def _part(
+    partition: int, candidate: Candidate, stream: Stream, passed: Iterable[Passed], snapshots: Iterable[Candidate]
+) -> PartitionPlan:
+    position = candidate.position
+    wrong = [s for s in snapshots if s.position.index >= stream.base and _contradiction(s.position, stream)]
+    return PartitionPlan(
+        partition=partition,
+        source=candidate.kind,
+        name=candidate.name,
+        from_index=position.index,
+        from_term=position.term,
+        from_checksum=position.checksum,
+        to_index=max(stream.to_index, position.index),
+        to_term=stream.to_term,
+        to_checksum=stream.to_checksum,
+        to_calls=stream.to_calls,
+        to_txn=max(stream.to_txn, position.txn_id),
+        entries=stream.entries,
+        calls=stream.calls,
+        bytes=stream.bytes,
+        why=WHY[candidate.kind],
+        passed=tuple(passed),
+        set_aside=tuple(snapshot.name for snapshot in wrong),
+        skips={index: tuple(sorted(positions)) for index, positions in sorted(stream.skips.items())},
+        voids=tuple(stream.voids),
+    )
+
+
+def _part_from_json(value: dict[str, Any]) -> PartitionPlan:
+    part = PartitionPlan(**value)
+    return replace(
+        part,
+        passed=tuple(Passed(**passed) for passed in value["passed"]),
+        set_aside=tuple(value["set_aside"]),
+        skips={int(index): tuple(positions) for index, positions in value["skips"].items()},
+        voids=tuple((int(block), int(offset), int(index)) for block, offset, index in value["voids"]),
+    )

@@ -1,0 +1,209 @@
+"""The first pass over a log: what a replay must know before it applies the first entry.
+
+One rule: it reads and counts, it applies nothing. In one sequential pass it gathers, per partition, where the stream ends (or
+where `until` ends it), which entries are void because a later term replaced them, which calls a SKIP record takes out (it stands
+behind the batch that it concerns, and must be known before), and what stands at the positions that a state file or snapshot
+claims.
+
+Memory is one number pair per skip, void range and claimed position, however long the log is; records are kept for a second look
+only while they are few (`KEEP_BYTES`), so that a warm restart reads the log's end once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from cmdlog.wal.batch import BATCH, batch_catalog, batch_last_txn, decode_batch
+from cmdlog.wal.errors import Corrupt
+from cmdlog.wal.groups import Groups
+from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
+from cmdlog.wal.record import DIGEST, RECORD, Kind, Record
+from cmdlog.wal.survey import SegmentFile
+from replay.source import LogSource
+
+KEEP_BYTES: Final = 8 << 20  # of records that are kept; replayed in the same time as starting a process takes
+
+
+@dataclass(slots=True)
+class Stream:
+    """One partition's entries in the scanned range."""
+
+    base: int = 0  # the log holds every entry behind this index
+    last_index: int = 0  # of the stream in the log
+    to_index: int = 0  # the last entry to be applied
+    to_calls: int = -1  # calls of that entry to be applied, -1 = all: `until` may fall inside a batch
+    to_term: int = 0
+    to_checksum: int = 0
+    to_txn: int = 0
+    entries: int = 0  # behind the index from which is counted, up to to_index
+    calls: int = 0
+    bytes: int = 0
+    ended: bool = False  # `until` has passed
+    catalogs: set[int] = field(default_factory=set)  # versions that the counted batches run
+    skips: dict[int, set[int]] = field(default_factory=dict)  # index -> positions
+    voids: list[tuple[int, int, int]] = field(
+        default_factory=list
+    )  # (block, offset, index): entries from index on before here are void
+    seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # claimed index -> (term, checksum)
+
+
+@dataclass(slots=True)
+class Scan:
+    """What one pass found."""
+
+    from_block: int
+    last_block: int
+    streams: dict[int, Stream]
+    groups: Groups
+    digests: int = 0
+    row_digests: bool = False  # the live run took digests of rows
+    damage: Corrupt | None = None  # why the pass ended before the log did
+    kept: list[tuple[Lsn, Record]] | None = None  # every record of the pass; None when they were too many
+
+
+def start_segment(source: LogSource, indexes: Mapping[int, int]) -> SegmentFile:
+    """The newest segment from which every entry behind these indexes (partition -> index) can be read; the oldest if none is."""
+    for segment in reversed(source.segments[1:]):
+        groups = source.checkpoint(segment).by_partition
+        if all(p in groups and groups[p].last_index <= index for p, index in indexes.items()):
+            return segment
+    return source.segments[0]
+
+
+def scan(
+    source: LogSource,
+    segment: SegmentFile,
+    indexes: Mapping[int, int],
+    claims: Mapping[int, Collection[int]],
+    *,
+    until: int | None = None,
+    accept_data_loss: bool = False,
+) -> Scan:
+    """Reads from the segment to the log's end. `indexes` says from where is counted, `claims` which positions are looked up.
+
+    Raises: Corrupt (with `accept_data_loss` the pass ends there instead), Recycled.
+    """
+    first = int(segment.header.first_block)
+    result = Scan(first, source.last_block, {p: Stream() for p in indexes}, Groups(), kept=[])
+    pass_ = _Pass(result, indexes, {p: frozenset(found) for p, found in claims.items()}, until)
+    try:
+        for lsn, record in source.read(from_block=first):
+            pass_.take(lsn, record)
+    except Corrupt as damage:
+        if not accept_data_loss or damage.block is None:
+            raise
+        result.damage, result.last_block = damage, damage.block - 1
+    return result
+
+
+class _Pass:
+    """The state of one pass."""
+
+    def __init__(self, result: Scan, indexes: Mapping[int, int], claims: Mapping[int, frozenset[int]], until: int | None) -> None:
+        self._result, self._indexes, self._claims, self._until = result, indexes, claims, until
+        self._kept_bytes = 0
+
+    def take(self, lsn: Lsn, record: Record) -> None:
+        result = self._result
+        self._keep(lsn, record)
+        result.groups.observe(lsn, record)
+        stream = result.streams.get(record.partition)
+        if stream is None:
+            return
+        if record.is_entry:
+            self._entry(stream, lsn, record)
+        elif record.kind is Kind.DIGEST:
+            result.digests += 1
+            result.row_digests = result.row_digests or _has_rows(record)
+        elif record.kind is Kind.CHECKPOINT:
+            self._checkpoint(stream, record)
+        elif record.kind is Kind.TRUNCATION:
+            self._void(stream, lsn, record.index)
+
+    def _keep(self, lsn: Lsn, record: Record) -> None:
+        kept = self._result.kept
+        if kept is None:
+            return
+        self._kept_bytes += len(record.raw)
+        if self._kept_bytes > KEEP_BYTES:
+            self._result.kept = None
+        else:
+            kept.append((lsn, record))
+
+    def _checkpoint(self, stream: Stream, record: Record) -> None:
+        state = self._result.groups.by_partition[record.partition]
+        if state.last_index <= stream.last_index:
+            return
+        stream.base = stream.last_index = stream.to_index = state.last_index
+        stream.to_term, stream.to_checksum, stream.to_txn = state.last_term, state.last_checksum, 0
+        self._note_claim(stream, record.partition, state.last_index, state.last_term, state.last_checksum)
+
+    def _entry(self, stream: Stream, lsn: Lsn, record: Record) -> None:
+        if record.index <= stream.last_index:
+            self._void(stream, lsn, record.index)
+        stream.last_index = record.index
+        self._note_claim(stream, record.partition, record.index, record.term, record.checksum)
+        if stream.ended:
+            return
+        calls, txn_id = self._within(stream, record)
+        if stream.ended and not calls:
+            return
+        stream.to_index, stream.to_term, stream.to_checksum = record.index, record.term, record.checksum
+        stream.to_txn = txn_id or stream.to_txn
+        if record.kind is Kind.SKIP:
+            value = record.json()
+            stream.skips.setdefault(int(value["index"]), set()).add(int(value["position"]))
+        if record.index > self._indexes[record.partition]:
+            stream.entries += 1
+            stream.calls += calls
+            stream.bytes += len(record.raw)
+            if record.kind is Kind.BATCH:
+                stream.catalogs.add(batch_catalog(record))
+
+    def _within(self, stream: Stream, record: Record) -> tuple[int, int]:
+        """(calls up to `until`, the last one's TxnId); ends the stream at the first call behind `until`."""
+        if record.kind is Kind.BATCH:
+            last = batch_last_txn(record)
+            if self._until is None or last <= self._until:
+                return batch_calls(record), last
+            txn_ids = decode_batch(record).txn_ids
+            count = sum(1 for txn in txn_ids if txn <= self._until)
+            stream.ended, stream.to_calls = True, count if count else -1
+            return count, txn_ids[count - 1] if count else 0
+        txn_id = 0
+        if record.kind in (Kind.SCHEMA, Kind.SKIP):
+            txn_id = int(record.json().get("txn_id", 0))
+            stream.ended = record.kind is Kind.SCHEMA and self._until is not None and txn_id > self._until
+        return 0, txn_id if record.kind is Kind.SCHEMA else 0
+
+    def _void(self, stream: Stream, lsn: Lsn, index: int) -> None:
+        stream.voids.append((lsn.block, lsn.offset, index))
+        stream.last_index = index - 1
+        stream.seen = {at: found for at, found in stream.seen.items() if at < index}
+        stream.skips = {at: positions for at, positions in stream.skips.items() if at < index}
+        if stream.to_index >= index:
+            stream.to_index, stream.ended, stream.to_calls = index - 1, False, -1
+            stream.to_term = stream.to_checksum = 0  # not known here
+
+    def _note_claim(self, stream: Stream, partition: int, index: int, term: int, checksum: int) -> None:
+        if index in self._claims.get(partition, ()):
+            stream.seen[index] = (term, checksum)
+
+
+def batch_calls(record: Record) -> int:
+    """Number of calls of a batch, without decoding it."""
+    count: int = BATCH.unpack_from(record.raw, RECORD.bytes)[1]
+    return count
+
+
+def _has_rows(record: Record) -> bool:
+    return len(record.raw) >= RECORD.bytes + DIGEST.bytes and any(record.raw[RECORD.bytes : RECORD.bytes + 8])
+
+
+def cluster_policy(groups: Groups) -> dict[str, int]:
+    """The key policy of the configuration in force; {} when the log says none."""
+    configuration = groups.state(CLUSTER_GROUP).configuration or {}
+    policy: dict[str, int] = configuration.get("key_policy") or {}
+    return policy

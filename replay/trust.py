@@ -1,0 +1,104 @@
+"""Which state files a warm restart may trust: those that this boot of the machine wrote, at the very inode it wrote them to.
+
+One rule: trust is stated when a file is made and never repaired. State files are not synced (the log is the truth), so after a
+loss of power they may hold anything; after the death of a process alone they are whole. So `state/trust.json` names the boot
+and, per file, device and inode: a restored copy, another mount or another boot does not match, and the partition is rebuilt from
+snapshot and log. The file itself needs no sync: torn by a power cut, it names another boot or nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Final
+
+import apsw
+import orjson
+
+from cmdlog.wal.files import Files
+from procedures.state import FORMAT, Position
+from snapshot.catalog import remove_state
+
+TRUST_NAME: Final = "trust.json"
+STATE_FOLDER: Final = "state"
+
+
+def state_path(directory: str, partition: int) -> str:
+    """Path of a partition's state file."""
+    return os.path.join(directory, STATE_FOLDER, f"p{partition:04d}.sqlite")
+
+
+class Trust:
+    """The trust record of a directory. One writer: who holds the directory's lock."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._directory = directory
+        self._path = os.path.join(directory, STATE_FOLDER, TRUST_NAME)
+        self._boot_id = files.boot_id()
+        self._files: dict[str, list[int]] = {}
+        with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            value = orjson.loads(Path(self._path).read_bytes())
+            if self._boot_id and value["boot_id"] == self._boot_id:
+                self._files = {str(name): list(where) for name, where in value["files"].items()}
+
+    def doubt(self, partition: int) -> str:
+        """Why the partition's state file is not trusted; "" when it is."""
+        path = state_path(self._directory, partition)
+        try:
+            found = _inode(path)
+        except FileNotFoundError:
+            return "there is no state file"
+        except OSError as error:
+            return f"the state file cannot be read: {error.strerror}"
+        stated = self._files.get(os.path.basename(path))
+        if stated is None:
+            return "the state file was not written since this machine was started"
+        return "" if stated == found else "the state file is a copy, or on another mount"
+
+    def grant(self, partition: int) -> None:
+        """The partition's state file was made, or put in place, by this process just now."""
+        path = state_path(self._directory, partition)
+        self._files[os.path.basename(path)] = _inode(path)
+        self._save()
+
+    def revoke(self, partition: int) -> None:
+        """The file is about to be replaced."""
+        if self._files.pop(os.path.basename(state_path(self._directory, partition)), None) is not None:
+            self._save()
+
+    def discard(self, partition: int) -> None:
+        """Removes the state file; the record first, so that nothing that is left is trusted."""
+        self.revoke(partition)
+        remove_state(state_path(self._directory, partition))
+
+    def _save(self) -> None:
+        temporary = f"{self._path}.tmp"
+        Path(temporary).write_bytes(orjson.dumps({"boot_id": self._boot_id, "files": self._files}, option=orjson.OPT_SORT_KEYS))
+        os.rename(temporary, self._path)
+
+
+def read_position(path: str, partition: int) -> Position | str:
+    """Where a state file stands, or why it is none. The file is not changed, and may be in use."""
+    try:
+        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            connection.set_busy_timeout(5000)
+            rows = connection.execute("SELECT format, partition, idx, term, checksum, txn_id FROM _cmdlog_meta").fetchall()
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        return f"the state file is unreadable: {error}"
+    if len(rows) != 1:
+        return f"the state file holds {len(rows)} positions"
+    found_format, found_partition, index, term, checksum, txn_id = (int(str(value)) for value in rows[0])
+    if found_format != FORMAT:
+        return f"the state file has format {found_format}, this version reads {FORMAT}"
+    if found_partition != partition:
+        return f"the state file is of partition {found_partition}"
+    return Position(index, term, checksum, txn_id)
+
+
+def _inode(path: str) -> list[int]:
+    found = os.stat(path)
+    return [found.st_dev, found.st_ino]
