@@ -30,10 +30,11 @@ from cmdlog.node.keys import KeyOwners
 from cmdlog.node.outcome import DiskFull, Done, NotReady, Outcome, Refused, TooLarge
 from cmdlog.node.query import QueryResult, run_query
 from cmdlog.node.routes import Route, SlotMap, make_routes
-from cmdlog.node.sequencer import Limits, Sequencer, Stream
+from cmdlog.node.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites import ProcessSites, SiteFault
 from cmdlog.node.siteworker import SitePlan
+from cmdlog.node.stream import Limits, Stream
 from cmdlog.wal.batch import NO_KEY
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles

@@ -21,17 +21,26 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import Done, LogFull, NotReady, Outcome, OutcomeUnknown, Overloaded, Refused, Reply, TooLarge
+from cmdlog.node.stream import (
+    BATCH_OVERHEAD_BYTES,
+    CALL_OVERHEAD_BYTES,
+    Flight,
+    Limits,
+    Marker,
+    Pending,
+    Stream,
+    answer,
+    close_open,
+)
 from cmdlog.wal.batch import NO_KEY, encode_batch
 from cmdlog.wal.ids import MULTI_PARTITION, PARTITION_BITS
 from cmdlog.wal.record import Kind, encode_commit_mark, encode_json
 
-CALL_OVERHEAD_BYTES: Final = 48  # columns of a keyed call, its share of headers, and rounding
-BATCH_OVERHEAD_BYTES: Final = 128  # record and batch headers, commit mark
 MARKS_EVERY_S: Final = 0.2  # idle streams close their TxnIds at least this often while the log is written
 
 
@@ -40,92 +49,6 @@ class Deliver(Protocol):
 
     def batch(self, partition: int, record: bytes, index: int) -> None: ...
     def read(self, partition: int, ident: int, calls: bytes) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Named limits of what may be under way; units last."""
-
-    batch_calls_max: int = 1024
-    batch_bytes_max: int = 1 << 20
-    site_batches_max: int = 3  # flights of one stream: one executing, one queued at the site, one in the log
-    inflight_calls_max: int = 100_000
-    inflight_bytes_max: int = 64 << 20
-    call_bytes_max: int = 1 << 20
-
-
-@dataclass(slots=True)
-class Pending:
-    """Calls waiting to become a batch. `everywhere` marks the one call of a multi-partition step."""
-
-    procedures: list[int] = field(default_factory=list)
-    params: list[bytes] = field(default_factory=list)
-    keys: list[bytes] = field(default_factory=list)
-    dones: list[Done] = field(default_factory=list)
-    keyed: bool = False
-    size_bytes: int = 0
-    everywhere: bool = False
-
-    def split(self, calls_max: int, bytes_max: int) -> Pending:
-        """Removes and returns the first calls that fit both limits, at least one."""
-        count, total = 0, 0
-        for part in self.params[:calls_max]:
-            total += len(part) + CALL_OVERHEAD_BYTES
-            if count and total > bytes_max:
-                break
-            count += 1
-        head = Pending(
-            self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count], self.keyed
-        )
-        head.size_bytes = sum(map(len, head.params)) + CALL_OVERHEAD_BYTES * count
-        del self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count]
-        self.size_bytes -= head.size_bytes
-        return head
-
-
-@dataclass(slots=True)
-class Flight:
-    """One batch from its place in the log to its answer."""
-
-    index: int
-    txn_ids: Sequence[int]
-    dones: list[Done]
-    size_bytes: int
-    record: bytes
-    ready: bool = False  # durable (or written, with durability=async): may go to the site
-    on_durable: Done | None = None  # of a control entry
-    block: int = 0  # number of the block that it is in, once written
-
-
-@dataclass(slots=True)
-class Marker:
-    """An unlogged read at one place of the common order."""
-
-    ident: int
-    calls: bytes
-    ready: bool = True
-
-
-@dataclass(slots=True)
-class Stream:
-    """One partition's pipeline.
-
-    Invariants: `flights` holds consecutive indexes, all below `next_index`; the batches in `unsent` are its last ones, in order.
-    """
-
-    partition: int
-    term: int
-    next_index: int
-    durable_index: int  # committed too: this node is the only voter
-    open: Pending = field(default_factory=Pending)
-    closed: deque[Pending | Marker] = field(default_factory=deque)
-    flights: deque[Flight] = field(default_factory=deque)  # taken by the log, not answered
-    unsent: deque[Flight | Marker] = field(default_factory=deque)  # not yet given to the site
-    entries: deque[tuple[Kind, dict[str, Any], Done]] = field(default_factory=deque)  # control entries, taken before any batch
-    marked_index: int = 0
-    applied_block: int = 0  # block of the last entry that the site answered
-    up: bool = False  # the site takes batches
-    refusal: Refused | None = None  # why calls to this partition are refused at present
 
 
 @dataclass(slots=True)
@@ -205,7 +128,7 @@ class Sequencer:
                 self._raise_refusal(partition)
             self._admit(len(self._streams), total)
             for stream, done in zip(self._streams.values(), dones, strict=True):
-                _close(stream)
+                close_open(stream)
                 step = Pending(everywhere=True)
                 self._fill(step, procedure, params, key, done, size)
                 stream.closed.append(step)
@@ -226,7 +149,7 @@ class Sequencer:
                 self._admit_read(stream)
             for stream, ident, done in zip(self._streams.values(), idents, dones, strict=True):
                 self._reads[ident] = (stream.partition, done)
-                _close(stream)
+                close_open(stream)
                 stream.closed.append(Marker(ident, calls))
                 self._busy[stream.partition] = stream
                 self._pass_markers(stream)
@@ -322,7 +245,7 @@ class Sequencer:
             more = stream.open.params or stream.closed
         if more:
             self.kick()
-        _answer(flight, outcomes)
+        answer(flight, outcomes)
 
     def read_answered(self, ident: int, reply: Reply) -> None:
         """The site has served a read."""
@@ -355,7 +278,7 @@ class Sequencer:
             stream.up = True
             self._pump(stream)
         for flight in gone:
-            _answer(flight, None)
+            answer(flight, None)
         self.kick()
 
     def refuse(self, reason: Refused | None, *, partition: int | None = None) -> None:
@@ -561,22 +484,3 @@ class Sequencer:
             stream.unsent.clear()
         self.inflight_calls = self.inflight_bytes = self.pending_bytes = 0
         return dones
-
-
-def _close(stream: Stream) -> None:
-    """Shuts the open batch, so that what comes next stands behind it."""
-    if stream.open.params:
-        stream.closed.append(stream.open)
-        stream.open = Pending()
-
-
-def _answer(flight: Flight, outcomes: Sequence[tuple[int, int, bytes]] | None) -> None:
-    if not flight.dones:
-        return  # a control entry
-    if outcomes is None:
-        unknown = OutcomeUnknown("the site ended between executing the call and answering it")
-        for done in flight.dones:
-            done(unknown)
-        return
-    for done, txn_id, (status, earlier, body) in zip(flight.dones, flight.txn_ids, outcomes, strict=True):
-        done(Outcome(status, earlier or txn_id, body))

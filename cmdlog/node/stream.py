@@ -1,0 +1,122 @@
+"""One partition's pipeline: what its stages hold, and the limits between them.
+
+One rule: plain data of the sequencer, under its lock; no lock, clock or thread here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cmdlog.node.outcome import Done, Outcome, OutcomeUnknown, Refused
+from cmdlog.wal.record import Kind
+
+CALL_OVERHEAD_BYTES: Final = 48  # columns of a keyed call, its share of headers, and rounding
+BATCH_OVERHEAD_BYTES: Final = 128  # record and batch headers, commit mark
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Named limits of what may be under way; units last."""
+
+    batch_calls_max: int = 1024
+    batch_bytes_max: int = 1 << 20
+    site_batches_max: int = 3  # flights of one stream: one executing, one queued at the site, one in the log
+    inflight_calls_max: int = 100_000
+    inflight_bytes_max: int = 64 << 20
+    call_bytes_max: int = 1 << 20
+
+
+@dataclass(slots=True)
+class Pending:
+    """Calls waiting to become a batch. `everywhere` marks the one call of a multi-partition step."""
+
+    procedures: list[int] = field(default_factory=list)
+    params: list[bytes] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    dones: list[Done] = field(default_factory=list)
+    keyed: bool = False
+    size_bytes: int = 0
+    everywhere: bool = False
+
+    def split(self, calls_max: int, bytes_max: int) -> Pending:
+        """Removes and returns the first calls that fit both limits, at least one."""
+        count, total = 0, 0
+        for part in self.params[:calls_max]:
+            total += len(part) + CALL_OVERHEAD_BYTES
+            if count and total > bytes_max:
+                break
+            count += 1
+        head = Pending(
+            self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count], self.keyed
+        )
+        head.size_bytes = sum(map(len, head.params)) + CALL_OVERHEAD_BYTES * count
+        del self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count]
+        self.size_bytes -= head.size_bytes
+        return head
+
+
+@dataclass(slots=True)
+class Flight:
+    """One batch from its place in the log to its answer."""
+
+    index: int
+    txn_ids: Sequence[int]
+    dones: list[Done]
+    size_bytes: int
+    record: bytes
+    ready: bool = False  # durable (or written, with durability=async): may go to the site
+    on_durable: Done | None = None  # of a control entry
+    block: int = 0  # number of the block that it is in, once written
+
+
+@dataclass(slots=True)
+class Marker:
+    """An unlogged read at one place of the common order."""
+
+    ident: int
+    calls: bytes
+    ready: bool = True
+
+
+@dataclass(slots=True)
+class Stream:
+    """One partition's pipeline.
+
+    Invariants: `flights` holds consecutive indexes, all below `next_index`; the batches in `unsent` are its last ones, in order.
+    """
+
+    partition: int
+    term: int
+    next_index: int
+    durable_index: int  # committed too: this node is the only voter
+    open: Pending = field(default_factory=Pending)
+    closed: deque[Pending | Marker] = field(default_factory=deque)
+    flights: deque[Flight] = field(default_factory=deque)  # taken by the log, not answered
+    unsent: deque[Flight | Marker] = field(default_factory=deque)  # not yet given to the site
+    entries: deque[tuple[Kind, dict[str, Any], Done]] = field(default_factory=deque)  # control entries, taken before any batch
+    marked_index: int = 0
+    applied_block: int = 0  # block of the last entry that the site answered
+    up: bool = False  # the site takes batches
+    refusal: Refused | None = None  # why calls to this partition are refused at present
+
+
+def close_open(stream: Stream) -> None:
+    """Shuts the open batch, so that what comes next stands behind it."""
+    if stream.open.params:
+        stream.closed.append(stream.open)
+        stream.open = Pending()
+
+
+def answer(flight: Flight, outcomes: Sequence[tuple[int, int, bytes]] | None) -> None:
+    if not flight.dones:
+        return  # a control entry
+    if outcomes is None:
+        unknown = OutcomeUnknown("the site ended between executing the call and answering it")
+        for done in flight.dones:
+            done(unknown)
+        return
+    for done, txn_id, (status, earlier, body) in zip(flight.dones, flight.txn_ids, outcomes, strict=True):
+        done(Outcome(status, earlier or txn_id, body))
