@@ -40,6 +40,7 @@ class Boot:
     catalog: int  # version that new calls run
     bundle: Bundle
     policy: KeyPolicy
+    catalogs: dict[str, Any]  # every catalog version that the log knows -> its record's value
     notes: list[bytes]  # records of the cluster group and hard states
     changes: list[str]  # human sentences: what is new since the last start
 
@@ -84,10 +85,12 @@ def make_boot(groups: Mapping[int, GroupState], db: Database, settings: Settings
 
     bundle = capture_bundle(db, target)
     version = max(cluster.catalogs, default=0)
+    catalogs = {str(known): catalog.value for known, catalog in sorted(cluster.catalogs.items())}
     if not version or cluster.catalogs[version].value["hash"] != bundle.hash:
         version += 1
         changes.append(f"code bundle {bundle.hash[:12]} becomes catalog version {version}")
-        entry(Kind.CATALOG, {"version": version, "hash": bundle.hash, "bundle": bundle.to_bytes().decode()})
+        catalogs[str(version)] = {"version": version, "hash": bundle.hash, "bundle": bundle.to_bytes().decode()}
+        entry(Kind.CATALOG, catalogs[str(version)])
     here = environment()
     if cluster.environment is None or cluster.environment.value != here:
         before = cluster.environment.value if cluster.environment else {}
@@ -98,7 +101,7 @@ def make_boot(groups: Mapping[int, GroupState], db: Database, settings: Settings
     if cluster.configuration != wanted:
         changes.append("configuration changed")
         entry(Kind.CONFIGURATION, wanted)
-    return Boot(term, version, bundle, key_policy(settings), notes, changes)
+    return Boot(term, version, bundle, key_policy(settings), catalogs, notes, changes)
 
 
 def cluster_configuration(settings: Settings) -> dict[str, Any]:

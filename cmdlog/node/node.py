@@ -21,7 +21,7 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from cmdlog.node.boot import Boot, adopt_fixed, create_node, make_boot, recover_states, state_path
+from cmdlog.node.boot import Boot, adopt_fixed, cluster_configuration, create_node, make_boot, recover_states, state_path
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.frames import Answer
 from cmdlog.node.gather import Gather
@@ -33,17 +33,19 @@ from cmdlog.node.routes import Route, SlotMap, make_routes
 from cmdlog.node.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites import ProcessSites, SiteFault
+from cmdlog.node.snapshots import Hooks, LogView, Snapshotter
 from cmdlog.node.siteworker import SitePlan
 from cmdlog.node.stream import Limits, Stream
 from cmdlog.wal.batch import NO_KEY
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.ids import txn_tick
+from cmdlog.wal.ids import BlockNumber, Lsn, txn_tick
 from cmdlog.wal.instance import INSTANCE_NAME
 from cmdlog.wal.log import Log
 from cmdlog.wal.record import Kind, encode_digest
 from cmdlog.wal.ring import Sync
 from procedures import Database
+from procedures.bundle import environment
 from procedures.outcomes import REFUSALS, KeyTable, Status
 from procedures.state import PartitionState
 from replay.engine import Catalogs
@@ -71,7 +73,14 @@ class Node:
         groups = wal.recovered.groups.by_partition
         self.clock = HybridClock(lead_max_ms=settings.clock_lead_max_ms, last=txn_tick(wal.recovered.txn_id_max))
         streams = [
-            Stream(p, boot.term, groups[p].last_index + 1, groups[p].last_index, marked_index=groups[p].last_index)
+            Stream(
+                p,
+                boot.term,
+                groups[p].last_index + 1,
+                groups[p].last_index,
+                marked_index=groups[p].last_index,
+                applied_block=wal.durable_block,
+            )
             for p in range(settings.partitions)
         ]
         if inline:
@@ -93,10 +102,29 @@ class Node:
                 call_bytes_max=settings.call_bytes_max,
             ),
             catalog=boot.catalog,
+            first_block=wal.durable_block,
             room_bytes=lambda: wal.room_bytes,
             deliver_when_written=settings.durability == "async",
             on_failure=self._failed,
         )
+        self._snapshots = Snapshotter(
+            RealFiles(),
+            directory,
+            wal.instance.identity,
+            range(settings.partitions),
+            kept=settings.snapshots_kept,
+            log_fraction=settings.snapshot_log_fraction,
+            hooks=Hooks(
+                capture=self._sites.capture,
+                applied_block=self.sequencer.applied_block,
+                facts=self._snapshot_facts,
+                note=self.sequencer.note,
+                anchor=lambda name, block: wal.anchors.set(name, Lsn(BlockNumber(block), 0)),
+                view=lambda: LogView(wal.first_blocks(), wal.instance.segments),
+            ),
+        )
+        for name, block in self._snapshots.anchors().items():
+            wal.anchors.set(name, Lsn(BlockNumber(block), 0))
         self._keys = KeyOwners(settings.key_window_s)
         self._idents = itertools.count(1)
         self._skips: list[tuple[int, int, int]] = []  # partition, index, position
@@ -170,6 +198,7 @@ class Node:
         for partition, position in self._positions.items():
             self.sequencer.site_up(partition, position)
         self._flusher.start()
+        self._snapshots.start()
         self._ready = True
 
     def close(self) -> None:
@@ -183,6 +212,7 @@ class Node:
         while not self.sequencer.idle and self.error is None and time.monotonic() < deadline:
             self.help()
             time.sleep(0.001)
+        self._snapshots.stop()
         self._stop.set()
         if self._flusher.is_alive():
             self._flusher.join()
@@ -330,10 +360,12 @@ class Node:
 
     def captured(self, ident: int, report: dict[str, Any]) -> None:
         """A site has completed an image."""
+        self._snapshots.captured(ident, report)
 
     def site_down(self, partitions: Sequence[int], fault: SiteFault) -> None:
         for partition in partitions:
             self.sequencer.site_down(partition)
+        self._snapshots.lost(partitions)
 
     def site_up(self, positions: dict[int, int]) -> None:
         for partition, position in positions.items():
@@ -377,6 +409,15 @@ class Node:
 
     # -- what others see -------------------------------------------------------------------------------------------------
 
+    def take_snapshot(self, partition: int | None = None) -> list[dict[str, Any]]:
+        """Takes a snapshot of one partition or of all, now; blocking. Raises: SnapshotError."""
+        wanted = range(self.settings.partitions) if partition is None else (partition,)
+        return [future.result() for future in [self._snapshots.take(p) for p in wanted]]
+
+    def snapshots(self) -> list[dict[str, Any]]:
+        """Every snapshot, by partition and age."""
+        return self._snapshots.list()
+
     def status(self) -> dict[str, Any]:
         """Node, partitions with watermarks, log fill, clock: plain data."""
         instance, recovered = self._wal.instance, self._wal.recovered
@@ -416,6 +457,17 @@ class Node:
         ]
 
     # -- inside ----------------------------------------------------------------------------------------------------------
+
+    def _snapshot_facts(self, partition: int) -> dict[str, Any]:
+        """What a snapshot's manifest says beside the image."""
+        return {
+            "epoch": 1,
+            "configuration": cluster_configuration(self.settings),
+            "catalogs": self._boot.catalogs,
+            "environment": environment(),
+            "key_policy": asdict(self._boot.policy),
+            "partition": partition,
+        }
 
     def _failed(self, error: BaseException) -> None:
         self.error = error

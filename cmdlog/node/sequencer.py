@@ -70,6 +70,7 @@ class Sequencer:
         *,
         limits: Limits,
         catalog: int,
+        first_block: int,
         room_bytes: Callable[[], int],
         on_failure: Callable[[BaseException], None],
         deliver_when_written: bool = False,
@@ -80,6 +81,7 @@ class Sequencer:
         self.inflight_calls = 0
         self.inflight_bytes = 0
         self.blocks = 0  # taken so far
+        self._written_block = first_block
         self._streams = {stream.partition: stream for stream in streams}
         self._busy: dict[int, Stream] = {}  # streams with something to take; a superset, in order of arrival
         self._deliver = deliver
@@ -200,6 +202,7 @@ class Sequencer:
     def written(self, block: int) -> None:
         """The oldest taken block is in the page cache."""
         with self._lock:
+            self._written_block = block
             taken = self._unwritten.popleft().flights
             for _, flight in taken:
                 flight.block = block
@@ -298,7 +301,8 @@ class Sequencer:
     def applied_block(self, partition: int) -> int:
         """Every entry that the site has not answered lies in this block or a later one."""
         with self._lock:
-            return self._streams[partition].applied_block
+            stream = self._streams[partition]
+            return stream.applied_block if stream.flights else self._written_block
 
     def watermarks(self) -> dict[int, dict[str, int]]:
         """Per partition: term, durable, committed and applied index, and calls waiting for a batch."""

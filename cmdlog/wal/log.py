@@ -1,0 +1,327 @@
+"""The command log: create, open, feed, read, close.
+
+One rule: what `Source.durable` was called for is in every later `open`, in order, and nothing that was not taken ever is.
+
+Parts: `survey` + `restart` + `repair` open it, `tail` gives out places, `ring` writes and syncs, `space` keeps files ready,
+`groups` is the fold behind checkpoints and `recovered`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from cmdlog.wal.anchors import Anchors
+from cmdlog.wal.block import BlockFlag, block_bytes, encode_block
+from cmdlog.wal.errors import Foreign, TooLarge, Wedged
+from cmdlog.wal.files import Files, parent
+from cmdlog.wal.groups import Groups
+from cmdlog.wal.hardstate import HardState, HardStateFile, create_hardstate, open_hardstate
+from cmdlog.wal.ids import BlockNumber, Lsn
+from cmdlog.wal.instance import (
+    FOLDERS,
+    LOG_FOLDER,
+    Identity,
+    Instance,
+    begin_creation,
+    end_creation,
+    load_instance,
+    write_instance,
+)
+from cmdlog.wal.owner import Owner, take_ownership
+from cmdlog.wal.reader import read_records
+from cmdlog.wal.record import Record, peek_record
+from cmdlog.wal.repair import Mended, Recovered, mend
+from cmdlog.wal.restart import decide
+from cmdlog.wal.ring import Ring, Source, Sync
+from cmdlog.wal.segment import SegmentHeader, segment_name, write_zeros
+from cmdlog.wal.space import Space
+from cmdlog.wal.survey import Survey, identity_text, refusal, survey_log
+from cmdlog.wal.tail import Tail, encode_head
+
+SEGMENT_BYTES: int = 16 << 20  # default: a rotation costs about 2 ms, a start reads one segment
+SEGMENTS: int = 64  # default: 1 GiB of log
+RESERVE_BYTES: int = 1 << 20  # default: some hundred control records
+
+
+def random_generation() -> int:
+    """A generation that no earlier life of any file had; never 0 or 1, which mean "zeros" and "unknown"."""
+    return secrets.randbits(63) + 2
+
+
+class Log:
+    """An open log. `recovered` says what was found; call `start` to write. Thread-safe after that."""
+
+    def __init__(
+        self, files: Files, directory: str, survey: Survey, mended: Mended, hard: HardStateFile, owner: Owner | None,
+        generation: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self._files, self.directory, self.instance = files, directory, survey.instance
+        self.recovered: Recovered = mended.recovered
+        self.anchors = Anchors(self._anchor_moved)
+        self._hard, self._hard_lock = hard, threading.Lock()
+        self._owner, self._closed = owner, False
+        self._ring: Ring | None = None
+        self._space = Space(
+            files, survey.log_dir, survey.instance, survey.segments, survey.free,
+            oldest_needed=self._oldest_needed, note_oldest=self._note_oldest,
+        )  # fmt: skip
+        self._tail = Tail(
+            files, self._space, mended.groups,
+            segment=survey.segments[-1], offset=mended.offset, number=mended.place.header.number, chain=mended.chain,
+            open_count=mended.open_count, sealed=mended.sealed, generation=generation,
+        )  # fmt: skip
+
+    # -- create, open ----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        files: Files,
+        directory: str,
+        identity: Identity,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        segments: int = SEGMENTS,
+        reserve_bytes: int = RESERVE_BYTES,
+        initial: Sequence[bytes] = (),
+        owner: Owner | None = None,
+        generation: Callable[[], int] = random_generation,
+    ) -> None:
+        """Makes a node directory whose log begins with the records of `initial`; durable on return.
+
+        A crash on the way leaves a directory that the next call sweeps, and that `open` refuses.
+        Raises: WrongDirectory, BadSettings, Locked, DiskFull, WriteFailed, TooLarge.
+        """
+        instance = Instance(identity, segment_bytes, segments, reserve_bytes)
+        instance.check()
+        if not files.exists(directory):
+            files.mkdir(directory)
+            files.fsync_dir(parent(directory))
+        own = owner or take_ownership(files, directory)
+        try:
+            begin_creation(files, directory)
+            log_dir = os.path.join(directory, LOG_FOLDER)
+            groups = _write_first_segment(files, log_dir, instance, initial, generation())
+            hard = HardState(identity_text(identity), durable=1 + bool(initial), votes=dict(groups.votes))
+            create_hardstate(files, log_dir, hard)
+            files.fsync_dir(log_dir)
+            write_instance(files, directory, instance)
+            end_creation(files, directory)
+        finally:
+            if owner is None:
+                own.close()
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        directory: str,
+        identity: Identity | None = None,
+        *,
+        owner: Owner | None = None,
+        generation: Callable[[], int] = random_generation,
+    ) -> Log:
+        """Judges the directory by the restart table, repairs a torn or unproved tail, and returns the log.
+
+        Durable on return: everything that `recovered` speaks of. Takes the lock unless `owner` already holds it.
+        Raises: WrongDirectory, Locked, Corrupt, Foreign, NewerFormat, DiskFull, WriteFailed.
+        """
+        own = owner or take_ownership(files, directory)
+        try:
+            instance = load_instance(files, directory)
+            if identity is not None and identity != instance.identity:
+                raise Foreign(f"{directory} belongs to {instance.identity}, not to {identity}")
+            end_creation(files, directory)
+            for name in FOLDERS:
+                if not files.exists(os.path.join(directory, name)):
+                    files.mkdir(os.path.join(directory, name))
+            survey = survey_log(files, directory, instance)
+            if (error := refusal(survey)) is not None:
+                raise error
+            files.clear_temporaries(survey.log_dir)
+            hard, _ = open_hardstate(files, survey.log_dir)
+            mended = mend(files, survey, decide(survey.facts), hard)
+            survey.data = b""
+            return cls(files, directory, survey, mended, hard, None if owner else own, generation)
+        except BaseException:
+            if owner is None:
+                own.close()
+            raise
+
+    # -- feed ------------------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        source: Source,
+        *,
+        threads: int = 4,
+        seal_after_s: float = 0.010,
+        sync: Sync = "sync",
+        async_window_s: float = 0.010,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begins to take blocks from `source`. `sync` "off" is for benchmarks: it acknowledges what is only written."""
+        if self._ring is not None:
+            raise RuntimeError("the log is started already")
+        self._ring = Ring(
+            self._files, self._tail, self._space, source,
+            threads=threads, sync=sync, seal_after_s=seal_after_s, async_window_s=async_window_s,
+            settle=self._settle, clock=clock,
+        )  # fmt: skip
+        self._space.start(self._ring.wedge)
+        self._ring.start()
+
+    def kick(self) -> None:
+        """The source has something. Cheap, any thread. Raises: Wedged."""
+        self._running.kick()
+
+    def run_turn(self) -> bool:
+        """Takes, writes, syncs and acknowledges in the calling thread; False when others are at it, or nothing was taken.
+
+        The caller must hold no lock that its source's methods need. Raises: Wedged.
+        """
+        return self._running.run_turn()
+
+    def close(self) -> None:
+        """Takes what the source still has, makes it durable, seals, ends the threads, gives up the lock.
+
+        Raises: Wedged when the log had failed; everything is closed then too.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._ring is not None:
+                self._ring.drain()
+                self._note_durable(self._ring.durable_block)
+        finally:
+            if self._ring is not None:
+                self._ring.stop()
+            self._space.stop()
+            self._hard.close()
+            if self._owner is not None:
+                self._owner.close()
+
+    # -- read, room, anchors, status -------------------------------------------------------------------------------------
+
+    def read(self, after: Lsn | None = None, upto: Lsn | None = None) -> Iterator[tuple[Lsn, Record]]:
+        """Durable records in (after, upto], in order, checked. Hold an anchor at or before `after` while reading.
+
+        Raises: Corrupt, Recycled; WalError when `after` is not in the log any more.
+        """
+        return read_records(self._files, list(self._space.segments.values()), last=self.durable_block, after=after, upto=upto)
+
+    @property
+    def durable_block(self) -> int:
+        return self._ring.durable_block if self._ring is not None else self._tail.number
+
+    @property
+    def groups(self) -> Groups:
+        """The fold over everything taken so far. Before `start` it is anyone's; after it, the turn holder's."""
+        return self._tail.groups
+
+    @property
+    def block_bytes_max(self) -> int:
+        """Largest block, header and padding included, that `take` may fill."""
+        return self._tail.block_bytes_max
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes on disk that ordinary records may still take; the reserve is left out. Cheap, any thread."""
+        tail = self._tail
+        used = max(0, tail.left_bytes) + self._space.available * tail.fresh_bytes
+        return max(0, used - self.instance.log_reserve_bytes)
+
+    def first_blocks(self) -> list[int]:
+        """First block of every segment in use, ascending."""
+        return [segment.header.first_block for segment in self._space.segments.values()]
+
+    def status(self) -> dict[str, object]:
+        """What an operator asks: room, watermarks, syncs, anchors."""
+        segments = len(self._space.segments)
+        return {
+            "segments": {
+                "total": self.instance.segments,
+                "used": segments,
+                "ready": self._space.ready,
+                "free": self.instance.segments - segments,
+            },
+            "segment_bytes": self.instance.segment_bytes,
+            "bytes_used": (segments - 1) * self.instance.segment_bytes + self._tail.offset,
+            "room_bytes": self.room_bytes,
+            "disk_full": self._space.disk_full,
+            "first_block": self._space.oldest().header.first_block,
+            "open_count": self.recovered.open_count,
+            "verdict": self.recovered.verdict.value,
+            "anchors": self.anchors.status(),
+            **(self._ring.status() if self._ring is not None else {"durable_block": self._tail.number}),
+        }
+
+    # -- inside ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _running(self) -> Ring:
+        if self._ring is None or self._closed:
+            raise Wedged("the log is not started, or closed")
+        return self._ring
+
+    def _anchor_moved(self) -> None:
+        self._space.ask()
+
+    def _oldest_needed(self) -> int | None:
+        oldest = self.anchors.oldest()
+        return None if oldest is None else oldest.block
+
+    def _settle(self) -> None:
+        """Turn holder: term, vote and newest segment reach the hard state file before a block that depends on them."""
+        groups, newest = self._tail.groups, self._tail.segment.sequence
+        if not groups.hard_state_changed and self._hard.state.newest == newest:
+            return
+        with self._hard_lock:
+            groups.hard_state_changed = False
+            self._hard.state.newest, self._hard.state.votes = newest, dict(groups.votes)
+            self._hard.save()
+
+    def _note_oldest(self, sequence: int) -> None:
+        with self._hard_lock:
+            self._hard.state.oldest = sequence
+            self._hard.save()
+
+    def _note_durable(self, block: int) -> None:
+        with self._hard_lock:
+            self._hard.state.durable = block
+            self._hard.save()
+
+
+def _write_first_segment(files: Files, log_dir: str, instance: Instance, initial: Sequence[bytes], generation: int) -> Groups:
+    """Segment 1: an empty checkpoint, the initial records, a seal. Content and name durable but for the folder's sync."""
+    identity, path = instance.identity, os.path.join(log_dir, segment_name(1))
+    if (size := block_bytes(initial)) > min(instance.segment_bytes // 2, 64 << 20):
+        raise TooLarge(f"initial records of {size} bytes; half a segment is {instance.segment_bytes // 2}")
+    header = SegmentHeader(
+        identity.cluster_id, identity.incarnation, identity.node_id, 1, generation, 0, 0, 1, BlockNumber(1),
+        instance.segment_bytes, 0,
+    )  # fmt: skip
+    data, chain = encode_head(header, [], durable_upto=0)
+    groups, position = Groups(), 0
+    for number, records in ((2, initial), (3, ())) if initial else ():
+        for record in records:
+            groups.observe(Lsn(BlockNumber(number), position), peek_record(record))
+            position += -(-len(record) // 8) * 8
+        flags = BlockFlag.NONE if records else BlockFlag.SEAL
+        block, chain = encode_block(
+            records, flags=flags, generation=generation, number=number, durable_upto=number - 1, chain=chain, open_count=1
+        )
+        data += block
+    write_zeros(files, path, instance.segment_bytes)
+    file = files.open(path)
+    try:
+        file.pwrite(data, 0)
+        file.fdatasync()
+    finally:
+        file.close()
+    return groups
