@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PROCEDURES: Final = "/v1/procedures/"
 BATCH: Final = "/v1/batch"
+FRAMES_LOGGED: Final = 8  # the innermost ones
 
 logger = structlog.get_logger("cmdlog.api")
 
@@ -57,8 +58,7 @@ class Api:
         except TimeoutError:
             logger.warning("slow_reader", path=scope["path"])  # returning with the answer unfinished closes the connection
         except Exception as error:  # noqa: BLE001 - the last line of defence: a defect of ours still gets a stable code
-            where = traceback.format_tb(error.__traceback__)  # without the message, which may hold parameters
-            logger.error("request_failed", path=scope["path"], error=type(error).__name__, where=where)
+            _log_defect(scope, error)
             with contextlib.suppress(RuntimeError):  # the answer has begun: returning closes the connection
                 await send_problem(send, Problem("internal_error", "a defect of the server; its log says where"))
 
@@ -72,7 +72,10 @@ class Api:
             _only_post(scope)
             await BatchStream(self.service, receive, send).run()
         else:
-            await self._cold(scope, receive, send)
+            try:
+                await self._cold(scope, receive, send)
+            except Exception as error:  # noqa: BLE001 - FastAPI raises it again after its handler has answered
+                _log_defect(scope, error)
 
     def _check(self, scope: Scope) -> Picked:
         picked = pick_headers(scope)
@@ -80,6 +83,12 @@ class Api:
             check_token(picked, self.service.token)
         check_origin(picked)
         return picked
+
+
+def _log_defect(scope: Scope, error: Exception) -> None:
+    """The kind of error and the way to it, without its message, which may hold parameters."""
+    where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
+    logger.error("request_failed", path=scope["path"], error=type(error).__name__, where=where[-FRAMES_LOGGED:])
 
 
 def _only_post(scope: Scope) -> None:

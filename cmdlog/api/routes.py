@@ -32,7 +32,14 @@ T = TypeVar("T")
 
 def make_routes_app(service: Service, *, version: str) -> FastAPI:
     """FastAPI with the cold routes; `/openapi.json` describes the hot ones too."""
-    app = FastAPI(title="cmdlog", version=version or "0", docs_url=None, redoc_url=None, responses=problem_responses(503))
+    app = FastAPI(
+        title="cmdlog",
+        version=version or "0",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses=problem_responses(503),
+    )
     app.openapi = lambda: describe_api(app, service)  # type: ignore[method-assign]  # FastAPI's documented way to extend it
     _add_data_routes(app, service)
     _add_health_routes(app, service)

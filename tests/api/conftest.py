@@ -146,7 +146,7 @@ async def ask(
         on_data(message.get("body", b""))
 
     await app(scope, receive, send)
-    start = sent[0] if sent else {"status": 0, "headers": []}
+    start: dict[str, Any] = sent[0] if sent else {"status": 0, "headers": []}
     answer_headers = {name.decode(): value.decode() for name, value in start["headers"]}
     return Answer(start["status"], answer_headers, b"".join(part.get("body", b"") for part in sent[1:]))
 

@@ -130,17 +130,16 @@ def test_lasting_overload_ends_in_an_error(node: Any, post: Post, monkeypatch: p
     assert node.logged == []
 
 
-def test_reader_stops_at_the_window(app: Api, node: Any, settings: Any, ask_app: Any) -> None:
+def test_reader_stops_at_the_window(app: Api, node: Any, ask_app: Any) -> None:
     """While the node answers nothing, no more than stream_calls_max calls are taken from a stream that never ends."""
     node.hold = True
+    app.service.settings = settings = type(node.settings)(stream_calls_max=64)
     sent = 0
 
     async def endless() -> AsyncIterator[bytes]:
         nonlocal sent
         for number in range(100_000):
             sent += 1
-            if number % 100 == 0:
-                await asyncio.sleep(0)
             yield line(number)
 
     async def run() -> None:
@@ -148,7 +147,7 @@ def test_reader_stops_at_the_window(app: Api, node: Any, settings: Any, ask_app:
         seen = -1
         while seen != sent or sent == 0:  # until the reader makes no progress any more
             seen = sent
-            for _ in range(300):
+            for _ in range(50):
                 await asyncio.sleep(0)
         assert len(node.logged) == settings.stream_calls_max
         assert sent <= settings.stream_calls_max + 1

@@ -1,0 +1,223 @@
+"""The other routes: query, catalog, health, description, and the credential that all of them want."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmdlog.api.app import Api, create_app
+from cmdlog.api.problem import CODES
+from cmdlog.node.query import QueryRefused
+from cmdlog.node.settings import BadSetting, Settings
+
+Post = Callable[..., Any]
+TOKEN = "a-token-of-23-characters"
+
+
+def test_query_answers_with_its_wire_forms(post: Post) -> None:
+    """Rows hold bytes as base64, and `as_of` the transaction of each partition as text."""
+    answer = post("/v1/query", b'{"sql": "select 1", "params": [1, null, "x", 1.5], "partition": 0}')
+    assert answer.json() == {"columns": ["id", "raw"], "rows": [[1, "AP8="]], "as_of": {"0": str(1 << 60)}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"sql": 7}',
+        b'{"sql": " "}',
+        b'{"sql": "select 1", "params": {"a": 1}}',
+        b'{"sql": "select 1", "params": [[1]]}',
+        b'{"sql": "select 1", "params": [18446744073709551615]}',
+        b'{"sql": "select 1", "partition": 4}',
+        b'{"sql": "select 1", "partition": -1}',
+        b'{"sql": "select 1", "partition": true}',
+        b'{"sql": "select 1", "partitions": 1}',
+        b'{"sql": "select \\ud800"}',
+    ],
+)
+def test_bad_query_is_refused(post: Post, body: bytes) -> None:
+    """A query that does not fit gets 422, like a call."""
+    answer = post("/v1/query", body)
+    assert (answer.status, answer.json()["code"]) == (422, "invalid_parameters")
+
+
+def test_query_has_the_limit_of_calls(post: Post, settings: Settings) -> None:
+    """A body over call_bytes_max is refused here too."""
+    answer = post("/v1/query", b'{"sql": "' + b" " * settings.call_bytes_max + b'"}')
+    assert (answer.status, answer.json()["code"]) == (413, "too_large")
+
+
+def test_refused_statement_is_the_callers_fault(node: Any, post: Post) -> None:
+    """What SQLite or the limits say about the statement comes back as 422."""
+
+    def refuse(*_: object) -> None:
+        raise QueryRefused("no such table: shelves")
+
+    node.query = refuse
+    answer = post("/v1/query", b'{"sql": "select * from shelves"}')
+    assert (answer.status, answer.json()["detail"]) == (422, "sql: no such table: shelves")
+
+
+def test_defect_has_a_code_and_no_details(node: Any, post: Post, capsys: pytest.CaptureFixture[str]) -> None:
+    """An exception that nobody expected is a 500 with a stable code; its text, which may hold parameters, goes nowhere."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("secret 12345")
+
+    node.query = node.call = fail
+    for path, body in (("/v1/query", b'{"sql": "select 1"}'), ("/v1/procedures/put", b'{"item": 1}')):
+        answer = post(path, body)
+        assert (answer.status, answer.json()["code"]) == (500, "internal_error")
+        assert b"secret" not in answer.body
+    logged = "".join(capsys.readouterr())
+    assert "ZeroDivisionError" in logged
+    assert "secret" not in logged
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1", "/v1/", "/v1/nothing", "/v1/query/", "/V1/QUERY", "/v1/batch/", "/\ufffd", "/../etc/passwd"]
+)
+def test_unknown_route_is_a_problem(fetch: Post, path: str) -> None:
+    """Whatever is not served is 404 `not_found`."""
+    answer = fetch(path)
+    assert (answer.status, answer.json()["code"]) == (404, "not_found")
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("path", ["/v1/query", "/v1/batch"])
+def test_wrong_method_is_a_problem(fetch: Post, path: str) -> None:
+    """A known route under another method is 405."""
+    assert fetch(path).json()["code"] == "method_not_allowed"
+
+
+def test_health_and_readiness_are_two_things(app: Api, node: Any, fetch: Post) -> None:
+    """A process that recovers or stops is alive and not ready, and says how far it is."""
+    assert fetch("/readyz").status == 200
+    node.ready = False
+    assert (fetch("/healthz").status, fetch("/readyz").status) == (200, 503)
+    node.ready, app.service.stopping = True, True
+    assert fetch("/readyz").json()["detail"] == "the node is stopping"
+
+
+def test_server_without_a_node_refuses_and_tells_progress(settings: Settings, ask_app: Any) -> None:
+    """Until recovery is done every route that needs the node answers `not_ready` with a Retry-After."""
+    app = create_app(None, settings)
+    app.service.progress = lambda: {"percent": 40}
+    requests = [("POST", "/v1/procedures/put"), ("POST", "/v1/batch"), ("POST", "/v1/query"), ("GET", "/v1/status")]
+    for method, path in requests:
+        answer = asyncio.run(ask_app(app, method, path, b"{}"))
+        assert (answer.status, answer.json()["code"], answer.headers["retry-after"]) == (503, "not_ready", "1")
+    assert asyncio.run(ask_app(app, "GET", "/readyz")).json()["progress"] == {"percent": 40}
+    assert asyncio.run(ask_app(app, "GET", "/healthz")).status == 200
+
+
+def test_description_has_one_typed_operation_per_procedure(fetch: Post) -> None:
+    """OpenAPI states each procedure's own request and result schema, and the problems it may answer with."""
+    described = fetch("/openapi.json").json()
+    paths = described["paths"]
+    assert {path for path in paths if path.startswith("/v1/procedures/")} == {
+        "/v1/procedures/get",
+        "/v1/procedures/put",
+        "/v1/procedures/set_price",
+    }
+    put = paths["/v1/procedures/put"]["post"]
+    body = put["requestBody"]["content"]["application/json"]["schema"]
+    assert body["required"] == ["item"]
+    assert body["properties"]["raw"]["contentEncoding"] == "base64"
+    result = put["responses"]["200"]["content"]["application/json"]["schema"]["properties"]
+    assert result["result"]["type"] == "integer"
+    assert put["summary"] == "Puts an item on the shelf."
+    assert {"404", "409", "413", "422", "503", "504"} <= put["responses"].keys()
+    everywhere = paths["/v1/procedures/set_price"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    assert everywhere["properties"]["result"]["type"] == "array"
+    names = [operation["operationId"] for methods in paths.values() for operation in methods.values()]
+    assert len(names) == len(set(names))
+
+
+def test_description_resolves_in_itself(fetch: Post) -> None:
+    """Every `$ref` leads to something, so that generators of clients work."""
+    described = fetch("/openapi.json").json()
+
+    def walk(value: Any) -> None:
+        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            walk(inner)
+        if isinstance(value, dict) and "$ref" in value:
+            target = described
+            for part in value["$ref"].removeprefix("#/").split("/"):
+                target = target[part]
+
+    walk(described)
+
+
+def test_docs_need_nothing_from_elsewhere(fetch: Post) -> None:
+    """The page for people lists every operation and loads nothing from any address."""
+    page = fetch("/docs").body.decode()
+    assert "/v1/procedures/put" in page
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "<script" not in page
+
+
+@pytest.fixture
+def locked(tmp_path: Path, node: Any) -> Api:
+    """The application behind a token."""
+    (tmp_path / "token").write_text(TOKEN + "\n")
+    return create_app(node, Settings(token_file=tmp_path / "token"))
+
+
+def all_routes(app: Api) -> list[tuple[str, str]]:
+    """Every route of the application by its own description, and what is not in it."""
+    described = app._cold.openapi()["paths"]  # type: ignore[attr-defined]  # FastAPI behind the gate
+    listed = [(method.upper(), path) for path, methods in described.items() for method in methods]
+    return [*listed, ("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/"), ("GET", "/nothing"), ("OPTIONS", "/v1/batch")]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [None, "", "Bearer", "Bearer ", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN, "Bearer \xff"],
+)
+def test_no_route_opens_without_the_token(locked: Api, node: Any, ask_app: Any, header: str | None) -> None:
+    """No, wrong, truncated or misplaced credential: 401 on every route, and nothing is called."""
+    headers = [] if header is None else [("Authorization", header)]
+    for method, path in all_routes(locked):
+        answer = asyncio.run(ask_app(locked, method, path, b'{"item": 1}', headers=headers))
+        assert (answer.status, answer.json()["code"]) == (401, "unauthenticated"), path
+        assert answer.headers["www-authenticate"] == "Bearer"
+    assert node.logged == []
+
+
+def test_token_opens_every_route(locked: Api, ask_app: Any) -> None:
+    """The right token is let in, whatever the case of the scheme."""
+    for scheme in ("Bearer", "bearer", "BEARER"):
+        answer = asyncio.run(ask_app(locked, "GET", "/readyz", headers=[("Authorization", f"{scheme} {TOKEN}")]))
+        assert answer.status == 200
+
+
+@pytest.mark.parametrize("text", ["", "short", "two tokens in one file", "caf\u00e9-au-lait-et-croissant"])
+def test_token_that_cannot_serve_is_refused_at_start(tmp_path: Path, text: str) -> None:
+    """An empty, guessable or unsendable token names the setting at start."""
+    (tmp_path / "token").write_text(text)
+    with pytest.raises(BadSetting, match="token_file"):
+        create_app(None, Settings(token_file=tmp_path / "token"))
+    with pytest.raises(BadSetting, match="token_file"):
+        create_app(None, Settings(token_file=tmp_path / "none"))
+
+
+def test_codes_of_the_contract_keep_their_status() -> None:
+    """The codes that clients switch on, as the interface promises them."""
+    promised = {
+        401: ["unauthenticated"],
+        403: ["forbidden"],
+        404: ["unknown_procedure"],
+        409: ["aborted", "procedure_failed", "key_reused", "session_expired"],
+        413: ["too_large"],
+        422: ["invalid_parameters"],
+        503: ["log_full", "disk_full", "not_ready", "sessions_full"],
+        504: ["outcome_unknown"],
+    }
+    assert all(CODES[code][0] == status for status, codes in promised.items() for code in codes)
