@@ -1,1 +1,26 @@
 """The command log: its format, its files, its threads."""
+
+from cmdlog.wal.anchors import Anchors
+from cmdlog.wal.instance import Identity, Instance, load_instance
+from cmdlog.wal.log import Log
+from cmdlog.wal.owner import Owner, take_ownership
+from cmdlog.wal.reader import LogReader
+from cmdlog.wal.repair import CutReport, Recovered
+from cmdlog.wal.restart import Verdict
+from cmdlog.wal.ring import Source, Sync
+
+__all__ = [
+    "Anchors",
+    "CutReport",
+    "Identity",
+    "Instance",
+    "Log",
+    "LogReader",
+    "Owner",
+    "Recovered",
+    "Source",
+    "Sync",
+    "Verdict",
+    "load_instance",
+    "take_ownership",
+]

@@ -158,6 +158,32 @@ def decode_batch(record: Record) -> Batch:
     return batch
 
 
+def batch_catalog(record: Record) -> int:
+    """The catalog version that the batch's procedure numbers belong to, without decoding the batch."""
+    if len(record.raw) < RECORD.bytes + BATCH.bytes:
+        raise BadRecord("batch header")
+    catalog: int = BATCH.unpack_from(record.raw, RECORD.bytes)[2]
+    return catalog
+
+
+def batch_last_txn(record: Record) -> int:
+    """The batch's highest TxnId, without decoding the batch."""
+    raw, start = record.raw, RECORD.bytes + BATCH.bytes
+    if len(raw) < start:
+        raise BadRecord("batch header")
+    first_txn: int
+    count: int
+    first_txn, count, _, flags, *_ = BATCH.unpack_from(raw, RECORD.bytes)
+    if not 0 < count <= CALLS_MAX:
+        raise BadRecord(f"batch count {count}")
+    if not flags & FLAG_TXN_COLUMN:
+        return first_txn + (count - 1) * _TICK
+    end = start + (16 * count if flags & FLAG_KEYS else 0) + 4 * count
+    if len(raw) < end:
+        raise BadRecord("batch columns")
+    return first_txn + (int.from_bytes(raw[end - 4 : end], "little") << PARTITION_BITS)
+
+
 def _text(stored: bytes, *, flags: int, json_bytes: int) -> bytes:
     if not flags & FLAG_ZSTD:
         text = stored

@@ -56,7 +56,7 @@ class Log:
     """An open log. `recovered` says what was found; call `start` to write. Thread-safe after that."""
 
     def __init__(
-        self, files: Files, directory: str, survey: Survey, mended: Mended, hard: HardStateFile, owner: Owner | None,
+        self, files: Files, directory: str, *, survey: Survey, mended: Mended, hard: HardStateFile, owner: Owner | None,
         generation: Callable[[], int],
     ) -> None:  # fmt: skip
         self._files, self.directory, self.instance = files, directory, survey.instance
@@ -146,7 +146,10 @@ class Log:
             hard, _ = open_hardstate(files, survey.log_dir)
             mended = mend(files, survey, decide(survey.facts), hard)
             survey.data = b""
-            return cls(files, directory, survey, mended, hard, None if owner else own, generation)
+            return cls(
+                files, directory, survey=survey, mended=mended, hard=hard, owner=None if owner else own,
+                generation=generation,
+            )  # fmt: skip
         except BaseException:
             if owner is None:
                 own.close()

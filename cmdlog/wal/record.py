@@ -138,6 +138,12 @@ def decode_record(data: bytes) -> Record:
     return Record(_KINDS[kind], flags, partition, term, index, crc, data)
 
 
+def peek_record(data: bytes) -> Record:
+    """A record that this process has just encoded, unchecked: for the fold on the write path."""
+    _, kind, flags, partition, term, index, crc, _ = RECORD.unpack_from(data)
+    return Record(_KINDS[kind], flags, partition, term, index, crc, data)
+
+
 def decode_body(body: bytes) -> Iterator[tuple[int, Record]]:
     """Yields (byte offset, record) of a block's body, in order.
 
@@ -180,9 +186,7 @@ class Digest:
     result_hashes: memoryview  # [count] uint32
 
 
-def encode_digest(
-    *, partition: int, term: int, index: int, rows_digest: int, catalog: int, result_hashes: bytes
-) -> bytes:
+def encode_digest(*, partition: int, term: int, index: int, rows_digest: int, catalog: int, result_hashes: bytes) -> bytes:
     """`result_hashes` is packed little-endian uint32, one per call of the batch at `index`."""
     payload = DIGEST.pack(rows_digest, catalog, len(result_hashes) // 4) + result_hashes
     return encode_record(Kind.DIGEST, payload, partition=partition, term=term, index=index)

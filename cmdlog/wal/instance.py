@@ -1,0 +1,156 @@
+"""`instance.json`: who a node directory belongs to, and the fixed sizes of its log. FORMAT.md "Instance file".
+
+One rule: it is written last when a node is created. So where it is, a whole node was; and a node directory without it is refused,
+never started empty. `creating.json` stands while a creation is under way: only then is half a node swept away.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass
+from typing import Any, Final
+
+import google_crc32c
+import orjson
+
+from cmdlog.wal.block import SECTOR_BYTES
+from cmdlog.wal.errors import Corrupt, NewerFormat, WalError, WrongDirectory
+from cmdlog.wal.files import TEMP_SUFFIX, Files
+from cmdlog.wal.segment import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX, SEGMENTS_MIN
+
+FORMAT: Final = 1
+INSTANCE_NAME: Final = "instance.json"
+CREATING_NAME: Final = "creating.json"
+LOCK_NAME: Final = "LOCK"
+LOG_FOLDER: Final = "log"
+FOLDERS: Final = (LOG_FOLDER, "archive", "faults", "snapshots", "state")
+NODE_ID_MAX: Final = (1 << 32) - 1
+
+
+class BadSettings(WalError):
+    """Sizes that no log can have."""
+
+    exit_code = 2
+    hint = "change the setting that is named"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which node of which cluster, and which life of its disk: an emptied disk comes back with another incarnation."""
+
+    cluster_id: bytes  # [16] UUID
+    node_id: int
+    incarnation: bytes  # [8] random
+
+    @classmethod
+    def fresh(cls, node_id: int = 1) -> Identity:
+        return cls(uuid.uuid4().bytes, node_id, os.urandom(8))
+
+    def __str__(self) -> str:
+        return f"cluster {uuid.UUID(bytes=self.cluster_id)}, node {self.node_id}, incarnation {self.incarnation.hex()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    identity: Identity
+    segment_bytes: int
+    segments: int  # files of the log, in use and free together
+    log_reserve_bytes: int  # for control records alone
+
+    def check(self) -> None:
+        """Raises: BadSettings naming the size that cannot be."""
+        if len(self.identity.cluster_id) != 16 or len(self.identity.incarnation) != 8:
+            raise BadSettings("cluster_id must have 16 bytes and incarnation 8")
+        if not 0 <= self.identity.node_id <= NODE_ID_MAX:
+            raise BadSettings(f"node_id {self.identity.node_id} is outside [0, {NODE_ID_MAX}]")
+        if self.segment_bytes % SECTOR_BYTES or not SEGMENT_BYTES_MIN <= self.segment_bytes <= SEGMENT_BYTES_MAX:
+            bounds = f"a multiple of {SECTOR_BYTES} in [{SEGMENT_BYTES_MIN}, {SEGMENT_BYTES_MAX}]"
+            raise BadSettings(f"segment_bytes {self.segment_bytes} is not {bounds}")
+        if not SEGMENTS_MIN <= self.segments <= SEGMENTS_MAX:
+            raise BadSettings(f"segments {self.segments} is outside [{SEGMENTS_MIN}, {SEGMENTS_MAX}]")
+        if not 0 <= self.log_reserve_bytes <= self.segment_bytes // 2:
+            raise BadSettings(f"log_reserve_bytes {self.log_reserve_bytes} is more than half a segment")
+
+
+def write_instance(files: Files, directory: str, instance: Instance) -> None:
+    """Durable on return: from here on the directory is a node."""
+    value = {
+        "format": FORMAT,
+        "cluster_id": str(uuid.UUID(bytes=instance.identity.cluster_id)),
+        "node_id": instance.identity.node_id,
+        "incarnation": instance.identity.incarnation.hex(),
+        "segment_bytes": instance.segment_bytes,
+        "segments": instance.segments,
+        "log_reserve_bytes": instance.log_reserve_bytes,
+    }
+    data = orjson.dumps({**value, "checksum": _checksum(value)}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    files.write_file_atomic(os.path.join(directory, INSTANCE_NAME), data)
+
+
+def load_instance(files: Files, directory: str) -> Instance:
+    """Reads and checks `instance.json`.
+
+    Raises: WrongDirectory (there is no node here, or part of one), Corrupt, NewerFormat.
+    """
+    path = os.path.join(directory, INSTANCE_NAME)
+    if not files.exists(path):
+        raise WrongDirectory(_why_no_instance(files, directory))
+    try:
+        value = orjson.loads(files.read_file(path))
+    except orjson.JSONDecodeError as error:
+        raise Corrupt("instance file is no JSON", path=path) from error
+    if not isinstance(value, dict) or value.pop("checksum", None) != _checksum(value):
+        raise Corrupt("instance file does not match its checksum", path=path)
+    if value.get("format") != FORMAT:
+        raise NewerFormat(f"{path} has format {value.get('format')}, this program reads {FORMAT}")
+    identity = Identity(uuid.UUID(value["cluster_id"]).bytes, int(value["node_id"]), bytes.fromhex(str(value["incarnation"])))
+    instance = Instance(identity, value["segment_bytes"], value["segments"], value["log_reserve_bytes"])
+    if not files.exists(os.path.join(directory, LOG_FOLDER)):
+        raise WrongDirectory(f"{directory} is a node ({identity}) whose folder {LOG_FOLDER}/ is missing")
+    return instance
+
+
+def begin_creation(files: Files, directory: str) -> None:
+    """Checks that a node may be created here and sweeps what a broken-off creation left.
+
+    The caller holds the lock. Raises: WrongDirectory when anything else is in the directory.
+    """
+    names = set(files.listdir(directory))
+    if INSTANCE_NAME in names:
+        raise WrongDirectory(f"{directory} holds a node already")
+    log = os.path.join(directory, LOG_FOLDER)
+    if CREATING_NAME not in names:
+        if strange := sorted(names - {LOCK_NAME, CREATING_NAME + TEMP_SUFFIX}):
+            raise WrongDirectory(f"{directory} is neither empty nor a node: it holds {', '.join(strange[:5])}")
+        files.write_file_atomic(os.path.join(directory, CREATING_NAME), b"{}\n")
+    elif LOG_FOLDER in names:
+        for name in files.listdir(log):
+            files.unlink(os.path.join(log, name))
+    for name in FOLDERS:
+        if name not in names:
+            files.mkdir(os.path.join(directory, name))
+    files.fsync_dir(log)
+    files.fsync_dir(directory)
+
+
+def end_creation(files: Files, directory: str) -> None:
+    """Removes the marker of a creation that is complete; does nothing where there is none."""
+    path = os.path.join(directory, CREATING_NAME)
+    if files.exists(path):
+        files.unlink(path)
+        files.fsync_dir(directory)
+
+
+def _why_no_instance(files: Files, directory: str) -> str:
+    if not files.exists(directory):
+        return f"{directory} does not exist"
+    if files.exists(os.path.join(directory, CREATING_NAME)):
+        return f"{directory} holds a node whose creation was broken off; create it again"
+    if files.exists(os.path.join(directory, LOG_FOLDER)):
+        return f"{directory} holds a log but {INSTANCE_NAME} is missing"
+    return f"{directory} is no node directory: {INSTANCE_NAME} is missing"
+
+
+def _checksum(value: dict[str, Any]) -> str:
+    return f"{google_crc32c.value(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)):08x}"

@@ -1,0 +1,198 @@
+"""Reads records back from the segments, every byte checked.
+
+One rule: a reader never writes, takes no lock and needs none. It holds files open, so a segment that is renamed away under it
+stays readable until it is overwritten, and then its generation says so: `Recycled`. A caller that must not meet that holds an
+anchor.
+
+Segments before the newest were durable when their successor got its name. So whatever is bad in them is damage: `Corrupt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cmdlog.wal.block import HEADER, SECTOR_BYTES, BadBlock, BlockHeader, check_body, decode_header
+from cmdlog.wal.errors import Corrupt, WalError
+from cmdlog.wal.files import File, Files
+from cmdlog.wal.ids import BlockNumber, Lsn
+from cmdlog.wal.instance import load_instance
+from cmdlog.wal.record import BadRecord, Record, decode_body
+from cmdlog.wal.restart import decide
+from cmdlog.wal.scan import Walk, locate_damage, misfit
+from cmdlog.wal.segment import BadSegment, SegmentHeader, decode_segment_header
+from cmdlog.wal.survey import SegmentFile, Survey, refusal, survey_log
+
+_CHUNK_BYTES: Final = 1 << 20
+_SURVEYS_MAX: Final = 3  # looks at the directory of a running node, which may recycle between two file names
+
+
+class Recycled(WalError):
+    """The segment was overwritten while it was read."""
+
+    hint = "hold an anchor at the position that is still needed"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBlock:
+    """A checked block; `data` is its bytes on disk, `body` the part with records."""
+
+    header: BlockHeader
+    path: str
+    offset: int
+    body: bytes
+
+    def records(self) -> Iterator[tuple[Lsn, Record]]:
+        """Raises: Corrupt."""
+        count = 0
+        try:
+            for offset, record in decode_body(self.body):
+                yield Lsn(self.header.number, offset), record
+                count += 1
+        except BadRecord as bad:
+            what = f"block with good checksums but a bad record ({bad})"
+            raise Corrupt(what, path=self.path, offset=self.offset, block=self.header.number) from bad
+        if count != self.header.record_count:
+            what = f"block with {count} records says {self.header.record_count}"
+            raise Corrupt(what, path=self.path, offset=self.offset, block=self.header.number)
+
+
+def read_segment(files: Files, segment: SegmentFile, *, upto: int) -> Iterator[ReadBlock]:
+    """The segment's blocks with number <= `upto`, all of which are known to be there.
+
+    Raises: Corrupt, Recycled.
+    """
+    file = files.open(segment.path, read_only=True)
+    try:
+        yield from _blocks(file, segment, upto)
+    finally:
+        file.close()
+
+
+def _blocks(file: File, segment: SegmentFile, upto: int) -> Iterator[ReadBlock]:
+    header = segment.header
+    number, chain, offset = int(header.first_block), header.previous_chain, SECTOR_BYTES
+    data, base = b"", SECTOR_BYTES  # data holds the file from offset `base` on
+    while number <= upto and offset < header.segment_bytes:
+        if len(data) < offset - base + SECTOR_BYTES:
+            data, base = file.pread(_CHUNK_BYTES, offset), offset
+        try:
+            block = decode_header(data[offset - base : offset - base + HEADER.bytes])
+            if block.generation != header.generation:
+                raise BadBlock("generation")
+            if len(data) < offset - base + block.total_bytes:
+                data, base = file.pread(max(_CHUNK_BYTES, min(block.total_bytes, header.segment_bytes)), offset), offset
+            body = check_body(block, data[offset - base : offset - base + block.total_bytes])
+        except BadBlock as bad:
+            raise _bad(file, segment, number, offset, bad.reason) from bad
+        if reason := misfit(block, expected=number, chain=chain, first=header.first_block):
+            raise _bad(file, segment, number, offset, reason)
+        yield ReadBlock(block, segment.path, offset, body)
+        number, chain, offset = number + 1, block.checksum, offset + block.total_bytes
+
+
+def _bad(file: File, segment: SegmentFile, number: int, offset: int, reason: str) -> WalError:
+    """Damage, or a segment that got another life under the reader."""
+    try:
+        now = decode_segment_header(file.pread(SECTOR_BYTES, 0))
+    except BadSegment:
+        now = None
+    if now is not None and now.generation != segment.header.generation:
+        return Recycled(f"segment {segment.sequence} was recycled while it was read at block {number}")
+    suspect = locate_damage(file.pread(segment.header.segment_bytes, 0), offset, segment.header)
+    return Corrupt(
+        f"block that was durable cannot be read ({reason})",
+        path=segment.path,
+        offset=offset,
+        block=number,
+        partition=suspect.partition,
+        index=suspect.index,
+        txn_id=suspect.txn_id,
+    )
+
+
+def read_records(
+    files: Files, segments: Sequence[SegmentFile], *, last: int, after: Lsn | None, upto: Lsn | None
+) -> Iterator[tuple[Lsn, Record]]:
+    """Records in (after, upto] of these consecutive segments; `last` is the newest block that counts.
+
+    Raises: Corrupt, Recycled; WalError when `after` lies before the first segment.
+    """
+    if not segments:
+        return
+    first = segments[0].header.first_block
+    if after is not None and after.block + 1 < first:
+        raise WalError(f"block {after.block} is not in the log any more; it starts at block {first}")
+    start = Lsn(BlockNumber(0), -1) if after is None else after
+    end = min(last, upto.block) if upto is not None else last
+    bounds = [segment.header.first_block - 1 for segment in segments[1:]] + [end]
+    chain: tuple[int, int] | None = None  # number and checksum of the segment's last block
+    for segment, last_here in zip(segments, bounds, strict=True):
+        if chain is not None and chain != (segment.header.first_block - 1, segment.header.previous_chain):
+            raise Corrupt("segment does not continue its predecessor", path=segment.path, block=chain[0])
+        chain = None
+        if last_here < start.block or segment.header.first_block > end:
+            continue
+        for block in read_segment(files, segment, upto=min(last_here, end)):
+            chain = (block.header.number, block.header.checksum)
+            if block.header.number < start.block:
+                continue
+            for lsn, record in block.records():
+                if lsn > start and (upto is None or lsn <= upto):
+                    yield lsn, record
+
+
+class LogReader:
+    """A node's log as it stands, read-only: works on a copy, on a stopped node, and beside a running one.
+
+    Opening judges the directory by the restart table and raises what it refuses; nothing is repaired. `last_block` is the end of
+    the good chain at that moment: on a running or crashed node it may include blocks that were not acknowledged yet.
+    """
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self.directory = directory
+        self.instance = load_instance(files, directory)
+        self.survey = _look(files, directory, self)
+        self.verdict = decide(self.survey.facts).verdict
+
+    @property
+    def segments(self) -> list[SegmentFile]:
+        return self.survey.segments
+
+    @property
+    def walk(self) -> Walk:
+        assert self.survey.walk is not None
+        return self.survey.walk
+
+    @property
+    def first_lsn(self) -> Lsn:
+        return Lsn(self.segments[0].header.first_block, 0)
+
+    @property
+    def last_block(self) -> BlockNumber:
+        return BlockNumber(self.walk.expected - 1)
+
+    def read(self, after: Lsn | None = None, upto: Lsn | None = None) -> Iterator[tuple[Lsn, Record]]:
+        """Records in (after, upto], in order. Raises: Corrupt, Recycled."""
+        return read_records(self._files, self.segments, last=self.last_block, after=after, upto=upto)
+
+    def header(self) -> SegmentHeader:
+        return self.segments[-1].header
+
+
+def _look(files: Files, directory: str, reader: LogReader) -> Survey:
+    """Surveys until two file names of a running node do not cross any more."""
+    for attempt in range(_SURVEYS_MAX):
+        try:
+            survey = survey_log(files, directory, reader.instance)
+            error = refusal(survey)
+        except (Corrupt, FileNotFoundError) as caught:
+            error = caught if isinstance(caught, WalError) else WalError(str(caught))
+            survey = None
+        if error is None and survey is not None:
+            return survey
+        if attempt == _SURVEYS_MAX - 1:
+            raise error or WalError("unreadable")
+    raise AssertionError("unreachable")

@@ -1,0 +1,512 @@
+"""The circular pool: threads that take turns at closing a block, and write and sync it while others are already at the next.
+
+One rule: exactly one thread holds the *turn*, in which a block is taken from the source and placed; everything that needs order
+happens there. The writing and syncing after it runs in parallel, and watermarks advance in block order whoever finishes first.
+
+Adaptive group commit: with nothing in flight a block closes at once, so an idle system answers after one sync. With syncs in
+flight it closes when the source has BLOCK_BYTES_TARGET pending, or when `sync latency / threads` has passed since the last one,
+so that the syncs are spread evenly and each carries what came meanwhile.
+
+A thread is woken only when there is something to take: at most one hand-over per block, which costs 20-50 us in CPython.
+Each thread has its own open file per segment: the kernel reports a failed write-back once to each open file description, so no
+thread's sync can succeed because another one has consumed the error.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, Protocol
+
+from cmdlog.wal.block import BlockFlag
+from cmdlog.wal.errors import LogFull, WalError, Wedged
+from cmdlog.wal.files import File, Files
+from cmdlog.wal.space import Space
+from cmdlog.wal.tail import Placed, Tail
+
+Sync = Literal["sync", "async", "off"]
+
+BLOCK_BYTES_TARGET: Final = 128 << 10  # pending bytes that make a block worth its sync at once
+LATENCY_FIRST_S: Final = 0.0002  # guess until the first sync is measured
+LATENCY_WEIGHT: Final = 0.1  # of the newest sync in the smoothed latency
+LATENCIES_KEPT: Final = 1024  # for the summary in `status`
+
+
+class Source(Protocol):
+    """What feeds the log.
+
+    `written` and `durable` are called once per non-empty `take`, in that order, with the block's number; seals and
+    checkpoints are not mentioned. No method is called under a lock of the log, and `take` by one thread at a time. The other
+    three run on the path of every block: they must be short and must not wait for the log.
+    """
+
+    pending_bytes: int  # about what `take` would return; read without a lock
+
+    def take(self, bytes_max: int) -> Sequence[bytes]:
+        """Encoded records for the next block, [] for nothing. More than `bytes_max` on disk only if one record is that long."""
+        ...
+
+    def written(self, block: int) -> None: ...
+    def durable(self, block: int) -> None: ...
+    def failed(self, error: WalError) -> None: ...
+
+
+class Ring:
+    """Threads, turn and watermarks. All methods are thread-safe."""
+
+    def __init__(
+        self,
+        files: Files,
+        tail: Tail,
+        space: Space,
+        source: Source,
+        *,
+        threads: int,
+        sync: Sync,
+        seal_after_s: float,
+        async_window_s: float,
+        settle: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._files, self._tail, self._space, self._source = files, tail, space, source
+        self._sync, self._seal_after_s, self._window_s = sync, seal_after_s, async_window_s
+        self._settle, self._clock = settle, clock
+        self._count = threads
+        lock = threading.Lock()
+        self._lock = lock
+        self._idle = threading.Condition(lock)  # pool threads without the turn
+        self._pace = threading.Condition(lock)  # the turn's holder, waiting for a fuller block
+        self._quiet = threading.Condition(lock)  # who waits for the turn, or for nothing in flight
+        self._timer = threading.Condition(lock)  # the keeper
+        self._turn = False
+        self._pacing = False
+        self._kicked = False
+        self._in_flight = 0
+        self._sourced: deque[int] = deque()  # blocks from `take` whose `durable` is due
+        self._unwritten: deque[int] = deque()  # the same for `written`
+        self._finished: set[int] = set()  # written (and synced) out of order
+        self._written = self._durable = tail.number
+        self._delivering = False
+        self._error: WalError | None = None
+        self._told = False
+        self._closing = False
+        self._stopping = False
+        self._flushing = threading.Lock()
+        self._unsynced_since = 0.0
+        self._last_take = self._last_done = 0.0
+        self._latency_s = LATENCY_FIRST_S
+        self._latencies: deque[float] = deque(maxlen=LATENCIES_KEPT)
+        self._syncs = 0
+        self._unsynced: dict[int, Placed] = {}  # async: the last written block per segment
+        self._inline_file: tuple[int, File] | None = None
+        self._sync_file: tuple[int, File] | None = None
+        self._keeper_sleeps = True
+        self._threads: list[threading.Thread] = []
+
+    # -- callers ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        for number in range(self._count):
+            self._threads.append(threading.Thread(target=self._serve, name=f"cmdlog-log-{number}", daemon=True))
+        self._threads.append(threading.Thread(target=self._keep, name="cmdlog-log-keeper", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def kick(self) -> None:
+        """The source has something. Raises: Wedged."""
+        if self._error is not None:
+            raise Wedged(f"the log stopped at: {self._error}")
+        if self._kicked:
+            return  # whoever cleared the flag last has yet to call `take`, and will see it
+        with self._lock:
+            self._kicked = True
+            if not self._turn:
+                self._idle.notify()
+            elif self._pacing and self._delay() <= 0:
+                self._pace.notify()
+
+    def run_turn(self) -> bool:
+        """Takes, writes, syncs and tells the source in the calling thread; False when that is not possible now.
+
+        Raises: Wedged.
+        """
+        with self._lock:
+            if self._error is not None:
+                raise Wedged(f"the log stopped at: {self._error}")
+            if self._turn or self._in_flight or self._stopping or not self._tail.worth_filling:
+                return False
+            self._turn, self._kicked = True, False
+        placed = self._take()
+        if placed is not None:
+            self._write(placed, self._inline(placed))
+        return placed is not None
+
+    def drain(self) -> None:
+        """Takes until the source is empty or the log full, waits for everything in flight, seals. Raises: Wedged."""
+        self._closing = True
+        self._space.wake()
+        while True:
+            with self._lock:
+                while self._turn and self._error is None:
+                    self._quiet.wait()
+                self._raise_error()
+                self._turn, self._kicked = True, False
+            placed = self._take()
+            if placed is None:
+                break
+            self._write(placed, self._inline(placed))
+        with self._lock:
+            while (self._in_flight or self._turn or self._delivering) and self._error is None:
+                self._quiet.wait()
+            self._raise_error()
+        self._flush()
+        self._seal()
+        self._flush()
+        self._raise_error()
+
+    def stop(self) -> None:
+        """Ends the threads; nothing is written any more. What was in flight has finished on return."""
+        with self._lock:
+            self._stopping = True
+            for condition in (self._idle, self._pace, self._quiet, self._timer):
+                condition.notify_all()
+        self._space.wake()
+        for thread in self._threads:
+            thread.join()
+        for slot in (self._inline_file, self._sync_file):
+            if slot is not None:
+                slot[1].close()
+
+    def wedge(self, error: WalError) -> None:
+        """Ends all writing: nothing in flight is acknowledged any more, and the source is told once."""
+        with self._lock:
+            if self._error is None:
+                self._error = error
+            for condition in (self._idle, self._pace, self._quiet, self._timer):
+                condition.notify_all()
+        self._space.wake()
+        self._deliver()
+
+    @property
+    def error(self) -> WalError | None:
+        return self._error
+
+    @property
+    def durable_block(self) -> int:
+        return self._durable
+
+    def status(self) -> dict[str, object]:
+        with self._lock:
+            return {
+                "written_block": self._written,
+                "durable_block": self._durable,
+                "in_flight": self._in_flight,
+                "syncs": self._syncs,
+                "sync_us": _summary(sorted(self._latencies)),
+                "error": str(self._error) if self._error else None,
+            }
+
+    # -- pool threads ----------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        slot: tuple[int, File] | None = None
+        while self._await_turn():
+            placed = self._take()
+            if placed is None:
+                continue
+            slot = self._handle(slot, placed)
+            if slot is not None:
+                self._write(placed, slot[1])
+        if slot is not None:
+            slot[1].close()
+
+    def _await_turn(self) -> bool:
+        """Waits until there is something to take and it is this thread's turn; False at the end."""
+        with self._lock:
+            while not self._stopping and self._error is None:
+                if self._turn or not self._kicked:
+                    self._idle.wait()
+                    continue
+                self._turn = True
+                self._wait_for_more()
+                self._kicked = False
+                return True
+            return False
+
+    def _wait_for_more(self) -> None:
+        """Holds the turn until the block is worth its sync. A spurious or early wake-up only closes it early."""
+        delay = self._delay()
+        if delay > 0:
+            self._pacing = True
+            self._pace.wait(delay)
+            self._pacing = False
+
+    def _delay(self) -> float:
+        """Seconds that the holder should still wait for a fuller block."""
+        if not self._in_flight or self._source.pending_bytes >= BLOCK_BYTES_TARGET:
+            return 0.0
+        return self._last_take + self._latency_s / self._count - self._clock()
+
+    def _take(self) -> Placed | None:
+        """One turn: closes and places a block. The turn is passed on before it is written."""
+        try:
+            placed = self._place()
+        except WalError as error:
+            self.wedge(error)
+            placed = None
+        except OSError as error:
+            self.wedge(WalError(f"rotation of the log failed: {error}"))
+            placed = None
+        except Exception as error:  # noqa: BLE001 -- what the source took cannot be given back: its error ends the log
+            self.wedge(WalError(f"the source of the log failed: {error!r}"))
+            placed = None
+        self._pass_turn()
+        return placed
+
+    def _pass_turn(self) -> None:
+        with self._lock:
+            self._turn = False
+            if self._kicked:
+                self._idle.notify()
+            self._quiet.notify_all()
+
+    def _place(self) -> Placed | None:
+        tail = self._tail
+        if not tail.worth_filling and not self._rotate():
+            return None
+        room = min(tail.left_bytes, tail.block_bytes_max)
+        self._last_take = self._clock()
+        records = self._source.take(room)
+        if not records and room < tail.block_bytes_max and self._source.pending_bytes > 0:
+            if not self._rotate():
+                return None
+            records = self._source.take(tail.block_bytes_max)
+        if not records:
+            return None
+        if not tail.fits(records) and not self._rotate():
+            raise LogFull("the log was closed while a block waited for a free segment")
+        placed = tail.place(records, flags=BlockFlag.NONE, durable_upto=self._durable)
+        self._settle()
+        with self._lock:
+            self._in_flight += 1
+            self._sourced.append(placed.number)
+            self._unwritten.append(placed.number)
+            if self._source.pending_bytes > 0:
+                self._kicked = True  # what did not fit is not announced again
+            if self._keeper_sleeps:
+                self._timer.notify()
+        return placed
+
+    def _rotate(self) -> bool:
+        """Everything so far durable, then the next segment. False when none became free before the end."""
+        if not self._space.ready:
+            self._space.ask()
+            if not self._space.wait_ready(lambda: self._closing or self._stopping or self._error is not None):
+                return False
+        with self._lock:
+            while self._in_flight and self._error is None:
+                self._quiet.wait()
+        self._flush()
+        self._raise_error()
+        self._tail.rotate()
+        self._settle()
+        with self._lock:
+            self._written = self._durable = self._tail.number
+        return True
+
+    # -- writing ---------------------------------------------------------------------------------------------------------
+
+    def _handle(self, slot: tuple[int, File] | None, placed: Placed) -> tuple[int, File] | None:
+        """This thread's open file of the block's segment."""
+        if slot is not None and slot[0] == placed.sequence:
+            return slot
+        try:
+            if slot is not None:
+                slot[1].close()
+            return placed.sequence, self._files.open(placed.path)
+        except (WalError, OSError) as error:
+            self.wedge(error if isinstance(error, WalError) else WalError(f"opening {placed.path}: {error}"))
+            return None
+
+    def _inline(self, placed: Placed) -> File | None:
+        """The file of callers' threads: with nothing else in flight one is enough."""
+        self._inline_file = self._handle(self._inline_file, placed)
+        return self._inline_file[1] if self._inline_file else None
+
+    def _write(self, placed: Placed, file: File | None) -> None:
+        if file is None:
+            return
+        try:
+            begin = self._clock()
+            file.pwrite(placed.data, placed.offset)
+            if self._sync == "sync":
+                file.fdatasync()
+            self._finish(placed, self._clock() - begin)
+        except WalError as error:
+            self.wedge(error)
+        except OSError as error:
+            self.wedge(WalError(f"writing {placed.path}: {error}"))
+
+    def _finish(self, placed: Placed, seconds: float) -> None:
+        """The block is written, and synced if that is asked for. Watermarks advance over every gap that this closes."""
+        now = self._clock()
+        with self._lock:
+            self._in_flight -= 1
+            self._last_done = now
+            if self._sync == "sync":
+                self._syncs += 1
+                self._latencies.append(seconds)
+            self._latency_s += (seconds - self._latency_s) * LATENCY_WEIGHT
+            if self._error is not None:
+                return
+            self._finished.add(placed.number)
+            while self._written + 1 in self._finished:
+                self._written += 1
+                self._finished.discard(self._written)
+            if self._sync == "sync":
+                self._durable = self._written
+            else:
+                self._unsynced_since = self._unsynced_since if self._unsynced else now
+                self._unsynced[placed.sequence] = placed
+            if not self._in_flight:
+                if self._pacing:
+                    self._pace.notify()
+                self._quiet.notify_all()
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """Tells the source what the watermarks have reached, in order. One thread at a time does it, for all."""
+        while True:
+            with self._lock:
+                if self._delivering or not self._news():
+                    return
+                self._delivering = True
+                written, durable, error = self._due(self._unwritten, self._written), [], self._error
+                if error is None:
+                    durable = self._due(self._sourced, self._acknowledged)
+                else:
+                    self._told = True
+            try:
+                self._tell(written if error is None else [], durable, error)
+            finally:
+                with self._lock:
+                    self._delivering = False
+                    self._quiet.notify_all()
+
+    def _tell(self, written: list[int], durable: list[int], error: WalError | None) -> None:
+        for block in written:
+            self._source.written(block)
+        for block in durable:
+            self._source.durable(block)
+        if error is not None:
+            self._source.failed(error)
+
+    def _news(self) -> bool:
+        if self._error is not None:
+            return not self._told
+        return bool(
+            (self._unwritten and self._unwritten[0] <= self._written)
+            or (self._sourced and self._sourced[0] <= self._acknowledged)
+        )
+
+    @property
+    def _acknowledged(self) -> int:
+        """Up to where the source may be told `durable`; without syncs that is only what was written."""
+        return self._written if self._sync == "off" else self._durable
+
+    @staticmethod
+    def _due(blocks: deque[int], upto: int) -> list[int]:
+        due = []
+        while blocks and blocks[0] <= upto:
+            due.append(blocks.popleft())
+        return due
+
+    # -- the keeper: seals and delayed syncs -----------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        while True:
+            with self._lock:
+                if self._stopping or self._error is not None:
+                    return
+                wait_s = self._keeper_wait()
+                if wait_s is None or wait_s > 0:
+                    self._keeper_sleeps = wait_s is None
+                    self._timer.wait(wait_s)
+                    self._keeper_sleeps = False
+                    continue
+            if self._unsynced:
+                self._flush()
+            else:
+                self._seal_when_idle()
+
+    def _keeper_wait(self) -> float | None:
+        """Seconds until something is due; None when nothing will be."""
+        if self._sync == "async" and self._unsynced:
+            return self._unsynced_since + self._window_s - self._clock()
+        if self._tail.sealed or self._sync == "off":
+            return None
+        if self._in_flight or self._turn:
+            return self._seal_after_s
+        return self._last_done + self._seal_after_s - self._clock()
+
+    def _seal_when_idle(self) -> None:
+        with self._lock:
+            if self._turn or self._in_flight or self._kicked or self._stopping or self._error is not None:
+                return
+            self._turn = True
+        try:
+            self._seal()
+        finally:
+            self._pass_turn()
+
+    def _seal(self) -> None:
+        """Writes a seal; the caller holds the turn, or nobody takes it any more. Nothing is in flight."""
+        tail = self._tail
+        if tail.sealed:
+            return
+        placed = tail.place([], flags=BlockFlag.SEAL, durable_upto=self._durable)
+        with self._lock:
+            self._in_flight += 1
+        self._write(placed, self._inline(placed))
+
+    def _flush(self) -> None:
+        """One sync for everything written so far. Durable on return unless the log is wedged."""
+        with self._flushing:
+            with self._lock:
+                upto, pending = self._written, list(self._unsynced.values())
+                self._unsynced.clear()
+            for placed in pending:
+                if not self._sync_now(placed):
+                    return
+            with self._lock:
+                if self._error is None:
+                    self._durable = max(self._durable, upto)
+        self._deliver()
+
+    def _sync_now(self, placed: Placed) -> bool:
+        begin = self._clock()
+        self._sync_file = self._handle(self._sync_file, placed)
+        if self._sync_file is None:
+            return False
+        try:
+            self._sync_file[1].fdatasync()
+        except WalError as error:
+            self.wedge(error)
+            return False
+        with self._lock:
+            self._syncs += 1
+            self._latencies.append(self._clock() - begin)
+        return True
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise Wedged(f"the log stopped at: {self._error}")
+
+
+def _summary(ascending_s: Sequence[float]) -> dict[str, float]:
+    """Median, 99th percentile and maximum in microseconds; zeros before the first sync."""
+    shares = (("median", 0.5), ("p99", 0.99), ("max", 1.0))
+    last = len(ascending_s) - 1
+    return {name: round(ascending_s[int(share * last)] * 1e6, 1) if ascending_s else 0.0 for name, share in shares}
