@@ -176,6 +176,17 @@ def remove(files: Files, snapshot: Snapshot) -> None:
     shutil.rmtree(temporary)
 
 
+def set_aside(files: Files, snapshot: Snapshot) -> str:
+    """Takes a snapshot that must never be used out of the catalog, for whoever wants to look at it; durable on return."""
+    folder = parent(snapshot.path)
+    target = os.path.join(folder, f"void-{snapshot.name}")
+    if files.exists(target):
+        shutil.rmtree(target)
+    files.rename(snapshot.path, target)
+    files.fsync_dir(folder)
+    return target
+
+
 def anchor_block(snapshots: Iterable[Snapshot]) -> int | None:
     """The first block that recovery of one partition may need: that of its second-newest usable snapshot; None = every block."""
     usable = [s.manifest for s in sorted(snapshots, key=lambda s: s.order, reverse=True) if s.manifest is not None]
