@@ -116,7 +116,7 @@ class Executor:
         self._catalogs: dict[int, Catalog] = {}
         self._keys = KeyTable(state, key_policy or KeyPolicy())
         self._savepoint_batches = 0
-        self._changeset = b""
+        self._patchset = b""
         self._reader: Reader | None = None
 
     @property
@@ -330,12 +330,12 @@ class Executor:
     def _digest(self, session: apsw.Session | None) -> int:
         if session is None:
             return 0
-        self._changeset = session.changeset()
-        return rows_digest(self._changeset)
+        self._patchset = session.patchset()
+        return rows_digest(self._patchset)
 
     def changed_rows(self) -> list[ChangedRow]:
         """The rows that the last batch changed, by table and key; [] when digests are switched off."""
-        return describe_changes(self._changeset)
+        return describe_changes(self._patchset)
 
     def _commit(self, position: Position, fresh: Fresh) -> None:
         """Position, activity clock and outcomes, in the batch's own transaction."""
