@@ -1,0 +1,53 @@
+"""Every kind of error has its exit code, message and hint."""
+
+import errno
+
+import pytest
+
+from cmdlog.cli.failure import CommandFailed, explain
+from cmdlog.node.outcome import NotReady
+from cmdlog.node.settings import BadSetting
+from cmdlog.wal import errors
+from procedures.errors import BundleForged, DefinitionError
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (errors.Corrupt("bad checksum", path="log/1", offset=4096), 10),
+        (errors.Foreign("of node 7"), 11),
+        (errors.NewerFormat("version 2"), 11),
+        (errors.WrongDirectory("/data"), 1),
+        (errors.Locked("pid 7"), 12),
+        (errors.DiskFull("log/1"), 14),
+        (errors.WriteFailed("log/1"), 15),
+        (errors.Wedged("log/1"), 15),
+        (errors.LogFull("64 segments"), 1),
+        (BundleForged("hash differs"), 13),
+        (BadSetting("CMDLOG_PORT", "is not a number"), 2),
+        (DefinitionError("no primary key"), 1),
+        (NotReady("starting"), 1),
+        (CommandFailed("no"), 1),
+        (OSError(errno.ENOSPC, "No space left on device"), 14),
+        (OSError(errno.EIO, "Input/output error"), 15),
+        (PermissionError(errno.EACCES, "Permission denied"), 1),
+    ],
+)
+def test_kind_of_error_decides_the_exit_code(error: Exception, exit_code: int) -> None:
+    """Scripts can tell corrupt from locked from full without reading the text."""
+    failure = explain(error)
+    assert failure is not None
+    assert failure.exit_code == exit_code
+
+
+def test_hint_is_not_told_twice() -> None:
+    """An error whose text ends with its hint is shown as message and hint."""
+    failure = explain(errors.Locked("node directory is owned by process 7"))
+    assert failure is not None
+    assert failure.message == "node directory is owned by process 7"
+    assert failure.hint == errors.Locked.hint
+
+
+def test_defect_is_no_failure() -> None:
+    """What nobody raises on purpose keeps its traceback."""
+    assert explain(ZeroDivisionError("division by zero")) is None

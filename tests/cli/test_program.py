@@ -1,0 +1,85 @@
+"""The program as a user types it."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cmdlog.node.settings import TABLE
+
+pytestmark = pytest.mark.slow  # each test starts an interpreter
+
+
+def cmdlog(*arguments: str, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Runs the program to its end."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith("CMDLOG_")}
+    return subprocess.run(
+        [sys.executable, "-m", "cmdlog.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=cwd,
+        env={**known, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "COLUMNS": "200", "TERM": "dumb", **environ},
+    )
+
+
+def test_help_of_serve_shows_every_setting_with_its_reason() -> None:
+    """No setting is hidden: the help has each option and why it is as it is."""
+    shown = cmdlog("serve", "--help").stdout
+    flat = " ".join(shown.replace("│", " ").split())
+    for setting in TABLE.values():
+        assert "--" + setting.name.replace("_", "-") in flat
+        assert setting.reason.split(":")[0][:30] in flat
+
+
+def test_version_is_machine_readable() -> None:
+    """`--json` prints one JSON value on standard output and nothing else."""
+    assert json.loads(cmdlog("version", "--json").stdout)["python"].startswith("3.")
+    assert json.loads(cmdlog("--json", "version").stdout)["sqlite"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "exit_code", "says"),
+    [
+        (["serve", "no_such_module:db"], {}, 13, "no module is called no_such_module"),
+        (["serve", "os:path"], {}, 13, "not a Database"),
+        (["serve", "os:path", "--partitions", "many"], {}, 2, "--partitions"),
+        (["serve", "os:path", "--log-threads", "0"], {}, 2, "--log-threads: 0 is below the minimum of 1"),
+        (["serve", "os:path"], {"CMDLOG_PARTITION": "2"}, 2, "did you mean CMDLOG_PARTITIONS?"),
+        (["serve", "os:path", "--config", "none.toml"], {}, 2, "none.toml"),
+        (["serve", "os:path", "--no-such-option"], {}, 2, "--no-such-option"),
+        (["serve"], {}, 2, "APP"),
+        (["no-such-command"], {}, 2, "no-such-command"),
+        (["status", "--url", "nonsense"], {}, 2, "no address of a server"),
+    ],
+)
+def test_mistake_ends_with_its_code_and_a_sentence(
+    tmp_path: Path, arguments: list[str], environ: dict[str, str], exit_code: int, says: str
+) -> None:
+    """Exit code, message, no traceback, nothing on standard output, nothing on disk."""
+    done = cmdlog(*arguments, cwd=tmp_path, **environ)
+    assert done.returncode == exit_code, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_mistake_as_json() -> None:
+    """With `--json` a failure is a value too."""
+    error = json.loads(cmdlog("serve", "no_such_module:db", "--json").stdout)["error"]
+    assert (error["kind"], error["exit_code"]) == ("CodeMissing", 13)
+
+
+def test_absent_server_is_named() -> None:
+    """`status` without a server says where it looked and what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    done = cmdlog("status", "--url", f"http://127.0.0.1:{port}")
+    assert done.returncode == 1
+    assert f"http://127.0.0.1:{port}" in done.stderr
