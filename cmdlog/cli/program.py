@@ -19,6 +19,7 @@ COMMANDS: Final = (
     "call",
     "status",
     "version",
+    "demo",
 )
 """Modules of this package, in the order of `cmdlog --help`."""
 
