@@ -1,0 +1,325 @@
+"""Code bundles: the application's own modules and compiled SQL, as the log keeps them, and the way back to a `Database`.
+
+One rule: an invocation is replayed with the code that it ran with. A function's source alone is not that code (it misses helpers,
+constants and statements), so a bundle holds every module of the application that the target module reaches by import: those of
+its own top-level package or folder, and any other file outside the standard library, the installed packages and this framework.
+What is installed is named by version in `environment()` instead.
+
+A bundle is loaded in isolation: its modules stand in `sys.modules` only while one of them imports, so a running program and
+several bundles of its past live side by side. Its identity is the SHA-256 of its canonical JSON.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import hashlib
+import importlib.abc
+import importlib.util
+import linecache
+import platform
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import apsw
+import orjson
+import sqlalchemy
+from sqlalchemy.sql import Executable
+
+from .database import Database
+from .errors import BundleError, BundleForged, BundleSqlChanged, StatementRefused
+from .statements import sql_of
+
+FRAMEWORK: Final = ("cmdlog", "procedures", "replay", "snapshot")
+SAMPLES: Final = "procedures.samples"
+MAIN: Final = "__main__"
+BUNDLE_BYTES_MAX: Final = 8 << 20  # a catalog record must fit a block beside others; an application's own sources are far smaller
+_LOCK: Final = threading.RLock()  # of sys.modules while a bundle stands in it
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """One version of an application's code."""
+
+    target: str  # module:attribute of the Database
+    modules: Mapping[str, str]  # name -> source; "" where there is none to be had (a prompt, a notebook)
+    packages: Sequence[str]  # those of the modules that are packages, ascending
+    sql: Mapping[str, str]  # module.name of a statement -> its SQL
+    procedures: Sequence[Mapping[str, Any]]  # in the order of the numbers in the log: name, parameters
+    hash: str  # SHA-256, hexadecimal, of everything above
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON."""
+        return orjson.dumps({**_content(self), "hash": self.hash}, option=orjson.OPT_SORT_KEYS)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Bundle:
+        """Raises: BundleForged when the bytes are no bundle, or not the one that their hash names."""
+        try:
+            value = orjson.loads(data)
+            content = {name: value[name] for name in ("target", "modules", "packages", "sql", "procedures")}
+            bundle = cls(**content, hash=value["hash"])
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            raise BundleForged(f"not a code bundle: {error}") from None
+        if _hash(content) != bundle.hash:
+            raise BundleForged(f"the bundle calls itself {bundle.hash[:12]}, its content has the hash {_hash(content)[:12]}")
+        return bundle
+
+
+def capture_bundle(db: Database, target: str | None = None) -> Bundle:
+    """The code of a running application. `target` is `module:attribute`; None: it is found by the object.
+
+    Raises: BundleError when the database is in no module, or its own code is too large.
+    """
+    target = target or _find_target(db)
+    modules = _own_modules(target.partition(":")[0])
+    content: dict[str, Any] = {
+        "target": target,
+        "modules": {name: _source(module) for name, module in modules.items()},
+        "packages": sorted(name for name, module in modules.items() if hasattr(module, "__path__")),
+        "sql": {f"{name}.{key}": sql for name, module in modules.items() for key, sql in _statements(module).items()},
+        "procedures": [{"name": p.name, "parameters": list(p.parameter_names)} for p in db.procedure_list],
+    }
+    size = len(orjson.dumps(content))
+    if size > BUNDLE_BYTES_MAX:
+        raise BundleError(f"the application's own modules take {size} bytes, limit {BUNDLE_BYTES_MAX}: {', '.join(modules)}")
+    return Bundle(**content, hash=_hash(content))
+
+
+def load_bundle(bundle: Bundle) -> Database:
+    """Runs the bundle's modules and returns its Database.
+
+    Raises: BundleError (no source, or the code fails), BundleSqlChanged (its statements compile to other SQL here).
+    """
+    module_name, _, attribute = bundle.target.partition(":")
+    if not bundle.modules.get(module_name):
+        raise BundleError(
+            f"bundle {bundle.hash[:12]} of {bundle.target} holds no source (it was typed at a prompt or in a notebook); "
+            "only the very same program can run it"
+        )
+    loaded = _Loaded(bundle)
+    try:
+        module = loaded.load(module_name)
+        db = getattr(module, attribute)
+    except Exception as error:
+        raise BundleError(f"bundle {bundle.hash[:12]} of {bundle.target} does not run: {type(error).__name__}: {error}") from error
+    if not isinstance(db, Database):
+        raise BundleError(f"{bundle.target} in bundle {bundle.hash[:12]} is no Database")
+    here = {f"{name}.{key}": sql for name, m in loaded.modules.items() for key, sql in _statements(m).items()}
+    for name, sql in bundle.sql.items():
+        if here.get(name) != sql:
+            raise BundleSqlChanged(
+                f"statement {name} of bundle {bundle.hash[:12]} was <{sql}> and compiles to <{here.get(name)}> with "
+                f"SQLAlchemy {sqlalchemy.__version__}; replay with the version that the environment record names"
+            )
+    return db
+
+
+def environment() -> dict[str, str]:
+    """Versions of all that is not in a bundle and could change what a call does."""
+    return {
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "machine": platform.machine(),
+        "sqlite": apsw.sqlite_lib_version(),
+        "apsw": apsw.apsw_version(),
+        "sqlalchemy": sqlalchemy.__version__,
+        "orjson": orjson.__version__,
+        "cmdlog": _version("cmdlog"),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _content(bundle: Bundle) -> dict[str, Any]:
+    return {
+        "target": bundle.target,
+        "modules": dict(bundle.modules),
+        "packages": list(bundle.packages),
+        "sql": dict(bundle.sql),
+        "procedures": list(bundle.procedures),
+    }
+
+
+def _hash(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+# -- capture -------------------------------------------------------------------------------------------------------------
+
+
+def _find_target(db: Database) -> str:
+    homes = [p.function.__module__ for p in db.procedure_list]
+    for name in dict.fromkeys([*homes, *sys.modules]):
+        for attribute, value in list(vars(sys.modules.get(name, ModuleType(name))).items()):
+            if value is db:
+                return f"{name}:{attribute}"
+    raise BundleError(f"database {db.name!r} is in no module; keep it in a module-level name")
+
+
+def _own_modules(target: str) -> dict[str, ModuleType]:
+    """The target module and every own module that it reaches by import, by name."""
+    if target not in sys.modules:
+        raise BundleError(f"module {target!r} is not imported")
+    top = target.partition(".")[0]
+    found: dict[str, ModuleType] = {}
+    waiting = [target]
+    while waiting:
+        name = waiting.pop()
+        module = sys.modules.get(name)
+        if name in found or module is None or not _is_own(name, module, top):
+            continue
+        found[name] = module
+        parent = name.rpartition(".")[0]
+        waiting += [parent] if parent else []
+        waiting += _imported_names(name, _source(module), is_package=hasattr(module, "__path__"))
+    return dict(sorted(found.items()))
+
+
+def _is_own(name: str, module: ModuleType, top: str) -> bool:
+    if name.partition(".")[0] in FRAMEWORK:
+        return name.startswith(f"{SAMPLES}.")
+    if name == MAIN or name.partition(".")[0] == top:
+        return True
+    file = getattr(module, "__file__", None)
+    if name.partition(".")[0] in sys.stdlib_module_names or file is None:
+        return False
+    path = Path(file).resolve()
+    return not any(path.is_relative_to(folder) for folder in _installed())
+
+
+def _installed() -> list[Path]:
+    paths = sysconfig.get_paths()
+    return [Path(paths[name]).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+
+
+def _imported_names(name: str, source: str, *, is_package: bool) -> list[str]:
+    """Absolute names of everything that the source imports, attributes of modules among them (they may be modules too)."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return []
+    package = name if is_package else name.rpartition(".")[0]
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = package.split(".")
+                base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return names
+
+
+def _source(module: ModuleType) -> str:
+    file = getattr(module, "__file__", None)
+    if not file:
+        return ""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return Path(file).read_text(encoding="utf-8")
+    return "".join(linecache.getlines(file))
+
+
+def _statements(module: ModuleType) -> dict[str, str]:
+    """Module-level names of statements -> SQL. Names that another module of the bundle holds too appear in both."""
+    found = {}
+    for name, value in sorted(vars(module).items()):
+        if isinstance(value, Executable) and not isinstance(value, ModuleType):
+            with contextlib.suppress(StatementRefused):
+                found[name] = sql_of(value)
+    return found
+
+
+# -- load ----------------------------------------------------------------------------------------------------------------
+
+
+class _Loaded:
+    """The modules of one bundle, alive beside whatever else has their names."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        self.modules: dict[str, ModuleType] = {}
+        self._finder = _Finder(bundle, self._builtins())
+
+    def load(self, target: str) -> ModuleType:
+        """Imports all modules of the bundle; returns the target."""
+        with self._in_place():
+            for name in self._bundle.modules:
+                importlib.import_module(_alias(name))
+            return sys.modules[_alias(target)]
+
+    @contextlib.contextmanager
+    def _in_place(self) -> Iterator[None]:
+        """The bundle's modules stand in `sys.modules`; what they displace comes back after."""
+        names = [_alias(name) for name in self._bundle.modules]
+        with _LOCK:
+            parents = [(sys.modules[parent], child) for name in names for parent, _, child in [name.rpartition(".")]
+                       if parent in sys.modules and parent not in names]  # fmt: skip
+            attributes = [(parent, child, getattr(parent, child, None)) for parent, child in parents]
+            displaced = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+            sys.modules.update(self.modules)
+            sys.meta_path.insert(0, self._finder)
+            try:
+                yield
+            finally:
+                sys.meta_path.remove(self._finder)
+                self.modules = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+                sys.modules.update(displaced)
+                for parent, child, value in attributes:
+                    if value is not None:
+                        setattr(parent, child, value)
+
+    def _builtins(self) -> dict[str, Any]:
+        """The built-ins of the bundle's modules: an import inside a function finds the bundle's modules too."""
+        space = dict(vars(builtins))
+
+        def import_(name: str, *args: Any, **kwargs: Any) -> Any:
+            with self._in_place():
+                return builtins.__import__(name, *args, **kwargs)
+
+        space["__import__"] = import_
+        return space
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds and runs the bundle's modules."""
+
+    def __init__(self, bundle: Bundle, space: dict[str, Any]) -> None:
+        self._bundle, self._space = bundle, space
+
+    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        name = MAIN if fullname == _alias(MAIN) else fullname
+        if name not in self._bundle.modules:
+            return None
+        origin = f"<bundle {self._bundle.hash[:12]}>/{name.replace('.', '/')}.py"
+        return importlib.util.spec_from_loader(fullname, self, origin=origin, is_package=name in self._bundle.packages)
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        if spec is None or spec.origin is None:
+            raise BundleError(f"module {module.__name__} was not found by its bundle")
+        source = self._bundle.modules[MAIN if module.__name__ == _alias(MAIN) else module.__name__]
+        linecache.cache[spec.origin] = (len(source), None, source.splitlines(keepends=True), spec.origin)
+        module.__dict__["__builtins__"] = self._space
+        exec(compile(source, spec.origin, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - the log's own code
+
+
+def _alias(name: str) -> str:
+    """A program's main module must not run as one again: `if __name__ == "__main__"` stays false."""
+    return "cmdlog_bundled_main" if name == MAIN else name
