@@ -1,7 +1,8 @@
 """The second pass: applies some partitions' entries from a log to their states, and compares what they did with the live run.
 
-One rule: it follows the plan and decides nothing. Entries are applied through the same `PartitionEngine` as live, each partition's
-in index order; code, key policy and catalog versions are those that the log says at that place, since all groups share one log.
+One rule: it follows the plan and decides nothing. Entries are applied through the same `PartitionEngine` as live, each
+partition's in index order; code, key policy and catalog versions are those that the log says at that place, since all groups
+share one log.
 
 The live run's digest of a batch stands a few blocks behind it. So what a batch did is kept until its digest comes by; the first
 difference is a `Divergence` that names the call.

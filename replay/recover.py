@@ -4,8 +4,8 @@ One rule: whatever breaks it off (a signal, a full disk, a kill), every state fi
 again goes on from there. A state is trusted from the moment in which it was put in place (`replay.trust`), not before.
 
 Little is applied in the calling process; much of it by worker processes (`replay.worker`), partitions spread over them, each
-reading the log on its own: decoding and applying is what takes time. Workers run the code bundles of the log, never the program at
-hand.
+reading the log on its own: decoding and applying is what takes time. Workers run the code bundles of the log, never the program
+at hand.
 """
 
 from __future__ import annotations

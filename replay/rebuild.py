@@ -1,0 +1,164 @@
+"""Recovery into another directory: a complete node that can be served, with the original untouched.
+
+One rule: the new directory is a node only from the last step on, when `instance.json` is written; what a crash leaves before that
+says `creating.json`, and no program starts it.
+
+    states     replayed in a folder of the new directory
+    snapshots  one per partition, of the recovered state, sealed and verified
+    log        fresh, under a new incarnation; it begins with a CHECKPOINT of every group that says where the streams stand,
+               and with the catalogs, configuration and environment as they were
+    instance   the directory is a node
+
+The new node's transaction ids go on above all that the old log knew, also above those behind `--until`: they may be known
+outside.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from cmdlog.wal.errors import WrongDirectory
+from cmdlog.wal.files import Files, parent
+from cmdlog.wal.groups import Groups
+from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.wal.instance import CREATING_NAME, LOCK_NAME, Identity
+from cmdlog.wal.log import Log
+from cmdlog.wal.owner import take_ownership
+from procedures.state import PartitionState
+from replay.apply import Result
+from replay.plan import Plan, Planned
+from replay.recover import Progress, Report, Target, execute
+from replay.scan import cluster_policy, scan, start_segment
+from replay.source import LogSource
+from replay.trust import STATE_FOLDER, state_path
+from snapshot.capture import Capture
+from snapshot.catalog import FOLDER as SNAPSHOTS
+from snapshot.catalog import free_path, temporary_path
+from snapshot.errors import SnapshotFailed
+from snapshot.manifest import IMAGE_NAME
+from snapshot.seal import seal
+
+FIRST_RECORDS_BLOCK: Final = 2  # of a fresh log: where the checkpoint records stand; every later entry is behind
+
+
+def rebuild(
+    planned: Planned | Plan,
+    files: Files,
+    out: str,
+    *,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] = lambda _progress: None,
+) -> Report:
+    """Makes the node directory `out` from the plan. Durable on return.
+
+    Raises: WrongDirectory when `out` is there and not empty; what `execute` raises; DiskFull, WriteFailed.
+    """
+    plan = planned if isinstance(planned, Plan) else planned.plan
+    source = planned.source if isinstance(planned, Planned) else LogSource(files, plan.directory, accept_data_loss=True)
+    _begin(files, out)
+    owner = take_ownership(files, out)
+    try:
+        files.write_file_atomic(os.path.join(out, CREATING_NAME), b"{}\n")
+        for folder in (STATE_FOLDER, SNAPSHOTS):
+            files.mkdir(os.path.join(out, folder))
+        report = execute(planned, Target(files, out), workers=workers, progress=progress)
+        groups = _final_groups(planned, source, report)
+        old = source.instance
+        identity = Identity(old.identity.cluster_id, old.identity.node_id, os.urandom(8))
+        for result in report.results:
+            mark = _take_snapshot(files, out, result, identity, groups)
+            groups.state(result.partition).snapshots = [mark]
+        Log.create(
+            files,
+            out,
+            identity,
+            segment_bytes=old.segment_bytes,
+            segments=old.segments,
+            reserve_bytes=old.log_reserve_bytes,
+            initial=groups.checkpoints(oldest_block=1),
+            owner=owner,
+        )
+    except BaseException:
+        owner.close()
+        _give_up(out)
+        raise
+    owner.close()
+    return report
+
+
+def _begin(files: Files, out: str) -> None:
+    if not files.exists(out):
+        os.makedirs(out, mode=0o750)
+        files.fsync_dir(parent(out))
+    if names := files.listdir(out):
+        raise WrongDirectory(f"{out} is not empty: it holds {', '.join(names[:5])}")
+
+
+def _give_up(out: str) -> None:
+    """Removes what was made: everything here is ours, since the directory was empty."""
+    for name in (SNAPSHOTS, STATE_FOLDER, "log", "archive", "faults"):
+        shutil.rmtree(os.path.join(out, name), ignore_errors=True)
+    for name in (LOCK_NAME, CREATING_NAME):
+        if os.path.exists(os.path.join(out, name)):
+            os.unlink(os.path.join(out, name))
+
+
+def _final_groups(planned: Planned | Plan, source: LogSource, report: Report) -> Groups:
+    """Every group as the new log begins: what the old log said, with the streams ending where the states stand."""
+    groups = planned.scan.groups if isinstance(planned, Planned) else _fold(planned, source)
+    oldest = FIRST_RECORDS_BLOCK
+    for catalog in groups.state(CLUSTER_GROUP).catalogs.values():
+        catalog.stated_block = oldest
+        catalog.used_block = min(catalog.used_block, oldest)
+    for result in report.results:
+        state = groups.state(result.partition)
+        state.configurations = [s for s in state.configurations if s.index <= result.index] or state.configurations[:1]
+        if state.schema is not None and state.schema.index > result.index:
+            state.schema = None  # the image holds the tables; the record that made them is not at hand any more
+        state.last_index, state.last_term, state.last_checksum = result.index, result.term, result.checksum
+        state.term = max(state.term, result.term)
+        state.commit = result.index
+    return groups
+
+
+def _fold(plan: Plan, source: LogSource) -> Groups:
+    indexes = {part.partition: part.from_index for part in plan.partitions}
+    return scan(source, start_segment(source, indexes), indexes, {}, accept_data_loss=True).groups
+
+
+def _take_snapshot(files: Files, out: str, result: Result, identity: Identity, groups: Groups) -> dict[str, Any]:
+    """Seals a copy of the recovered state; returns the mark for the log."""
+    temporary = temporary_path(out, result.partition)
+    final = free_path(files, out, partition=result.partition, index=result.index)
+    files.mkdir(temporary)
+    state = PartitionState.open(state_path(out, result.partition), partition=result.partition)
+    capture = Capture(state, os.path.join(temporary, IMAGE_NAME))
+    while not capture.step():
+        pass
+    state.close()
+    if "error" in capture.report():
+        raise SnapshotFailed(f"the image of partition {result.partition} could not be written: {capture.report()['error']}")
+    stands = {"index": result.index, "term": result.term, "checksum": result.checksum, "txn_id": result.txn_id}
+    seal(files, temporary, final, {**stands, **_facts(result.partition, identity, groups)})
+    return {"name": os.path.basename(final), **stands, "log_block": FIRST_RECORDS_BLOCK}
+
+
+def _facts(partition: int, identity: Identity, groups: Groups) -> Mapping[str, Any]:
+    cluster = groups.state(CLUSTER_GROUP)
+    return {
+        "partition": partition,
+        "log_block": FIRST_RECORDS_BLOCK,
+        "cluster_id": identity.cluster_id.hex(),
+        "node_id": identity.node_id,
+        "incarnation": identity.incarnation.hex(),
+        "epoch": int((cluster.configuration or {}).get("epoch", 0)),
+        "configuration": cluster.configuration,
+        "catalogs": {str(version): catalog.value for version, catalog in sorted(cluster.catalogs.items())},
+        "environment": cluster.environment.value if cluster.environment else None,
+        "key_policy": cluster_policy(groups),
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
