@@ -98,8 +98,10 @@ def capture_bundle(db: Database, target: str | None = None) -> Bundle:
 def load_bundle(bundle: Bundle) -> Database:
     """Runs the bundle's modules and returns its Database.
 
-    Raises: BundleError (no source, or the code fails), BundleSqlChanged (its statements compile to other SQL here).
+    Raises: BundleForged, BundleError (no source, or the code fails), BundleSqlChanged (its statements compile to other SQL here).
     """
+    if _hash(_content(bundle)) != bundle.hash:
+        raise BundleForged(f"the bundle calls itself {bundle.hash[:12]}, its content has another hash; take it from a backup")
     module_name, _, attribute = bundle.target.partition(":")
     if not bundle.modules.get(module_name):
         raise BundleError(
@@ -111,7 +113,7 @@ def load_bundle(bundle: Bundle) -> Database:
         module = loaded.load(module_name)
         db = getattr(module, attribute)
     except Exception as error:
-        raise BundleError(f"bundle {bundle.hash[:12]} of {bundle.target} does not run: {type(error).__name__}: {error}") from error
+        raise BundleError(f"bundle {bundle.hash[:12]} of {bundle.target} does not run: {error!r}") from error
     if not isinstance(db, Database):
         raise BundleError(f"{bundle.target} in bundle {bundle.hash[:12]} is no Database")
     here = {f"{name}.{key}": sql for name, m in loaded.modules.items() for key, sql in _statements(m).items()}

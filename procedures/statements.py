@@ -19,9 +19,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import apsw
+from sqlalchemy import Select, TextClause
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.dml import UpdateBase
+from sqlalchemy.sql.selectable import CompoundSelect
 
 from .dialect import DIALECT, Processor, bind_processor_of, result_processor_of
 from .errors import StatementRefused
@@ -114,6 +117,11 @@ def check_text(sql: str) -> None:
         raise StatementRefused("one statement at a time, without a semicolon")
     if re.search(r"\bOR\s+ROLLBACK\b", bare, re.IGNORECASE):
         raise StatementRefused("OR ROLLBACK would end the whole batch; use OR ABORT, or tx.abort")
+
+
+def is_statement(value: object) -> bool:
+    """Whether a module-level value is a statement to run (and not a table, a column or a clause)."""
+    return isinstance(value, Select | CompoundSelect | UpdateBase | TextClause)
 
 
 def sql_of(statement: object) -> str:
