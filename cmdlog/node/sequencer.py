@@ -17,6 +17,7 @@ multi-partition read leaves an unlogged marker at the same place, so it sees all
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -37,9 +38,10 @@ from cmdlog.node.stream import (
     answer,
     close_open,
 )
-from cmdlog.wal.batch import NO_KEY, encode_batch
-from cmdlog.wal.ids import MULTI_PARTITION, PARTITION_BITS
-from cmdlog.wal.record import Kind, encode_commit_mark, encode_json
+from cmdlog.wal.block import RECORD_ALIGN
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.ids import MULTI_PARTITION
+from cmdlog.wal.record import Kind, encode_commit_mark
 
 MARKS_EVERY_S: Final = 0.2  # idle streams close their TxnIds at least this often while the log is written
 
@@ -49,6 +51,9 @@ class Deliver(Protocol):
 
     def batch(self, partition: int, record: bytes, index: int) -> None: ...
     def read(self, partition: int, ident: int, calls: bytes) -> None: ...
+
+
+Note = tuple[bytes, Callable[[], None] | None]  # a control record, and who is told when it is durable
 
 
 @dataclass(slots=True)
@@ -77,7 +82,7 @@ class Sequencer:
     ) -> None:
         self.clock, self.limits, self.catalog = clock, limits, catalog
         self.kick: Callable[[], None] = lambda: None  # set to the log's once that runs
-        self.pending_bytes = 0  # what the ring looks at to decide whether a block is worth closing
+        self.pending_bytes = 0  # about what `take` would return now: the ring looks at it to close a block, or to move on
         self.inflight_calls = 0
         self.inflight_bytes = 0
         self.blocks = 0  # taken so far
@@ -92,9 +97,11 @@ class Sequencer:
         self._taken: deque[_Block] = deque()  # from `take` until `durable`
         self._unwritten: deque[_Block] = deque()  # from `take` until `written`
         self._reads: dict[int, tuple[int, Done]] = {}  # ident -> (partition, done), from call to answer
-        self._notes: list[bytes] = []  # digests and other control records: wait for the next block
-        self._note_dones: list[Callable[[], None]] = []
+        self._held_bytes = 0  # of calls that no `take` can close before some site answers
+        self._short = False  # the last `take` left something for want of room in its block
+        self._notes: deque[Note] = deque()  # control records: wait for the next block
         self._notes_due = False
+        self._gone = False  # everybody was told that the outcome is unknown: what comes afterwards is nobody's
         self._marks_at = 0.0
         self._refusal: Refused | None = None
 
@@ -107,7 +114,7 @@ class Sequencer:
             self._raise_refusal(partition)
             self._admit(1, size)
             self._busy[partition] = stream = self._streams[partition]
-            self._fill(stream.open, procedure, params, key, done, size)
+            stream.open.append(procedure, params, key, done)
 
     def add_many(self, calls: Sequence[tuple[int, int, bytes, bytes, Done]]) -> None:
         """Places calls (partition, procedure, params, key, done) in order, all or none. Raises: Refused."""
@@ -117,13 +124,13 @@ class Sequencer:
             self._admit(len(calls), sum(len(call[2]) for call in calls) + CALL_OVERHEAD_BYTES * len(calls))
             for partition, procedure, params, key, done in calls:
                 self._busy[partition] = stream = self._streams[partition]
-                self._fill(stream.open, procedure, params, key, done, len(params) + CALL_OVERHEAD_BYTES)
+                stream.open.append(procedure, params, key, done)
 
     def add_everywhere(self, procedure: int, params: bytes, key: bytes, dones: Sequence[Done]) -> None:
         """Places one call in every stream, under one TxnId and in one block; one `done` per stream, in partition order."""
         size = len(params) + CALL_OVERHEAD_BYTES
         total = size * len(self._streams)
-        if total > self.limits.batch_bytes_max:
+        if total + BATCH_OVERHEAD_BYTES * len(self._streams) > self.limits.batch_bytes_max:
             raise TooLarge(f"the call takes {total} bytes over all partitions, limit {self.limits.batch_bytes_max}")
         with self._lock:
             for partition in self._streams:
@@ -132,7 +139,7 @@ class Sequencer:
             for stream, done in zip(self._streams.values(), dones, strict=True):
                 close_open(stream)
                 step = Pending(everywhere=True)
-                self._fill(step, procedure, params, key, done, size)
+                step.append(procedure, params, key, done)
                 stream.closed.append(step)
                 self._busy[stream.partition] = stream
 
@@ -155,21 +162,23 @@ class Sequencer:
                 stream.closed.append(Marker(ident, calls))
                 self._busy[stream.partition] = stream
                 self._pass_markers(stream)
-        self.kick()
+        self._kick()
 
     def add_entry(self, partition: int, kind: Kind, value: dict[str, Any], done: Done) -> None:
-        """Places a control entry ahead of what waits; `done` is called once it is durable, before the site gets it."""
+        """Places a control entry ahead of what waits; `done` is called once it is durable, or told that nobody knows."""
         with self._lock:
-            self._busy[partition] = stream = self._streams[partition]
-            stream.entries.append((kind, value, done))
-        self.kick()
+            gone = self._gone
+            if not gone:
+                self._busy[partition] = stream = self._streams[partition]
+                stream.entries.append((kind, value, done))
+        if gone:
+            done(OutcomeUnknown("the node has failed"))
+        self._kick()
 
     def note(self, record: bytes, done: Callable[[], None] | None = None) -> None:
         """A control record for the next block; `done` is called once that is durable."""
         with self._lock:
-            self._notes.append(record)
-            if done is not None:
-                self._note_dones.append(done)
+            self._notes.append((record, done))
 
     def flush_notes(self) -> None:
         """Gives notes a block of their own unless calls bring one; called when the node is idle."""
@@ -177,27 +186,37 @@ class Sequencer:
             due = bool(self._notes) or any(s.marked_index < s.durable_index for s in self._streams.values())
             self._notes_due = due
         if due:
-            self.kick()
+            self._kick()
 
     # -- the log: cmdlog.wal.log.Source ----------------------------------------------------------------------------------
 
     def take(self, bytes_max: int) -> Sequence[bytes]:
         """Closes, numbers and encodes the next block's batches; every call's TxnId is given here."""
         with self._lock:
-            taken = self._take_batches(bytes_max - len(self._streams) * BATCH_OVERHEAD_BYTES)
-            if not taken and not self._notes_due:
+            self.pending_bytes += self._held_bytes
+            self._held_bytes = 0
+            room = bytes_max - len(self._streams) * BATCH_OVERHEAD_BYTES
+            notes = self._take_notes(room // 2)
+            taken = self._take_batches(room - sum(len(record) + RECORD_ALIGN for record, _ in notes))
+            more = self._short or self._step_is_next()
+            if not more:
+                self._held_bytes, self.pending_bytes = self.pending_bytes, 0
+            if not taken and not self._notes_due and not (notes and self._short):
+                self._notes.extendleft(reversed(notes))
                 return ()
-            self._notes_due = False
             records = [flight.record for _, flight in taken]
-            records += self._notes
-            self._notes = []
+            records += [record for record, _ in notes]
             records += self._commit_marks()
+            self._notes_due = bool(self._notes)
+            if not records:
+                return ()
             self.blocks += 1
-            block = _Block(taken, self._note_dones)
-            self._note_dones = []
+            block = _Block(taken, [done for _, done in notes if done is not None])
             self._taken.append(block)
             self._unwritten.append(block)
-            return records
+        if more or self._notes_due:
+            self._kick()
+        return records
 
     def written(self, block: int) -> None:
         """The oldest taken block is in the page cache."""
@@ -217,27 +236,39 @@ class Sequencer:
                 stream.durable_index = flight.index
             if not self._when_written:
                 self._send(taken.flights)
-        for _, flight in taken.flights:
+            entries = [] if self._gone else [flight for _, flight in taken.flights if flight.on_durable is not None]
+        for flight in entries:
             if flight.on_durable is not None:
                 flight.on_durable(Outcome(0, flight.txn_ids[0], b""))
         for done in taken.note_dones:
             done()
 
     def failed(self, error: BaseException) -> None:
-        """The log is wedged: whoever waits is told that the outcome is unknown, and nobody is let in any more."""
+        """The node cannot go on: whoever waits is told that the outcome is unknown, and nobody is let in any more."""
+        refusal = NotReady(f"the node must be restarted: {error}")
+        if self.abandon(refusal, f"the node failed while the call was under way: {error}"):
+            self._on_failure(error)
+
+    def abandon(self, refusal: Refused, why: str) -> bool:
+        """Tells whoever waits that the outcome is unknown, and refuses everybody from now on; False if that was done before."""
         with self._lock:
-            self._refusal = NotReady(f"the node must be restarted: {error}")
+            if self._gone:
+                return False
+            self._gone = True
+            self._refusal = refusal
             dones = self._drop_everything()
-        unknown = OutcomeUnknown(f"the node failed while the call was under way: {error}")
+        unknown = OutcomeUnknown(why)
         for done in dones:
             done(unknown)
-        self._on_failure(error)
+        return True
 
     # -- the sites -------------------------------------------------------------------------------------------------------
 
     def answered(self, partition: int, index: int, outcomes: Sequence[tuple[int, int, bytes]] | None) -> None:
         """The site has applied batch `index`; `outcomes` holds (status, txn id or 0 for its own, body) per call."""
         with self._lock:
+            if self._gone:
+                return
             stream = self._streams[partition]
             if not stream.flights or stream.flights[0].index != index:
                 raise RuntimeError(f"partition {partition} answered batch {index} out of order")
@@ -246,13 +277,18 @@ class Sequencer:
             self.inflight_calls -= len(flight.dones)
             self.inflight_bytes -= flight.size_bytes
             more = stream.open.params or stream.closed
+            if more:
+                self.pending_bytes += self._held_bytes
+                self._held_bytes = 0
         if more:
-            self.kick()
+            self._kick()
         answer(flight, outcomes)
 
     def read_answered(self, ident: int, reply: Reply) -> None:
         """The site has served a read."""
         with self._lock:
+            if self._gone:
+                return
             _, done = self._reads.pop(ident)
         done(reply)
 
@@ -263,8 +299,7 @@ class Sequencer:
             stream.up = False
             lost = [ident for ident, (where, _) in self._reads.items() if where == partition]
             dones = [self._reads.pop(ident)[1] for ident in lost]
-            stream.unsent = deque(item for item in stream.unsent if isinstance(item, Flight))
-            stream.closed = deque(item for item in stream.closed if not isinstance(item, Marker))
+            stream.drop_markers()
         for done in dones:
             done(NotReady(f"partition {partition} is being restored"))
 
@@ -282,7 +317,7 @@ class Sequencer:
             self._pump(stream)
         for flight in gone:
             answer(flight, None)
-        self.kick()
+        self._kick()
 
     def refuse(self, reason: Refused | None, *, partition: int | None = None) -> None:
         """From now on every call (to `partition`) is refused with this reason; None lets calls in again."""
@@ -296,7 +331,8 @@ class Sequencer:
     def idle(self) -> bool:
         """Nothing is open, in the log, or at a site."""
         with self._lock:
-            return not self._reads and not any(s.flights or s.open.params or s.closed for s in self._streams.values())
+            streams = self._streams.values()
+            return not self._reads and not any(s.flights or s.open.params or s.closed or s.entries for s in streams)
 
     def applied_block(self, partition: int) -> int:
         """Every entry that the site has not answered lies in this block or a later one."""
@@ -307,19 +343,14 @@ class Sequencer:
     def watermarks(self) -> dict[int, dict[str, int]]:
         """Per partition: term, durable, committed and applied index, and calls waiting for a batch."""
         with self._lock:
-            return {
-                s.partition: {
-                    "term": s.term,
-                    "durable": s.durable_index,
-                    "committed": s.durable_index,
-                    "applied": s.flights[0].index - 1 if s.flights else s.next_index - 1,
-                    "open_calls": len(s.open.params),
-                    "batches_under_way": len(s.flights),
-                }
-                for s in self._streams.values()
-            }
+            return {stream.partition: stream.watermarks() for stream in self._streams.values()}
 
     # -- inside, under the lock ------------------------------------------------------------------------------------------
+
+    def _kick(self) -> None:
+        """A wedged log tells everybody by `failed`; whoever only wanted to wake it need not know."""
+        with contextlib.suppress(WalError):
+            self.kick()
 
     def _admit(self, calls: int, size_bytes: int) -> None:
         limits = self.limits
@@ -329,7 +360,7 @@ class Sequencer:
             raise Overloaded(f"{self.inflight_calls} calls are under way, limit inflight_calls_max={limits.inflight_calls_max}")
         if self.inflight_bytes + size_bytes > limits.inflight_bytes_max:
             raise Overloaded(f"{self.inflight_bytes} bytes are under way, limit inflight_bytes_max={limits.inflight_bytes_max}")
-        if self._room_bytes() < self.pending_bytes + size_bytes + BATCH_OVERHEAD_BYTES * len(self._streams):
+        if self._room_bytes() < self.pending_bytes + self._held_bytes + size_bytes + BATCH_OVERHEAD_BYTES * len(self._streams):
             raise LogFull("the log has no room until a snapshot lets its oldest segment go")
         self.inflight_calls += calls
         self.inflight_bytes += size_bytes
@@ -348,94 +379,79 @@ class Sequencer:
         if len(self._reads) >= self.limits.inflight_calls_max:
             raise Overloaded(f"{len(self._reads)} reads are under way")
 
-    @staticmethod
-    def _fill(pending: Pending, procedure: int, params: bytes, key: bytes, done: Done, size_bytes: int) -> None:
-        pending.procedures.append(procedure)
-        pending.params.append(params)
-        pending.keys.append(key)
-        pending.dones.append(done)
-        pending.size_bytes += size_bytes
-        if key is not NO_KEY:
-            pending.keyed = True
+    def _take_notes(self, bytes_max: int) -> list[Note]:
+        """Notes for the next block, at least one if there is one; the rest follows in the block after."""
+        taken: list[Note] = []
+        total = 0
+        while self._notes and (not taken or total + len(self._notes[0][0]) <= bytes_max):
+            taken.append(self._notes.popleft())
+            total += len(taken[-1][0]) + RECORD_ALIGN
+        return taken
 
     def _take_batches(self, bytes_max: int) -> list[tuple[Stream, Flight]]:
         taken: list[tuple[Stream, Flight]] = []
-        room = bytes_max
+        room, self._short = bytes_max, False
         for stream in list(self._busy.values()):
             while stream.entries:
-                taken.append(self._entry(stream))
-                room -= len(taken[-1][1].record)
+                taken.append((stream, stream.launch_entry(tick=self.clock.reserve(1))))
+                room -= len(taken[-1][1].record) + RECORD_ALIGN
             while len(stream.flights) < self.limits.site_batches_max:
-                pending = self._next_pending(stream, room if room < self.limits.batch_bytes_max else self.limits.batch_bytes_max)
+                pending = self._next_pending(stream, room)
                 if pending is None:
                     break
                 room -= pending.size_bytes + BATCH_OVERHEAD_BYTES
-                taken.append(self._number(stream, pending, self.clock.reserve(len(pending.params)), stream.partition))
+                self.pending_bytes -= pending.size_bytes
+                first = self.clock.reserve(len(pending.params))
+                taken.append((stream, stream.launch(pending, tick=first, bits=stream.partition, catalog=self.catalog)))
             if not stream.open.params and not stream.closed:
                 del self._busy[stream.partition]
-        if not taken and self._busy and self._step_is_next():
-            tick = self.clock.reserve(1)
-            for stream in self._streams.values():
-                step = stream.closed.popleft()
-                assert isinstance(step, Pending)
-                taken.append(self._number(stream, step, tick, MULTI_PARTITION))
-                self._pass_markers(stream)
+        if self._busy and self._step_is_next():
+            self._take_step(taken, room)
         return taken
 
-    def _next_pending(self, stream: Stream, bytes_max: int) -> Pending | None:
+    def _take_step(self, taken: list[tuple[Stream, Flight]], room: int) -> None:
+        """The multi-partition call that every stream has come to, in all of them, if the block has room for it."""
+        heads = [stream.closed[0] for stream in self._streams.values()]
+        if sum(head.size_bytes + BATCH_OVERHEAD_BYTES for head in heads if isinstance(head, Pending)) > room:
+            self._short = True
+            return
+        tick = self.clock.reserve(1)
+        for stream in self._streams.values():
+            step = stream.closed.popleft()
+            assert isinstance(step, Pending)
+            self.pending_bytes -= step.size_bytes
+            taken.append((stream, stream.launch(step, tick=tick, bits=MULTI_PARTITION, catalog=self.catalog)))
+            self._pass_markers(stream)
+            self._short = self._short or bool(stream.open.params or stream.closed)
+
+    def _next_pending(self, stream: Stream, room: int) -> Pending | None:
         """The next single-partition batch of the stream that fits, removed from it; None when there is none now."""
         if stream.closed:
             self._pass_markers(stream)
         source = stream.closed[0] if stream.closed else stream.open
         if isinstance(source, Marker) or source.everywhere or not source.params:
             return None
-        if source.size_bytes <= bytes_max and len(source.params) <= self.limits.batch_calls_max:
+        limits = self.limits
+        bytes_max = room if room < limits.batch_bytes_max else limits.batch_bytes_max
+        if source.size_bytes <= bytes_max and len(source.params) <= limits.batch_calls_max:
             if stream.closed:
                 stream.closed.popleft()
                 self._pass_markers(stream)
             else:
                 stream.open = Pending()
             return source
-        if len(source.params[0]) + CALL_OVERHEAD_BYTES > bytes_max:
+        if len(source.params[0]) + CALL_OVERHEAD_BYTES > room:
+            self._short = True
             return None
-        return source.split(self.limits.batch_calls_max, bytes_max)
+        return source.split(limits.batch_calls_max, bytes_max)
 
     def _step_is_next(self) -> bool:
-        heads = [stream.closed[0] if stream.closed else None for stream in self._streams.values()]
-        return all(isinstance(head, Pending) and head.everywhere for head in heads)
-
-    def _number(self, stream: Stream, pending: Pending, tick: int, partition_bits: int) -> tuple[Stream, Flight]:
-        count = len(pending.params)
-        first = tick << PARTITION_BITS | partition_bits
-        txn_ids = range(first, first + (count << PARTITION_BITS), 1 << PARTITION_BITS)
-        record = encode_batch(
-            partition=stream.partition,
-            term=stream.term,
-            index=stream.next_index,
-            catalog=self.catalog,
-            txn_ids=txn_ids,
-            procedures=pending.procedures,
-            params=pending.params,
-            keys=pending.keys if pending.keyed else None,
-        )
-        flight = Flight(stream.next_index, txn_ids, pending.dones, pending.size_bytes, record)
-        stream.next_index += 1
-        stream.flights.append(flight)
-        stream.unsent.append(flight)
-        self.pending_bytes -= pending.size_bytes
-        return stream, flight
-
-    def _entry(self, stream: Stream) -> tuple[Stream, Flight]:
-        kind, value, done = stream.entries.popleft()
-        txn_id = self.clock.reserve(1) << PARTITION_BITS | stream.partition
-        record = encode_json(
-            kind, {**value, "txn_id": txn_id}, partition=stream.partition, term=stream.term, index=stream.next_index
-        )
-        flight = Flight(stream.next_index, (txn_id,), [], 0, record, on_durable=done)
-        stream.next_index += 1
-        stream.flights.append(flight)
-        stream.unsent.append(flight)
-        return stream, flight
+        """Whether every stream has come to a multi-partition call, which is then the same one in all of them."""
+        for stream in self._streams.values():
+            head = stream.closed[0] if stream.closed else None
+            if not isinstance(head, Pending) or not head.everywhere or len(stream.flights) >= self.limits.site_batches_max:
+                return False
+        return True
 
     def _commit_marks(self) -> list[bytes]:
         now = time.monotonic()
@@ -478,13 +494,6 @@ class Sequencer:
         dones = [done for _, done in self._reads.values()]
         self._reads.clear()
         for stream in self._streams.values():
-            for pending in (*stream.closed, stream.open):
-                dones += pending.dones if isinstance(pending, Pending) else ()
-            for flight in stream.flights:
-                dones += flight.dones
-            stream.open = Pending()
-            stream.closed.clear()
-            stream.flights.clear()
-            stream.unsent.clear()
-        self.inflight_calls = self.inflight_bytes = self.pending_bytes = 0
+            dones += stream.drop()
+        self.inflight_calls = self.inflight_bytes = self.pending_bytes = self._held_bytes = 0
         return dones

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cmdlog.node.outcome import Done, Outcome, OutcomeUnknown, Refused
-from cmdlog.wal.record import Kind
+from cmdlog.wal.batch import NO_KEY, encode_batch
+from cmdlog.wal.ids import PARTITION_BITS
+from cmdlog.wal.record import Kind, encode_json
 
 CALL_OVERHEAD_BYTES: Final = 48  # columns of a keyed call, its share of headers, and rounding
 BATCH_OVERHEAD_BYTES: Final = 128  # record and batch headers, commit mark
@@ -23,7 +25,7 @@ class Limits:
 
     batch_calls_max: int = 1024
     batch_bytes_max: int = 1 << 20
-    site_batches_max: int = 3  # flights of one stream: one executing, one queued at the site, one in the log
+    site_batches_max: int = 2  # flights of one stream: one executing at the site, one in the log or queued
     inflight_calls_max: int = 100_000
     inflight_bytes_max: int = 64 << 20
     call_bytes_max: int = 1 << 20
@@ -40,6 +42,15 @@ class Pending:
     keyed: bool = False
     size_bytes: int = 0
     everywhere: bool = False
+
+    def append(self, procedure: int, params: bytes, key: bytes, done: Done) -> None:
+        self.procedures.append(procedure)
+        self.params.append(params)
+        self.keys.append(key)
+        self.dones.append(done)
+        self.size_bytes += len(params) + CALL_OVERHEAD_BYTES
+        if key is not NO_KEY:
+            self.keyed = True
 
     def split(self, calls_max: int, bytes_max: int) -> Pending:
         """Removes and returns the first calls that fit both limits, at least one."""
@@ -101,6 +112,65 @@ class Stream:
     applied_block: int = 0  # block of the last entry that the site answered
     up: bool = False  # the site takes batches
     refusal: Refused | None = None  # why calls to this partition are refused at present
+
+    def launch(self, pending: Pending, *, tick: int, bits: int, catalog: int) -> Flight:
+        """Numbers and encodes a batch: TxnIds from clock tick `tick` on, with `bits` as their partition bits."""
+        first = tick << PARTITION_BITS | bits
+        txn_ids = range(first, first + (len(pending.params) << PARTITION_BITS), 1 << PARTITION_BITS)
+        record = encode_batch(
+            partition=self.partition,
+            term=self.term,
+            index=self.next_index,
+            catalog=catalog,
+            txn_ids=txn_ids,
+            procedures=pending.procedures,
+            params=pending.params,
+            keys=pending.keys if pending.keyed else None,
+        )
+        return self._fly(Flight(self.next_index, txn_ids, pending.dones, pending.size_bytes, record))
+
+    def launch_entry(self, *, tick: int) -> Flight:
+        """Numbers and encodes the next control entry."""
+        kind, value, done = self.entries.popleft()
+        txn_id = tick << PARTITION_BITS | self.partition
+        record = encode_json(kind, {**value, "txn_id": txn_id}, partition=self.partition, term=self.term, index=self.next_index)
+        return self._fly(Flight(self.next_index, (txn_id,), [], 0, record, on_durable=done))
+
+    def _fly(self, flight: Flight) -> Flight:
+        self.next_index += 1
+        self.flights.append(flight)
+        self.unsent.append(flight)
+        return flight
+
+    def drop_markers(self) -> None:
+        """Forgets the reads that the site was not given."""
+        self.unsent = deque(item for item in self.unsent if isinstance(item, Flight))
+        self.closed = deque(item for item in self.closed if isinstance(item, Pending))
+
+    def drop(self) -> list[Done]:
+        """Empties the pipeline; returns who waits for calls and entries in it."""
+        dones = [done for _, _, done in self.entries]
+        for pending in (*self.closed, self.open):
+            dones += pending.dones if isinstance(pending, Pending) else ()
+        for flight in self.flights:
+            dones += flight.dones
+            if flight.on_durable is not None and flight.index > self.durable_index:
+                dones.append(flight.on_durable)
+        self.open = Pending()
+        for stage in (self.entries, self.closed, self.flights, self.unsent):
+            stage.clear()
+        return dones
+
+    def watermarks(self) -> dict[str, int]:
+        """Term, durable, committed and applied index, and what is under way."""
+        return {
+            "term": self.term,
+            "durable": self.durable_index,
+            "committed": self.durable_index,
+            "applied": self.flights[0].index - 1 if self.flights else self.next_index - 1,
+            "open_calls": len(self.open.params),
+            "batches_under_way": len(self.flights),
+        }
 
 
 def close_open(stream: Stream) -> None:

@@ -1,0 +1,615 @@
+"""The sequencer, driven by hand: places, limits, multi-partition steps, sites that come and go, failure."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from cmdlog.node.outcome import DiskFull, LogFull, NotReady, Outcome, OutcomeUnknown, Overloaded, TooLarge
+from cmdlog.node.stream import CALL_OVERHEAD_BYTES, Limits
+from cmdlog.wal.block import block_bytes
+from cmdlog.wal.errors import Wedged, WriteFailed
+from cmdlog.wal.ids import MULTI_PARTITION, txn_partition
+from cmdlog.wal.record import Kind, encode_record
+from tests.node.pipeline import BLOCK_BYTES_MAX, Call, Pipeline, a_note
+
+
+def test_calls_keep_their_order_and_get_growing_ids() -> None:
+    """A partition's calls are logged in the order of `add`, under consecutive indexes and growing transaction ids."""
+    pipe = Pipeline(2, limits=Limits(batch_calls_max=3))
+    calls = [pipe.add(n % 2) for n in range(20)]
+    pipe.settle()
+    for p in (0, 1):
+        assert pipe.numbers(p) == [c.number for c in calls if c.partition == p]
+        ids = [t for b in pipe.batches(p) for t in b.txn_ids]
+        assert ids == sorted(set(ids))
+        assert {txn_partition(t) for t in ids} == {p}
+        assert max(b.count for b in pipe.batches(p)) == 3
+    pipe.check_log()
+    pipe.check_empty()
+    for call in calls:
+        (reply,) = call.replies
+        assert isinstance(reply, Outcome)
+        assert reply.txn_id in [t for b in pipe.batches(call.partition) for t in b.txn_ids]
+
+
+def test_ids_grow_while_the_clock_falls() -> None:
+    """A wall clock that goes back an hour between two blocks gives no smaller transaction id."""
+    pipe = Pipeline(1)
+    pipe.add(0)
+    pipe.settle()
+    pipe.time[0] -= 3600
+    pipe.add(0)
+    pipe.settle()
+    pipe.check_log()
+
+
+def test_batches_keep_both_limits() -> None:
+    """No batch has more calls or bytes than allowed, but a call that is larger alone goes alone."""
+    pipe = Pipeline(1, limits=Limits(batch_calls_max=100, batch_bytes_max=1000, site_batches_max=64))
+    for size in (100, 300, 300, 300, 5000, 10, 10):
+        pipe.add(0, size=size)
+    pipe.settle()
+    sizes = [(b.count, len(b.text) + CALL_OVERHEAD_BYTES * b.count) for b in pipe.batches(0)]
+    assert all(size <= 1000 or calls == 1 for calls, size in sizes)
+    assert [calls for calls, _ in sizes] == [3, 1, 1, 2]
+    pipe.check_empty()
+
+
+def test_a_batch_stays_open_while_the_site_is_busy() -> None:
+    """With `site_batches_max` batches under way the next one grows instead of queueing."""
+    pipe = Pipeline(1, limits=Limits(site_batches_max=2))
+    for _ in range(2):
+        pipe.add(0)
+        assert pipe.take() is not None
+    for _ in range(5):
+        pipe.add(0)
+        assert pipe.take() is None
+    pipe.write()
+    pipe.sync()
+    before = pipe.kicks
+    assert pipe.serve(0)
+    assert pipe.kicks > before
+    pipe.settle()
+    assert [b.count for b in pipe.batches(0)] == [1, 1, 5]
+
+
+def test_what_no_block_can_take_is_not_pending() -> None:
+    """Calls behind a busy site are not announced to the log: it would give up the rest of its segment for nothing."""
+    pipe = Pipeline(1, limits=Limits(site_batches_max=1))
+    pipe.add(0)
+    pipe.take()
+    pipe.add(0)
+    assert pipe.take(5000) is None
+    assert pipe.sequencer.pending_bytes == 0
+    pipe.write()
+    pipe.sync()
+    pipe.serve(0)
+    assert pipe.sequencer.pending_bytes > 0
+    pipe.settle()
+    pipe.check_empty()
+
+
+def test_what_a_block_had_no_room_for_is_asked_for_again() -> None:
+    """A stream whose calls did not fit into a block gets the next one, though nobody calls meanwhile."""
+    pipe = Pipeline(2)
+    pipe.add(0, size=3000)
+    pipe.add(1, size=3000)
+    pipe.kicks = 0
+    block = pipe.take(4096)
+    assert block is not None
+    assert [r.partition for r in block.records if r.kind is Kind.BATCH] == [0]
+    assert pipe.kicks == 1
+    assert pipe.sequencer.pending_bytes > 0
+    pipe.settle()
+    pipe.check_empty()
+
+
+@pytest.mark.parametrize("size", [0, 1, 50, 999, 1000, 4000])
+def test_a_block_keeps_its_limit_with_notes_and_many_batches(size: int) -> None:
+    """Batches of all partitions, digests and commit marks together fit the block, padding and header included."""
+    bytes_max = 64 << 10
+    pipe = Pipeline(8, limits=Limits(batch_bytes_max=16 << 10, batch_calls_max=60_000, site_batches_max=64))
+    for n in range(60_000 // (size + 60)):
+        for p in range(8):
+            pipe.add(p, size=size)
+        if n % 3 == 0:
+            pipe.sequencer.note(encode_record(Kind.DIGEST, bytes(n * 13 % 900), partition=0, term=3, index=1))
+    for _ in range(500):
+        block = pipe.take(bytes_max)
+        if block is None:
+            break
+        assert block_bytes([r.raw for r in block.records]) <= bytes_max
+    assert pipe.sequencer.pending_bytes == 0
+    assert sum(len(pipe.numbers(p)) for p in range(8)) == len(pipe.calls)
+
+
+def test_a_large_note_and_a_large_step_take_two_blocks() -> None:
+    """A multi-partition call that does not fit beside waiting notes follows them, and neither waits for ever."""
+    pipe = Pipeline(2, limits=Limits(batch_bytes_max=30_000))
+    for _ in range(3):
+        pipe.sequencer.note(encode_record(Kind.DIGEST, bytes(9000), partition=0, term=3, index=1))
+    pipe.add_everywhere(size=14_000)
+    first, second = pipe.take(32 << 10), pipe.take(32 << 10)
+    assert first is not None
+    assert second is not None
+    for block in (first, second):
+        assert block_bytes([r.raw for r in block.records]) <= 32 << 10
+    pipe.settle()
+    assert [b.count for p in (0, 1) for b in pipe.batches(p)] == [1, 1]
+    pipe.check_empty()
+
+
+def test_each_limit_refuses_by_its_name_and_logs_nothing() -> None:
+    """Too many calls, too many bytes and a full log refuse; what was refused leaves no trace in the accounts."""
+    pipe = Pipeline(1, limits=Limits(inflight_calls_max=2, inflight_bytes_max=1000))
+    with pytest.raises(Overloaded, match="inflight_bytes_max=1000"):
+        pipe.add(0, size=1000)
+    pipe.add(0)
+    pipe.add(0)
+    with pytest.raises(Overloaded, match="inflight_calls_max=2"):
+        pipe.add(0)
+    with pytest.raises(Overloaded, match="inflight_calls_max"):
+        pipe.add_many([0])
+    pipe.settle()
+    assert len(pipe.numbers(0)) == 2
+    pipe.check_empty()
+    full = Pipeline(1, room_bytes=lambda: 100)
+    with pytest.raises(LogFull):
+        full.add(0)
+    assert full.take() is None
+    full.check_empty()
+
+
+def test_room_counts_what_waits_behind_a_busy_site() -> None:
+    """Calls that no block can take yet use room too: later calls are refused before the log is full, not after."""
+    pipe = Pipeline(1, limits=Limits(site_batches_max=1), room_bytes=lambda: 2000)
+    pipe.add(0, size=100)
+    pipe.take()
+    pipe.add(0, size=1000)
+    pipe.take()
+    with pytest.raises(LogFull):
+        pipe.add(0, size=1000)
+    pipe.settle()
+
+
+def test_add_many_is_all_or_nothing() -> None:
+    """One call too many refuses all of them; a refused partition refuses the calls to the others too."""
+    pipe = Pipeline(2, limits=Limits(inflight_calls_max=3))
+    with pytest.raises(Overloaded):
+        pipe.add_many([0, 1, 0, 1])
+    pipe.sequencer.refuse(DiskFull("full"), partition=1)
+    with pytest.raises(DiskFull):
+        pipe.add_many([0, 1])
+    with pytest.raises(DiskFull):
+        pipe.add_everywhere()
+    pipe.check_empty()
+    pipe.add_many([0, 0])
+    pipe.sequencer.refuse(None, partition=1)
+    pipe.add_many([1])
+    pipe.settle()
+    pipe.check_empty()
+
+
+def test_a_step_has_one_id_and_one_block() -> None:
+    """A multi-partition call gets one transaction id everywhere and lies in one block, behind what was called before it."""
+    pipe = Pipeline(3)
+    pipe.add(0)
+    pipe.add(2)
+    call = pipe.add_everywhere()
+    pipe.add(1)
+    pipe.settle()
+    assert [pipe.numbers(p) for p in range(3)] == [[0, 2], [2, 3], [1, 2]]
+    steps = [(b.number, r) for b in pipe.blocks for r in b.records if r.kind is Kind.BATCH and r.raw.count(b"[2,")]
+    assert len({number for number, _ in steps}) == 1
+    ids = {reply.txn_id for reply in call.replies if isinstance(reply, Outcome)}
+    assert len(ids) == 1
+    assert txn_partition(ids.pop()) == MULTI_PARTITION
+    assert len(call.replies) == 3
+    pipe.check_log()
+    pipe.check_empty()
+
+
+def test_steps_wait_for_busy_sites_too() -> None:
+    """A series of multi-partition calls has no more batches under way than `site_batches_max`."""
+    pipe = Pipeline(2, limits=Limits(site_batches_max=2))
+    for _ in range(10):
+        pipe.add_everywhere()
+    for _ in range(20):
+        pipe.take()
+    assert max(m["batches_under_way"] for m in pipe.sequencer.watermarks().values()) == 2
+    pipe.settle()
+    assert pipe.numbers(0) == pipe.numbers(1) == list(range(10))
+    pipe.check_empty()
+
+
+def test_a_step_too_large_for_any_block_is_refused() -> None:
+    """The copies for all partitions count together, before anything is placed."""
+    pipe = Pipeline(4, limits=Limits(batch_bytes_max=4000))
+    with pytest.raises(TooLarge):
+        pipe.add_everywhere(size=1000)
+    pipe.check_empty()
+
+
+@pytest.mark.parametrize("when_written", [False, True])
+def test_nothing_is_given_to_a_site_before_it_is_safe(when_written: bool) -> None:
+    """A batch reaches its site when its block is durable; with durability=async when it is written, not before."""
+    pipe = Pipeline(1, when_written=when_written)
+    pipe.add(0)
+    pipe.take()
+    assert not pipe.at_site[0]
+    pipe.write()
+    assert bool(pipe.at_site[0]) is when_written
+    pipe.sync()
+    assert len(pipe.at_site[0]) == 1
+    pipe.settle()
+    pipe.check_empty()
+
+
+def test_reads_everywhere_see_all_or_nothing_of_a_step() -> None:
+    """A marker placed before a multi-partition call is served before it in every partition, one placed after it, after."""
+    pipe = Pipeline(2)
+    pipe.add(0)
+    before, _ = pipe.read_everywhere()
+    pipe.add_everywhere()
+    after, call = pipe.read_everywhere()
+    pipe.add_everywhere()
+    pipe.settle()
+    step = {p: [i for i, r in enumerate(pipe.applied[p]) if b"[1," in r.raw][0] for p in (0, 1)}
+    for p in (0, 1):
+        assert pipe.reads[before[p]][1] <= step[p]
+        assert pipe.reads[after[p]][1] == step[p] + 1
+    assert len(call.replies) == 2
+
+
+def test_a_read_goes_behind_what_the_site_was_given() -> None:
+    """A single-partition read sees every write that was answered before it was asked for."""
+    pipe = Pipeline(1)
+    pipe.add(0)
+    pipe.take()
+    pipe.write()
+    pipe.sync()
+    pipe.read_one(0)
+    assert [kind for kind, *_ in pipe.at_site[0]] == ["batch", "read"]
+    pipe.settle()
+
+
+def test_a_lost_site_gets_exactly_the_unanswered_again() -> None:
+    """Its successor is sent what the state does not hold, in order; what it held unanswered is told unknown; reads are refused."""
+    pipe = Pipeline(1, limits=Limits(batch_calls_max=1, site_batches_max=10))
+    calls = [pipe.add(0) for _ in range(5)]
+    pipe.take()
+    pipe.write()
+    pipe.sync()
+    pipe.serve(0)
+    read = pipe.read_one(0)
+    pipe.lose_site(0, commits=2)
+    assert isinstance(read.replies[0], NotReady)
+    with pytest.raises(NotReady):
+        pipe.read_one(0)
+    with pytest.raises(NotReady):
+        pipe.read_everywhere()
+    late = pipe.add(0)
+    pipe.take()
+    pipe.write()
+    pipe.sync()
+    assert not pipe.at_site[0]
+    pipe.find_site(0)
+    assert [index for _, index, _ in pipe.at_site[0]] == [4, 5, 6]
+    pipe.settle()
+    assert [type(c.replies[0]) for c in (*calls, late)] == [Outcome, OutcomeUnknown, OutcomeUnknown, Outcome, Outcome, Outcome]
+    assert all(len(c.replies) == 1 for c in calls)
+    pipe.check_empty()
+
+
+def test_control_entries_go_first_and_report_once() -> None:
+    """An entry takes the next index before any batch, and `done` hears of it when it is durable, not earlier."""
+    pipe = Pipeline(1)
+    told: list[Any] = []
+    pipe.add(0)
+    pipe.sequencer.add_entry(0, Kind.SKIP, {"index": 1, "position": 0, "reason": "test"}, told.append)
+    block = pipe.take()
+    assert block is not None
+    assert [r.kind for r in block.records][:2] == [Kind.SKIP, Kind.BATCH]
+    pipe.write()
+    assert not told
+    pipe.sync()
+    assert len(told) == 1
+    pipe.settle()
+    assert len(told) == 1
+    pipe.check_log()
+    pipe.check_empty()
+
+
+def test_notes_wait_for_a_block_and_report_when_durable() -> None:
+    """Notes alone make no block until they are flushed; each `done` belongs to the block that holds its note."""
+    pipe = Pipeline(1)
+    told: list[int] = []
+    pipe.sequencer.note(a_note(), lambda: told.append(1))
+    assert pipe.take() is None
+    pipe.sequencer.flush_notes()
+    assert pipe.take() is not None
+    pipe.sequencer.note(a_note(), lambda: told.append(2))
+    pipe.write()
+    pipe.sync()
+    assert told == [1]
+    pipe.add(0)
+    pipe.settle()
+    assert told == [1, 2]
+
+
+def test_idle_flush_of_nothing_is_no_block() -> None:
+    """An idle node whose marks are written has nothing to say, however often it is asked."""
+    pipe = Pipeline(2)
+    pipe.add(0)
+    pipe.settle()
+    for _ in range(5):
+        pipe.sequencer.flush_notes()
+        pipe.settle()
+    blocks = len(pipe.blocks)
+    pipe.sequencer.flush_notes()
+    assert pipe.take() is None
+    assert len(pipe.blocks) == blocks
+
+
+def test_failure_tells_everybody_once_and_lets_nobody_in() -> None:
+    """Calls in every stage, reads and entries get `outcome_unknown` once; late answers of sites are nobody's."""
+    pipe = Pipeline(2, limits=Limits(batch_calls_max=1, site_batches_max=2))
+    waiting = [pipe.add(0) for _ in range(5)]
+    pipe.take()
+    pipe.write()
+    pipe.sync()
+    waiting += [pipe.add_everywhere(), pipe.read_everywhere()[1], pipe.read_one(1)]
+    entry: list[Any] = []
+    pipe.sequencer.add_entry(0, Kind.SKIP, {"index": 1, "position": 0, "reason": ""}, entry.append)
+    pipe.take()
+    pipe.sequencer.add_entry(0, Kind.SKIP, {"index": 1, "position": 0, "reason": ""}, entry.append)
+    error = WriteFailed("fdatasync: Input/output error")
+    pipe.sequencer.failed(error)
+    pipe.sequencer.failed(WriteFailed("again"))
+    assert pipe.failures == [error]
+    assert len(entry) == 2
+    for call in waiting:
+        assert len(call.replies) == (2 if call.partition < 0 else 1)
+        assert all(isinstance(r, OutcomeUnknown) and "Input/output" in str(r) for r in call.replies)
+    with pytest.raises(NotReady, match="Input/output"):
+        pipe.add(0)
+    pipe.sequencer.add_entry(0, Kind.SKIP, {}, entry.append)
+    assert len(entry) == 3
+    pipe.check_empty()
+    while any(pipe.serve(p) for p in (0, 1)):
+        pass
+    pipe.sequencer.site_down(0)
+    pipe.sequencer.site_up(0, 0)
+    pipe.sync()
+    assert all(len(call.replies) <= 2 for call in waiting)
+    pipe.check_empty()
+
+
+def test_an_answer_is_given_although_the_log_has_failed_meanwhile() -> None:
+    """The kick behind an answer meets a wedged log; the call's outcome is told all the same."""
+    pipe = Pipeline(1, limits=Limits(site_batches_max=1))
+    first = pipe.add(0)
+    pipe.take()
+    pipe.write()
+    pipe.sync()
+    pipe.add(0)
+
+    def wedged() -> None:
+        raise Wedged("the log stopped")
+
+    pipe.sequencer.kick = wedged
+    pipe.serve(0)
+    assert isinstance(first.replies[0], Outcome)
+    pipe.sequencer.site_down(0)
+    pipe.sequencer.site_up(0, 1)
+
+
+def test_many_threads_lose_and_double_nothing() -> None:
+    """Callers in eight threads, a log thread and a site thread: every call is logged and answered once."""
+    pipe = Pipeline(2, limits=Limits(batch_calls_max=7))
+    stop = threading.Event()
+    lock = threading.Lock()
+
+    def call(partition: int) -> None:
+        for _ in range(200):
+            with lock:  # numbers of calls are the test's own
+                pipe.add(partition)
+
+    def run() -> None:
+        while not stop.is_set() or not pipe.sequencer.idle:
+            pipe.take()
+            pipe.write()
+            pipe.sync()
+            for p in (0, 1):
+                pipe.serve(p)
+
+    callers = [threading.Thread(target=call, args=(n % 2,)) for n in range(8)]
+    engine = threading.Thread(target=run)
+    engine.start()
+    for thread in callers:
+        thread.start()
+    for thread in callers:
+        thread.join()
+    stop.set()
+    engine.join()
+    assert all(len(c.replies) == 1 for c in pipe.calls)
+    assert sorted(pipe.numbers(0) + pipe.numbers(1)) == list(range(1600))
+    pipe.check_log()
+    pipe.check_empty()
+
+
+class Interleavings(RuleBasedStateMachine):
+    """Everything that can happen, in any order, against lists."""
+
+    PARTITIONS = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pipe: Pipeline = Pipeline(
+            self.PARTITIONS,
+            limits=Limits(batch_calls_max=3, batch_bytes_max=4000, site_batches_max=2, inflight_calls_max=40, inflight_bytes_max=20_000),
+            when_written=self.when_written,
+        )
+        self.order: dict[int, list[int]] = {p: [] for p in range(self.PARTITIONS)}  # calls as they were placed
+        self.step_numbers: set[int] = set()
+        self.reads: list[tuple[list[int], Call, set[int]]] = []  # idents, call, steps placed before
+        self.single_reads: list[Call] = []
+        self.entries: list[list[Any]] = []
+        self.down: set[int] = set()
+        self.over = False
+
+    when_written = False
+    partitions = st.integers(0, PARTITIONS - 1)
+
+    @rule(p=partitions, size=st.sampled_from([0, 10, 1500, 3900]))
+    def add(self, p: int, size: int) -> None:
+        self._place(lambda: [self.pipe.add(p, size=size)])
+
+    @rule(ps=st.lists(partitions, max_size=6))
+    def add_many(self, ps: list[int]) -> None:
+        self._place(lambda: self.pipe.add_many(ps))
+
+    @rule(size=st.sampled_from([0, 900]))
+    def add_everywhere(self, size: int) -> None:
+        self._place(lambda: [self.pipe.add_everywhere(size=size)])
+
+    def _place(self, place: Any) -> None:
+        before = (self.pipe.sequencer.inflight_calls, self.pipe.sequencer.inflight_bytes)
+        try:
+            calls = place()
+        except (Overloaded, NotReady):
+            assert (self.pipe.sequencer.inflight_calls, self.pipe.sequencer.inflight_bytes) == before
+            return
+        assert not self.over
+        for call in calls:
+            if call.partition < 0:
+                self.step_numbers.add(call.number)
+            for p in range(self.PARTITIONS) if call.partition < 0 else (call.partition,):
+                self.order[p].append(call.number)
+
+    @rule()
+    def read_everywhere(self) -> None:
+        try:
+            idents, call = self.pipe.read_everywhere()
+        except Overloaded:
+            return
+        except NotReady:
+            assert self.down or self.over
+            return
+        self.reads.append((idents, call, set(self.step_numbers)))
+
+    @rule(p=partitions)
+    def read_one(self, p: int) -> None:
+        try:
+            self.single_reads.append(self.pipe.read_one(p))
+        except Overloaded:
+            return
+        except NotReady:
+            assert p in self.down or self.over
+
+    @rule(p=partitions)
+    def add_entry(self, p: int) -> None:
+        told: list[Any] = []
+        self.entries.append(told)
+        self.pipe.sequencer.add_entry(p, Kind.SKIP, {"index": 0, "position": 0}, told.append)
+
+    @rule()
+    def note(self) -> None:
+        self.pipe.sequencer.note(a_note())
+        self.pipe.sequencer.flush_notes()
+
+    @rule(bytes_max=st.sampled_from([8 << 10, BLOCK_BYTES_MAX]))
+    def take(self, bytes_max: int) -> None:
+        block = self.pipe.take(bytes_max)
+        if block is not None:
+            assert block_bytes([r.raw for r in block.records]) <= bytes_max
+
+    @rule()
+    def write(self) -> None:
+        if not self.over:
+            self.pipe.write()
+
+    @rule()
+    def sync(self) -> None:
+        if not self.over:
+            self.pipe.sync()
+
+    @rule(p=partitions)
+    def serve(self, p: int) -> None:
+        self.pipe.serve(p)
+
+    @rule(p=partitions, commits=st.integers(0, 2))
+    def site_down(self, p: int, commits: int) -> None:
+        if p not in self.down:
+            self.pipe.lose_site(p, commits=commits)
+            self.down.add(p)
+
+    @rule(p=partitions)
+    def site_up(self, p: int) -> None:
+        if p in self.down:
+            self.down.discard(p)
+            self.pipe.find_site(p)
+
+    @precondition(lambda self: len(self.pipe.calls) > 12)
+    @rule()
+    def fail(self) -> None:
+        self.pipe.sequencer.failed(WriteFailed("disk gone"))
+        self.over = True
+        self.pipe.check_empty()
+
+    @invariant()
+    def accounts_agree(self) -> None:
+        """What is in flight is exactly what was placed and not answered."""
+        waiting = sum((self.PARTITIONS if c.partition < 0 else 1) - len(c.replies) for c in self.pipe.calls)
+        assert self.pipe.sequencer.inflight_calls == waiting
+        assert self.pipe.sequencer.pending_bytes + self.pipe.sequencer._held_bytes >= 0
+
+    def teardown(self) -> None:
+        if not self.over:
+            for p in sorted(self.down):
+                self.pipe.find_site(p)
+            self.pipe.settle()
+            for p, placed in self.order.items():
+                assert self.pipe.numbers(p) == placed, "the log holds what was placed, in that order"
+        self.pipe.check_log()
+        self.pipe.check_empty()
+        for call in self.pipe.calls:
+            assert len(call.replies) == (self.PARTITIONS if call.partition < 0 else 1)
+        assert all(len(call.replies) == 1 for call in self.single_reads)
+        assert all(len(told) == 1 for told in self.entries)
+        for idents, call, steps in self.reads:
+            assert len(call.replies) == self.PARTITIONS
+            for p, ident in enumerate(idents):
+                if ident in self.pipe.reads:
+                    applied = self.pipe.applied[p][: self.pipe.reads[ident][1]]
+                    seen = {n for n in self.step_numbers if any(b"[[%d," % n in r.raw for r in applied)}
+                    assert seen == steps, "a read everywhere sees exactly the steps placed before it"
+
+
+class InterleavingsWhenWritten(Interleavings):
+    """The same with durability=async."""
+
+    when_written = True
+
+
+QUICK = settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.mark.slow
+class TestInterleavings(Interleavings.TestCase):  # type: ignore[misc, valid-type]
+    """Random interleavings, durability=sync."""
+
+    settings = QUICK
+
+
+@pytest.mark.slow
+class TestInterleavingsWhenWritten(InterleavingsWhenWritten.TestCase):  # type: ignore[misc, valid-type]
+    """Random interleavings, durability=async."""
+
+    settings = QUICK
