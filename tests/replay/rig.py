@@ -151,7 +151,7 @@ class Rig:
 
     def tick(self, count: int, partition: int) -> list[int]:
         """The next TxnIds: one millisecond each, so that time and TxnId say the same."""
-        ids = [make_txn_id(millis=self.millis + 1 + n, counter=0, partition=partition) for n in range(count)]
+        ids: list[int] = [make_txn_id(millis=self.millis + 1 + n, counter=0, partition=partition) for n in range(count)]
         self.millis += count
         return ids
 
@@ -304,7 +304,7 @@ def digests_of(path: str) -> dict[str, TableDigest]:
 
 def balances_of(directory: str, partitions: int = 2) -> dict[int, int]:
     """Account -> balance over all partitions of a directory."""
-    found = {}
+    found: dict[int, int] = {}
     for p in range(partitions):
         connection = open_image(state_path(directory, p))
         found |= {int(str(i)): int(str(b)) for i, b in connection.execute("SELECT id, balance FROM accounts")}

@@ -33,6 +33,7 @@ def recover(rig: Rig, *, workers: int | None = 0) -> tuple[Plan, Report]:
 
 
 def sources(plan: Plan) -> list[tuple[str, int]]:
+    """Source and number of entries to replay, by partition."""
     return [(part.source, part.entries) for part in plan.partitions]
 
 

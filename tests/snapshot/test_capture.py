@@ -6,8 +6,8 @@ from pathlib import Path
 
 import apsw
 import pytest
-from procedures.state import PartitionState, Position
 
+from procedures.state import PartitionState, Position
 from snapshot import capture as module
 from snapshot.capture import Capture
 from snapshot.digest import open_image, table_digests
@@ -37,6 +37,7 @@ def apply_batch(state: PartitionState, index: int) -> None:
 
 
 def image_rows(path: Path) -> tuple[int, list[int]]:
+    """The image's position and rows."""
     connection = open_image(path)
     index = connection.execute("SELECT idx FROM _cmdlog_meta").get
     rows = [int(str(row[0])) for row in connection.execute("SELECT generation FROM t ORDER BY id")]
@@ -46,6 +47,7 @@ def image_rows(path: Path) -> tuple[int, list[int]]:
 
 
 def expected_rows(index: int) -> list[int]:
+    """The rows after that batch."""
     newest = {i % 10: i for i in range(1, index + 1)}
     return [newest.get(row % 10, 0) for row in range(3000)]
 
