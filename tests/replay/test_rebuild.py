@@ -179,16 +179,15 @@ def test_plan_in_place_that_the_log_has_outgrown_is_refused(rig: Rig) -> None:
     wal.close()
 
 
-def test_damaged_log_is_refused_and_its_good_part_given_on_request(rig: Rig, tmp_path: Path) -> None:
+@pytest.mark.parametrize("behind", [2, 40], ids=["in the newest segment", "in a full segment"])
+def test_damaged_log_is_refused_and_its_good_part_given_on_request(rig: Rig, tmp_path: Path, behind: int) -> None:
     """A flipped bit in an acknowledged block: refused; with the loss accepted, everything before it comes back."""
     balances = dict(rig.balances)
     rig.batch(0, [(DEPOSIT, [0, 424242])])
-    rig.deposits(2)
+    rig.deposits(behind)
     rig.close()
-    segment = sorted(Path(rig.directory, "log").glob("seg-*"))[-1]
-    data = bytearray(segment.read_bytes())
-    data[data.rindex(b"424242")] ^= 1
-    segment.write_bytes(data)
+    segment = next(path for path in Path(rig.directory, "log").glob("seg-*") if b"424242" in path.read_bytes())
+    segment.write_bytes(segment.read_bytes().replace(b"424242", b"424243"))
     with pytest.raises(Corrupt):
         make_plan(rig.files, rig.directory, use_state="never")
     planned = make_plan(rig.files, rig.directory, use_state="never", accept_data_loss=True)
