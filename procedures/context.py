@@ -54,7 +54,7 @@ class CallState:
     Invariant: `at` is the position of the running call, `wrote` that of the last call that began to change rows.
     """
 
-    __slots__ = ("at", "fault", "fault_at", "millis_of", "partition", "txn_ids", "wrote")
+    __slots__ = ("at", "fault", "fault_at", "millis_of", "partition", "txn_ids", "undone", "wrote")
 
     def __init__(self, partition: int, millis_of: Callable[[int], int]) -> None:
         self.partition = partition
@@ -64,11 +64,13 @@ class CallState:
         self.txn_ids: Sequence[int] = ()
         self.fault: BaseException | None = None  # a failure of the machine that passed through tx, even if swallowed later
         self.fault_at = -1
+        self.undone = False  # SQLite took something back in this batch: a statement that failed, a call that was rolled back
 
     def begin(self, txn_ids: Sequence[int]) -> None:
         self.txn_ids = txn_ids
         self.at = self.wrote = -1
         self.fault = None
+        self.undone = False
 
     def note_fault(self, error: BaseException) -> None:
         if self.fault is None:
@@ -127,6 +129,7 @@ class Transaction:
             result: Result = self._runs[statement](params)
             return result
         except (apsw.Error, MemoryError, RecursionError, KeyboardInterrupt) as error:
+            self._state.undone = True
             if fault_kind(error) is None:
                 raise
             self._state.note_fault(error)

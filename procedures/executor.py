@@ -23,8 +23,8 @@ import google_crc32c
 from .catalog import Catalog, Entry
 from .context import CallState, SiteFailed
 from .database import Database
-from .digest import ChangedRow, describe_changes, rows_digest
-from .errors import BatchRefused, EnvironmentFault
+from .digest import ChangedRow, RowLog
+from .errors import BatchRefused, EnvironmentFault, StateRefused
 from .failures import SKIPPED, ResultTooLarge, outcome_of
 from .faults import fault_kind
 from .guard import Mode
@@ -108,7 +108,6 @@ class Executor:
         """
         self._state = state
         self._databases = databases
-        self._digest_rows = digest_rows
         self._millis_of = millis_of
         self._progress = progress
         self._call = CallState(state.partition, millis_of)
@@ -116,7 +115,7 @@ class Executor:
         self._catalogs: dict[int, Catalog] = {}
         self._keys = KeyTable(state, key_policy or KeyPolicy())
         self._savepoint_batches = 0
-        self._patchset = b""
+        self._rows = RowLog(state.connection) if digest_rows else None
         self._reader: Reader | None = None
 
     @property
@@ -190,26 +189,23 @@ class Executor:
         seeds = _SEEDS
         run = _Run(bytearray(len(batch.txn_ids)), batch.txn_ids)
         self._call.begin(batch.txn_ids)
-        session: apsw.Session | None = None
         try:
             self._cursor.execute("BEGIN IMMEDIATE")
-            session = self._open_session(catalog)
-            self._run_calls(batch, catalog, run, run_calls)
-            digest = self._digest(session)
+            digest = self._run_calls(batch, catalog, run, run_calls)
             if batch.keys is not None and run_calls == self._run_straight:
                 self._keep_outcomes(batch, batch.keys, catalog, run)
             self._commit(Position(batch.index, batch.term, batch.checksum, batch.txn_ids[-1]), run.fresh)
         except BaseException as error:
             self._undo(error, lambda at: catalog.procedures[batch.procedures[at]].name)
             raise
-        finally:
-            if session is not None:
-                session.close()
         hashes = [_crc(seeds[status], body) for status, body in zip(run.statuses, run.bodies, strict=True)]
         return Applied(batch.index, run.statuses, run.txn_ids, run.bodies, hashes, digest)
 
-    def _run_calls(self, batch: Invocations, catalog: Catalog, run: _Run, run_calls: _RunCalls) -> None:
-        guard, call = self._state.guard, self._call
+    def _run_calls(self, batch: Invocations, catalog: Catalog, run: _Run, run_calls: _RunCalls) -> int:
+        """Runs the calls; returns the digest of the rows that they changed."""
+        guard, call, rows = self._state.guard, self._call, self._rows
+        if rows is not None:
+            rows.begin()
         catalog.open()
         guard.mode = Mode.PROCEDURE
         try:
@@ -220,6 +216,10 @@ class Executor:
             call.at = -1
         if call.fault is not None:
             raise call.fault  # a procedure swallowed it
+        if rows is None:
+            return 0
+        rows.uncertain = call.undone
+        return rows.digest()
 
     def _run_straight(self, batch: Invocations, catalog: Catalog, run: _Run) -> None:
         """The hot loop: no savepoints, every call runs."""
@@ -287,6 +287,7 @@ class Executor:
         except BaseException as error:  # noqa: BLE001 - whatever a procedure raises is its outcome
             status = self._failed(error, run.bodies.append)
             self._control("ROLLBACK TO call")
+            self._call.undone = True
         self._control("RELEASE call")
         return status
 
@@ -319,23 +320,9 @@ class Executor:
         if run.fresh.longest() > limit:
             raise _NeedsSavepoints
 
-    def _open_session(self, catalog: Catalog) -> apsw.Session | None:
-        if not self._digest_rows:
-            return None
-        session = apsw.Session(self._state.connection, "main")
-        for table in catalog.tables:
-            session.attach(table)
-        return session
-
-    def _digest(self, session: apsw.Session | None) -> int:
-        if session is None:
-            return 0
-        self._patchset = session.patchset()
-        return rows_digest(self._patchset)
-
     def changed_rows(self) -> list[ChangedRow]:
         """The rows that the last batch changed, by table and key; [] when digests are switched off."""
-        return describe_changes(self._patchset)
+        return [] if self._rows is None else self._rows.changed_rows()
 
     def _commit(self, position: Position, fresh: Fresh) -> None:
         """Position, activity clock and outcomes, in the batch's own transaction."""
@@ -382,10 +369,14 @@ class Executor:
             try:
                 for statement in statements:
                     self._cursor.execute(statement)
-            except (apsw.SQLError, apsw.AuthError, apsw.ConstraintError) as error:
+                guard.mode = Mode.FRAMEWORK
+                self._state.check_keys()
+            except (apsw.SQLError, apsw.AuthError, apsw.ConstraintError, StateRefused) as error:
                 raise BatchRefused(f"schema record {index}: {guard.denied or error}") from None
             finally:
                 guard.mode = Mode.FRAMEWORK
+                if self._rows is not None:
+                    self._rows.schema_changed()
 
         self._without_calls(Position(index, term, checksum, txn_id), run)
 

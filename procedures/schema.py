@@ -54,6 +54,8 @@ def _check_column(column: Column[Any]) -> None:
     if column.server_onupdate is not None or column.identity is not None:
         raise DefinitionError("no server_onupdate and no Identity: numbers must come from parameters, tx or rows")
     if column.computed is not None:
+        if not column.computed.persisted:
+            raise DefinitionError("a generated column must be stored: Computed(..., persisted=True)")
         return
     if column.server_default is not None and not _CONSTANT.fullmatch(_default_text(column)):
         raise DefinitionError("server_default must be a constant: a number or a quoted text")
