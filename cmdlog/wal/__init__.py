@@ -1,6 +1,7 @@
 """The command log: its format, its files, its threads."""
 
 from cmdlog.wal.anchors import Anchors
+from cmdlog.wal.ids import Lsn
 from cmdlog.wal.instance import Identity, Instance, load_instance
 from cmdlog.wal.log import Log
 from cmdlog.wal.owner import Owner, take_ownership
@@ -16,6 +17,7 @@ __all__ = [
     "Instance",
     "Log",
     "LogReader",
+    "Lsn",
     "Owner",
     "Recovered",
     "Source",

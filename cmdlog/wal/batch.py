@@ -12,7 +12,7 @@ import struct
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import orjson
@@ -140,7 +140,7 @@ def decode_batch(record: Record) -> Batch:
         raise BadRecord("batch columns and text do not fill the record")
     bounds = list(accumulate(sizes, initial=start))
     view = memoryview(raw)
-    keys, deltas, offsets, procedures = (view[lo:hi] for lo, hi in zip(bounds[:-1], bounds[1:], strict=True))
+    keys, deltas, offsets, procedures = (view[lo:hi] for lo, hi in pairwise(bounds))
     text = _text(raw[bounds[-1] :], flags=flags, json_bytes=json_bytes)
     batch = Batch(
         record,
@@ -201,6 +201,6 @@ def _txn_ids(first_txn: int, count: int, deltas: memoryview | None) -> Sequence[
     if deltas is None:
         return range(first_txn, first_txn + count * _TICK, _TICK)
     ids = [first_txn + (delta << PARTITION_BITS) for delta in deltas.cast("I")]
-    if ids[0] != first_txn or any(a >= b for a, b in zip(ids, ids[1:], strict=False)):
+    if ids[0] != first_txn or any(a >= b for a, b in pairwise(ids)):
         raise BadRecord("batch transaction ids do not increase")
     return ids

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from cmdlog.wal.anchors import Anchors
 from cmdlog.wal.block import BlockFlag, block_bytes, encode_block
-from cmdlog.wal.errors import Foreign, TooLarge, Wedged
+from cmdlog.wal.errors import Foreign, TooLarge, WalError, Wedged
 from cmdlog.wal.files import Files, parent
 from cmdlog.wal.groups import Groups
 from cmdlog.wal.hardstate import HardState, HardStateFile, create_hardstate, open_hardstate
@@ -167,7 +167,10 @@ class Log:
         async_window_s: float = 0.010,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begins to take blocks from `source`. `sync` "off" is for benchmarks: it acknowledges what is only written."""
+        """Begins to take blocks from `source`. `sync` "off" is for benchmarks: it acknowledges what is only written.
+
+        With `threads=0` there are none at all: the caller runs turns and calls `tend`, and everything happens in a stated order.
+        """
         if self._ring is not None:
             raise RuntimeError("the log is started already")
         self._ring = Ring(
@@ -175,8 +178,9 @@ class Log:
             threads=threads, sync=sync, seal_after_s=seal_after_s, async_window_s=async_window_s,
             settle=self._settle, clock=clock,
         )  # fmt: skip
-        self._space.start(self._ring.wedge)
-        self._ring.start()
+        if threads:
+            self._space.start(self._ring.wedge)
+            self._ring.start()
 
     def kick(self) -> None:
         """The source has something. Cheap, any thread. Raises: Wedged."""
@@ -188,6 +192,20 @@ class Log:
         The caller must hold no lock that its source's methods need. Raises: Wedged.
         """
         return self._running.run_turn()
+
+    def tend(self) -> None:
+        """What the background threads do: recycles, prepares files, syncs what is only written, seals when nothing is in flight.
+
+        For `threads=0`. A failure wedges the log.
+        """
+        ring = self._running
+        try:
+            self._space.tend()
+        except WalError as error:
+            ring.wedge(error)
+        except OSError as error:
+            ring.wedge(WalError(f"preparing segments failed: {error}"))
+        ring.rest()
 
     def close(self) -> None:
         """Takes what the source still has, makes it durable, seals, ends the threads, gives up the lock.
@@ -219,8 +237,9 @@ class Log:
         return read_records(self._files, list(self._space.segments.values()), last=self.durable_block, after=after, upto=upto)
 
     @property
-    def durable_block(self) -> int:
-        return self._ring.durable_block if self._ring is not None else self._tail.number
+    def durable_block(self) -> BlockNumber:
+        """The newest block that survives power loss."""
+        return BlockNumber(self._ring.durable_block if self._ring is not None else self._tail.number)
 
     @property
     def groups(self) -> Groups:

@@ -91,6 +91,7 @@ class Ring:
         self._delivering = False
         self._error: WalError | None = None
         self._told = False
+        self._held: Sequence[bytes] | None = None  # taken, and waiting for a free segment
         self._closing = False
         self._stopping = False
         self._flushing = threading.Lock()
@@ -108,6 +109,7 @@ class Ring:
     # -- callers ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        """Starts the threads; without it the caller's threads do everything, see `rest`."""
         for number in range(self._count):
             self._threads.append(threading.Thread(target=self._serve, name=f"cmdlog-log-{number}", daemon=True))
         self._threads.append(threading.Thread(target=self._keep, name="cmdlog-log-keeper", daemon=True))
@@ -135,13 +137,20 @@ class Ring:
         with self._lock:
             if self._error is not None:
                 raise Wedged(f"the log stopped at: {self._error}")
-            if self._turn or self._in_flight or self._stopping or not self._tail.worth_filling:
+            if self._turn or self._in_flight or self._stopping:
                 return False
+            if self._threads and not self._tail.worth_filling:
+                return False  # a rotation may wait for a free segment, which is nothing for a caller's thread
             self._turn, self._kicked = True, False
         placed = self._take()
         if placed is not None:
             self._write(placed, self._inline(placed))
         return placed is not None
+
+    def rest(self) -> None:
+        """Syncs what is only written, and seals if nothing is in flight: the keeper's work, for a ring without threads."""
+        self._flush()
+        self._seal_when_idle()
 
     def drain(self) -> None:
         """Takes until the source is empty or the log full, waits for everything in flight, seals. Raises: Wedged."""
@@ -164,6 +173,8 @@ class Ring:
         self._flush()
         self._seal()
         self._flush()
+        if self._held is not None:
+            self.wedge(LogFull("the log was closed while a block waited for a free segment"))
         self._raise_error()
 
     def stop(self) -> None:
@@ -274,11 +285,11 @@ class Ring:
 
     def _place(self) -> Placed | None:
         tail = self._tail
-        if not tail.worth_filling and not self._rotate():
+        if self._held is None and not tail.worth_filling and not self._rotate():
             return None
         room = min(tail.left_bytes, tail.block_bytes_max)
         self._last_take = self._clock()
-        records = self._source.take(room)
+        records, self._held = self._held or self._source.take(room), None
         if not records and room < tail.block_bytes_max and self._source.pending_bytes > 0:
             if not self._rotate():
                 return None
@@ -286,7 +297,8 @@ class Ring:
         if not records:
             return None
         if not tail.fits(records) and not self._rotate():
-            raise LogFull("the log was closed while a block waited for a free segment")
+            self._held = records
+            return None
         placed = tail.place(records, flags=BlockFlag.NONE, durable_upto=self._durable)
         self._settle()
         with self._lock:
@@ -301,10 +313,8 @@ class Ring:
 
     def _rotate(self) -> bool:
         """Everything so far durable, then the next segment. False when none became free before the end."""
-        if not self._space.ready:
-            self._space.ask()
-            if not self._space.wait_ready(lambda: self._closing or self._stopping or self._error is not None):
-                return False
+        if not self._space.wait_ready(lambda: self._closing or self._stopping or self._error is not None):
+            return False
         with self._lock:
             while self._in_flight and self._error is None:
                 self._quiet.wait()

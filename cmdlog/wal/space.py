@@ -88,7 +88,13 @@ class Space:
         self.ask()
 
     def wait_ready(self, given_up: Callable[[], bool]) -> bool:
-        """Waits until a file is ready; False when `given_up` says so. Woken by `ask`."""
+        """Waits until a file is ready; False when `given_up` says so. Without a thread behind, makes one here or gives up."""
+        if self._ready:
+            return True
+        if self._thread is None:
+            self.tend()
+            return bool(self._ready)
+        self.ask()
         with self._changed:
             while not self._ready and not given_up():
                 self._changed.wait()

@@ -26,7 +26,7 @@ from cmdlog.wal.segment import (
     segment_sequence,
 )
 
-_HEAD_BYTES: Final = 64 << 10  # header sector and most checkpoints, in one read
+_HEAD_BYTES: Final = 2 * SECTOR_BYTES  # header sector and the first one of the checkpoint block
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,577 @@
+"""The restart table: which row matches what, and every kind of damage that a directory can bear."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from cmdlog.wal import Log, Verdict
+from cmdlog.wal.block import SECTOR_BYTES, BlockFlag, encode_block
+from cmdlog.wal.errors import Corrupt, Foreign, Locked, NewerFormat, WalError, WrongDirectory
+from cmdlog.wal.hardstate import COPY_BYTES
+from cmdlog.wal.instance import load_instance
+from cmdlog.wal.restart import FACT_NAMES, TABLE, Action, Facts, decide
+from cmdlog.wal.scan import EndKind, walk_segment
+from cmdlog.wal.segment import decode_segment_header, encode_segment_header, segment_name
+from cmdlog.wal.simfiles import Fault, SimFiles
+from cmdlog.wal.survey import survey_log
+from tests.wal.logkit import (
+    IDENTITY,
+    LOG,
+    NODE,
+    OTHER,
+    SEGMENT_BYTES,
+    append,
+    at,
+    create,
+    generations,
+    hard_state,
+    numbers_in,
+    open_log,
+    sim,
+)
+
+
+def seg(sequence: int) -> str:
+    """The path of a segment."""
+    return f"{LOG}/{segment_name(sequence)}"
+
+
+def sealed() -> SimFiles:
+    """Records 1 to 3 acknowledged in segment 1, then idle: the last block is a seal. Killed, not closed."""
+    files = sim()
+    log, source = open_log(files)
+    append(log, source, [1, 2, 3])
+    log.tend()
+    return files.kill()
+
+
+def several(*, closed: bool = True) -> SimFiles:
+    """Three segments in use, nothing recycled, closed in order."""
+    files = sim()
+    log, source = open_log(files)
+    log.anchors.set("all", at(1))
+    append(log, source, range(1, 13))
+    assert source.acknowledged == list(range(1, 13))
+    if closed:
+        log.close()
+    files = files.kill()
+    assert files.exists(seg(3))
+    assert not files.exists(seg(4))
+    return files
+
+
+def refused(files: SimFiles, kind: type[WalError]) -> WalError:
+    """Opening raises `kind` and changes nothing in the log's folder."""
+    before = len(files.trace)
+    with pytest.raises(kind) as caught:
+        open_log(files)
+    changes = [operation for operation in files.trace[before:] if not operation.path.endswith("LOCK")]
+    assert changes == []
+    return caught.value
+
+
+def opened(files: SimFiles) -> tuple[Log, list[int]]:
+    """The log and all that it holds."""
+    log, _ = open_log(files, first_generation=9000)
+    return log, numbers_in(log)
+
+
+# -- the table itself ----------------------------------------------------------------------------------------------------
+
+
+def test_exactly_one_row_matches_every_combination_of_facts() -> None:
+    """All 512 combinations of facts meet one row each, and every row is met."""
+    met = set()
+    for values in itertools.product((False, True), repeat=len(FACT_NAMES)):
+        met.add(decide(Facts(*values)).verdict)
+    assert met == set(Verdict) == {row.verdict for row in TABLE}
+
+
+def test_every_row_tells_its_story() -> None:
+    """A row without a reason would be a guess."""
+    assert all(len(row.story) > 40 for row in TABLE)
+    assert {row.action for row in TABLE} == set(Action)
+
+
+# -- clean, unsealed, torn -----------------------------------------------------------------------------------------------
+
+
+def test_a_sealed_log_is_clean() -> None:
+    """A seal vouches for the last records, so opening writes nothing to the segments."""
+    files = sealed()
+    before = files.read_file(seg(1))
+    log, found = opened(files)
+    assert log.recovered.verdict is Verdict.CLEAN
+    assert found == [1, 2, 3]
+    assert files.read_file(seg(1)) == before
+
+
+def test_an_unsealed_tail_is_rewritten_and_sealed() -> None:
+    """Blocks without evidence are written once more; the next opening finds evidence."""
+    files = sim()
+    log, source = open_log(files)
+    append(log, source, [1, 2])
+    files = files.kill()
+    log, found = opened(files)
+    assert (log.recovered.verdict, found) == (Verdict.UNSEALED, [1, 2])
+    log, found = opened(files.kill())
+    assert (log.recovered.verdict, found) == (Verdict.CLEAN, [1, 2])
+
+
+@pytest.mark.parametrize("cut", range(0, 2 * SECTOR_BYTES, 512))
+def test_a_tail_torn_at_any_sector_is_cut(cut: int) -> None:
+    """Of a block that was under way, any first sectors may be on disk: it is cut, everything acknowledged stays."""
+    files = sim()
+    log, source = open_log(files)
+    append(log, source, [1])
+    end = log._tail.offset
+    append(log, source, [3], size=8000)
+    block = files.read_file(seg(1))[end : end + 2 * SECTOR_BYTES]
+    files = files.kill()
+    files.overwrite(seg(1), end, block[:cut].ljust(len(block), b"\0"))
+    log, found = opened(files)
+    assert found == [1]
+    assert log.recovered.verdict is (Verdict.TORN if cut else Verdict.UNSEALED)
+    if log.recovered.cut is not None:
+        assert log.recovered.cut.kept is not None
+        assert files.read_file(log.recovered.cut.kept) == block[:cut].rstrip(b"\0")
+    assert files.read_file(seg(1))[log._tail.offset :].strip(b"\0") == b""
+
+
+def test_a_torn_block_before_a_whole_one_is_cut_with_it() -> None:
+    """Syncs in flight finish in any order: a hole without evidence is the end, though whole blocks follow it."""
+    files = sim()
+    log, source = open_log(files)
+    append(log, source, [1])
+    end = log._tail.offset
+    first = log._tail.place([b"".join(_payload(2))], flags=BlockFlag.NONE, durable_upto=4)
+    second = log._tail.place([b"".join(_payload(3))], flags=BlockFlag.NONE, durable_upto=4)
+    files = files.kill()
+    files.overwrite(seg(1), second.offset, second.data)
+    log, found = opened(files)
+    assert (log.recovered.verdict, found) == (Verdict.TORN, [1])
+    assert log.recovered.cut is not None
+    assert (log.recovered.cut.offset, log.recovered.cut.block) == (end, first.number)
+    log, found = opened(files.kill())
+    assert (log.recovered.verdict, found) == (Verdict.CLEAN, [1])
+
+
+def _payload(number: int) -> list[bytes]:
+    from tests.wal.logkit import record
+
+    return [record(number)]
+
+
+def test_a_hole_before_evidence_is_corrupt() -> None:
+    """Zeros where a later block knew of a durable one are damage, not the end (D9)."""
+    files = sim()
+    log, source = open_log(files)
+    append(log, source, [1])
+    offset = log._tail.offset
+    append(log, source, [2, 3])
+    files = files.kill()
+    files.overwrite(seg(1), offset, bytes(SECTOR_BYTES))
+    error = refused(files, Corrupt)
+    assert isinstance(error, Corrupt)
+    assert (error.path, error.offset, error.block) == (seg(1), offset, 5)
+
+
+def test_zeros_at_the_end_are_the_end() -> None:
+    """An unused rest is no damage, wherever it begins."""
+    for count in range(4):
+        files = sim()
+        log, source = open_log(files)
+        append(log, source, range(count))
+        assert opened(files.kill())[1] == list(range(count))
+
+
+def test_the_error_names_partition_index_and_block() -> None:
+    """Damage in a body is told down to the record that it hit."""
+    files = sealed()
+    data = files.read_file(seg(1))
+    walk = walk_segment(data, decode_segment_header(data[:SECTOR_BYTES]))
+    place = next(p for p in walk.places if p.header.number == 5)
+    files.overwrite(seg(1), place.offset + 64 + 40, b"\xff")
+    error = refused(files, Corrupt)
+    assert isinstance(error, Corrupt)
+    assert (error.block, error.partition, error.index) == (5, 2, 2)
+    assert "cmdlog log verify" in str(error)
+
+
+# -- rot -----------------------------------------------------------------------------------------------------------------
+
+
+def test_rot_in_the_last_acknowledged_block_of_an_idle_log_is_corrupt() -> None:
+    """The seal proves that the block before it had been acknowledged."""
+    files = sealed()
+    data = files.read_file(seg(1))
+    walk = walk_segment(data, decode_segment_header(data[:SECTOR_BYTES]))
+    last = next(p for p in reversed(walk.places) if not p.header.flags)
+    for offset in (0, 20, 63, 64, 100, SECTOR_BYTES - 1):
+        damaged = files.kill()
+        damaged.flip_bit(seg(1), 8 * (last.offset + offset))
+        refused(damaged, Corrupt)
+
+
+def test_rot_in_the_last_block_of_a_full_segment_is_corrupt_when_it_is_read() -> None:
+    """The next segment's name vouches for it; opening need not look, reading does."""
+    files = several()
+    header = decode_segment_header(files.read_file(seg(3))[:SECTOR_BYTES])
+    data = files.read_file(seg(2))
+    walk = walk_segment(data, decode_segment_header(data[:SECTOR_BYTES]))
+    assert walk.places[-1].header.number == header.first_block - 1
+    files.flip_bit(seg(2), 8 * (walk.places[-1].offset + 70))
+    log, _ = open_log(files)
+    with pytest.raises(Corrupt) as caught:
+        numbers_in(log)
+    assert caught.value.block == header.first_block - 1
+
+
+def test_rot_in_the_only_hard_state_is_detected() -> None:
+    """One bad copy is healed by the other; two bad copies are refused; so is rot in the record itself."""
+    files = sealed()
+    one = files.kill()
+    one.flip_bit(f"{LOG}/hardstate", 8 * 40)
+    log, _ = opened(one)
+    assert log.recovered.groups.votes == {0: (1, 7)}
+    assert any("hard state" in note for note in log.recovered.notes)
+    assert one.read_file(f"{LOG}/hardstate")[:COPY_BYTES] == one.read_file(f"{LOG}/hardstate")[COPY_BYTES:]
+    files.flip_bit(f"{LOG}/hardstate", 8 * 40)
+    files.flip_bit(f"{LOG}/hardstate", 8 * (COPY_BYTES + 40))
+    refused(files, Corrupt)
+
+
+def test_a_lost_hard_state_file_is_refused() -> None:
+    """A node that forgets its vote may vote twice."""
+    files = sealed()
+    files.unlink(f"{LOG}/hardstate")
+    refused(files, Corrupt)
+
+
+def test_an_unreadable_sector_is_corrupt() -> None:
+    """The device's own error names file and offset like any other damage."""
+    files = sealed()
+    files.make_unreadable(seg(1), 2 * SECTOR_BYTES)
+    refused(files, Corrupt)
+
+
+@dataclass
+class Flips:
+    """A scenario for single-bit flips."""
+
+    files: SimFiles
+    path: str
+    wanted: list[int]
+
+
+def flip(scenario: Flips, bit: int, read: Callable[[SimFiles], list[int]]) -> str:
+    """What becomes of one flipped bit: "refused", or "harmless" with every record back."""
+    scenario.files.flip_bit(scenario.path, bit)
+    back = scenario.files.kill()
+    scenario.files.flip_bit(scenario.path, bit)
+    try:
+        found = read(back)
+    except (Corrupt, NewerFormat, Foreign):
+        return "refused"
+    assert found == scenario.wanted, f"bit {bit} of {scenario.path}: found {found}"
+    return "harmless"
+
+
+def all_of(files: SimFiles) -> list[int]:
+    """Everything, from a log whose vote is still known."""
+    log, found = opened(files)
+    assert log.recovered.groups.votes == {0: (1, 7)}
+    return found
+
+
+FLIP_SHARES = [pytest.param(509, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.torture)]
+"""A prime stride by default, so that all bit positions of all fields are met over the runs; every bit under torture."""
+
+
+@pytest.mark.parametrize("stride", FLIP_SHARES)
+def test_no_single_bit_of_a_sealed_segment_flips_unseen(stride: int) -> None:
+    """Every flip of the newest segment, sealed and then killed, is refused or changes nothing that was acknowledged."""
+    scenario = Flips(sealed(), seg(1), [1, 2, 3])
+    outcomes = [flip(scenario, bit, all_of) for bit in range(0, 8 * SEGMENT_BYTES, stride)]
+    used = 7 * SECTOR_BYTES / SEGMENT_BYTES
+    assert outcomes.count("refused") > 0.9 * (used - 1 / 8) * len(outcomes)  # the seal's own sector may rot unseen
+
+
+def test_no_bit_of_the_headers_flips_unseen() -> None:
+    """Every bit of the segment's header and of every block's header: refused, but for the seal's own."""
+    scenario = Flips(sealed(), seg(1), [1, 2, 3])
+    data = scenario.files.read_file(seg(1))
+    walk = walk_segment(data, decode_segment_header(data[:SECTOR_BYTES]))
+    offsets = [0] + [place.offset for place in walk.places if not place.header.flags & BlockFlag.SEAL]
+    for offset in offsets[:4:3] + offsets[-1:]:
+        for bit in range(8 * offset, 8 * (offset + 64), 3):
+            assert flip(scenario, bit, all_of) == "refused"
+
+
+@pytest.mark.parametrize("stride", FLIP_SHARES)
+@pytest.mark.parametrize("sequence", [1, 2])
+def test_no_single_bit_of_an_older_segment_flips_unseen(sequence: int, stride: int) -> None:
+    """Flips of a segment that is no more the newest are refused at opening or reading, or hit unused bytes."""
+    scenario = Flips(several(), seg(sequence), list(range(1, 13)))
+    outcomes = [flip(scenario, bit, all_of) for bit in range(sequence, 8 * SEGMENT_BYTES, stride)]
+    assert outcomes.count("refused") > 0.8 * len(outcomes)
+
+
+@pytest.mark.parametrize("name", ["log/hardstate", "instance.json"])
+def test_no_bit_of_the_small_files_flips_unseen(name: str) -> None:
+    """Flips of the instance file are refused, those of one copy of the hard state are healed."""
+    scenario = Flips(sealed(), f"{NODE}/{name}", [1, 2, 3])
+    size = 8 * min(300, len(scenario.files.read_file(scenario.path)))
+    outcomes = {flip(scenario, bit, all_of) for bit in range(0, size, 7)}
+    assert outcomes == {"harmless"} if name == "log/hardstate" else {"refused"}
+
+
+# -- files lost, cut, renamed, swapped -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sequence", [1, 2, 3])
+def test_a_missing_segment_is_named(sequence: int) -> None:
+    """First, middle or last: the gap is found before anything is served (D15)."""
+    files = several()
+    files.unlink(seg(sequence))
+    assert segment_name(sequence) in str(refused(files, Corrupt))
+
+
+def test_a_log_without_any_segment_is_refused() -> None:
+    """An existing node never starts empty (H1)."""
+    files = several()
+    for sequence in (1, 2, 3):
+        files.unlink(seg(sequence))
+    refused(files, Corrupt)
+
+
+@pytest.mark.parametrize("sequence", [1, 3])
+def test_a_segment_cut_short_at_any_sector_is_refused(sequence: int) -> None:
+    """A file has its full length before it gets its name (D14)."""
+    for size in [*range(0, SEGMENT_BYTES, SECTOR_BYTES), 1, 4095, 4097, SEGMENT_BYTES - 1, SEGMENT_BYTES + 4096]:
+        files = several()
+        files.open(seg(sequence)).truncate(size)
+        refused(files, Corrupt)
+
+
+def test_renamed_duplicated_and_swapped_segments_are_foreign() -> None:
+    """Name and header must say the same (D16)."""
+    for source, target in ((1, 4), (2, 1), (3, 2)):
+        files = several()
+        files.write_file_atomic(seg(target), files.read_file(seg(source)))
+        refused(files, Foreign)
+    files = several()
+    files.swap(seg(1), seg(2))
+    refused(files, Foreign)
+
+
+def test_a_segment_of_another_life_breaks_the_succession() -> None:
+    """A predecessor with right name and ids but another generation is not the file that the next one followed."""
+    files = several()
+    other = SimFiles()
+    create(other, initial=[hard_state(1, 7)], first_generation=77)
+    files.overwrite(seg(1), 0, other.read_file(seg(1)))
+    error = refused(files, Corrupt)
+    assert "followed" in str(error)
+
+
+@pytest.mark.parametrize("name", ["seg-0000000000000001.log", "hardstate"])
+def test_files_of_another_node_are_foreign(name: str) -> None:
+    """Every file says whose it is (D17)."""
+    files, other = sealed(), SimFiles()
+    create(other, identity=OTHER, initial=[hard_state(1, 7)])
+    files.overwrite(f"{LOG}/{name}", 0, other.read_file(f"{LOG}/{name}"))
+    error = refused(files, Foreign)
+    assert "node 7" in str(error)
+
+
+def test_a_newer_format_is_named() -> None:
+    """A block or segment of a later version is refused as such, before anything else is concluded."""
+    import google_crc32c
+
+    files = sealed()
+    data = bytearray(files.read_file(seg(1)))
+    data[8:10] = (2).to_bytes(2, "little")
+    data[108:112] = bytes(4)
+    header = bytes(data[:SECTOR_BYTES])
+    from cmdlog.wal.segment import SEGMENT
+
+    crc = google_crc32c.value(header[: SEGMENT.bytes - 4]).to_bytes(4, "little")
+    files.overwrite(seg(1), 0, header[: SEGMENT.bytes - 4] + crc + header[SEGMENT.bytes :])
+    refused(files, NewerFormat)
+
+
+# -- recycled files and stale blocks -------------------------------------------------------------------------------------
+
+
+def recycled(count: int) -> SimFiles:
+    """A log whose newest segment was recycled and holds `count` new blocks before the old life's valid ones."""
+    files = sim()
+    log, source = open_log(files)
+    for number in range(1, 200):
+        append(log, source, [number])
+        segment = log._tail.segment.header
+        if segment.earlier_life > 1 and log._tail.offset == (2 + count) * SECTOR_BYTES:
+            return files.kill()
+        log.anchors.set("all", at(log.durable_block))
+        log._space.tend()
+    raise AssertionError
+
+
+@pytest.mark.parametrize("count", range(1, 6))
+def test_old_valid_records_beyond_the_new_tail_are_never_replayed(count: int) -> None:
+    """In a recycled file the old life's blocks are told apart by their generation, at every place of the tail (D8)."""
+    files = recycled(count)
+    newest = max(name for name in files.listdir(LOG) if name.startswith("seg-"))
+    data = files.read_file(f"{LOG}/{newest}")
+    header = decode_segment_header(data[:SECTOR_BYTES])
+    walk = walk_segment(data, header)
+    assert walk.end_kind is (EndKind.LEFTOVER if count < 5 else walk.end_kind)
+    log, found = opened(files)
+    assert found == list(range(found[0], found[-1] + 1))
+    assert log.recovered.verdict is Verdict.UNSEALED
+    assert len(walk.places) == count + 1
+
+
+def test_a_block_of_an_earlier_opening_is_stale() -> None:
+    """Zeros that a cut wrote may be lost with a lying sync; what resurfaces has a lower opening count and is no successor."""
+    files = sim()
+    log, source = open_log(files)
+    append(log, source, [1])
+    offset, number = log._tail.offset, log._tail.number
+    files = files.kill()
+    log, source = open_log(files)
+    append(log, source, [2])
+    tail = log._tail
+    stale, _ = encode_block(
+        [_payload(66)[0]],
+        flags=BlockFlag.NONE,
+        generation=tail.segment.header.generation,
+        number=tail.number + 1,
+        durable_upto=number - 1,
+        chain=12345,
+        open_count=2,
+    )
+    assert tail.offset > offset
+    files = files.kill()
+    files.overwrite(seg(1), tail.offset, stale)
+    log, found = opened(files)
+    assert (log.recovered.verdict, found) == (Verdict.STALE, [1, 2])
+    assert opened(files.kill())[1] == [1, 2]
+
+
+def test_a_block_at_anothers_place_is_misplaced() -> None:
+    """A whole block of this life and opening where another belongs is a write gone astray: refused (D3)."""
+    files = sim()
+    log, source = open_log(files)
+    append(log, source, [1, 2])
+    tail = log._tail
+    for number, chain in ((tail.number + 3, tail._chain), (tail.number + 1, 999)):
+        block, _ = encode_block(
+            [_payload(66)[0]],
+            flags=BlockFlag.NONE,
+            generation=tail.segment.header.generation,
+            number=number,
+            durable_upto=tail.number - 1,
+            chain=chain,
+            open_count=tail._open_count,
+        )
+        back = files.kill()
+        back.overwrite(seg(1), tail.offset, block)
+        refused(back, Corrupt)
+
+
+def test_lost_and_misdirected_writes_never_pass() -> None:
+    """A write that was reported and never done, or done elsewhere, is found by chain and evidence at the next start (D2, D3)."""
+    for fault in (Fault.LOST_WRITE, Fault.MISDIRECTED_WRITE):
+        files = sim()
+        log, source = open_log(files)
+        append(log, source, [1])
+        files.fail_at(1, fault)
+        append(log, source, [2])
+        files.heal()
+        append(log, source, [3])
+        log.tend()
+        refused(files.power_cut(random.Random(0), "none"), Corrupt)
+
+
+# -- directory, owner ----------------------------------------------------------------------------------------------------
+
+
+def test_a_second_process_is_locked_out() -> None:
+    """The error names the owner, and the first one goes on (H4)."""
+    files = sealed()
+    log, source = open_log(files)
+    with pytest.raises(Locked) as caught:
+        open_log(files)
+    assert '"pid"' in str(caught.value)
+    append(log, source, [4])
+    log.close()
+    log, found = opened(files)
+    assert found == [1, 2, 3, 4]
+
+
+def test_the_previous_owner_tells_whether_the_machine_was_restarted() -> None:
+    """A warm start may trust the page cache only under the same boot."""
+    files = sealed()
+    log, _ = open_log(files)
+    assert log._owner is not None
+    assert log._owner.same_boot
+    log, _ = open_log(files.power_cut(random.Random(1)))
+    assert log._owner is not None
+    assert not log._owner.same_boot
+
+
+def test_wrong_directories_say_what_is_missing() -> None:
+    """Missing, empty, half a node, somebody else's files: each is refused in its own words, and nothing is created (H1)."""
+    files = SimFiles()
+    for path, words in (("/nowhere", "does not exist"), ("/empty", "instance.json is missing")):
+        if path == "/empty":
+            files.mkdir(path)
+        with pytest.raises(WrongDirectory, match=words):
+            Log.open(files, path)
+    node = sealed()
+    node.unlink(f"{NODE}/instance.json")
+    with pytest.raises(WrongDirectory, match=r"holds a log but instance\.json is missing"):
+        open_log(node)
+    with pytest.raises(WrongDirectory, match="neither empty nor a node"):
+        create(node)
+    with pytest.raises(WrongDirectory, match="holds a node already"):
+        create(sealed())
+    node = sealed()
+    for name in node.listdir(LOG):
+        node.unlink(f"{LOG}/{name}")
+    with pytest.raises(Corrupt):
+        open_log(node)
+    foreign = SimFiles()
+    foreign.mkdir("/data")
+    foreign.write_file_atomic("/data/precious.txt", b"x")
+    with pytest.raises(WrongDirectory, match=r"precious\.txt"):
+        Log.create(foreign, "/data", IDENTITY)
+    assert foreign.read_file("/data/precious.txt") == b"x"
+
+
+def test_opening_under_another_identity_is_foreign() -> None:
+    """Who asks for a certain node gets no other."""
+    with pytest.raises(Foreign):
+        Log.open(sealed(), NODE, OTHER, generation=generations())
+
+
+def test_the_survey_reads_no_more_than_heads_and_the_newest_segment() -> None:
+    """Opening costs the same whatever the log's length: rot in the middle of an old segment does not even slow it down."""
+    files = several()
+    files.make_unreadable(seg(1), 4 * SECTOR_BYTES)
+    files.make_unreadable(seg(1), 5 * SECTOR_BYTES)
+    survey = survey_log(files, NODE, load_instance(files, NODE))
+    assert decide(survey.facts).verdict is Verdict.CLEAN
+
+
+def test_segment_headers_round_trip() -> None:
+    """What is decoded from a header sector encodes to the same sector."""
+    sector = several().read_file(seg(2))[:SECTOR_BYTES]
+    assert encode_segment_header(decode_segment_header(sector)) == sector
