@@ -8,6 +8,7 @@ A start is a new term (as an election would be), so that an index given again af
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ from cmdlog.wal.record import Kind, encode_json
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.outcomes import KeyPolicy
-from procedures.state import PartitionState
+from procedures.state import PartitionState, open_reader
 from replay.engine import Catalogs, PartitionEngine
 
 NODE_ID: Final = 1  # of the only node of a one-node cluster
@@ -131,6 +132,14 @@ def adopt_fixed(settings: Settings, groups: Mapping[int, GroupState], instance: 
 def state_path(directory: str, partition: int) -> str:
     """Path of a partition's state file."""
     return os.path.join(directory, "state", f"p{partition:04d}.sqlite")
+
+
+def applied_index(directory: str, partition: int) -> int:
+    """Index of the last entry that the state file holds; its site has ended."""
+    connection, _ = open_reader(state_path(directory, partition))
+    with contextlib.closing(connection):
+        index: int = connection.execute("SELECT idx FROM _cmdlog_meta").get
+    return index
 
 
 def _configurations(settings: Settings) -> list[bytes]:

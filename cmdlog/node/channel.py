@@ -19,7 +19,10 @@ READ_BYTES: Final = 1 << 20
 
 
 class Channel:
-    """`want_write(True)` asks the owner of the descriptor to call `flush` when it is writable."""
+    """`want_write(True)` asks the owner of the descriptor to call `flush` when it is writable.
+
+    It is called under the channel's lock, so that a wish of a sender cannot be overtaken by the end of a flush; it must not wait.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -47,7 +50,7 @@ class Channel:
             if sent == len(frame):
                 return
             self._waiting.append(memoryview(frame)[sent:])
-        self.want_write(True)
+            self.want_write(True)
 
     def flush(self) -> None:
         """Sends what waited, as far as the socket takes it."""
@@ -59,7 +62,7 @@ class Channel:
                     self._waiting[0] = head[sent:]
                     return
                 self._waiting.popleft()
-        self.want_write(False)
+            self.want_write(False)
 
     def receive(self) -> Iterator[Frame] | None:
         """The frames that have arrived; None when the other side is gone. Everything it sent before is delivered first."""

@@ -1,6 +1,6 @@
 """The hybrid logical clock that gives transaction ids.
 
-One rule: ticks only grow – over restarts (the log says the highest), over clock jumps, over ids that callers echo.
+One rule: ticks only grow - over restarts (the log says the highest), over clock jumps, over ids that callers echo.
 
 A tick is milliseconds and counter as one number (`cmdlog.wal.ids.txn_tick`). The physical part is the wall clock as long as it
 agrees with the boot clock within `lead_max_ms`; when it jumps further, forwards or back, the boot clock goes on in its place,

@@ -62,8 +62,8 @@ class Embedded:
     def call(self, name: str, /, *, idempotency_key: str | None = None, **params: Any) -> Any:
         """Calls a procedure and returns its result.
 
-        Raises: Aborted, ProcedureFailed, CallError (key_reused, session_expired, sessions_full) – outcomes, durable like results;
-        Refused and its kinds – nothing was logged; InvalidParameters, UnknownProcedure.
+        Raises: Aborted, ProcedureFailed, CallError (key_reused, session_expired, sessions_full) - outcomes, durable like results;
+        Refused and its kinds - nothing was logged; InvalidParameters, UnknownProcedure.
         """
         route = self._route(name)
         bound = route.procedure.bind(params)

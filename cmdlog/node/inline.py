@@ -107,7 +107,8 @@ class InlineSites:
     def _run(self) -> None:
         while not self._stopping or self._work:
             capturing = self._site is not None and self._site.capturing
-            self._wake.acquire(timeout=IDLE_CAPTURE_PAUSE_S if capturing else None)
+            if not self._work:  # a caller who came while this thread held the drive left its work here, and woke nobody
+                self._wake.acquire(timeout=IDLE_CAPTURE_PAUSE_S if capturing else None)
             with self._drive:
                 self._do_all()
                 self._step_captures()

@@ -21,7 +21,16 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from cmdlog.node.boot import Boot, adopt_fixed, cluster_configuration, create_node, make_boot, recover_states, state_path
+from cmdlog.node.boot import (
+    Boot,
+    adopt_fixed,
+    applied_index,
+    cluster_configuration,
+    create_node,
+    make_boot,
+    recover_states,
+    state_path,
+)
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.frames import Answer
 from cmdlog.node.gather import Gather
@@ -33,8 +42,8 @@ from cmdlog.node.routes import Route, SlotMap, make_routes
 from cmdlog.node.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites import ProcessSites, SiteFault
-from cmdlog.node.snapshots import Hooks, LogView, Snapshotter
 from cmdlog.node.siteworker import SitePlan
+from cmdlog.node.snapshots import Hooks, LogView, Snapshotter
 from cmdlog.node.stream import Limits, Stream
 from cmdlog.wal.batch import NO_KEY
 from cmdlog.wal.errors import WalError
@@ -210,13 +219,15 @@ class Node:
         self.sequencer.refuse(NotReady("the node is stopping"))
         deadline = time.monotonic() + DRAIN_TIMEOUT_S
         while not self.sequencer.idle and self.error is None and time.monotonic() < deadline:
-            self.help()
+            with contextlib.suppress(WalError):
+                self.help()
             time.sleep(0.001)
         self._snapshots.stop()
         self._stop.set()
         if self._flusher.is_alive():
             self._flusher.join()
         self._sites.close()
+        self.sequencer.abandon(NotReady("the node has stopped"), "the node stopped before the call was answered")
         self._wal.close()
 
     @property
@@ -235,7 +246,7 @@ class Node:
         if txn is not None:
             self.clock.observe(txn)
         partition = self._place(route, params, key, done)
-        self._wal.kick()
+        self._kick()
         return partition
 
     def call_many(self, calls: Sequence[tuple[Route, list[Any], bytes, Done]]) -> list[int | None]:
@@ -244,11 +255,12 @@ class Node:
             raise NotReady("the node is not ready")
         partitions: list[int | None] = []
         plain: list[tuple[int, int, bytes, bytes, Done]] = []
+        large: list[tuple[Done, int]] = []
         limit = self.settings.call_bytes_max
         for route, params, key, done in calls:
             if route.everywhere or route.read_only or key:
                 if plain:
-                    self.sequencer.add_many(plain)
+                    self._add_plain(plain, first=len(plain) + len(large) == len(partitions))
                     plain = []
                 partitions.append(self._place_or_reply(route, params, key, done))
                 continue
@@ -256,12 +268,14 @@ class Node:
             partition = self.slots.partition_of(route.procedure, params)
             partitions.append(partition)
             if len(body) > limit:
-                done(TooLarge(f"the parameters take {len(body)} bytes, limit call_bytes_max={limit}"))
+                large.append((done, len(body)))
             else:
                 plain.append((partition, route.number, body, NO_KEY, done))
         if plain:
-            self.sequencer.add_many(plain)
-        self._wal.kick()
+            self._add_plain(plain, first=len(plain) + len(large) == len(partitions))
+        for done, size in large:
+            done(TooLarge(f"the parameters take {size} bytes, limit call_bytes_max={limit}"))
+        self._kick()
         return partitions
 
     def help(self) -> None:
@@ -279,11 +293,14 @@ class Node:
         partition = self._place(route, params, key, done)
         sites = self._sites
         if not isinstance(sites, InlineSites):
-            self._wal.kick()
+            self._kick()
             return partition
         sites.helped_by(threading.get_ident())
-        if not self._wal.run_turn():
-            self._wal.kick()
+        try:
+            if not self._wal.run_turn():
+                self._wal.kick()
+        except WalError:
+            pass  # as in _kick
         sites.helped_by(None)
         sites.drive()
         return partition
@@ -294,6 +311,20 @@ class Node:
         paths = {p: state_path(self.directory, p) for p in partitions}
         limits = self.settings
         return run_query(paths, sql, params, rows_max=limits.query_rows_max, timeout_s=limits.query_timeout_s)
+
+    def _kick(self) -> None:
+        with contextlib.suppress(WalError):  # the log has failed: whoever is placed hears of it through `failed`
+            self._wal.kick()
+
+    def _add_plain(self, calls: Sequence[tuple[int, int, bytes, bytes, Done]], *, first: bool) -> None:
+        """Places calls, all or none. Raises: Refused when they are the `first`; else each `done` is told."""
+        try:
+            self.sequencer.add_many(calls)
+        except Refused as refusal:
+            if first:
+                raise
+            for *_, done in calls:
+                done(refusal.again())
 
     def _place_or_reply(self, route: Route, params: list[Any], key: bytes, done: Done) -> int | None:
         try:
@@ -396,6 +427,8 @@ class Node:
         """Logs that one call is not to be run. Durable on return: no replay will run it either."""
         if fault.partition is None:
             raise RuntimeError("a skip names its partition")
+        if applied_index(self.directory, fault.partition) >= fault.index:
+            return  # it came to its end after all: its outcome is in the state, and may have been answered
         logged = threading.Event()
         value = {"index": fault.index, "position": fault.position, "reason": fault.message}
         self._skips.append((fault.partition, fault.index, fault.position))

@@ -1,7 +1,7 @@
 """Ad-hoc SELECTs on a frozen state, beside the sites.
 
-One rule: read-only by construction: the file is opened read-only, an authorizer refuses everything but reading, and limits of rows
-and time end what would pin the site's write-ahead file.
+One rule: read-only by construction: the file is opened read-only, an authorizer refuses everything but reading, and limits of
+rows and time end what would pin the site's write-ahead file.
 """
 
 from __future__ import annotations

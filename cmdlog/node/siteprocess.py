@@ -1,7 +1,7 @@
-"""A site in a process of its own: `python -m cmdlog.node.siteprocess SOCKET_FD PROGRESS_FD`.
+"""A site in a process of its own: `python -m cmdlog.node.siteprocess SOCKET_FD PROGRESS_FD LIFE_FD`.
 
-One rule: it speaks only over the socket it was given and ends when that closes or its node is gone, so it cannot outlive the
-node and write beside a successor; the lock beside each state file makes sure.
+One rule: it speaks only over the socket it was given and ends when its node is gone, even in the middle of a call that never
+returns, so it cannot outlive the node and write beside a successor; the lock beside each state file makes sure.
 
 The code it runs is the bundle that the log names, not what lies on the import path: what works here works in replay. A fault of
 the environment (disk full, out of memory, an I/O error, an interrupt) is never an outcome: the site says so and ends; the node
@@ -10,6 +10,7 @@ restores it and sends the batch again.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import mmap
@@ -18,15 +19,13 @@ import select
 import signal
 import socket
 import sys
-import time
-from collections.abc import Iterable
 from typing import IO, Any, Final, NoReturn
 
 import orjson
 
 from cmdlog.node.frames import READ_ANSWER, Frame, FrameKind, FrameReader, encode_applied, encode_frame
 from cmdlog.node.sites import BUSY, INDEX, PARTITION, POSITION, PROGRESS_BYTES
-from cmdlog.node.siteworker import Site, SitePlan
+from cmdlog.node.siteworker import Site, SitePlan, lock_state
 from cmdlog.wal.record import decode_record
 from procedures.bundle import Bundle
 from procedures.errors import EnvironmentFault, ProceduresError
@@ -35,7 +34,6 @@ from procedures.outcomes import KeyPolicy
 from replay.engine import Catalogs, CodeMissing
 
 READ_BYTES: Final = 1 << 20
-LOCK_WAIT_S: Final = 10.0  # for a predecessor that is just being ended
 
 
 class SiteProcess:
@@ -70,18 +68,19 @@ class SiteProcess:
 
     def _handle(self, frame: Frame) -> None:
         progress = self._progress
-        progress[PARTITION], progress[INDEX], progress[POSITION] = frame.partition, frame.ident, 0
+        progress[PARTITION], progress[INDEX], progress[POSITION] = frame.partition, _entry_index(frame), 0
         progress[BUSY] = 1
         try:
             self._dispatch(frame)
         except EnvironmentFault as error:
-            self._end(frame, error.kind, str(error), max(error.position, 0))
+            self._end(frame, error.kind, str(error), error.position)
         except (ProceduresError, CodeMissing) as error:
             self._end(frame, "refused", f"{type(error).__name__}: {error}", 0)
         progress[BUSY] = 0
 
     def _end(self, frame: Frame, kind: str, message: str, position: int) -> NoReturn:
-        fault = {"kind": kind, "message": message, "partition": frame.partition, "index": frame.ident, "position": position}
+        where = {"partition": frame.partition, "index": _entry_index(frame), "position": position}
+        fault = {"kind": kind, "message": message, **where}
         self._send(FrameKind.FAULT, orjson.dumps(fault))
         raise SystemExit(1)
 
@@ -99,7 +98,8 @@ class SiteProcess:
         elif frame.kind is FrameKind.READ:
             as_of, replies = site.read(frame.partition, orjson.loads(frame.payload))
             status, body = replies[0]
-            self._send(FrameKind.READ_ANSWER, READ_ANSWER.pack(as_of, status) + body, partition=frame.partition, ident=frame.ident)
+            answer = READ_ANSWER.pack(as_of, status) + body
+            self._send(FrameKind.READ_ANSWER, answer, partition=frame.partition, ident=frame.ident)
         elif frame.kind is FrameKind.CAPTURE:
             site.capture(frame.partition, frame.ident, orjson.loads(frame.payload)["path"])
         if site.capturing:
@@ -107,7 +107,7 @@ class SiteProcess:
 
     def _hello(self, hello: dict[str, Any]) -> None:
         state_files = {int(partition): path for partition, path in hello["state_files"].items()}
-        self._lock(state_files.values())
+        self._locks = [lock_state(path) for path in state_files.values()]
         catalogs = Catalogs()
         for version, bundle in hello["bundles"].items():
             catalogs.add_bundle(int(version), Bundle.from_bytes(bundle.encode()))
@@ -121,20 +121,6 @@ class SiteProcess:
         gc.freeze()  # modules and caches live as long as the process: later collections need not look at them
         self._send(FrameKind.READY, orjson.dumps({"positions": self._site.positions}, option=orjson.OPT_NON_STR_KEYS))
 
-    def _lock(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            file = open(f"{path}.lock", "ab")  # noqa: SIM115 - held until the process ends
-            deadline = time.monotonic() + LOCK_WAIT_S
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise SystemExit(f"{path} is still in use by another process") from None
-                    time.sleep(0.01)
-            self._locks.append(file)
-
     def _step_captures(self, site: Site) -> None:
         for partition, ident, report in site.step_captures():
             self._send(FrameKind.CAPTURED, orjson.dumps(report), partition=partition, ident=ident)
@@ -144,6 +130,23 @@ class SiteProcess:
 
     def _send(self, kind: FrameKind, payload: bytes, *, partition: int = 0, ident: int = 0) -> None:
         self._socket.sendall(encode_frame(kind, payload, partition=partition, ident=ident))
+
+
+def _entry_index(frame: Frame) -> int:
+    """The log entry that the frame holds; 0 for others, whose idents are numbers of another kind."""
+    return frame.ident if frame.kind is FrameKind.ENTRY else 0
+
+
+def end_with_the_node(life_fd: int) -> None:
+    """The kernel ends this process when the pipe's other end is closed, whatever it is doing: nothing else reads the pipe.
+
+    A thread that watches would not do: a regular expression or an extension may hold the interpreter for ever.
+    """
+    fcntl.fcntl(life_fd, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(life_fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)  # SIGIO at the hang-up; its default action ends the process
+    with contextlib.suppress(BlockingIOError):
+        os.read(life_fd, 1)
+        raise SystemExit("the node is gone")
 
 
 def pack_applied(applied: Applied) -> bytes:
@@ -161,13 +164,12 @@ def main() -> None:
     """Entry point; the node gives both descriptors."""
     for ignored in (signal.SIGINT, signal.SIGTERM):  # the node decides when its sites end
         signal.signal(ignored, signal.SIG_IGN)
+    end_with_the_node(int(sys.argv[3]))
     sock = socket.socket(fileno=int(sys.argv[1]))
     page = mmap.mmap(int(sys.argv[2]), PROGRESS_BYTES)
     process = SiteProcess(sock, memoryview(page).cast("Q"))
-    try:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the node is gone
         process.run()
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # the node is gone
     process.close()
 
 

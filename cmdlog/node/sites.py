@@ -9,7 +9,8 @@ What the watchdog sees and does:
     the process ended                       -> start another, send its unanswered batches again
     it ended `site_restarts_max` times at one call, or one call runs longer than `call_timeout_s`
                                             -> log a *skip* of that call, durable, then start another
-    it said disk_full, io or refused        -> refuse calls to its partitions, try again every second
+    it said disk_full, io or refused, or it keeps ending where no call is to blame
+                                            -> refuse calls to its partitions, try again every second
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ import threading
 import time
 from asyncio import AbstractEventLoop
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import orjson
 import structlog
 
 from cmdlog.node.channel import Channel
 from cmdlog.node.frames import READ_ANSWER, Answer, Frame, FrameKind, decode_applied, encode_frame
+from cmdlog.node.readers import LoopReader, ThreadReader
 
 WATCH_EVERY_S: Final = 0.05
 START_TIMEOUT_S: Final = 60.0  # of a site: imports, opening its state files
@@ -47,13 +49,13 @@ log = structlog.get_logger("cmdlog.sites")
 
 @dataclass(frozen=True, slots=True)
 class SiteFault:
-    """Why a site ended. `kind` is one of the executor's environment faults, `refused` (the batch does not fit), `died` or `hung`."""
+    """Why a site ended. `kind` is one of the executor's environment faults, `refused` (it does not fit), `died` or `hung`."""
 
     kind: str
     message: str
     partition: int | None = None
-    index: int = 0
-    position: int = 0
+    index: int = 0  # of the entry that it was at; 0 = none: it was reading, or idle
+    position: int = 0  # of the call in the entry; -1 = none of them: the batch as a whole
 
 
 class Owner(Protocol):
@@ -84,6 +86,7 @@ class _Process:
     seen: tuple[int, ...] = ()
     seen_at: float = 0.0
     page: mmap.mmap | None = field(default=None, repr=False)
+    life: int = -1  # write end of a pipe: the kernel ends the site when no process holds it any more
 
 
 class ProcessSites:
@@ -95,27 +98,34 @@ class ProcessSites:
         self._sites: list[_Process] = []
         self._groups = groups
         self._site_of: dict[int, _Process] = {}
-        self._deaths: Counter[tuple[int, int, int]] = Counter()
+        self._deaths: Counter[tuple[int, int, int]] = Counter()  # per partition, index, position
+        self._skipped: set[tuple[int, int, int]] = set()
         self._lost: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()
-        self._reader: _LoopReader | _ThreadReader | None = None
+        self._reader: LoopReader | ThreadReader | None = None
         self._watch = threading.Thread(target=self._watch_loop, name="sites-watch", daemon=True)
         self._stopping = False
 
     def start(self) -> dict[int, int]:
         """Starts every site and waits until it serves; returns each partition's position. Raises: RuntimeError."""
-        self._sites = [_spawn(number, group) for number, group in enumerate(self._groups)]
-        for site in self._sites:
-            _hello(site, self._owner.hello(site.partitions))
         positions: dict[int, int] = {}
-        for site in self._sites:
-            positions |= _wait_ready(site)
-            for partition in site.partitions:
-                self._site_of[partition] = site
+        try:
+            for number, group in enumerate(self._groups):
+                self._sites.append(_spawn(number, group))
+            for site in self._sites:
+                _hello(site, self._owner.hello(site.partitions))
+            for site in self._sites:
+                positions |= _wait_ready(site)
+                for partition in site.partitions:
+                    self._site_of[partition] = site
+        except BaseException:
+            for site in self._sites:
+                _discard(site)
+            raise
         return positions
 
     def attach(self, loop: AbstractEventLoop | None) -> None:
         """From now on sites are read, by this event loop or (None) by a thread of its own, and watched."""
-        self._reader = _ThreadReader() if loop is None else _LoopReader(loop)
+        self._reader = ThreadReader() if loop is None else LoopReader(loop)
         for site in self._sites:
             self._register(site)
         self._watch.start()
@@ -201,8 +211,12 @@ class ProcessSites:
             except queue.Empty:
                 self._kill_hung()
                 continue
-            if site is not None and not self._stopping:
+            if site is None or self._stopping:
+                continue
+            try:
                 self._replace(site)
+            except Exception as error:  # noqa: BLE001 - our own bug: nobody would bring sites back any more
+                self._owner.broken(error)
 
     def _kill_hung(self) -> None:
         now = time.monotonic()
@@ -219,9 +233,10 @@ class ProcessSites:
         fault = self._why(old)
         log.warning("site ended", site=old.number, pid=old.popen.pid, kind=fault.kind, reason=fault.message, index=fault.index)
         self._owner.site_down(old.partitions, fault)
-        if self._to_be_skipped(fault):
+        remedy = self._remedy(fault)
+        if remedy == "skip":
             self._owner.skip(fault)
-        waiting = fault.kind in LASTING
+        waiting = remedy == "wait"
         if waiting:
             self._owner.refuse_calls(old.partitions, fault)
         started = self._start_again(old, wait_first=waiting)
@@ -242,11 +257,14 @@ class ProcessSites:
         while not self._stopping:
             if wait_first:
                 time.sleep(RETRY_DISK_S)
+            site = None
             try:
                 site = _spawn(old.number, old.partitions)
                 _hello(site, self._owner.hello(site.partitions))
                 return site, _wait_ready(site)
             except (RuntimeError, OSError) as error:
+                if site is not None:
+                    _discard(site)
                 log.error("site does not start", site=old.number, reason=str(error))
                 wait_first = True
         return None
@@ -264,12 +282,20 @@ class ProcessSites:
         reason = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         return SiteFault("died", reason, partition if busy else None, index, position)
 
-    def _to_be_skipped(self, fault: SiteFault) -> bool:
-        if fault.partition is None or fault.kind in (*LASTING, "interrupted"):
-            return False
+    def _remedy(self, fault: SiteFault) -> Literal["restart", "skip", "wait"]:
+        """What is done before a successor starts. Only a call that ran as part of an entry can be skipped, and only once."""
+        if fault.kind in LASTING:
+            return "wait"
+        if fault.partition is None or not fault.index or fault.kind == "interrupted":
+            return "restart"
         where = (fault.partition, fault.index, fault.position)
         self._deaths[where] += 1
-        return fault.kind == "hung" or self._deaths[where] >= self._restarts_max
+        if fault.kind != "hung" and self._deaths[where] < self._restarts_max:
+            return "restart"
+        if fault.position < 0 or where in self._skipped:
+            return "wait"
+        self._skipped.add(where)
+        return "skip"
 
 
 def _spawn(number: int, partitions: Sequence[int]) -> _Process:
@@ -277,16 +303,18 @@ def _spawn(number: int, partitions: Sequence[int]) -> _Process:
     page_fd = os.memfd_create("cmdlog-progress")
     os.ftruncate(page_fd, PROGRESS_BYTES)
     page = mmap.mmap(page_fd, PROGRESS_BYTES)
+    life_r, life_w = os.pipe()
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     popen = subprocess.Popen(
-        [sys.executable, "-m", "cmdlog.node.siteprocess", str(theirs.fileno()), str(page_fd)],
-        pass_fds=(theirs.fileno(), page_fd),
+        [sys.executable, "-m", "cmdlog.node.siteprocess", str(theirs.fileno()), str(page_fd), str(life_r)],
+        pass_fds=(theirs.fileno(), page_fd, life_r),
         stdin=subprocess.DEVNULL,
         env=environment,
     )
     theirs.close()
     os.close(page_fd)
-    return _Process(number, partitions, popen, Channel(ours), memoryview(page).cast("Q"), page=page)
+    os.close(life_r)
+    return _Process(number, partitions, popen, Channel(ours), memoryview(page).cast("Q"), page=page, life=life_w)
 
 
 def _hello(site: _Process, hello: dict[str, Any]) -> None:
@@ -314,89 +342,16 @@ def _wait_ready(site: _Process) -> dict[int, int]:
     raise RuntimeError(f"site {site.number} did not start (exit code {site.popen.wait()}); its own words are above")
 
 
+def _discard(site: _Process) -> None:
+    site.popen.kill()
+    site.popen.wait()
+    _release(site)
+
+
 def _release(site: _Process) -> None:
+    """The process has ended."""
+    os.close(site.life)
     site.channel.close()
     site.progress.release()
     if site.page is not None:
         site.page.close()
-
-
-class _LoopReader:
-    """Channels read and flushed by an asyncio event loop, in its thread."""
-
-    def __init__(self, loop: AbstractEventLoop) -> None:
-        self._loop = loop
-
-    def add(self, channel: Channel, readable: Callable[[], None]) -> None:
-        def want_write(wanted: bool) -> None:
-            self._loop.call_soon_threadsafe(self._write_interest, channel, wanted)
-
-        channel.want_write = want_write
-        self._loop.call_soon_threadsafe(self._loop.add_reader, channel.fileno(), readable)
-
-    def _write_interest(self, channel: Channel, wanted: bool) -> None:
-        if channel.fileno() < 0:
-            return
-        if wanted:
-            self._loop.add_writer(channel.fileno(), channel.flush)
-        else:
-            self._loop.remove_writer(channel.fileno())
-
-    def remove(self, channel: Channel) -> None:
-        self._loop.remove_reader(channel.fileno())
-        self._loop.remove_writer(channel.fileno())
-
-    def close(self) -> None:
-        """The loop's owner closes the loop."""
-
-
-class _ThreadReader:
-    """Channels read and flushed by one thread of this process."""
-
-    def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
-        self._wake_r, self._wake_w = socket.socketpair()
-        self._wake_r.setblocking(False)
-        self._selector.register(self._wake_r, selectors.EVENT_READ)
-        self._todo: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="sites-reader", daemon=True)
-        self._thread.start()
-
-    def add(self, channel: Channel, readable: Callable[[], None]) -> None:
-        def want_write(wanted: bool) -> None:
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0)
-            self._soon(lambda: channel.fileno() >= 0 and self._selector.modify(channel, events, (channel, readable)))
-
-        channel.want_write = want_write
-        self._soon(lambda: self._selector.register(channel, selectors.EVENT_READ, (channel, readable)))
-
-    def remove(self, channel: Channel) -> None:
-        """Only from a callback of this reader, so in its own thread."""
-        self._selector.unregister(channel)
-
-    def close(self) -> None:
-        self._stopping = True
-        self._soon(lambda: None)
-        self._thread.join()
-        self._selector.close()
-        self._wake_r.close()
-        self._wake_w.close()
-
-    def _soon(self, work: Callable[[], Any]) -> None:
-        self._todo.put(work)
-        self._wake_w.send(b"x")
-
-    def _run(self) -> None:
-        while not self._stopping:
-            for key, events in self._selector.select():
-                if key.data is None:
-                    self._wake_r.recv(4096)
-                    while not self._todo.empty():
-                        self._todo.get()()
-                    continue
-                channel, readable = key.data
-                if events & selectors.EVENT_WRITE:
-                    channel.flush()
-                if events & selectors.EVENT_READ:
-                    readable()

@@ -60,9 +60,7 @@ class Pending:
             if count and total > bytes_max:
                 break
             count += 1
-        head = Pending(
-            self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count], self.keyed
-        )
+        head = Pending(self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count], self.keyed)
         head.size_bytes = sum(map(len, head.params)) + CALL_OVERHEAD_BYTES * count
         del self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count]
         self.size_bytes -= head.size_bytes

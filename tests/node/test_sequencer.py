@@ -260,7 +260,7 @@ def test_reads_everywhere_see_all_or_nothing_of_a_step() -> None:
     after, call = pipe.read_everywhere()
     pipe.add_everywhere()
     pipe.settle()
-    step = {p: [i for i, r in enumerate(pipe.applied[p]) if b"[1," in r.raw][0] for p in (0, 1)}
+    step = {p: next(i for i, r in enumerate(pipe.applied[p]) if b"[1," in r.raw) for p in (0, 1)}
     for p in (0, 1):
         assert pipe.reads[before[p]][1] <= step[p]
         assert pipe.reads[after[p]][1] == step[p] + 1
@@ -280,7 +280,7 @@ def test_a_read_goes_behind_what_the_site_was_given() -> None:
 
 
 def test_a_lost_site_gets_exactly_the_unanswered_again() -> None:
-    """Its successor is sent what the state does not hold, in order; what it held unanswered is told unknown; reads are refused."""
+    """Its successor is sent what the state does not hold, in order; what it held unanswered is unknown; reads are refused."""
     pipe = Pipeline(1, limits=Limits(batch_calls_max=1, site_batches_max=10))
     calls = [pipe.add(0) for _ in range(5)]
     pipe.take()
@@ -453,7 +453,7 @@ class Interleavings(RuleBasedStateMachine):
         super().__init__()
         self.pipe: Pipeline = Pipeline(
             self.PARTITIONS,
-            limits=Limits(batch_calls_max=3, batch_bytes_max=4000, site_batches_max=2, inflight_calls_max=40, inflight_bytes_max=20_000),
+            limits=self.limits,
             when_written=self.when_written,
         )
         self.order: dict[int, list[int]] = {p: [] for p in range(self.PARTITIONS)}  # calls as they were placed
@@ -464,6 +464,7 @@ class Interleavings(RuleBasedStateMachine):
         self.down: set[int] = set()
         self.over = False
 
+    limits = Limits(batch_calls_max=3, batch_bytes_max=4000, site_batches_max=2, inflight_calls_max=40, inflight_bytes_max=20_000)
     when_written = False
     partitions = st.integers(0, PARTITIONS - 1)
 
