@@ -20,9 +20,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
+import orjson
 import typer
 
-from cmdlog.cli.demo_clients import Load, Place, send_batch
+from cmdlog.cli.demo_clients import Http, Load, Place, Unanswered, send_batch
 from cmdlog.cli.demo_proof import Call, Seen, Verdict, prove
 from cmdlog.cli.demo_server import ServerProcess, run_recover
 from cmdlog.cli.failure import CommandFailed
@@ -36,7 +37,6 @@ CUSTOMERS: Final = 50  # of each branch; all accounts together fit one query (qu
 LOAD_TIMEOUT_S: Final = 600.0
 TICK_S: Final = 0.1
 BATCH_CALLS: Final = 1000
-REQUEST_TIMEOUT_S: Final = 120.0
 ACCOUNTS_SQL: Final = "SELECT branch, customer, savings, checking FROM accounts"
 
 CallsOption = Annotated[int, typer.Option("--calls", min=1, max=10_000_000, help="SmallBank calls to make.")]
@@ -94,8 +94,8 @@ def register(program: typer.Typer) -> None:
 
 def demo(  # noqa: PLR0917 - typer reads options from the signature
     workload: WorkloadOption = "bank",
-    calls: CallsOption = 10_000,
-    clients: ClientsOption = 8,
+    calls: CallsOption = 6_000,
+    clients: ClientsOption = 16,
     partitions: PartitionsOption = 4,
     seed: SeedOption = None,
     data: DataOption = None,
@@ -129,7 +129,7 @@ class Demo:
         self._options, self._folder, self._display = options, folder, display
         self._log = folder / "server.log"
         self._data = folder / "data"
-        self._place = Place()
+        self._place, self._http = Place(), Http()
         self._loaded, self._shares = _make_calls(options)
         self._report = Report(options.workload, options.seed, options.partitions, options.clients)
         self._server: ServerProcess | None = None
@@ -153,8 +153,11 @@ class Demo:
             self._repeat()
             report.judge(prove(self.calls, self._look()))
             self._running.stop()
+        except Unanswered as error:
+            raise CommandFailed(f"the server left in the middle: {error}", hint=self._running.last_words()) from error
         finally:
             load.stop()
+            self._http.close()
             if self._server is not None:
                 self._server.kill([])
         report.seconds = time.monotonic() - began
@@ -173,11 +176,8 @@ class Demo:
 
     def _open_accounts(self) -> None:
         """The loader's calls through /v1/batch."""
-        import httpx
-
-        with httpx.Client(timeout=REQUEST_TIMEOUT_S, trust_env=False) as http:
-            for call, answer in zip(self._loaded, send_batch(http, self._running.url, self._loaded), strict=True):
-                call.answer, call.attempts, call.before_kill = answer, 1, True
+        for call, answer in zip(self._loaded, send_batch(self._http, self._running.url, self._loaded), strict=True):
+            call.answer, call.attempts, call.before_kill = answer, 1, True
         self._display.say(f"{BRANCHES * CUSTOMERS:,} accounts in {BRANCHES} branches on {self._options.partitions} partitions")
 
     def _load_until_killed(self, load: Load) -> None:
@@ -222,36 +222,28 @@ class Demo:
 
     def _repeat(self) -> None:
         """Every call that the killed server had answered is sent once more under its key; /v1/batch knows the same keys."""
-        import httpx
-
         answered = [call for call in self.calls if call.before_kill]
         self._display.stage("repeating answered calls", total=len(answered))
-        with httpx.Client(timeout=REQUEST_TIMEOUT_S, trust_env=False) as http:
-            for start in range(0, len(answered), BATCH_CALLS):
-                part = answered[start : start + BATCH_CALLS]
-                for call, answer in zip(part, send_batch(http, self._running.url, part), strict=True):
-                    call.repeated = answer
-                self._display.advance(start + len(part))
+        for start in range(0, len(answered), BATCH_CALLS):
+            part = answered[start : start + BATCH_CALLS]
+            for call, answer in zip(part, send_batch(self._http, self._running.url, part), strict=True):
+                call.repeated = answer
+            self._display.advance(start + len(part))
         self._report.repeated_after_recovery = len(answered)
 
     def _look(self) -> Seen:
         """What the server shows now."""
-        import httpx
-
         self._display.stage("comparing")
-        with httpx.Client(base_url=self._running.url, timeout=REQUEST_TIMEOUT_S, trust_env=False) as http:
-            rows = http.post("/v1/query", json={"sql": ACCOUNTS_SQL}).raise_for_status().json()["rows"]
-            totals = http.post("/v1/procedures/total", json={}).raise_for_status().json()["result"]
+        url = self._running.url
+        rows = self._http.read(url, "POST", "/v1/query", body=orjson.dumps({"sql": ACCOUNTS_SQL}))["rows"]
+        totals = self._http.read(url, "POST", "/v1/procedures/total", body=b"{}")["result"]
         accounts = {(branch, customer): (savings, checking) for branch, customer, savings, checking in rows}
         if len(accounts) != len(rows):
             raise CommandFailed("two partitions show the same account")
         return Seen(accounts, [(money, count) for money, count in totals])
 
     def _status(self) -> dict[str, Any]:
-        import httpx
-
-        url = f"{self._running.url}/v1/status"
-        status: dict[str, Any] = httpx.get(url, timeout=REQUEST_TIMEOUT_S, trust_env=False).raise_for_status().json()
+        status: dict[str, Any] = self._http.read(self._running.url, "GET", "/v1/status")
         return status
 
     def _still_alive(self, load: Load) -> None:

@@ -79,7 +79,7 @@ def rows(report: Report) -> list[tuple[str, str]]:
         ("acknowledged before the kill", f"{report.acknowledged_before_kill:,}"),
         ("unanswered at the kill, sent again", f"{report.unanswered_at_kill:,}"),
         ("of those already in the log", f"{report.unanswered_but_logged:,}"),
-        ("recovered by replay", replayed(report)),
+        ("recovered by replay", _replayed(report)),
         ("cmdlog recover", f"{report.recover_s:.2f} s"),
         ("time to ready", f"{report.ready_s:.2f} s"),
         ("answered calls sent again", f"{report.repeated_after_recovery:,}"),
@@ -88,7 +88,6 @@ def rows(report: Report) -> list[tuple[str, str]]:
     ]
 
 
-def replayed(report: Report) -> str:
+def _replayed(report: Report) -> str:
     """What `cmdlog recover` said that it replayed."""
-    calls = report.recover.get("calls")
-    return "?" if calls is None else f"{calls:,}"
+    return f"{report.recover['replayed']:,} calls"

@@ -45,7 +45,9 @@ class ServerProcess:
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
                 start_new_session=True, env=environment(), cwd=log.parent,
             )  # fmt: skip
-        threading.Thread(target=self._read, args=(self._popen.stdout,), name="demo-server-output", daemon=True).start()
+        assert self._popen.stdout is not None
+        self._reader = threading.Thread(target=self._read, args=(self._popen.stdout,), name="demo-server-output", daemon=True)
+        self._reader.start()
         try:
             self.url: str = self._wait("listening")["url"]
             self._wait("ready")
@@ -75,6 +77,7 @@ class ServerProcess:
             for fd in watched:
                 os.close(fd)
         self._popen.wait(END_TIMEOUT_S)
+        self._reader.join(END_TIMEOUT_S)  # the last holder of the pipe is gone
         return len(watched)
 
     def stop(self) -> None:
@@ -110,10 +113,11 @@ class ServerProcess:
             if line.get("event") == event:
                 return line
 
-    def _read(self, stream: IO[bytes] | None) -> None:
-        for line in stream or ():
-            with contextlib.suppress(orjson.JSONDecodeError):
-                self._lines.put(orjson.loads(line))
+    def _read(self, stream: IO[bytes]) -> None:
+        with stream:
+            for line in stream:
+                with contextlib.suppress(orjson.JSONDecodeError):
+                    self._lines.put(orjson.loads(line))
         self._lines.put(None)
 
 

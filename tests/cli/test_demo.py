@@ -1,0 +1,146 @@
+"""The demo as a user runs it, with a small load; and what happens when there is something to find."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from cmdlog.cli.demo import Demo, Options
+from cmdlog.cli.demo_display import Display
+from cmdlog.cli.demo_proof import Call, Seen
+from cmdlog.cli.demo_server import ServerProcess, program
+from cmdlog.cli.failure import CommandFailed
+
+SMALL = Options(calls=300, clients=3, partitions=2, seed=11, workload="bank")
+pytestmark = pytest.mark.timeout(180)
+
+
+def run_demo(*arguments: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
+    """`cmdlog demo` as a process whose temporary files go below `folder`."""
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    return subprocess.run(program("demo", *arguments), capture_output=True, env=environment, timeout=150, check=False)
+
+
+def processes_below(folder: Path) -> list[str]:
+    """Command lines of running processes that name the folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in line and f"/{os.getpid()}/" not in str(path):
+            found.append(line)
+    return found
+
+
+@pytest.mark.slow
+def test_demo_proves_its_run(tmp_path: Path) -> None:
+    """A small run ends with every proof, exit code 0, its figures as JSON, and leaves neither process nor folder."""
+    done = run_demo("--calls", "300", "--clients", "3", "--partitions", "2", "--seed", "7", "--json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr.decode() + done.stdout.decode()
+    report = orjson.loads(done.stdout.splitlines()[-1])
+    assert report["differences"] == []
+    assert len(report["proofs"]) == 5
+    assert report["killed_processes"] >= 2  # the node and at least one site
+    assert 150 <= report["acknowledged_before_kill"] < report["calls"]
+    assert report["repeated_after_recovery"] == report["acknowledged_before_kill"]
+    assert report["unanswered_but_logged"] <= report["unanswered_at_kill"] <= 3 + 3
+    assert list(tmp_path.iterdir()) == []
+    assert processes_below(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
+    """Ctrl-C in the middle of the load ends the server's processes and removes the folder."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    demo = subprocess.Popen(program("demo", "--calls", "30000"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    assert demo.stderr is not None
+    try:
+        for line in demo.stderr:
+            if b"accounts in" in line:
+                break
+        assert processes_below(tmp_path) != []
+        demo.send_signal(signal.SIGINT)
+        demo.communicate(timeout=60)
+    finally:
+        demo.kill()
+        demo.wait()
+    assert demo.returncode == 130
+    assert processes_below(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def _take_a_cent(demo: Demo) -> None:
+    """A server that shows a cent less than there should be."""
+    look = demo._look
+
+    def cheat() -> Seen:
+        seen = look()
+        who, (savings, checking) = next(iter(seen.accounts.items()))
+        return Seen({**seen.accounts, who: (savings, checking - 1)}, seen.totals)
+
+    demo._look = cheat  # type: ignore[method-assign]  # the fault that is planted
+
+
+def _forget_an_answer(demo: Demo) -> None:
+    """A client that was promised a deposit which the server does not have."""
+    look = demo._look
+
+    def cheat() -> Seen:
+        before = next(call for call in demo.calls if call.procedure == "deposit_checking" and call.answer is not None)
+        assert before.answer is not None
+        answer = dataclasses.replace(before.answer, txn_id=before.answer.txn_id + 1024)
+        demo._shares[0].append(Call("promised", before.procedure, before.params, answer, 1, True, answer))
+        return look()
+
+    demo._look = cheat  # type: ignore[method-assign]  # the fault that is planted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plant", "finds"), [(_take_a_cent, "every account holds what the model says"), (_forget_an_answer, "money is conserved")]
+)
+def test_demo_refutes_a_run_with_a_planted_fault(tmp_path: Path, plant: Callable[[Demo], None], finds: str) -> None:
+    """A run in which one cent or one promised call is missing is refuted, and the difference is named."""
+    demo = Demo(SMALL, tmp_path, Display(quiet=True))
+    plant(demo)
+    report = demo.run()
+    assert any(finds in difference for difference in report.differences), report
+    assert processes_below(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_demo_refuses_a_directory_with_something_in_it(tmp_path: Path) -> None:
+    """An existing node is never used for the demo: usage error, nothing is touched."""
+    (tmp_path / "precious").write_text("kept")
+    done = run_demo("--data", str(tmp_path), folder=tmp_path)
+    assert done.returncode == 2
+    assert b"not empty" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+@pytest.mark.slow
+def test_server_that_cannot_start_is_reported_with_its_words(tmp_path: Path) -> None:
+    """A server that ends before it serves gives an error with what it said, not a wait for the time limit."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "instance.json").write_text("{}")
+    with pytest.raises(CommandFailed) as caught:
+        ServerProcess(data, partitions=1, log=tmp_path / "server.log")
+    assert "before it was" in str(caught.value)
+
+
+@pytest.mark.slow
+def test_module_is_the_program() -> None:
+    """`python -m cmdlog` is `cmdlog`."""
+    done = subprocess.run([sys.executable, "-m", "cmdlog", "version", "--json"], capture_output=True, check=True, timeout=60)
+    assert "cmdlog" in orjson.loads(done.stdout)
