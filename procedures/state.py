@@ -110,6 +110,16 @@ class PartitionState:
         )
         return {str(name): str(sql) for name, sql in rows}
 
+    def check_keys(self) -> None:
+        """Raises StateRefused if a table has no primary key: its rows could not be told apart in digests."""
+        without = rows_of(
+            self.connection,
+            "SELECT name FROM sqlite_master AS t WHERE type = 'table' "
+            "AND NOT EXISTS (SELECT 1 FROM pragma_table_info(t.name) WHERE pk > 0)",
+        )
+        if without:
+            raise StateRefused(f"table {without[0][0]} has no primary key")
+
     def close(self) -> None:
         self.connection.close()
 
