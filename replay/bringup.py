@@ -20,6 +20,7 @@ from replay.errors import PlanOutdated
 from replay.plan import WHY, PartitionPlan, Plan, make_plan
 from replay.recover import Live, Progress, Report, Target, execute, put_aside
 from replay.trust import Trust, read_position, state_path
+from snapshot.catalog import list_snapshots
 
 
 def bring_up(
@@ -50,6 +51,9 @@ def bring_up(
 def _already_there(files: Files, wal: Log) -> Plan | None:
     """A plan with nothing to do, when every state is trusted and stands at the log's end; else None."""
     trust, groups, parts = Trust(files, wal.directory), wal.recovered.groups, []
+    for snapshot in list_snapshots(files, wal.directory, wal.instance.identity):
+        if snapshot.index > groups.state(snapshot.partition).last_index:
+            return None
     for partition in _partitions(wal):
         if trust.doubt(partition):
             return None

@@ -19,12 +19,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import apsw
 import orjson
 
+from cmdlog.wal.errors import DiskFull, WriteFailed
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import Lsn
 from cmdlog.wal.record import Record
 from procedures import Database
+from procedures.errors import EnvironmentFault
+from procedures.faults import fault_kind
 from procedures.state import PartitionState
 from replay.apply import Applier, Result
 from replay.errors import Divergence, Place, PlanOutdated, RemoteError, WorkerFailed
@@ -148,6 +152,9 @@ def prepare(plan: Plan, part: PartitionPlan, files: Files, directory: str) -> He
         if (position.index, position.term, position.checksum) != (part.from_index, part.from_term, part.from_checksum):
             state.close()
             raise PlanOutdated(f"{path} stands at index {position.index}, the plan begins at {part.from_index}")
+    except apsw.Error as error:
+        lock.close()
+        raise _disk_error(fault_kind(error), error) from error
     except BaseException:
         lock.close()
         raise
@@ -212,11 +219,21 @@ def _run_here(planned: Planned | Plan, target: Target, meter: _Meter, live: Live
 
 def apply_all(applier: Applier, records: Iterable[tuple[Lsn, Record]]) -> list[Result]:
     """Feeds the records until every partition is at its end."""
-    for lsn, record in records:
-        if applier.finished:
-            break
-        applier.take(lsn, record)
+    try:
+        for lsn, record in records:
+            if applier.finished:
+                break
+            applier.take(lsn, record)
+    except EnvironmentFault as fault:
+        raise _disk_error(fault.kind, fault) from fault
     return applier.close()
+
+
+def _disk_error(kind: str | None, error: Exception) -> Exception:
+    """What a fault of the machine means to an operator; itself when it is not the disk's."""
+    if kind == "disk_full":
+        return DiskFull(str(error))
+    return WriteFailed(str(error)) if kind == "io" else error
 
 
 def _records(planned: Planned | Plan, target: Target) -> Iterable[tuple[Lsn, Record]]:

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from cmdlog.wal.files import RealFiles
+from procedures.errors import BundleError, ProceduresError
 from replay.apply import Applier
 from replay.errors import Divergence
 from replay.plan import Plan
@@ -66,10 +67,6 @@ def main() -> int:
 
 def _exit_code(error: Exception) -> int | None:
     """Exit code of the errors of `procedures`, which know none; None for a defect of ours."""
-    from procedures.errors import BundleError, EnvironmentFault, ProceduresError  # noqa: PLC0415
-
-    if isinstance(error, EnvironmentFault):
-        return 14 if error.kind == "disk_full" else 15
     if isinstance(error, BundleError):
         return 13
     return 1 if isinstance(error, ProceduresError) else None

@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,24 +64,6 @@ def list_snapshots(files: Files, directory: str, identity: Identity) -> list[Sna
         if (parsed := parse_name(name)) is not None:
             found.append(_look(files, os.path.join(folder, name), parsed, identity))
     return sorted(found, key=lambda snapshot: (snapshot.partition, *snapshot.order))
-
-
-def newest_verified(
-    files: Files, snapshots: Iterable[Snapshot], refuse: Callable[[Manifest], str]
-) -> tuple[Snapshot | None, list[Passed]]:
-    """The newest of one partition's snapshots whose image stands every check, and those that were passed over, with reasons.
-
-    `refuse` gives the reason against a snapshot whose files are whole, "" when there is none.
-    """
-    passed: list[Passed] = []
-    for snapshot in sorted(snapshots, key=lambda snapshot: snapshot.order, reverse=True):
-        problem = snapshot.problem
-        if snapshot.manifest is not None:
-            problem = refuse(snapshot.manifest) or check(files, snapshot)
-        if not problem:
-            return snapshot, passed
-        passed.append(Passed(snapshot.name, problem))
-    return None, passed
 
 
 def check(files: Files, snapshot: Snapshot) -> str:

@@ -18,6 +18,8 @@ COMMANDS: Final = (
     "serve",
     "call",
     "status",
+    "recover",
+    "snapshot",
     "version",
     "demo",
 )

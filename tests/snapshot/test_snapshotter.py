@@ -1,0 +1,248 @@
+"""The node's snapshot thread: when, in which order, and what is left when it is broken off at any step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmdlog.node.snapshots import Hooks, LogView, Snapshotter, due
+from cmdlog.wal.files import RealFiles
+from cmdlog.wal.instance import Identity
+from cmdlog.wal.record import Kind, decode_record
+from procedures.state import PartitionState, Position
+from snapshot.capture import Capture
+from snapshot.catalog import Snapshot, check, list_snapshots
+from snapshot.errors import SnapshotFailed
+from snapshot.manifest import Manifest
+
+US = Identity(b"c" * 16, 1, b"i" * 8)
+FILES = RealFiles()
+TIMEOUT_S = 30.0
+
+
+class Node:
+    """What a snapshotter sees of a node, with a record of what it does in which order."""
+
+    def __init__(self, folder: Path, *, partitions: int = 1, kept: int = 2) -> None:
+        self.folder = folder
+        os.makedirs(folder / "snapshots", exist_ok=True)
+        self.states = {p: PartitionState.open(folder / f"p{p}", partition=p) for p in range(partitions)}
+        self.log = LogView((1,), 16)
+        self.block = 10
+        self.events: list[tuple[Any, ...]] = []
+        self.capturing: Callable[[int, int, str], None] = self.capture_all
+        self.noting: Callable[[bytes, Callable[[], None]], None] = self.note
+        hooks = Hooks(
+            capture=self._capture,
+            applied_block=lambda _p: self.block,
+            facts=lambda p: {
+                "partition": p, "epoch": 1, "configuration": None, "catalogs": {}, "environment": None, "key_policy": None,
+            },
+            note=self._note,
+            anchor=lambda name, block: self.events.append(("anchor", name, block)),
+            view=lambda: self.log,
+        )  # fmt: skip
+        self.snapshotter = Snapshotter(FILES, str(folder), US, range(partitions), kept=kept, log_fraction=0.5, hooks=hooks)
+        self.snapshotter.start()
+
+    def _capture(self, partition: int, ident: int, path: str) -> None:
+        self.capturing(partition, ident, path)
+
+    def _note(self, record: bytes, done: Callable[[], None]) -> None:
+        self.noting(record, done)
+
+    def apply(self, partition: int = 0) -> None:
+        """One more batch."""
+        state = self.states[partition]
+        position = Position(state.position.index + 1, 1, 7, state.position.txn_id + 1)
+        state.save(position, 0)
+        state.accept(position, 0)
+        self.block += 10
+
+    def take(self, partition: int = 0) -> dict[str, Any]:
+        """A snapshot on request."""
+        return self.snapshotter.take(partition).result(TIMEOUT_S)
+
+    def capture_all(self, partition: int, ident: int, path: str) -> None:
+        """A site that does it at once."""
+        capture = Capture(self.states[partition], path)
+        while not capture.step():
+            pass
+        self.events.append(("captured", partition))
+        self.snapshotter.captured(ident, capture.report())
+
+    def note(self, record: bytes, done: Callable[[], None]) -> None:
+        """A log that is durable at once."""
+        decoded = decode_record(record)
+        assert decoded.kind is Kind.SNAPSHOT_MARK
+        name = decoded.json()["name"]
+        self.events.append(("mark", name, self.verified(name)))
+        done()
+
+    def verified(self, name: str) -> bool:
+        return [check(FILES, s) for s in list_snapshots(FILES, str(self.folder), US) if s.name == name] == [""]
+
+    def names(self) -> list[str]:
+        return sorted(os.listdir(self.folder / "snapshots"))
+
+    def close(self) -> None:
+        self.snapshotter.stop()
+        for state in self.states.values():
+            state.close()
+
+
+@pytest.mark.slow
+def test_order_is_capture_seal_mark_anchor_retention(tmp_path: Path) -> None:
+    """Each snapshot is verified before it is marked, and marked before the anchor moves to its predecessor's block."""
+    node = Node(tmp_path)
+    for _ in range(3):
+        node.apply()
+        node.take()
+    node.close()
+    assert node.events == [
+        ("captured", 0), ("mark", "p0000-0000000000000001", True), ("anchor", "snapshot-p0000", 0),
+        ("captured", 0), ("mark", "p0000-0000000000000002", True), ("anchor", "snapshot-p0000", 20),
+        ("captured", 0), ("mark", "p0000-0000000000000003", True), ("anchor", "snapshot-p0000", 30),
+    ]  # fmt: skip
+    assert node.names() == ["p0000-0000000000000002", "p0000-0000000000000003"]
+
+
+@pytest.mark.slow
+def test_anchors_come_back_at_start(tmp_path: Path) -> None:
+    """A new process says what the old one said, from the manifests alone; a partition without two snapshots holds everything."""
+    node = Node(tmp_path, partitions=2)
+    for _ in range(2):
+        node.apply()
+        node.take()
+    node.close()
+    again = Node(tmp_path, partitions=2)
+    assert again.snapshotter.anchors() == {"snapshot-p0000": 20, "snapshot-p0001": 0}
+    again.close()
+
+
+@pytest.mark.slow
+def test_stop_before_the_mark_is_durable_loses_nothing(tmp_path: Path) -> None:
+    """The anchor has not moved; the sealed snapshot counts from the next start on."""
+    node = Node(tmp_path)
+    reached: Future[None] = Future()
+    node.noting = lambda _record, _done: reached.set_result(None)
+    node.apply()
+    asked = node.snapshotter.take(0)
+    reached.result(TIMEOUT_S)
+    node.close()
+    with pytest.raises(SnapshotFailed):
+        asked.result(TIMEOUT_S)
+    assert not [event for event in node.events if event[0] == "anchor"]
+    assert node.verified("p0000-0000000000000001")
+
+
+def test_stop_during_a_capture_leaves_nothing(tmp_path: Path) -> None:
+    """A site that never answers does not hold up the stop, and its image goes."""
+    node = Node(tmp_path)
+    reached: Future[None] = Future()
+    node.capturing = lambda _p, _ident, _path: reached.set_result(None)
+    asked = node.snapshotter.take(0)
+    reached.result(TIMEOUT_S)
+    node.close()
+    with pytest.raises(SnapshotFailed):
+        asked.result(TIMEOUT_S)
+    assert node.names() == []
+
+
+def test_site_that_ends_during_a_capture_fails_it_and_the_next_one_works(tmp_path: Path) -> None:
+    """The request is answered, the folder goes, and what the dead site may still say is not believed."""
+    node = Node(tmp_path)
+    reached: Future[int] = Future()
+    node.capturing = lambda _p, ident, _path: reached.set_result(ident)
+    asked = node.snapshotter.take(0)
+    ident = reached.result(TIMEOUT_S)
+    node.snapshotter.lost([0])
+    with pytest.raises(SnapshotFailed, match="site ended"):
+        asked.result(TIMEOUT_S)
+    node.snapshotter.captured(ident, {"partition": 0, "error": "late"})
+    node.capturing = node.capture_all
+    assert node.take()["index"] == 0
+    node.close()
+
+
+def test_image_that_cannot_be_written_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    """The error names the partition and the reason; the node goes on."""
+    node = Node(tmp_path)
+    node.capturing = lambda p, ident, path: node.snapshotter.captured(
+        ident, {"partition": p, "path": path, "error": "FullError: database or disk is full"}
+    )
+    with pytest.raises(SnapshotFailed, match="partition 0 could not be written: FullError"):
+        node.take()
+    assert "disk is full" in node.snapshotter.error
+    assert node.names() == []
+    node.close()
+
+
+@pytest.mark.slow
+def test_full_log_is_freed_even_of_an_idle_partition(tmp_path: Path) -> None:
+    """Without any request: partition 1 does nothing and still gets the two snapshots that let its anchor go."""
+    node = Node(tmp_path, partitions=2)
+    node.log = LogView(tuple(range(1, 16)), 16)
+    node.snapshotter.wake()
+    moved = Future[None]()
+
+    def look(record: bytes, done: Callable[[], None]) -> None:
+        node.note(record, done)
+        if all(len([e for e in node.events if e[0] == "mark" and e[1].startswith(f"p000{p}")]) >= 2 for p in (0, 1)):
+            node.log = LogView((15,), 16)
+            if not moved.done():
+                moved.set_result(None)
+
+    node.block = 15
+    node.noting = look
+    moved.result(TIMEOUT_S)
+    node.close()
+    assert all(block == 15 for block in anchors_at_start(node).values())
+
+
+def anchors_at_start(node: Node) -> dict[str, int]:
+    """Anchors as a new process would state them."""
+    again = Node(node.folder, partitions=len(node.states))
+    anchors = again.snapshotter.anchors()
+    again.close()
+    return anchors
+
+
+def taken(partition: int, *blocks: int) -> list[Snapshot]:
+    """Snapshots whose entries behind begin at these blocks, oldest first."""
+    return [Snapshot(f"s{n}", partition, n, 1, _manifest(block)) for n, block in enumerate(blocks)]
+
+
+def _manifest(block: int) -> Manifest:
+    return Manifest(
+        cluster_id="", node_id=1, incarnation="", partition=0, index=1, term=1, checksum=0, txn_id=0, log_block=block, epoch=1,
+        configuration=None, catalogs={}, environment=None, key_policy=None, schema=(), tables=(), files=(), created="",
+    )  # fmt: skip
+
+
+RING = LogView((1, 101, 201, 301, 401, 501, 601, 701), 16)  # half full; one segment is 100 blocks
+
+DUE = {
+    "nothing was taken yet and the log is short": (LogView((1, 101), 16), {}, None),
+    "nothing was taken yet": (RING, {}, 0),
+    "all are fresh": (RING, {0: taken(0, 650, 750), 1: taken(1, 650, 750)}, None),
+    "one is old": (RING, {0: taken(0, 650, 750), 1: taken(1, 10, 20)}, 1),
+    "both are old, one has the older anchor": (RING, {0: taken(0, 150, 160), 1: taken(1, 10, 20)}, 1),
+    "the anchor is old but the newest is not": (RING, {0: taken(0, 10, 750), 1: taken(1, 10, 750)}, None),
+    "the ring is crowded": (LogView(tuple(range(1, 1500, 100)), 16), {0: taken(0, 10, 1350), 1: taken(1, 1440, 1450)}, 0),
+    "the ring is crowded and nothing would help": (
+        LogView(tuple(range(1, 1500, 100)), 16), {0: taken(0, 1440, 1450), 1: taken(1, 1440, 1450)}, None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DUE)
+def test_due(case: str) -> None:
+    """Which partition is next, from the ring and the snapshots alone."""
+    view, snapshots, expected = DUE[case]
+    assert due(view, snapshots, (0, 1), fraction=0.5) == expected
