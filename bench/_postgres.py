@@ -1,0 +1,111 @@
+"""PostgreSQL with the bank's transfer in PL/pgSQL, in a folder of its own; skipped where its server is not installed.
+
+Its fsync is on and it listens on a socket in the folder alone. The server refuses to run as root, so a root user needs the
+account `postgres` and `setpriv`.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench._nodes import BRANCHES, CUSTOMERS
+
+SCHEMA = """
+CREATE TABLE accounts (branch int, customer int, savings bigint NOT NULL, checking bigint NOT NULL,
+    PRIMARY KEY (branch, customer));
+INSERT INTO accounts SELECT b, c, 10000, 1000000
+    FROM generate_series(0, :branches - 1) b, generate_series(0, :customers - 1) c;
+CREATE FUNCTION transfer(b int, source int, target int, amount bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE held bigint;
+BEGIN
+    SELECT checking INTO held FROM accounts WHERE branch = b AND customer = source FOR UPDATE;
+    IF held < amount THEN RAISE EXCEPTION 'insufficient funds'; END IF;
+    UPDATE accounts SET checking = checking - amount WHERE branch = b AND customer = source;
+    UPDATE accounts SET checking = checking + amount WHERE branch = b AND customer = target;
+    RETURN held - amount;
+END $$;
+"""
+# Sources are even and targets odd, each locked in that order: as in any such application, lest pgbench measure deadlocks.
+SCRIPT = f"""\\set b random(0, {BRANCHES - 1})
+\\set s 2 * random(0, {CUSTOMERS // 2 - 1})
+\\set t 2 * random(0, {CUSTOMERS // 2 - 1}) + 1
+\\set a random(1, 9)
+SELECT transfer(:b, :s, :t, :a);
+"""
+TOOLS = ("initdb", "pg_ctl", "psql", "pgbench")
+
+
+Run = Callable[[int], float]
+
+
+@contextmanager
+def postgres(folder: Path, *, seconds: int, seed: int) -> Iterator[Run | str]:
+    """A server with loaded accounts: a function that gives the transfers per second of one round; or why there is none."""
+    tools = {name: found for name in TOOLS if (found := _find(name))}
+    prefix, home = _as_somebody_else(), folder / "postgres"
+    if len(tools) < len(TOOLS):
+        yield f"{', '.join(name for name in TOOLS if name not in tools)} not installed"
+    elif prefix is None:
+        yield "running as root, and there is no account postgres to run it as"
+    elif prefix and not all(parent.stat().st_mode & 1 for parent in folder.parents):
+        yield f"the account postgres cannot reach {folder}"
+    else:
+        home.mkdir()
+        if prefix:
+            shutil.chown(home, "postgres")
+            folder.chmod(0o755)
+        (home / "schema.sql").write_text(SCHEMA)
+        (home / "script.sql").write_text(SCRIPT)
+        with _server({name: [*prefix, path] for name, path in tools.items()}, home) as run:
+            yield lambda number: run(seconds, seed + number)
+
+
+@contextmanager
+def _server(tools: dict[str, list[str]], home: Path) -> Iterator[Callable[[int, int], float]]:
+    data, where = str(home / "data"), ["-h", str(home), "-U", "bench"]
+    _call([*tools["initdb"], "-D", data, "-A", "trust", "-U", "bench"])
+    options = f"-c listen_addresses='' -c unix_socket_directories={home}"
+    _call([*tools["pg_ctl"], "-D", data, "-w", "-l", str(home / "log"), "-o", options, "start"])
+    try:
+        sizes = ["-v", f"branches={BRANCHES}", "-v", f"customers={CUSTOMERS}"]
+        psql = [*tools["psql"], *where, "-d", "postgres", "-v", "ON_ERROR_STOP=1"]
+        _call([*psql, *sizes, "-f", str(home / "schema.sql")])
+        script = ["-n", "-M", "prepared", "-c", "32", "-j", "1", "-f", str(home / "script.sql")]
+
+        def run(seconds: int, seed: int) -> float:
+            said = _call([*tools["pgbench"], *where, *script, "-T", str(seconds), f"--random-seed={seed}", "postgres"])
+            found = re.search(r"tps = ([\d.]+)", said)
+            assert found is not None
+            return float(found[1])
+
+        yield run
+    finally:
+        _call([*tools["pg_ctl"], "-D", data, "-m", "immediate", "stop"])
+
+
+def _call(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd="/", timeout=120).stdout
+
+
+def _find(name: str) -> str | None:
+    installed = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    return shutil.which(name) or (str(installed[-1]) if installed else None)
+
+
+def _as_somebody_else() -> list[str] | None:
+    """Command prefix to run as `postgres` when we are root."""
+    if os.geteuid() != 0:
+        return []
+    try:
+        pwd.getpwnam("postgres")
+    except KeyError:
+        return None
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--reuid=postgres", "--regid=postgres", "--clear-groups"] if setpriv else None
