@@ -173,12 +173,12 @@ def show_plan(plan: Plan) -> None:
             part.calls,
             part.to_index,
             part.to_txn,
-            part.why,
         )
         for part in plan.partitions
     ]
-    out.table("Plan", ("partition", "from", "entries", "calls", "to index", "to transaction", "why"), rows)
+    out.table("Plan", ("partition", "from", "entries", "calls", "to index", "to transaction"), rows)
     for part in plan.partitions:
+        out.text(f"partition {part.partition}: {part.name or 'empty state'} is used: {part.why}")
         for passed in part.passed:
             out.text(f"partition {part.partition}: {passed.name or 'empty state'} is not used: {passed.why}")
     for note in plan.notes:
