@@ -95,7 +95,7 @@ class Executor:
         *,
         digest_rows: bool,
         millis_of: Callable[[int], int],
-        progress: Callable[[int, int], None] | None,
+        progress: Callable[[int], object] | None,
         key_policy: KeyPolicy | None = None,
     ) -> None:
         """
@@ -103,7 +103,7 @@ class Executor:
             databases: catalog version → the application of that version.
             digest_rows: whether `Applied.rows_digest` is computed.
             millis_of: time of a transaction id, milliseconds since 1970.
-            progress: told (index, position in the batch) before each call; for a watchdog.
+            progress: told the position in the batch before each call; for a watchdog.
             key_policy: limits of the idempotency table; must be the logged one.
         """
         self._state = state
@@ -223,13 +223,13 @@ class Executor:
 
     def _run_straight(self, batch: Invocations, catalog: Catalog, run: _Run) -> None:
         """The hot loop: no savepoints, every call runs."""
-        call, entries, progress, index = self._call, catalog.entries, self._progress, batch.index
+        call, entries, progress = self._call, catalog.entries, self._progress
         append = run.bodies.append
         for at, (number, params) in enumerate(zip(batch.procedures, batch.params, strict=True)):
             function, decode, encode, tx = entries[number]
             call.at = at
             if progress is not None:
-                progress(index, at)
+                progress(at)
             try:
                 append(encode(function(tx, *params) if decode is None else function(tx, *decode(params))))
             except BaseException as error:  # noqa: BLE001 - whatever a procedure raises is its outcome
@@ -257,7 +257,7 @@ class Executor:
                 run.bodies.append(SKIPPED)
             else:
                 if self._progress is not None:
-                    self._progress(batch.index, at)
+                    self._progress(at)
                 run.statuses[at] = self._run_in_savepoint(catalog.entries[number], batch.params[at], run, keyed=key != NO_KEY)
             if key != NO_KEY:
                 run.fresh.add(key, request, run.statuses[at], batch.txn_ids[at], run.bodies[at])
@@ -336,11 +336,10 @@ class Executor:
 
     def _undo(self, error: BaseException, procedure_of: Callable[[int], str]) -> None:
         """Rolls back, and turns a failure of the machine into `EnvironmentFault`."""
-        call, connection = self._call, self._state.connection
+        call = self._call
         kind = fault_kind(call.fault or error)
         try:
-            if connection.in_transaction:  # a full disk or an interrupt has rolled back already
-                self._cursor.execute("ROLLBACK")
+            self._roll_back()
         except apsw.Error as failed:
             kind = kind or fault_kind(failed) or "io"
         if kind is None:
@@ -353,6 +352,21 @@ class Executor:
             position=at,
             cause=repr(call.fault or error),
         ) from (call.fault or error)
+
+    def _roll_back(self) -> None:
+        """Undoes the open transaction, if SQLite has not done so already; at the latest by closing the file."""
+        connection = self._state.connection
+        for again in (True, True, False):
+            if not connection.in_transaction:
+                return
+            try:
+                self._cursor.execute("ROLLBACK")
+            except apsw.Error:
+                # Whoever interrupts the batch interrupts its rollback, too. The site ends after this, so its watch may go.
+                connection.set_progress_handler(None)
+                if not again:
+                    connection.close(True)
+                    raise
 
     def apply_schema(self, *, index: int, term: int, checksum: int, txn_id: int, statements: Sequence[str]) -> None:
         """Runs the statements of a schema record: creates, alters and drops tables and indexes.

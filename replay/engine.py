@@ -59,7 +59,7 @@ class PartitionEngine:
         *,
         digest_rows: bool,
         policy: KeyPolicy,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int], object] | None = None,
     ) -> None:
         self.state = state
         self.executor = Executor(

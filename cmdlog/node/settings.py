@@ -136,7 +136,7 @@ class Settings:
         1 << 20, "bytes in one batch: bounds a block, and what a site holds at once", unit="bytes", lowest=1024, highest=16 << 20
     )
     site_batches_max: int = _setting(
-        3, "batches of a partition under way: one executing, one at the site, one in the log", lowest=1, highest=64
+        2, "batches of a partition under way: one executing, one in the log or waiting at the site", lowest=1, highest=64
     )
     site_restarts_max: int = _setting(
         3, "times in a row that a site is restarted on one batch before the node stops", lowest=0, highest=1000

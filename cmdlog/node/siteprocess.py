@@ -116,7 +116,7 @@ class SiteProcess:
             of_partition = skips.setdefault(partition, {})
             of_partition[index] = of_partition.get(index, frozenset()) | {position}
         plan = SitePlan(catalogs, hello["catalog"], state_files, KeyPolicy(**hello["key_policy"]), hello["digest_rows"], skips)
-        self._site = Site(plan, self._note_progress)
+        self._site = Site(plan, partial(self._progress.__setitem__, POSITION))
         gc.collect()
         gc.freeze()  # modules and caches live as long as the process: later collections need not look at them
         self._send(FrameKind.READY, orjson.dumps({"positions": self._site.positions}, option=orjson.OPT_NON_STR_KEYS))
@@ -124,9 +124,6 @@ class SiteProcess:
     def _step_captures(self, site: Site) -> None:
         for partition, ident, report in site.step_captures():
             self._send(FrameKind.CAPTURED, orjson.dumps(report), partition=partition, ident=ident)
-
-    def _note_progress(self, _index: int, position: int) -> None:
-        self._progress[POSITION] = position
 
     def _send(self, kind: FrameKind, payload: bytes, *, partition: int = 0, ident: int = 0) -> None:
         self._socket.sendall(encode_frame(kind, payload, partition=partition, ident=ident))

@@ -24,7 +24,7 @@ from snapshot.capture import Capture
 
 LOCK_WAIT_S: Final = 10.0  # for a predecessor that is just being ended
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int], object]
 
 
 def lock_state(path: str) -> IO[bytes]:
