@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cmdlog.cli.failure import CodeMissing
-from procedures import Database, ProceduresError
+
+if TYPE_CHECKING:
+    from procedures import Database
 
 AppArgument = Annotated[
     str, typer.Argument(metavar="APP", help="module:attribute of a Database, such as shop.procedures:db.", envvar="CMDLOG_APP")
@@ -19,6 +21,8 @@ AppArgument = Annotated[
 
 def load_application(name: str) -> Database:
     """Imports the application. Raises: CodeMissing; DefinitionError of its own declarations."""
+    from procedures import Database
+
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise CodeMissing(
@@ -39,6 +43,8 @@ def load_application(name: str) -> Database:
 
 
 def _import(module_name: str, folder: str) -> object:
+    from procedures import ProceduresError
+
     try:
         return importlib.import_module(module_name)
     except ProceduresError:

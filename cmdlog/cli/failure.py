@@ -10,10 +10,6 @@ import errno
 from dataclasses import dataclass
 from typing import Final
 
-from cmdlog.node.outcome import Refused
-from cmdlog.wal.errors import WalError
-from procedures.errors import BundleError, ProceduresError
-
 DISK_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 WRITE_FAILED: Final = frozenset((errno.EIO, errno.EROFS))
 
@@ -55,6 +51,10 @@ def explain(error: BaseException) -> Failure | None:
 
 def exit_code_of(error: BaseException) -> int | None:
     """The exit code of a known kind of error."""
+    from cmdlog.node.outcome import Refused  # only now: a command that works need not wait for what an error needs
+    from cmdlog.wal.errors import WalError
+    from procedures.errors import BundleError, ProceduresError
+
     stated = getattr(error, "exit_code", None)
     if isinstance(stated, int):
         return stated

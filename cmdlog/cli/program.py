@@ -20,8 +20,9 @@ COMMANDS: Final = (
     "status",
     "recover",
     "snapshot",
-    "version",
+    "check",
     "demo",
+    "version",
 )
 """Modules of this package, in the order of `cmdlog --help`."""
 

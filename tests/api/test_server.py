@@ -1,0 +1,246 @@
+"""The server as a process of its own, over real sockets and a real node."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+APPLICATION = """
+from sqlalchemy import Column, Integer, bindparam, insert, select, update
+from procedures import Database
+
+db = Database("bank")
+columns = Column("id", Integer, primary_key=True), Column("balance", Integer, nullable=False)
+accounts = db.table("accounts", *columns, partition_by="id")
+OPEN = insert(accounts)
+BALANCE = select(accounts.c.balance).where(accounts.c.id == bindparam("id"))
+ADD = update(accounts).where(accounts.c.id == bindparam("id")).values(balance=accounts.c.balance + bindparam("amount"))
+
+
+@db.procedure(partition_by="account")
+def open_account(tx, account: int, amount: int) -> int:
+    tx.execute(OPEN, id=account, balance=amount)
+    return amount
+
+
+@db.procedure(partition_by="account")
+def deposit(tx, account: int, amount: int) -> int:
+    balance = tx.execute(BALANCE, id=account).scalar()
+    if balance is None:
+        tx.abort("no_account", f"there is no account {account}")
+    tx.execute(ADD, id=account, amount=amount)
+    return balance + amount
+
+
+@db.procedure(partition_by="account", read_only=True)
+def balance(tx, account: int) -> int | None:
+    return tx.execute(BALANCE, id=account).scalar()
+"""
+
+
+class Server:
+    """`cmdlog serve` on a free port; `url` once it is ready."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        (folder / "bank_of_test.py").write_text(APPLICATION)
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("CMDLOG_")}
+        sizes = ("--partitions", "2", "--segment-bytes", "4MiB", "--segments", "8")
+        with (folder / "errors.txt").open("a") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "cmdlog.cli", "serve", "bank_of_test:db", "--data", "data", "--json", *sizes, *options],
+                cwd=folder,
+                env={**environ, "PYTHONPATH": str(ROOT)},
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        self.url = ""
+        self.events: list[dict[str, Any]] = []
+
+    def wait_ready(self) -> "Server":
+        """Reads the events up to `ready`."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.events.append(json.loads(line))
+            if self.events[-1].get("event") == "ready":
+                self.url = self.events[0]["url"]
+                return self
+        raise AssertionError(f"ended with {self.process.wait()} before it was ready")
+
+    def stop(self) -> int:
+        """SIGTERM and the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    def kill(self) -> None:
+        """Ends it in any case."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def committed(self) -> list[int]:
+        """The log position of every partition."""
+        partitions = httpx.get(self.url + "/v1/status").json()["partitions"]
+        return [marks["committed"] for marks in partitions.values()]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for all tests that leave it running."""
+    server = Server(tmp_path_factory.mktemp("server"), "--port", "0", "--call-bytes-max", "64KiB")
+    try:
+        yield server.wait_ready()
+    finally:
+        server.kill()
+
+
+def raw(url: str, request: bytes) -> bytes:
+    """Sends bytes as they are and reads until the server closes."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        parts = []
+        while part := connection.recv(1 << 16):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def test_call_is_executed_and_repeated_under_its_key(server: Server) -> None:
+    """A retried call gets the first answer, and the money moves once."""
+    assert httpx.post(server.url + "/v1/procedures/open_account", json={"account": 1, "amount": 10}).status_code == 200
+    headers = {"Idempotency-Key": "first"}
+    answers = [
+        httpx.post(server.url + "/v1/procedures/deposit", json={"account": 1, "amount": 5}, headers=headers) for _ in range(3)
+    ]
+    assert {answer.text for answer in answers} == {answers[0].text}
+    assert httpx.post(server.url + "/v1/procedures/balance", json={"account": 1}).json()["result"] == 15
+
+
+def test_abort_and_failure_have_their_codes(server: Server) -> None:
+    """What the procedure refuses and what the database refuses come out as 409, each with its transaction."""
+    aborted = httpx.post(server.url + "/v1/procedures/deposit", json={"account": 404, "amount": 5}).json()
+    assert (aborted["code"], aborted["abort_code"], aborted["status"]) == ("aborted", "no_account", 409)
+    for status, code in ((200, None), (409, "procedure_failed")):
+        answer = httpx.post(server.url + "/v1/procedures/open_account", json={"account": 2, "amount": 1})
+        assert (answer.status_code, answer.json().get("code")) == (status, code)
+    assert answer.json()["txn_id"].isdigit()
+
+
+def test_bad_requests_leave_the_log_alone(server: Server) -> None:
+    """Requests that cannot be meant get a 4xx over the wire too, and no partition's log moves."""
+    before = server.committed()
+    body = b'{"account": 1, "amount": 1}'
+    length = b"Content-Length: %d\r\n" % len(body)
+    hot = b"POST /v1/procedures/deposit HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    requests = [
+        hot + length + b"Idempotency-Key: a\r\nIdempotency-Key: b\r\n\r\n" + body,
+        hot + length + b"Idempotency-Key: \xff\xfe\r\n\r\n" + body,
+        hot + b"Content-Length: 3\r\n\r\n\xff\xfe\xfd",
+        hot + b"Content-Length: 3000000\r\n\r\n" + b" " * 3_000_000,
+        hot + b"Transfer-Encoding: chunked\r\n\r\n" + b"10000\r\n" + b" " * 65536 + b"\r\n1\r\n \r\n0\r\n\r\n",
+        hot.replace(b"deposit", b"%ff%fe") + length + b"\r\n" + body,
+        hot.replace(b"deposit", b"..%2f..%2fetc%2fpasswd") + length + b"\r\n" + body,
+        hot.replace(b"deposit", b"deposit%00") + length + b"\r\n" + body,
+        hot.replace(b"deposit", b"d\xc3\xa9posit") + length + b"\r\n" + body,
+        hot.replace(b"POST", b"GET") + length + b"\r\n" + body,
+        hot + length + b"Content-Length: 1\r\n\r\n" + body,
+        b"nonsense\r\n\r\n",
+    ]
+    for request in requests:
+        status = raw(server.url, request).split(b" ", 2)[1]
+        assert status.startswith(b"4"), request[:200]
+    assert server.committed() == before
+
+
+def test_ten_thousand_lines_over_the_wire(server: Server) -> None:
+    """A large batch is answered line by line, in order, while it is being sent."""
+    lines = [{"procedure": "open_account", "params": {"account": 1000 + number, "amount": number}} for number in range(10_000)]
+    body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    answer = httpx.post(server.url + "/v1/batch", content=body, timeout=60)
+    results = [json.loads(line)["result"] for line in answer.text.splitlines()]
+    assert results == list(range(10_000))
+    query = {"sql": "select count(*), sum(balance) from accounts where id >= 1000"}
+    rows = httpx.post(server.url + "/v1/query", json=query).json()["rows"]
+    assert [sum(column) for column in zip(*rows, strict=True)] == [10_000, sum(range(10_000))]
+
+
+def test_client_that_leaves_midway_harms_nobody(server: Server) -> None:
+    """The server drops the stream, keeps what was whole, and goes on serving."""
+    head = b"POST /v1/batch HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+    line = b'{"procedure": "open_account", "params": {"account": 900, "amount": 1}}\n'
+    raw(server.url, head + line + line[:30])
+    assert httpx.get(server.url + "/readyz").status_code == 200
+    assert httpx.post(server.url + "/v1/procedures/balance", json={"account": 900}).json()["result"] == 1
+
+
+def test_query_may_not_write(server: Server) -> None:
+    """SQL that would change something is the caller's mistake, and changes nothing."""
+    for sql in ("delete from accounts", "create table x (y)", "pragma user_version = 7", "select * from nowhere", "begin"):
+        answer = httpx.post(server.url + "/v1/query", json={"sql": sql})
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameters"), sql
+
+
+def test_second_process_is_refused(server: Server, tmp_path: Path) -> None:
+    """Another server on the same directory ends with exit code 12, one on the same port with 2; the first goes on."""
+    cwd = Path(os.readlink(f"/proc/{server.process.pid}/cwd"))
+    port = server.url.rpartition(":")[2]
+    for folder, options, exit_code in ((cwd, ("--port", "0"), 12), (tmp_path, ("--port", port), 2)):
+        second = Server(folder, *options)
+        try:
+            assert second.process.wait(30) == exit_code
+        finally:
+            second.kill()
+    assert not (tmp_path / "data").exists()
+    assert httpx.get(server.url + "/readyz").status_code == 200
+
+
+def test_orderly_stop_answers_what_is_under_way(tmp_path: Path) -> None:
+    """SIGTERM under load: every answered call is there after the restart, the exit code is 0, and the log was sealed."""
+    server = Server(tmp_path, "--port", "0")
+    try:
+        server.wait_ready()
+        assert httpx.post(server.url + "/v1/procedures/open_account", json={"account": 1, "amount": 0}).status_code == 200
+        acknowledged: list[int] = []
+        started = threading.Event()
+
+        def load() -> None:
+            with httpx.Client(base_url=server.url) as client:
+                for _ in range(100_000):
+                    try:
+                        answer = client.post("/v1/procedures/deposit", json={"account": 1, "amount": 1})
+                    except httpx.TransportError:
+                        return
+                    if answer.status_code == 200:
+                        acknowledged.append(answer.json()["result"])
+                    if len(acknowledged) > 20:
+                        started.set()
+
+        loader = threading.Thread(target=load)
+        loader.start()
+        assert started.wait(30)
+        assert server.stop() == 0
+        loader.join(30)
+    finally:
+        server.kill()
+    again = Server(tmp_path, "--port", "0")
+    try:
+        again.wait_ready()
+        held = httpx.post(again.url + "/v1/procedures/balance", json={"account": 1}).json()["result"]
+        assert held == max(acknowledged)
+        assert httpx.get(again.url + "/v1/status").json()["log"]["verdict"] == "clean"
+    finally:
+        again.kill()
