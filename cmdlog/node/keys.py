@@ -1,7 +1,8 @@
 """Which partition an idempotency key was used on, so that the same key on another partition is refused (`key_reused`).
 
 One rule: each partition's own table (`procedures.outcomes`) decides whether a call is a repetition; this one only sees that keys
-do not wander. It is rebuilt from the state files at start and forgets with the keys' window, oldest first.
+do not wander. It is rebuilt from the state files at start and forgets with the keys' window, oldest first. When it is full it
+takes no more: the partitions' tables, which have the same limit, refuse new keys then.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
+EVERYWHERE: Final = -1  # owner of a key that was used on a multi-partition call
 SLICES: Final = 16  # the window is forgotten in so many steps
 
 
 class KeyOwners:
     """Thread-safe. Holds the first 8 bytes of each fingerprint: 2**-64 per pair of live keys to refuse one wrongly."""
 
-    def __init__(self, window_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, window_s: float, *, keys_max: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._slice_s = window_s / SLICES
+        self._keys_max = keys_max
         self._clock = clock
         self._lock = threading.Lock()
         self._owner: dict[int, int] = {}
@@ -33,14 +36,17 @@ class KeyOwners:
             if known is not None:
                 return known
             self._roll()
+            if len(self._owner) >= self._keys_max:
+                return partition
             self._owner[short] = partition
             self._slices[-1][1].append(short)
             return partition
 
     def load(self, keys: Iterable[bytes], partition: int) -> None:
-        """Keys that a state file remembers."""
+        """Keys that a state file remembers; one that several remember was used on a multi-partition call."""
         for key in keys:
-            self.claim(key, partition)
+            if self.claim(key, partition) != partition:
+                self._owner[int.from_bytes(key[:8], "little")] = EVERYWHERE
 
     def __len__(self) -> int:
         return len(self._owner)

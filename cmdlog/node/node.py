@@ -35,7 +35,7 @@ from cmdlog.node.clock import HybridClock
 from cmdlog.node.frames import Answer
 from cmdlog.node.gather import Gather
 from cmdlog.node.inline import InlineSites
-from cmdlog.node.keys import KeyOwners
+from cmdlog.node.keys import EVERYWHERE, KeyOwners
 from cmdlog.node.outcome import DiskFull, Done, NotReady, Outcome, Refused, TooLarge
 from cmdlog.node.query import QueryResult, run_query
 from cmdlog.node.routes import Route, SlotMap, make_routes
@@ -59,7 +59,6 @@ from procedures.outcomes import REFUSALS, KeyTable, Status
 from procedures.state import PartitionState
 from replay.engine import Catalogs
 
-EVERYWHERE: Final = -1  # owner of a key that was used on a multi-partition call
 _KEY_ELSEWHERE: Final = Outcome(Status.KEY_REUSED, 0, REFUSALS[Status.KEY_REUSED])
 IDLE_FLUSH_S: Final = 0.02  # how long digests and commit marks may wait for a block that calls pay for
 BOOT_TIMEOUT_S: Final = 60.0
@@ -134,7 +133,7 @@ class Node:
         )
         for name, block in self._snapshots.anchors().items():
             wal.anchors.set(name, Lsn(BlockNumber(block), 0))
-        self._keys = KeyOwners(settings.key_window_s)
+        self._keys = KeyOwners(settings.key_window_s, keys_max=settings.keys_max * settings.partitions)
         self._idents = itertools.count(1)
         self._skips: list[tuple[int, int, int]] = []  # partition, index, position
         self._stop = threading.Event()
@@ -361,7 +360,8 @@ class Node:
             idents = [next(self._idents) for _ in range(count)]
             self.sequencer.read_everywhere(idents, calls, gather.slots())
             return
-        if key and self._keys.claim(key, EVERYWHERE) != EVERYWHERE:
+        owner = EVERYWHERE if count > 1 else 0  # with one partition there is no elsewhere, and a restart could not tell
+        if key and self._keys.claim(key, owner) != owner:
             done(_KEY_ELSEWHERE)
             return
         self.sequencer.add_everywhere(route.number, orjson.dumps(params), key or NO_KEY, gather.slots())

@@ -14,10 +14,13 @@ from typing import Any, Final
 
 import apsw
 
-from procedures.guard import Mode
+from procedures.guard import Guard, Mode
 from procedures.state import open_reader
 
 STEPS_BETWEEN_LOOKS: Final = 10_000  # of SQLite's virtual machine, about 1 ms, between looks at the deadline
+RESULT_BYTES_MAX: Final = (
+    64 << 20
+)  # of one result, and of any value on the way to it: the node holds them in memory
 
 
 class QueryRefused(ValueError):
@@ -29,51 +32,74 @@ class QueryResult:
     columns: list[str]
     rows: list[Sequence[Any]]  # partitions in order, concatenated
     as_of: dict[int, int]  # partition -> TxnId of the state that was read
-    truncated: bool = False
 
 
-def run_query(
-    paths: Mapping[int, str], sql: str, params: Sequence[Any], *, rows_max: int, timeout_s: float
-) -> QueryResult:
+def run_query(paths: Mapping[int, str], sql: str, params: Sequence[Any], *, rows_max: int, timeout_s: float) -> QueryResult:
     """Reads one partition after the other. Raises: QueryRefused."""
     deadline = time.monotonic() + timeout_s
     columns: list[str] = []
     rows: list[Sequence[Any]] = []
     as_of: dict[int, int] = {}
     for partition, path in paths.items():
-        connection, guard = open_reader(path)
+        try:
+            connection, guard = open_reader(path)
+        except apsw.Error as error:
+            raise QueryRefused(f"partition {partition} cannot be read: {error}") from None
         with contextlib.closing(connection):
             connection.set_progress_handler(lambda: time.monotonic() > deadline, STEPS_BETWEEN_LOOKS)
+            connection.limit(apsw.SQLITE_LIMIT_LENGTH, RESULT_BYTES_MAX)
             with connection:
                 as_of[partition] = connection.execute("SELECT txn_id FROM _cmdlog_meta").get
                 guard.mode = Mode.PROCEDURE
+                connection.authorizer = _Strict(guard)
                 try:
                     columns = _read(connection, sql, params, rows, rows_max)
                 except apsw.InterruptError:
                     raise QueryRefused(f"the query ran longer than query_timeout_s={timeout_s:g}") from None
-                except (apsw.Error, TypeError, ValueError) as error:
+                except (apsw.Error, TypeError, ValueError, OverflowError) as error:
                     raise QueryRefused(str(error)) from None
                 finally:
-                    guard.mode = Mode.FRAMEWORK
+                    connection.authorizer = None
     return QueryResult(columns, rows, as_of)
 
 
-def _read(
-    connection: apsw.Connection, sql: str, params: Sequence[Any], rows: list[Sequence[Any]], rows_max: int
-) -> list[str]:
+class _Strict:
+    """The guard of procedures, which lets the session extension's PRAGMA pass; here nothing needs it."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    def __call__(self, action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
+        if action == apsw.SQLITE_PRAGMA:
+            return apsw.SQLITE_DENY
+        return self._guard(action, first, second, database, trigger)
+
+
+def _read(connection: apsw.Connection, sql: str, params: Sequence[Any], rows: list[Sequence[Any]], rows_max: int) -> list[str]:
     columns: list[str] = []
 
-    def note(_cursor: apsw.Cursor, statement: str, _bindings: Any) -> bool:
-        if not connection.readonly("main"):
+    def note(cursor: apsw.Cursor, _statement: str, _bindings: Any) -> bool:
+        """Before each statement of the text runs."""
+        if columns:
+            raise QueryRefused("one SELECT at a time")
+        columns.extend(str(entry[0]) for entry in cursor.get_description())
+        if not columns or not cursor.is_readonly or cursor.is_explain:
             raise QueryRefused("only SELECT may run here")
         return True
 
     cursor = connection.cursor()
     cursor.exec_trace = note
-    for row in cursor.execute(sql, tuple(params)):
-        if not columns:
-            columns = [str(entry[0]) for entry in cursor.get_description()]
+    room = RESULT_BYTES_MAX - sum(map(_bytes_of, rows))
+    # A statement in the cache was judged when it was prepared, perhaps for the framework.
+    for row in cursor.execute(sql, tuple(params), can_cache=False):
         if len(rows) >= rows_max:
             raise QueryRefused(f"the result has more than query_rows_max={rows_max} rows; add a LIMIT")
+        room -= _bytes_of(row)
+        if room < 0:
+            raise QueryRefused(f"the result has more than {RESULT_BYTES_MAX} bytes; add a LIMIT, or read fewer columns")
         rows.append(row)
     return columns
+
+
+def _bytes_of(row: Sequence[Any]) -> int:
+    return sum(len(value) for value in row if isinstance(value, str | bytes))

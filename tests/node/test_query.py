@@ -1,0 +1,165 @@
+"""Ad-hoc queries read, and do nothing else, within their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmdlog.node import query as query_module
+from cmdlog.node.query import QueryRefused, QueryResult, run_query
+from procedures.state import PartitionState
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> dict[int, str]:
+    """Two state files with a table of five and of no rows."""
+    found = {}
+    for partition, count in ((0, 5), (1, 0)):
+        path = tmp_path / f"p{partition}.sqlite"
+        state = PartitionState.open(path, partition=partition)
+        state.connection.execute("CREATE TABLE items (id INTEGER NOT NULL PRIMARY KEY, name TEXT, data BLOB)")
+        for n in range(count):
+            state.connection.execute("INSERT INTO items VALUES (?, ?, ?)", (n, f"n{n}", bytes([n])))
+        state.connection.execute("UPDATE _cmdlog_meta SET txn_id = ?", (100 + partition,))
+        state.close()
+        found[partition] = str(path)
+    return found
+
+
+def run(paths: dict[int, str], sql: str, params: Sequence[Any] = (), rows_max: int = 100, timeout_s: float = 5.0) -> QueryResult:
+    """A query within wide limits."""
+    return run_query(paths, sql, params, rows_max=rows_max, timeout_s=timeout_s)
+
+
+def test_rows_of_all_partitions_with_their_positions(paths: dict[int, str]) -> None:
+    """Rows are concatenated in partition order, and each partition says as of which transaction it was read."""
+    result = run(paths, "SELECT id, name AS title FROM items WHERE id >= ? ORDER BY id", [3])
+    assert result.columns == ["id", "title"]
+    assert list(result.rows) == [(3, "n3"), (4, "n4")]
+    assert result.as_of == {0: 100, 1: 101}
+
+
+@pytest.mark.parametrize("partitions", [(0,), (1,), (0, 1)])
+def test_columns_are_named_without_rows_too(paths: dict[int, str], partitions: tuple[int, ...]) -> None:
+    """An empty result still says which columns it would have."""
+    result = run({p: paths[p] for p in partitions}, "SELECT id, name FROM items WHERE id > 99")
+    assert (result.columns, list(result.rows)) == (["id", "name"], [])
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO items VALUES (9, 'x', NULL)",
+        "UPDATE items SET name = 'x'",
+        "DELETE FROM items",
+        "REPLACE INTO items VALUES (1, 'x', NULL)",
+        "INSERT INTO items SELECT * FROM items RETURNING id",
+        "WITH gone AS (SELECT 1 AS id) DELETE FROM items WHERE id IN (SELECT id FROM gone) RETURNING id",
+        "CREATE TABLE more (id INTEGER PRIMARY KEY)",
+        "CREATE TEMP TABLE more (id INTEGER PRIMARY KEY)",
+        "DROP TABLE items",
+        "ALTER TABLE items RENAME TO others",
+        "CREATE VIEW v AS SELECT 1",
+        "PRAGMA query_only = 0",
+        "PRAGMA journal_mode",
+        "PRAGMA table_xinfo(items)",
+        "PRAGMA table_info(items)",
+        "SELECT * FROM pragma_table_xinfo('items')",
+        "ATTACH '/tmp/elsewhere' AS other",
+        "DETACH main",
+        "VACUUM",
+        "VACUUM INTO '/tmp/elsewhere'",
+        "REINDEX",
+        "ANALYZE",
+        "BEGIN",
+        "COMMIT",
+        "ROLLBACK",
+        "SAVEPOINT x",
+        "RELEASE x",
+        "EXPLAIN SELECT 1",
+        "EXPLAIN DELETE FROM items",
+        "SELECT 1; SELECT 2",
+        "SELECT 1; DELETE FROM items",
+        "SELECT 1 WHERE 0; SELECT 2",
+        "",
+        ";",
+        "-- nothing",
+        "nonsense",
+        "SELECT * FROM nowhere",
+        "SELECT * FROM _cmdlog_meta",
+        "SELECT txn_id FROM _cmdlog_meta",
+        "SELECT * FROM _cmdlog_keys",
+        "SELECT * FROM sqlite_master",
+        "SELECT * FROM sqlite_schema",
+        "SELECT * FROM main.sqlite_master",
+        "SELECT * FROM sqlite_temp_master",
+        "SELECT load_extension('x')",
+        "SELECT readfile('/etc/passwd')",
+        "SELECT randomblob(10)",
+        "SELECT 1\0; DELETE FROM items",
+    ],
+)
+def test_only_one_select_runs(paths: dict[int, str], sql: str) -> None:
+    """Writes in every disguise, PRAGMA, ATTACH, transaction control, internal tables and second statements are refused."""
+    before = {p: Path(path).read_bytes() for p, path in paths.items()}
+    with pytest.raises(QueryRefused):
+        run(paths, sql)
+    assert {p: Path(path).read_bytes() for p, path in paths.items()} == before
+    assert len(run(paths, "SELECT * FROM items").rows) == 5
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT 1 AS one", "VALUES (1)", "SELECT 1;", "/* c */ SELECT 1 -- c", "WITH x AS (SELECT 1) SELECT * FROM x"]
+)
+def test_a_select_may_look_different(paths: dict[int, str], sql: str) -> None:
+    """Comments, a closing semicolon, VALUES and WITH are SELECTs."""
+    assert list(run({0: paths[0]}, sql).rows) == [(1,)]
+
+
+@pytest.mark.parametrize("params", [[], [1, 2], [2**63], [-(2**63) - 1], [[1]], [{}], ["\ud800"], [object()]])
+def test_parameters_that_do_not_bind_are_refused(paths: dict[int, str], params: list[Any]) -> None:
+    """Too few, too many, too large and values of no SQL type are the caller's error."""
+    with pytest.raises(QueryRefused):
+        run(paths, "SELECT ? + id FROM items", params)
+
+
+@pytest.mark.parametrize("value", [None, 0, -(2**63), 2**63 - 1, 1.5, "it's; DROP TABLE items", b"\0\xff", True])
+def test_parameters_are_bound_not_pasted(paths: dict[int, str], value: Any) -> None:
+    """Every scalar comes back as it was given."""
+    assert list(run({0: paths[0]}, "SELECT ?", [value]).rows) == [(value,)]
+
+
+def test_more_rows_than_allowed_are_refused_over_all_partitions(paths: dict[int, str]) -> None:
+    """The row limit counts the partitions together and is inclusive."""
+    assert len(run(paths, "SELECT id FROM items", rows_max=5).rows) == 5
+    with pytest.raises(QueryRefused, match="query_rows_max=4"):
+        run(paths, "SELECT id FROM items", rows_max=4)
+    both = {0: paths[0], 1: paths[0]}
+    with pytest.raises(QueryRefused, match="query_rows_max=9"):
+        run_query(both, "SELECT id FROM items", (), rows_max=9, timeout_s=5)
+
+
+def test_a_query_without_end_ends(paths: dict[int, str]) -> None:
+    """A statement that would run for ever is stopped at the time limit, with the setting's name."""
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    with pytest.raises(QueryRefused, match=r"query_timeout_s=0\.05"):
+        run(paths, endless, timeout_s=0.05)
+
+
+def test_a_result_has_a_size_limit(paths: dict[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one value nor all values together may fill the node's memory."""
+    monkeypatch.setattr(query_module, "RESULT_BYTES_MAX", 100_000)
+    with pytest.raises(QueryRefused, match="too big"):
+        run(paths, "SELECT zeroblob(200000)")
+    with pytest.raises(QueryRefused, match="100000 bytes"):
+        run(paths, "SELECT zeroblob(30000) FROM items")
+
+
+def test_a_partition_without_a_file_is_refused(paths: dict[int, str], tmp_path: Path) -> None:
+    """A missing state file is named, not made."""
+    with pytest.raises(QueryRefused, match="partition 7"):
+        run({7: str(tmp_path / "missing.sqlite")}, "SELECT 1")
+    assert not (tmp_path / "missing.sqlite").exists()
