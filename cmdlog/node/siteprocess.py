@@ -19,6 +19,7 @@ import select
 import signal
 import socket
 import sys
+from functools import partial
 from typing import IO, Any, Final, NoReturn
 
 import orjson

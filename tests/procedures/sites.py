@@ -33,7 +33,7 @@ class Site:
         digest_rows: bool = True,
         policy: KeyPolicy | None = None,
         partition: int = 0,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int], object] | None = None,
     ) -> None:
         self.db = db
         self.path = path
@@ -55,9 +55,7 @@ class Site:
         else:
             self.milliseconds = (self.state.position.txn_id >> 21) + 1
 
-    def batch(
-        self, calls: Sequence[Call], *, keys: Sequence[bytes] | None = None, skips: Sequence[int] = ()
-    ) -> Invocations:
+    def batch(self, calls: Sequence[Call], *, keys: Sequence[bytes] | None = None, skips: Sequence[int] = ()) -> Invocations:
         """The next batch; every one is a millisecond after the last."""
         self.milliseconds += 1
         return Invocations(
