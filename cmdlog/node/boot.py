@@ -23,6 +23,7 @@ from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.instance import Identity, Instance
 from cmdlog.wal.log import Log
 from cmdlog.wal.record import Kind, encode_json
+from cmdlog.wal.tail import block_bytes_max
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.outcomes import KeyPolicy
@@ -118,14 +119,20 @@ def cluster_configuration(settings: Settings) -> dict[str, Any]:
 
 
 def adopt_fixed(settings: Settings, groups: Mapping[int, GroupState], instance: Instance) -> Settings:
-    """The settings with those that were fixed at creation as the directory has them."""
+    """The settings with those that were fixed at creation as the directory has them.
+
+    What no block of these segments could hold is refused at once: it would wait in front of the log for ever, or stop it.
+    """
     configuration = groups[CLUSTER_GROUP].configuration or {}
+    batch_bytes_max = block_bytes_max(instance.segment_bytes) // 2  # the other half is for notes, marks and headers
     return dataclasses.replace(
         settings,
         partitions=configuration["partitions"],
         segment_bytes=instance.segment_bytes,
         segments=instance.segments,
         log_reserve_bytes=instance.log_reserve_bytes,
+        batch_bytes_max=min(settings.batch_bytes_max, batch_bytes_max),
+        call_bytes_max=min(settings.call_bytes_max, settings.batch_bytes_max, batch_bytes_max),
     )
 
 

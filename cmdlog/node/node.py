@@ -107,7 +107,6 @@ class Node:
                 site_batches_max=settings.site_batches_max,
                 inflight_calls_max=settings.inflight_calls_max,
                 inflight_bytes_max=settings.inflight_bytes_max,
-                call_bytes_max=settings.call_bytes_max,
             ),
             catalog=boot.catalog,
             first_block=wal.durable_block,

@@ -28,7 +28,6 @@ class Limits:
     site_batches_max: int = 2  # flights of one stream: one executing at the site, one in the log or queued
     inflight_calls_max: int = 100_000
     inflight_bytes_max: int = 64 << 20
-    call_bytes_max: int = 1 << 20
 
 
 @dataclass(slots=True)
