@@ -31,9 +31,7 @@ NUMBERS = {procedure.name: number for number, procedure in enumerate(bank.db.pro
 
 def loaded_state(path: Path, *, digest_rows: bool) -> tuple[PartitionState, Executor]:
     state = PartitionState.open(path, partition=0)
-    executor = Executor(
-        state, lambda _version: bank.db, digest_rows=digest_rows, millis_of=lambda txn: txn >> 21, progress=None
-    )
+    executor = Executor(state, lambda _version: bank.db, digest_rows=digest_rows, millis_of=lambda txn: txn >> 21, progress=None)
     executor.apply_schema(index=1, term=1, checksum=0, txn_id=1 << 21, statements=bank.db.schema_statements())
     load = list(bank.loader(branches=1, customers=CUSTOMERS, savings=0, checking=1_000_000))
     executor.apply(batch_of(executor, load, keyed=False))
