@@ -34,17 +34,17 @@ def main() -> None:
     options = parser.parse_args()
     bench = Bench("api", options.seed, options.quick)
     bench.head()
-    with work_directory(options.dir) as folder:
-        with (
-            empty_server() as empty_port,
-            bank_server(folder / "serve") as (server, port),
-            postgres(folder, seconds=1, seed=options.seed) as transfers_of_postgres,
-        ):
-            empty = Target(empty_port, [request("POST", "/nothing", b"{}", headers="Content-Type: application/json\r\n")])
-            measure_idle(bench, options, port, empty)
-            measure_single(bench, options, port, empty, transfers_of_postgres)
-            measure_batch(bench, options, port)
-            measure_memory(bench, options, server, port)
+    with (
+        work_directory(options.dir) as folder,
+        empty_server() as empty_port,
+        bank_server(folder / "serve") as (server, port),
+        postgres(folder, seconds=1, seed=options.seed) as transfers_of_postgres,
+    ):
+        empty = Target(empty_port, [request("POST", "/nothing", b"{}", headers="Content-Type: application/json\r\n")])
+        measure_idle(bench, options, port, empty)
+        measure_single(bench, options, port, empty, transfers_of_postgres)
+        measure_batch(bench, options, port)
+        measure_memory(bench, options, server, port)
     bench.write()
 
 
