@@ -19,6 +19,7 @@ from replay.apply import Result
 from replay.errors import PlanOutdated
 from replay.plan import WHY, PartitionPlan, Plan, make_plan
 from replay.recover import Live, Progress, Report, Target, execute, put_aside
+from replay.source import source_of
 from replay.trust import Trust, read_position, state_path
 from snapshot.catalog import list_snapshots
 
@@ -43,7 +44,7 @@ def bring_up(
         _check_reaches_end(plan, wal)
         put_aside(files, plan)
         return plan, execute(plan, target, workers=workers, live=live, progress=progress)
-    planned = make_plan(files, wal.directory, use_state="trusted")
+    planned = make_plan(files, wal.directory, use_state="trusted", source=source_of(wal))
     put_aside(files, planned.plan)
     return planned.plan, execute(planned, target, workers=workers, live=live, progress=progress)
 

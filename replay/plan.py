@@ -19,10 +19,13 @@ import orjson
 
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT
+from procedures.bundle import Bundle
+from procedures.errors import BundleForged
 from procedures.state import Position
+from replay.engine import CodeMissing
 from replay.errors import BadPlan, Incomplete, ReplayError, UntilUnreachable
-from replay.scan import Scan, Stream, scan, start_segment
-from replay.source import LogSource
+from replay.scan import Scan, Stream, scan, start_block
+from replay.source import LogSource, open_source
 from replay.trust import Trust, read_position, state_path
 from snapshot.catalog import Passed, Snapshot, check, list_snapshots
 
@@ -141,17 +144,19 @@ def make_plan(
     use_state: Literal["trusted", "never"],
     until: int | None = None,
     accept_data_loss: bool = False,
+    source: LogSource | None = None,
 ) -> Planned:
-    """Looks at log, snapshots and state files; changes nothing.
+    """Looks at log (`source` if it is open already), snapshots and state files; changes nothing.
 
-    Raises: WalError of a log that is refused, Incomplete, UntilUnreachable.
+    Raises: WalError of a log that is refused, Incomplete, UntilUnreachable, CodeMissing, BundleForged.
     """
-    source = LogSource(files, directory, accept_data_loss=accept_data_loss)
+    source = source or open_source(files, directory, accept_data_loss=accept_data_loss)
     partitions = _partitions(source)
     passed: dict[int, list[Passed]] = {p: [] for p in partitions}
     candidates = {p: _candidates(files, source, p, passed[p], use_state=use_state, until=until) for p in partitions}
     snapshots = {p: [c for c in of if c.snapshot is not None] for p, of in candidates.items()}
     found = _choose(files, source, candidates, passed, until=until, accept_data_loss=accept_data_loss)
+    _check_code(found)
     notes = [str(damage) for damage in (source.damage, found.damage) if damage is not None]
     identity = source.instance.identity
     plan = Plan(
@@ -170,11 +175,25 @@ def make_plan(
     return Planned(plan, found, source)
 
 
+def _check_code(found: Scan) -> None:
+    """Every catalog version that will run is there and is what its hash says. Before anything is touched."""
+    catalogs = found.groups.state(CLUSTER_GROUP).catalogs
+    for partition, stream in sorted(found.streams.items()):
+        for version in sorted(stream.catalogs):
+            if version not in catalogs:
+                raise CodeMissing(
+                    f"partition {partition} ran catalog version {version}, which no catalog record of this log names"
+                )
+            value = catalogs[version].value
+            if Bundle.from_bytes(str(value["bundle"]).encode()).hash != value["hash"]:
+                raise BundleForged(f"the bundle of catalog version {version} is not the one that its record names")
+
+
 def _partitions(source: LogSource) -> list[int]:
     """The partitions that the log knows of: those of the newest checkpoint, or of the records behind a first, empty one."""
-    groups = source.checkpoint(source.segments[-1])
+    groups = source.checkpoint(source.first_blocks[-1])
     if not groups.by_partition:
-        for lsn, record in source.read(from_block=int(source.segments[-1].header.first_block)):
+        for lsn, record in source.read(from_block=source.first_blocks[-1]):
             groups.observe(lsn, record)
     configuration = groups.state(CLUSTER_GROUP).configuration or {}
     count = int(configuration.get("partitions", 0))
@@ -225,8 +244,7 @@ def _choose(
     while True:
         indexes = {p: of[0].position.index for p, of in candidates.items()}
         claims = {p: {candidate.position.index for candidate in of} for p, of in candidates.items()}
-        segment = start_segment(source, indexes)
-        found = scan(source, segment, indexes, claims, until=until, accept_data_loss=accept_data_loss)
+        found = scan(source, start_block(source, indexes), indexes, claims, until=until, accept_data_loss=accept_data_loss)
         stands = True
         for partition, of in candidates.items():
             why = _disproof(of[0].position, found.streams[partition]) or _damage(files, of[0], checked)

@@ -32,8 +32,8 @@ from procedures.state import PartitionState
 from replay.apply import Result
 from replay.plan import Plan, Planned
 from replay.recover import Progress, Report, Target, execute
-from replay.scan import cluster_policy, scan, start_segment
-from replay.source import LogSource
+from replay.scan import cluster_policy, scan, start_block
+from replay.source import LogSource, open_source
 from replay.trust import STATE_FOLDER, state_path
 from snapshot.capture import Capture
 from snapshot.catalog import FOLDER as SNAPSHOTS
@@ -58,7 +58,7 @@ def rebuild(
     Raises: WrongDirectory when `out` is there and not empty; what `execute` raises; DiskFull, WriteFailed.
     """
     plan = planned if isinstance(planned, Plan) else planned.plan
-    source = planned.source if isinstance(planned, Planned) else LogSource(files, plan.directory, accept_data_loss=True)
+    source = planned.source if isinstance(planned, Planned) else open_source(files, plan.directory, accept_data_loss=True)
     _begin(files, out)
     owner = take_ownership(files, out)
     try:
@@ -127,7 +127,7 @@ def _final_groups(planned: Planned | Plan, source: LogSource, report: Report) ->
 
 def _fold(plan: Plan, source: LogSource) -> Groups:
     indexes = {part.partition: part.from_index for part in plan.partitions}
-    return scan(source, start_segment(source, indexes), indexes, {}, accept_data_loss=True).groups
+    return scan(source, start_block(source, indexes), indexes, {}, accept_data_loss=True).groups
 
 
 def _take_snapshot(files: Files, out: str, result: Result, identity: Identity, groups: Groups) -> dict[str, Any]:

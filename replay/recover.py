@@ -25,6 +25,7 @@ import orjson
 from cmdlog.wal.errors import DiskFull, WriteFailed
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import Lsn
+from cmdlog.wal.instance import load_instance
 from cmdlog.wal.record import Record
 from procedures import Database
 from procedures.errors import EnvironmentFault
@@ -34,7 +35,7 @@ from replay.apply import Applier, Result
 from replay.errors import Divergence, Place, PlanOutdated, RemoteError, WorkerFailed
 from replay.plan import PartitionPlan, Plan, Planned
 from replay.scan import KEEP_BYTES
-from replay.source import LogSource
+from replay.source import open_source
 from replay.trust import StateLock, Trust, state_path
 from snapshot.catalog import list_snapshots, remove_state, restore, set_aside
 
@@ -142,7 +143,7 @@ def prepare(plan: Plan, part: PartitionPlan, files: Files, directory: str) -> He
         if part.source != "state":
             remove_state(path)
         if part.source == "snapshot":
-            identity = LogSource(files, plan.directory).instance.identity
+            identity = load_instance(files, plan.directory).identity
             found = {snapshot.name: snapshot for snapshot in list_snapshots(files, plan.directory, identity)}
             if part.name not in found:
                 raise PlanOutdated(f"snapshot {part.name} is not there any more")
@@ -167,7 +168,7 @@ def put_aside(files: Files, plan: Plan) -> list[str]:
     Returns their names. Only for a recovery in place.
     """
     wrong = {name for part in plan.partitions for name in part.set_aside}
-    identity = LogSource(files, plan.directory).instance.identity if wrong else None
+    identity = load_instance(files, plan.directory).identity if wrong else None
     for snapshot in list_snapshots(files, plan.directory, identity) if identity else ():
         if snapshot.name in wrong:
             set_aside(files, snapshot)
@@ -238,7 +239,7 @@ def _disk_error(kind: str | None, error: Exception) -> Exception:
 
 def _records(planned: Planned | Plan, target: Target) -> Iterable[tuple[Lsn, Record]]:
     if isinstance(planned, Plan):
-        source = LogSource(target.files, planned.directory)
+        source = open_source(target.files, planned.directory, accept_data_loss=True)
         return source.read(from_block=planned.from_block, upto_block=planned.last_block)
     if planned.scan.kept is not None:
         return planned.scan.kept

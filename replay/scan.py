@@ -20,7 +20,6 @@ from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.groups import Groups
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from cmdlog.wal.record import DIGEST, RECORD, Kind, Record
-from cmdlog.wal.survey import SegmentFile
 from replay.source import LogSource
 
 KEEP_BYTES: Final = 8 << 20  # of records that are kept; replayed in the same time as starting a process takes
@@ -63,33 +62,37 @@ class Scan:
     kept: list[tuple[Lsn, Record]] | None = None  # every record of the pass; None when they were too many
 
 
-def start_segment(source: LogSource, indexes: Mapping[int, int]) -> SegmentFile:
-    """The newest segment from which every entry behind these indexes (partition -> index) can be read; the oldest if none is."""
-    for segment in reversed(source.segments[1:]):
-        groups = source.checkpoint(segment).by_partition
+def start_block(source: LogSource, indexes: Mapping[int, int]) -> int:
+    """First block of the newest segment from which every entry behind these indexes (partition -> index) can be read.
+
+    The oldest segment's if none is.
+    """
+    for first in reversed(source.first_blocks[1:]):
+        groups = source.checkpoint(first).by_partition
         if all(p in groups and groups[p].last_index <= index for p, index in indexes.items()):
-            return segment
-    return source.segments[0]
+            return first
+    return source.first_blocks[0]
 
 
 def scan(
     source: LogSource,
-    segment: SegmentFile,
+    from_block: int,
     indexes: Mapping[int, int],
     claims: Mapping[int, Collection[int]],
     *,
     until: int | None = None,
     accept_data_loss: bool = False,
 ) -> Scan:
-    """Reads from the segment to the log's end. `indexes` says from where is counted, `claims` which positions are looked up.
+    """Reads from the segment that begins there to the log's end.
+
+    `indexes` says from where is counted, `claims` which positions are looked up.
 
     Raises: Corrupt (with `accept_data_loss` the pass ends there instead), Recycled.
     """
-    first = int(segment.header.first_block)
-    result = Scan(first, source.last_block, {p: Stream() for p in indexes}, Groups(), kept=[])
+    result = Scan(from_block, source.last_block, {p: Stream() for p in indexes}, Groups(), kept=[])
     pass_ = _Pass(result, indexes, {p: frozenset(found) for p, found in claims.items()}, until)
     try:
-        for lsn, record in source.read(from_block=first):
+        for lsn, record in source.read(from_block=from_block):
             pass_.take(lsn, record)
     except Corrupt as damage:
         if not accept_data_loss or damage.block is None:

@@ -1,73 +1,105 @@
-"""The log as replay sees it: segments, their checkpoints, and records up to an end that is fixed when it is opened.
+"""The log as replay sees it: where its segments begin, what their heads state, and records up to an end that stays fixed.
 
-One rule: read-only, no lock. What the restart table refuses is refused here too, except that the good part before a damaged place
-can be read when the caller has accepted the loss of the rest.
+One rule: read-only. `open_source` needs no lock and looks for itself; `source_of` takes a log that the caller has just opened,
+which spares a second look at the newest segment. What the restart table refuses is refused here too, except that the good part
+before a damaged place can be read when the caller has accepted the loss of the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.groups import Groups
 from cmdlog.wal.ids import BlockNumber, Lsn
-from cmdlog.wal.instance import load_instance
-from cmdlog.wal.reader import read_records, read_segment
+from cmdlog.wal.instance import Instance, load_instance
+from cmdlog.wal.log import Log
+from cmdlog.wal.reader import read_records
 from cmdlog.wal.record import Record
 from cmdlog.wal.restart import decide
-from cmdlog.wal.survey import SegmentFile, Survey, refusal, survey_log
+from cmdlog.wal.survey import Survey, refusal, survey_log
 
 SURVEYS_MAX: Final = 3  # looks at the directory of a running node, which may recycle between two file names
-END_OF_BLOCK: Final = 1 << 40  # an offset behind every record of a block
+BEHIND_BLOCK: Final = 1 << 40  # an offset behind every record of a block
+
+Records = Iterator[tuple[Lsn, Record]]
 
 
+@dataclass(frozen=True, slots=True)
 class LogSource:
-    """An opened log. `last_block` is the end of what may be read; `damage` is why it is not the log's own end."""
+    """An opened log."""
 
-    def __init__(self, files: Files, directory: str, *, accept_data_loss: bool = False) -> None:
-        """Raises: WalError of the restart table; with `accept_data_loss` damage of the newest segment's tail is not raised."""
-        self._files, self.directory = files, directory
-        self.instance = load_instance(files, directory)
-        self.damage: WalError | None = None
-        survey = self._survey(accept_data_loss)
-        self.segments: list[SegmentFile] = survey.segments
-        self.verdict = decide(survey.facts).verdict.value
-        assert survey.walk is not None
-        self.last_block = int(survey.walk.expected) - 1
+    directory: str
+    instance: Instance
+    verdict: str  # row of the restart table
+    first_blocks: Sequence[int]  # of the segments, ascending
+    last_block: int  # the end of what may be read
+    damage: WalError | None  # why that is not the log's own end
+    records: Callable[[Lsn | None, Lsn | None], Records]  # (after, upto]
 
-    @property
-    def first_block(self) -> int:
-        return int(self.segments[0].header.first_block)
-
-    def read(self, *, from_block: int, upto_block: int | None = None) -> Iterator[tuple[Lsn, Record]]:
+    def read(self, *, from_block: int, upto_block: int | None = None) -> Records:
         """Records of the blocks in [from_block, upto_block], in order. Raises: Corrupt, Recycled."""
         last = self.last_block if upto_block is None else min(upto_block, self.last_block)
-        after = Lsn(BlockNumber(from_block - 1), END_OF_BLOCK)
-        return read_records(self._files, self.segments, last=last, after=after, upto=None)
+        return self.records(Lsn(BlockNumber(from_block), -1), Lsn(BlockNumber(last), BEHIND_BLOCK))
 
-    def checkpoint(self, segment: SegmentFile) -> Groups:
-        """What the segment's head states about every group: everything before it, folded."""
+    def checkpoint(self, first_block: int) -> Groups:
+        """What the head of the segment that begins there states about every group: everything before it, folded."""
         groups = Groups()
-        for block in read_segment(self._files, segment, upto=int(segment.header.first_block)):
-            for lsn, record in block.records():
-                groups.observe(lsn, record)
+        for lsn, record in self.read(from_block=first_block, upto_block=first_block):
+            groups.observe(lsn, record)
         return groups
 
-    def _survey(self, accept_data_loss: bool) -> Survey:
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                survey = survey_log(self._files, self.directory, self.instance)
-                error = refusal(survey)
-            except FileNotFoundError as missing:
-                survey, error = None, WalError(str(missing))
-            if survey is not None and error is None:
-                return survey
-            if survey is not None and accept_data_loss and isinstance(error, Corrupt) and survey.walk is not None:
-                self.damage = error
-                return survey
-            if attempt >= SURVEYS_MAX:
-                raise error or WalError("the log cannot be read")
+
+def source_of(wal: Log) -> LogSource:
+    """The log that the caller has opened and not yet started."""
+    return LogSource(
+        wal.directory,
+        wal.instance,
+        wal.recovered.verdict.value,
+        wal.first_blocks(),
+        int(wal.durable_block),
+        None,
+        wal.read,
+    )
+
+
+def open_source(files: Files, directory: str, *, accept_data_loss: bool = False) -> LogSource:
+    """Looks at a directory, beside a running node too.
+
+    Raises: WalError of the restart table; with `accept_data_loss` damage of the newest segment's tail is not raised.
+    """
+    instance = load_instance(files, directory)
+    survey, damage = _survey(files, directory, instance, accept_data_loss=accept_data_loss)
+    assert survey.walk is not None
+    last_block = int(survey.walk.expected) - 1
+    return LogSource(
+        directory,
+        instance,
+        decide(survey.facts).verdict.value,
+        [int(segment.header.first_block) for segment in survey.segments],
+        last_block,
+        damage,
+        lambda after, upto: read_records(files, survey.segments, last=last_block, after=after, upto=upto),
+    )
+
+
+def _survey(files: Files, directory: str, instance: Instance, *, accept_data_loss: bool) -> tuple[Survey, WalError | None]:
+    attempt = 0
+    while True:
+        attempt += 1
+        error: WalError | None
+        try:
+            survey = survey_log(files, directory, instance)
+            error = refusal(survey)
+        except FileNotFoundError as missing:
+            error = WalError(str(missing))
+        else:
+            if error is None:
+                return survey, None
+            if accept_data_loss and isinstance(error, Corrupt) and survey.walk is not None:
+                return survey, error
+        if attempt >= SURVEYS_MAX:
+            raise error
