@@ -31,12 +31,13 @@ from cmdlog.wal.instance import (
     load_instance,
     write_instance,
 )
+from cmdlog.wal.marks import Source, Sync
 from cmdlog.wal.owner import Owner, take_ownership
 from cmdlog.wal.reader import read_records
 from cmdlog.wal.record import Record, peek_record
 from cmdlog.wal.repair import Mended, Recovered, mend
 from cmdlog.wal.restart import decide
-from cmdlog.wal.ring import Ring, Source, Sync
+from cmdlog.wal.ring import Ring
 from cmdlog.wal.segment import SegmentHeader, segment_name, write_zeros
 from cmdlog.wal.space import Space
 from cmdlog.wal.survey import Survey, identity_text, refusal, survey_log

@@ -129,10 +129,12 @@ def read_records(
     bounds = [segment.header.first_block - 1 for segment in segments[1:]] + [end]
     chain: tuple[int, int] | None = None  # number and checksum of the segment's last block
     for segment, last_here in zip(segments, bounds, strict=True):
+        if segment.header.first_block > end:
+            return
         if chain is not None and chain != (segment.header.first_block - 1, segment.header.previous_chain):
             raise Corrupt("segment does not continue its predecessor", path=segment.path, block=chain[0])
         chain = None
-        if last_here < start.block or segment.header.first_block > end:
+        if last_here < start.block:
             continue
         for block in read_segment(files, segment, upto=min(last_here, end)):
             chain = (block.header.number, block.header.checksum)

@@ -18,39 +18,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, Protocol
+from typing import Final
 
 from cmdlog.wal.block import BlockFlag
-from cmdlog.wal.errors import LogFull, WalError, Wedged
+from cmdlog.wal.errors import LogFull, WalError
 from cmdlog.wal.files import File, Files
+from cmdlog.wal.marks import Source, Sync, Watermarks
 from cmdlog.wal.space import Space
 from cmdlog.wal.tail import Placed, Tail
-
-Sync = Literal["sync", "async", "off"]
 
 BLOCK_BYTES_TARGET: Final = 128 << 10  # pending bytes that make a block worth its sync at once
 LATENCY_FIRST_S: Final = 0.0002  # guess until the first sync is measured
 LATENCY_WEIGHT: Final = 0.1  # of the newest sync in the smoothed latency
 LATENCIES_KEPT: Final = 1024  # for the summary in `status`
-
-
-class Source(Protocol):
-    """What feeds the log.
-
-    `written` and `durable` are called once per non-empty `take`, in that order, with the block's number; seals and
-    checkpoints are not mentioned. No method is called under a lock of the log, and `take` by one thread at a time. The other
-    three run on the path of every block: they must be short and must not wait for the log.
-    """
-
-    pending_bytes: int  # about what `take` would return; read without a lock
-
-    def take(self, bytes_max: int) -> Sequence[bytes]:
-        """Encoded records for the next block, [] for nothing. More than `bytes_max` on disk only if one record is that long."""
-        ...
-
-    def written(self, block: int) -> None: ...
-    def durable(self, block: int) -> None: ...
-    def failed(self, error: WalError) -> None: ...
 
 
 class Ring:
@@ -84,13 +64,7 @@ class Ring:
         self._pacing = False
         self._kicked = False
         self._in_flight = 0
-        self._sourced: deque[int] = deque()  # blocks from `take` whose `durable` is due
-        self._unwritten: deque[int] = deque()  # the same for `written`
-        self._finished: set[int] = set()  # written (and synced) out of order
-        self._written = self._durable = tail.number
-        self._delivering = False
-        self._error: WalError | None = None
-        self._told = False
+        self._marks = Watermarks(lock, self._quiet, source, start=tail.number, sync=sync)
         self._held: Sequence[bytes] | None = None  # taken, and waiting for a free segment
         self._closing = False
         self._stopping = False
@@ -118,8 +92,7 @@ class Ring:
 
     def kick(self) -> None:
         """The source has something. Raises: Wedged."""
-        if self._error is not None:
-            raise Wedged(f"the log stopped at: {self._error}")
+        self._marks.raise_error()
         if self._kicked:
             return  # whoever cleared the flag last has yet to call `take`, and will see it
         with self._lock:
@@ -135,8 +108,7 @@ class Ring:
         Raises: Wedged.
         """
         with self._lock:
-            if self._error is not None:
-                raise Wedged(f"the log stopped at: {self._error}")
+            self._marks.raise_error()
             if self._turn or self._in_flight or self._stopping:
                 return False
             if self._threads and not self._tail.worth_filling:
@@ -158,24 +130,24 @@ class Ring:
         self._space.wake()
         while True:
             with self._lock:
-                while self._turn and self._error is None:
+                while self._turn and self._marks.error is None:
                     self._quiet.wait()
-                self._raise_error()
+                self._marks.raise_error()
                 self._turn, self._kicked = True, False
             placed = self._take()
             if placed is None:
                 break
             self._write(placed, self._inline(placed))
         with self._lock:
-            while (self._in_flight or self._turn or self._delivering) and self._error is None:
+            while (self._in_flight or self._turn or self._marks.delivering) and self._marks.error is None:
                 self._quiet.wait()
-            self._raise_error()
+            self._marks.raise_error()
         self._flush()
         self._seal()
         self._flush()
         if self._held is not None:
             self.wedge(LogFull("the log was closed while a block waited for a free segment"))
-        self._raise_error()
+        self._marks.raise_error()
 
     def stop(self) -> None:
         """Ends the threads; nothing is written any more. What was in flight has finished on return."""
@@ -193,30 +165,30 @@ class Ring:
     def wedge(self, error: WalError) -> None:
         """Ends all writing: nothing in flight is acknowledged any more, and the source is told once."""
         with self._lock:
-            if self._error is None:
-                self._error = error
+            if self._marks.error is None:
+                self._marks.error = error
             for condition in (self._idle, self._pace, self._quiet, self._timer):
                 condition.notify_all()
         self._space.wake()
-        self._deliver()
+        self._marks.deliver()
 
     @property
     def error(self) -> WalError | None:
-        return self._error
+        return self._marks.error
 
     @property
     def durable_block(self) -> int:
-        return self._durable
+        return self._marks.durable
 
     def status(self) -> dict[str, object]:
         with self._lock:
             return {
-                "written_block": self._written,
-                "durable_block": self._durable,
+                "written_block": self._marks.written,
+                "durable_block": self._marks.durable,
                 "in_flight": self._in_flight,
                 "syncs": self._syncs,
                 "sync_us": _summary(sorted(self._latencies)),
-                "error": str(self._error) if self._error else None,
+                "error": str(self._marks.error) if self._marks.error else None,
             }
 
     # -- pool threads ----------------------------------------------------------------------------------------------------
@@ -236,7 +208,7 @@ class Ring:
     def _await_turn(self) -> bool:
         """Waits until there is something to take and it is this thread's turn; False at the end."""
         with self._lock:
-            while not self._stopping and self._error is None:
+            while not self._stopping and self._marks.error is None:
                 if self._turn or not self._kicked:
                     self._idle.wait()
                     continue
@@ -299,12 +271,11 @@ class Ring:
         if not tail.fits(records) and not self._rotate():
             self._held = records
             return None
-        placed = tail.place(records, flags=BlockFlag.NONE, durable_upto=self._durable)
+        placed = tail.place(records, flags=BlockFlag.NONE, durable_upto=self._marks.durable)
         self._settle()
         with self._lock:
             self._in_flight += 1
-            self._sourced.append(placed.number)
-            self._unwritten.append(placed.number)
+            self._marks.placed(placed.number)
             if self._source.pending_bytes > 0:
                 self._kicked = True  # what did not fit is not announced again
             if self._keeper_sleeps:
@@ -313,17 +284,17 @@ class Ring:
 
     def _rotate(self) -> bool:
         """Everything so far durable, then the next segment. False when none became free before the end."""
-        if not self._space.wait_ready(lambda: self._closing or self._stopping or self._error is not None):
+        if not self._space.wait_ready(lambda: self._closing or self._stopping or self._marks.error is not None):
             return False
         with self._lock:
-            while self._in_flight and self._error is None:
+            while self._in_flight and self._marks.error is None:
                 self._quiet.wait()
         self._flush()
-        self._raise_error()
+        self._marks.raise_error()
         self._tail.rotate()
         self._settle()
         with self._lock:
-            self._written = self._durable = self._tail.number
+            self._marks.restart_at(self._tail.number)
         return True
 
     # -- writing ---------------------------------------------------------------------------------------------------------
@@ -369,76 +340,24 @@ class Ring:
                 self._syncs += 1
                 self._latencies.append(seconds)
             self._latency_s += (seconds - self._latency_s) * LATENCY_WEIGHT
-            if self._error is not None:
+            if self._marks.error is not None:
                 return
-            self._finished.add(placed.number)
-            while self._written + 1 in self._finished:
-                self._written += 1
-                self._finished.discard(self._written)
-            if self._sync == "sync":
-                self._durable = self._written
-            else:
+            self._marks.finish(placed.number)
+            if self._sync != "sync":
                 self._unsynced_since = self._unsynced_since if self._unsynced else now
                 self._unsynced[placed.sequence] = placed
             if not self._in_flight:
                 if self._pacing:
                     self._pace.notify()
                 self._quiet.notify_all()
-        self._deliver()
-
-    def _deliver(self) -> None:
-        """Tells the source what the watermarks have reached, in order. One thread at a time does it, for all."""
-        while True:
-            with self._lock:
-                if self._delivering or not self._news():
-                    return
-                self._delivering = True
-                written, durable, error = self._due(self._unwritten, self._written), [], self._error
-                if error is None:
-                    durable = self._due(self._sourced, self._acknowledged)
-                else:
-                    self._told = True
-            try:
-                self._tell(written if error is None else [], durable, error)
-            finally:
-                with self._lock:
-                    self._delivering = False
-                    self._quiet.notify_all()
-
-    def _tell(self, written: list[int], durable: list[int], error: WalError | None) -> None:
-        for block in written:
-            self._source.written(block)
-        for block in durable:
-            self._source.durable(block)
-        if error is not None:
-            self._source.failed(error)
-
-    def _news(self) -> bool:
-        if self._error is not None:
-            return not self._told
-        return bool(
-            (self._unwritten and self._unwritten[0] <= self._written)
-            or (self._sourced and self._sourced[0] <= self._acknowledged)
-        )
-
-    @property
-    def _acknowledged(self) -> int:
-        """Up to where the source may be told `durable`; without syncs that is only what was written."""
-        return self._written if self._sync == "off" else self._durable
-
-    @staticmethod
-    def _due(blocks: deque[int], upto: int) -> list[int]:
-        due = []
-        while blocks and blocks[0] <= upto:
-            due.append(blocks.popleft())
-        return due
+        self._marks.deliver()
 
     # -- the keeper: seals and delayed syncs -----------------------------------------------------------------------------
 
     def _keep(self) -> None:
         while True:
             with self._lock:
-                if self._stopping or self._error is not None:
+                if self._stopping or self._marks.error is not None:
                     return
                 wait_s = self._keeper_wait()
                 if wait_s is None or wait_s > 0:
@@ -463,7 +382,7 @@ class Ring:
 
     def _seal_when_idle(self) -> None:
         with self._lock:
-            if self._turn or self._in_flight or self._kicked or self._stopping or self._error is not None:
+            if self._turn or self._in_flight or self._kicked or self._stopping or self._marks.error is not None:
                 return
             self._turn = True
         try:
@@ -476,7 +395,7 @@ class Ring:
         tail = self._tail
         if tail.sealed:
             return
-        placed = tail.place([], flags=BlockFlag.SEAL, durable_upto=self._durable)
+        placed = tail.place([], flags=BlockFlag.SEAL, durable_upto=self._marks.durable)
         with self._lock:
             self._in_flight += 1
         self._write(placed, self._inline(placed))
@@ -485,15 +404,14 @@ class Ring:
         """One sync for everything written so far. Durable on return unless the log is wedged."""
         with self._flushing:
             with self._lock:
-                upto, pending = self._written, list(self._unsynced.values())
+                upto, pending = self._marks.written, list(self._unsynced.values())
                 self._unsynced.clear()
             for placed in pending:
                 if not self._sync_now(placed):
                     return
             with self._lock:
-                if self._error is None:
-                    self._durable = max(self._durable, upto)
-        self._deliver()
+                self._marks.synced(upto)
+        self._marks.deliver()
 
     def _sync_now(self, placed: Placed) -> bool:
         begin = self._clock()
@@ -509,10 +427,6 @@ class Ring:
             self._syncs += 1
             self._latencies.append(self._clock() - begin)
         return True
-
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            raise Wedged(f"the log stopped at: {self._error}")
 
 
 def _summary(ascending_s: Sequence[float]) -> dict[str, float]:

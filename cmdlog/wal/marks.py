@@ -1,0 +1,133 @@
+"""The watermarks: how far the log is written and durable, and the telling of it to the source, in block order.
+
+One rule: blocks finish in any order, marks move over contiguous ones alone. Methods marked *locked* are called under the ring's
+lock; `deliver` is called without it, by whichever thread closed a gap. One thread at a time tells the source, for all: a thread
+that finds another one telling leaves, since the other looks again before it stops. So callbacks are in order and no thread waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from cmdlog.wal.errors import WalError, Wedged
+
+Sync = Literal["sync", "async", "off"]
+
+
+class Source(Protocol):
+    """What feeds the log.
+
+    `written` and `durable` are called once per non-empty `take`, in that order, with the block's number; seals and
+    checkpoints are not mentioned. No method is called under a lock of the log, and `take` by one thread at a time. The other
+    three run on the path of every block: they must be short and must not wait for the log.
+    """
+
+    @property
+    def pending_bytes(self) -> int:
+        """About what `take` would return; read without a lock, and never below zero."""
+        ...
+
+    def take(self, bytes_max: int) -> Sequence[bytes]:
+        """Encoded records for the next block, [] for nothing. More than `bytes_max` on disk only if one record is that long."""
+        ...
+
+    def written(self, block: int) -> None:
+        """In the page cache: survives a kill. Said just before `durable` unless the log is `async`."""
+        ...
+
+    def durable(self, block: int) -> None:
+        """Survives power loss."""
+        ...
+
+    def failed(self, error: WalError) -> None:
+        """The log is wedged; told once, and nothing is acknowledged after it."""
+        ...
+
+
+class Watermarks:
+    """Invariants: `durable <= written`; `_finished` holds only numbers beyond `written + 1`."""
+
+    def __init__(self, lock: threading.Lock, quiet: threading.Condition, source: Source, *, start: int, sync: Sync) -> None:
+        self._lock, self._quiet, self._source, self._sync = lock, quiet, source, sync
+        self.written = self.durable = start
+        self.error: WalError | None = None
+        self.delivering = False
+        self._told = False  # of the error
+        self._finished: set[int] = set()  # written (and synced) before their predecessors
+        self._unwritten: deque[int] = deque()  # blocks from `take` whose `written` is due
+        self._undurable: deque[int] = deque()  # the same for `durable`
+
+    def placed(self, number: int) -> None:
+        """Locked. A block from `take` has its number."""
+        self._unwritten.append(number)
+        self._undurable.append(number)
+
+    def finish(self, number: int) -> None:
+        """Locked. The block is written, and synced if the log is `sync`."""
+        self._finished.add(number)
+        while self.written + 1 in self._finished:
+            self.written += 1
+            self._finished.discard(self.written)
+        if self._sync == "sync":
+            self.durable = self.written
+
+    def synced(self, upto: int) -> None:
+        """Locked. Everything up to this block is durable."""
+        if self.error is None:
+            self.durable = max(self.durable, upto)
+
+    def restart_at(self, number: int) -> None:
+        """Locked. Everything is durable up to `number`, a block that was placed and synced elsewhere (a checkpoint)."""
+        self.written = self.durable = number
+
+    def raise_error(self) -> None:
+        """Raises: Wedged, if the log is."""
+        if self.error is not None:
+            raise Wedged(f"the log stopped at: {self.error}")
+
+    def deliver(self) -> None:
+        """Tells the source what is due, until nothing is."""
+        while True:
+            with self._lock:
+                if self.delivering or not self._news():
+                    return
+                self.delivering = True
+                error = self.error
+                written = _due(self._unwritten, self.written) if error is None else []
+                durable = _due(self._undurable, self._acknowledged) if error is None else []
+                self._told = error is not None
+            try:
+                self._tell(written, durable, error)
+            finally:
+                with self._lock:
+                    self.delivering = False
+                    self._quiet.notify_all()
+
+    def _tell(self, written: Sequence[int], durable: Sequence[int], error: WalError | None) -> None:
+        for block in written:
+            self._source.written(block)
+        for block in durable:
+            self._source.durable(block)
+        if error is not None:
+            self._source.failed(error)
+
+    def _news(self) -> bool:
+        if self.error is not None:
+            return not self._told
+        unwritten, undurable = self._unwritten, self._undurable
+        return bool((unwritten and unwritten[0] <= self.written) or (undurable and undurable[0] <= self._acknowledged))
+
+    @property
+    def _acknowledged(self) -> int:
+        """Up to where the source may be told `durable`; without syncs that is only what was written."""
+        return self.written if self._sync == "off" else self.durable
+
+
+def _due(blocks: deque[int], upto: int) -> list[int]:
+    due = []
+    while blocks and blocks[0] <= upto:
+        due.append(blocks.popleft())
+    return due
