@@ -91,7 +91,8 @@ def flags(files: SimFiles) -> list[BlockFlag]:
 
 def test_watermarks_move_in_order_though_later_syncs_finish_first() -> None:
     """A block whose sync is held is acknowledged first all the same, and the overtaking ones right after it."""
-    files = sim()
+    files = SimFiles()
+    create(files, segment_bytes=64 << 10)  # no rotation here: that waits for all syncs
     log, source = threaded(files)
     release, overtaken, held = threading.Event(), threading.Semaphore(0), threading.Lock()
 
