@@ -25,7 +25,7 @@ from cmdlog.api.problem import Problem, invalid, of_outcome, of_refused
 from cmdlog.api.request import idempotency_key
 from cmdlog.api.service import Service
 from cmdlog.api.single import result_body
-from cmdlog.node.outcome import Done, Outcome, OutcomeUnknown, Overloaded, Refused, Reply, TooLarge
+from cmdlog.node.outcome import Done, Outcome, OutcomeUnknown, Overloaded, Refused, Reply
 from cmdlog.wal.errors import WalError
 from procedures import InvalidParameters
 from procedures.outcomes import key_fingerprint
@@ -59,8 +59,6 @@ class Group:
         """The answer of one line; any thread."""
         if threading.get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self.settle, place, answer)
-            return
-        if self.slots[place] is not None:  # a call that the node refused on its own, in a run that it then refused as a whole
             return
         self.slots[place] = answer
         self.missing -= 1
@@ -181,7 +179,7 @@ class BatchStream:
     # -- the node --------------------------------------------------------------------------------------------------------
 
     async def _submit(self, group: Group, calls: Sequence[Prepared], places: Sequence[int]) -> None:
-        """Gives the calls to the node in order. What does not fit in one piece is split; overload is waited for."""
+        """Gives the calls to the node in order. What it cannot take in one piece is split and waited for."""
         waiting = _runs(calls, places)
         deadline = self._now() + OVERLOAD_WAIT_S
         while waiting:
@@ -189,7 +187,7 @@ class BatchStream:
             try:
                 partitions = self._place(part)
             except Refused as refused:
-                if len(part) > 1 and isinstance(refused, Overloaded | TooLarge):
+                if len(part) > 1 and isinstance(refused, Overloaded):
                     half = len(part) // 2
                     waiting.extendleft([(part[half:], where[half:]), (part[:half], where[:half])])
                 elif isinstance(refused, Overloaded) and self._now() < deadline:

@@ -134,10 +134,9 @@ def test_abort_and_failure_have_their_codes(server: Server) -> None:
     """What the procedure refuses and what the database refuses come out as 409, each with its transaction."""
     aborted = httpx.post(server.url + "/v1/procedures/deposit", json={"account": 404, "amount": 5}).json()
     assert (aborted["code"], aborted["abort_code"], aborted["status"]) == ("aborted", "no_account", 409)
-    for status, code in ((200, None), (409, "procedure_failed")):
-        answer = httpx.post(server.url + "/v1/procedures/open_account", json={"account": 2, "amount": 1})
-        assert (answer.status_code, answer.json().get("code")) == (status, code)
-    assert answer.json()["txn_id"].isdigit()
+    twice = [httpx.post(server.url + "/v1/procedures/open_account", json={"account": 2, "amount": 1}) for _ in range(2)]
+    assert [(answer.status_code, answer.json().get("code")) for answer in twice] == [(200, None), (409, "procedure_failed")]
+    assert twice[1].json()["txn_id"].isdigit()
 
 
 def test_bad_requests_leave_the_log_alone(server: Server) -> None:

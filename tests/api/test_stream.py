@@ -97,10 +97,10 @@ def test_empty_stream_is_an_empty_answer(post: Post) -> None:
 
 
 def test_refusal_of_one_call_leaves_the_others(node: Any, post: Post) -> None:
-    """A call that is too large for the node is refused alone, though its neighbours were placed with it."""
-    node.refuse = lambda calls: TooLarge("big") if any(params[0] == 2 for _, params, _, _ in calls) else None
-    assert results(post("/v1/batch", b"".join(line(number) for number in range(5)))) == [0, 1, "too_large", 3, 4]
-    assert [params[0] for _, params, _ in node.logged] == [0, 1, 3, 4]
+    """A keyed call that the node refuses is refused alone; its neighbours run."""
+    node.refuse = lambda calls: TooLarge("big") if any(key for _, _, key, _ in calls) else None
+    assert results(post("/v1/batch", line(0) + line(1, key="k") + line(2))) == [0, "too_large", 2]
+    assert [params[0] for _, params, _ in node.logged] == [0, 2]
 
 
 def test_full_log_is_told_at_once(node: Any, post: Post) -> None:
@@ -207,14 +207,14 @@ def test_silent_stream_is_ended(app: Api, node: Any, ask_app: Any) -> None:
 
 def test_reader_of_nothing_is_let_go(app: Api, node: Any, ask_app: Any) -> None:
     """A client that does not read its answers for body_timeout_s loses its connection, and nothing stays behind."""
-    app.service.settings = type(node.settings)(body_timeout_s=0.05)
+    app.service.settings = type(node.settings)(body_timeout_s=0.05, stream_calls_max=1)
 
     async def run() -> set[Any]:
         async def never(message: Any) -> None:
             await asyncio.Event().wait()
 
         async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": line(1), "more_body": False}
+            return {"type": "http.request", "body": line(1) + line(2), "more_body": True}
 
         scope = {"type": "http", "method": "POST", "path": "/v1/batch", "headers": []}
         await asyncio.wait_for(app(scope, receive, never), 5)
