@@ -16,7 +16,7 @@ from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.remote import DEFAULT_URL, TokenOption, UrlOption, ask
 
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")]
-COLUMNS = ("name", "partition", "index", "txn_id", "rows", "bytes", "created", "state")
+COLUMNS = ("name", "txn_id", "rows", "bytes", "created")
 
 
 def register(program: typer.Typer) -> None:
@@ -87,7 +87,10 @@ def _exit_code(path: str) -> int:
 
 def _show(rows: list[dict[str, Any]], title: str) -> None:
     def show() -> None:
-        shown = [[row.get(column, "") for column in COLUMNS[:-1]] + [row.get("problem", "whole")] for row in rows]
-        out.table(title, COLUMNS, shown)
+        shown = [[row.get(column, "") for column in COLUMNS] + ["bad" if "problem" in row else "whole"] for row in rows]
+        out.table(title, (*COLUMNS, "state"), shown)
+        for row in rows:
+            if "problem" in row:
+                out.text(f"{row['name']}: {row['problem']}")
 
     out.result(rows, show)

@@ -1,0 +1,209 @@
+"""`cmdlog recover` and `cmdlog snapshot` as an operator meets them: results, exit codes, words, and being broken off."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmdlog.cli.output import out
+from cmdlog.cli.program import run
+from cmdlog.wal.log import Log
+from procedures.bundle import Bundle
+from replay.bringup import bring_up
+from tests.replay import rig as rigs
+from tests.replay.rig import CLOCK, DEPOSIT, Rig, balances_of
+
+Command = Callable[..., tuple[int, Any]]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    """A node with some deposits behind it, running."""
+    rig = Rig(tmp_path)
+    rig.deposits(8)
+    return rig
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs the program in this process; returns the exit code and the printed JSON (text if it is none)."""
+
+    def call(*arguments: object) -> tuple[int, Any]:
+        monkeypatch.setattr(sys, "argv", ["cmdlog", *map(str, arguments)])
+        out.json = False
+        with pytest.raises(SystemExit) as ended:
+            run()
+        printed = capsys.readouterr()
+        text = printed.out or printed.err
+        with contextlib.suppress(json.JSONDecodeError):
+            return int(ended.value.code or 0), json.loads(text)
+        return int(ended.value.code or 0), text
+
+    return call
+
+
+def test_recover_in_place_tells_what_it_did(rig: Rig, command: Command) -> None:
+    """Source, replayed calls, position and compared digests of each partition; the states are at the log's end."""
+    rig.close()
+    rig.forget_state(0)
+    code, value = command("recover", rig.directory, "--json")
+    assert code == 0
+    told = [(p["source"], p["replayed"], p["digests_compared"]) for p in value["partitions"]]
+    assert told == [("empty", 15, 5), ("state", 0, 0)]
+    assert value["partitions"][0]["txn_id"].isdecimal()
+    assert balances_of(rig.directory) == rig.balances
+
+
+def test_table_for_people_names_partitions_and_sources(rig: Rig, command: Command) -> None:
+    """Without --json a table closes the run."""
+    rig.close()
+    code, text = command("recover", rig.directory)
+    assert code == 0
+    assert "Recovered" in text
+    assert "state" in text
+
+
+def test_plan_only_looks(rig: Rig, command: Command) -> None:
+    """--plan says what would be done and why, and changes nothing, not even for a lost state."""
+    rig.close()
+    rig.forget_state(0)
+    code, plan = command("recover", rig.directory, "--plan", "--json")
+    assert code == 0
+    assert [(p["source"], p["calls"]) for p in plan["partitions"]] == [("empty", 15), ("state", 0)]
+    assert plan["partitions"][0]["passed"][0]["why"] == "there is no state file"
+    assert not Path(rig.state_file(0)).exists()
+    code, text = command("recover", rig.directory, "--plan")
+    assert "reaches back to the first entry" in " ".join(text.split())
+
+
+def test_plan_file_is_applied_as_it_is(rig: Rig, command: Command, tmp_path: Path) -> None:
+    """What --plan-file wrote, --apply does: here, recovery to a moment."""
+    rig.close()
+    txn, balances = rig.history[-4]
+    plan = tmp_path / "plan.json"
+    code, _ = command("recover", rig.directory, "--plan", "--to", "unused", "--until", txn, "--plan-file", plan, "--json")
+    assert code == 0
+    assert not Path("unused").exists()
+    code, _ = command("recover", rig.directory, "--apply", plan, "--to", tmp_path / "out", "--json")
+    assert code == 0
+    assert balances_of(str(tmp_path / "out")) == balances
+
+
+def test_until_and_data_loss_never_touch_the_original(rig: Rig, command: Command) -> None:
+    """Without --to they are a usage error."""
+    rig.close()
+    assert command("recover", rig.directory, "--until", 1)[0] == 2
+    assert command("recover", rig.directory, "--accept-data-loss")[0] == 2
+    assert command("recover", rig.directory, rig.directory)[0] == 2
+
+
+def test_running_node_refuses_recovery_in_place_and_allows_looking(rig: Rig, command: Command, tmp_path: Path) -> None:
+    """Exit code 12 names the owner; --plan and --to work beside it."""
+    rig.snapshot(0)
+    code, text = command("recover", rig.directory)
+    assert code == 12
+    assert str(os.getpid()) in text
+    assert command("recover", rig.directory, "--plan", "--json")[0] == 0
+    assert command("recover", rig.directory, "--to", tmp_path / "out", "--json")[0] == 0
+    assert balances_of(str(tmp_path / "out")) == rig.balances
+    rig.stop()
+
+
+def test_not_a_node_is_named(command: Command, tmp_path: Path) -> None:
+    """Any other directory is refused in words, and left as it was."""
+    (tmp_path / "x").mkdir()
+    code, text = command("recover", tmp_path / "x")
+    assert code == 1
+    assert "no node directory" in text
+    assert command("snapshot", "list", tmp_path / "missing")[0] == 1
+
+
+def test_damage_foreign_code_and_divergence_have_their_codes(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10 corrupt, 13 code missing, 13 code forged, 16 divergence; each names where."""
+    for name in ("missing", "forged", "divergent", "corrupt"):
+        (tmp_path / name).mkdir()
+    rig = Rig(tmp_path / "missing")
+    rig.batch(0, [(DEPOSIT, [0, 1])], live=False, version=9)
+    rig.stop()
+    code, text = command("recover", rig.directory)
+    assert (code, "catalog version 9" in text) == (13, True)
+
+    rig = Rig(tmp_path / "forged")
+    forged = Bundle("ledger:db", {"ledger": "evil"}, [], {}, [], rigs.make_bundle(1).hash)
+    monkeypatch.setattr(rigs, "load_bundle", lambda _bundle: rig.catalogs(1))
+    monkeypatch.setattr(rigs, "make_bundle", lambda _factor: forged)
+    rig.add_catalog(1)
+    rig.batch(0, [(DEPOSIT, [0, 1])], live=False)
+    rig.stop()
+    assert command("recover", rig.directory)[0] == 13
+    monkeypatch.undo()
+
+    rig = Rig(tmp_path / "divergent")
+    rig.batch(0, [(CLOCK, [0])])
+    rig.close()
+    rig.forget_state(0)
+    code, text = command("recover", rig.directory, "--json")
+    assert (code, text["error"]["kind"]) == (16, "Divergence")
+    assert "clock" in text["error"]["message"]
+
+    rig = Rig(tmp_path / "corrupt")
+    rig.batch(0, [(DEPOSIT, [0, 424242])])
+    rig.deposits(2)
+    rig.close()
+    segment = next(path for path in Path(rig.directory, "log").glob("seg-*") if b"424242" in path.read_bytes())
+    segment.write_bytes(segment.read_bytes().replace(b"424242", b"424243"))
+    assert command("recover", rig.directory)[0] == 10
+
+
+def test_snapshot_list_and_verify(rig: Rig, command: Command) -> None:
+    """Listing reads manifests; verifying reads every byte, names the damaged one and exits with 10."""
+    rig.snapshot(0)
+    rig.deposits(2)
+    newest = Path(rig.snapshot(0))
+    rig.stop()
+    code, rows = command("snapshot", "list", rig.directory, "--json")
+    assert (code, [row["name"] for row in rows][-1]) == (0, newest.name)
+    assert command("snapshot", "verify", rig.directory, "--json")[0] == 0
+    image = newest / "image.sqlite"
+    data = bytearray(image.read_bytes())
+    data[5000] ^= 1
+    image.write_bytes(data)
+    assert command("snapshot", "list", rig.directory, "--json")[0] == 0
+    code, text = command("snapshot", "verify", rig.directory)
+    assert code == 10
+    assert f"{image} has changed" in text
+
+
+@pytest.mark.slow
+def test_recovery_killed_again_and_again_ends_right(tmp_path: Path) -> None:
+    """SIGKILL at moments all over `cmdlog recover`: each leaves whole states, and the last run ends where the live one did."""
+    rig = Rig(tmp_path, segment_bytes=1 << 20)
+    rig.deposits(600, calls=20)
+    rig.close()
+    before = rig.digests()
+    for p in range(2):
+        rig.forget_state(p)
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    command = [sys.executable, "-m", "cmdlog.cli", "recover", rig.directory, "--json"]
+    for wait_s in (0.5, 0.7, 0.8, 0.9, 1.0):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+        try:
+            process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    wal = Log.open(rig.files, rig.directory)
+    bring_up(rig.files, wal)
+    wal.close()
+    assert rig.digests() == before
+    assert balances_of(rig.directory) == rig.balances
