@@ -117,4 +117,3 @@ def _key(key: Any) -> str:
     if type(key) is str:
         return str(_EXACT[str](key))
     raise WireError(f"result: keys of objects are strings, not {type(key).__name__}")
-

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import orjson
 
@@ -90,7 +90,7 @@ def _double_run(target: str, *, seed: int, calls: int) -> list[Finding]:
         {"PYTHONHASHSEED": "1", "TZ": "UTC", "LC_ALL": "C"},
         {"PYTHONHASHSEED": "2", "TZ": "Asia/Kathmandu", "LC_ALL": "C.UTF-8", "CMDLOG_CHECK_REVERSE": "1"},
     )
-    first, second = (_run_apart(target, world, seed=seed, calls=calls) for world in worlds)
+    first, second = (_finish(run) for run in [_start(target, world, seed=seed, calls=calls) for world in worlds])
     module = target.partition(":")[0]
     for one, other in itertools.zip_longest(first, second):
         if one is None or other is None or "error" in one or "error" in other:
@@ -104,9 +104,7 @@ def _double_run(target: str, *, seed: int, calls: int) -> list[Finding]:
 def _differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     """Procedures whose answers differ; if only rows do, all of the batch."""
     differing = [
-        name
-        for name, left, right in zip(one["procedures"], one["answers"], other["answers"], strict=True)
-        if left != right
+        name for name, left, right in zip(one["procedures"], one["answers"], other["answers"], strict=True) if left != right
     ]
     return sorted(set(differing or one["procedures"]))
 
@@ -117,17 +115,32 @@ def _difference(one: dict[str, Any], other: dict[str, Any]) -> str:
     return f"two runs of the same calls differ in batch {one['batch']} (other hash seed, time zone, unordered rows){where}"
 
 
-def _run_apart(target: str, world: dict[str, str], *, seed: int, calls: int) -> list[dict[str, Any]]:
+_Started = tuple[subprocess.Popen[bytes], IO[bytes]]
+
+
+def _start(target: str, world: dict[str, str], *, seed: int, calls: int) -> _Started:
+    """Both runs go at once; their output goes to files, since a pipe that nobody empties would hold the second one up."""
     environment = {**os.environ, **world, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
     command = [sys.executable, "-m", "procedures.check", target, str(seed), str(calls)]
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, timeout=RUN_SECONDS_MAX, check=False)
-    except subprocess.TimeoutExpired:
-        return [{"error": f"no end after {RUN_SECONDS_MAX} s"}]
-    if done.returncode != 0:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        return [{"error": last[0] if last else f"exit code {done.returncode}"}]
-    return [orjson.loads(line) for line in done.stdout.splitlines()]
+    output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by _finish
+    return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.PIPE), output
+
+
+def _finish(started: _Started) -> list[dict[str, Any]]:
+    """The records of a run; one that holds the error if it failed."""
+    run, output = started
+    with run, output:
+        try:
+            _, errors = run.communicate(timeout=RUN_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            run.kill()
+            return [{"error": f"no end after {RUN_SECONDS_MAX} s"}]
+        output.seek(0)
+        lines = output.read().splitlines()
+    if run.returncode != 0:
+        last = errors.decode(errors="replace").strip().splitlines()[-1:]
+        return [{"error": last[0] if last else f"exit code {run.returncode}"}]
+    return [orjson.loads(line) for line in lines]
 
 
 def run_workload(target: str, *, seed: int, calls: int) -> Iterator[dict[str, Any]]:
@@ -136,9 +149,10 @@ def run_workload(target: str, *, seed: int, calls: int) -> Iterator[dict[str, An
     module: Any = sys.modules[name.partition(":")[0]]
     work: list[tuple[str, dict[str, Any]]] = list(module.loader()) if hasattr(module, "loader") else []
     work += itertools.islice(module.workload(seed, calls=calls), calls)
-    with tempfile.TemporaryDirectory() as folder, contextlib.closing(
-        PartitionState.open(Path(folder) / "check.db", partition=0)
-    ) as state:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.closing(PartitionState.open(Path(folder) / "check.db", partition=0)) as state,
+    ):
         state.connection.pragma("reverse_unordered_selects", int(os.environ.get("CMDLOG_CHECK_REVERSE", "0")))
         executor = Executor(
             state, lambda _version: database, digest_rows=True, millis_of=lambda txn: txn >> _MILLIS_BITS, progress=None

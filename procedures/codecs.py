@@ -360,9 +360,7 @@ def _dataclass(kind: Any, inside: tuple[Any, ...]) -> Codec:
     fields = [field for field in dataclasses.fields(kind) if field.init]
     codecs = {field.name: _build(hints[field.name], (*inside, kind)) for field in fields}
     required = {
-        field.name
-        for field in fields
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        field.name for field in fields if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     }
 
     def to_wire(value: Any) -> Any:
@@ -390,4 +388,3 @@ def _dataclass(kind: Any, inside: tuple[Any, ...]) -> Codec:
         "additionalProperties": False,
     }
     return Codec(to_wire, from_wire, schema)
-

@@ -51,7 +51,7 @@ class _Table:
         columns = connection.execute(sql, (name,)).fetchall()
         where = " AND ".join(f'"{column}" IS ?' for column, _ in columns)
         self.name = name
-        self.read = f'SELECT * FROM "{name}" WHERE {where}'
+        self.read = f'SELECT * FROM "{name}" WHERE {where}'  # noqa: S608 - names that the schema holds
         self.key_of: Callable[[Row], Any] = itemgetter(*(cid for _, cid in columns))  # one column: its value; else a tuple
         self.first: Rows = {}
         self.last: Rows = {}

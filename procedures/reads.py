@@ -19,9 +19,7 @@ from .state import PartitionState, open_reader, rows_of
 class Reader:
     """Runs read-only procedures beside the site; one thread at a time."""
 
-    def __init__(
-        self, state: PartitionState, databases: Callable[[int], Database], millis_of: Callable[[int], int]
-    ) -> None:
+    def __init__(self, state: PartitionState, databases: Callable[[int], Database], millis_of: Callable[[int], int]) -> None:
         self._connection, self._guard = open_reader(state.path)
         self._cursor = self._connection.cursor()
         self._call = CallState(state.partition, millis_of)

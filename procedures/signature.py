@@ -87,9 +87,7 @@ class Procedure:
         return dict(self.result_codec.schema) if self.result_codec else {}
 
 
-def build_procedure(
-    function: Callable[..., Any], *, name: str | None, partition_by: str | None, read_only: bool
-) -> Procedure:
+def build_procedure(function: Callable[..., Any], *, name: str | None, partition_by: str | None, read_only: bool) -> Procedure:
     """Reads a function's signature into a `Procedure`.
 
     Raises:

@@ -30,6 +30,7 @@ NUMBERS = {procedure.name: number for number, procedure in enumerate(bank.db.pro
 
 
 def loaded_state(path: Path, *, digest_rows: bool) -> tuple[PartitionState, Executor]:
+    """A state with the bank's accounts."""
     state = PartitionState.open(path, partition=0)
     executor = Executor(state, lambda _version: bank.db, digest_rows=digest_rows, millis_of=lambda txn: txn >> 21, progress=None)
     executor.apply_schema(index=1, term=1, checksum=0, txn_id=1 << 21, statements=bank.db.schema_statements())
@@ -39,6 +40,7 @@ def loaded_state(path: Path, *, digest_rows: bool) -> tuple[PartitionState, Exec
 
 
 def batch_of(executor: Executor, calls: list[bank.Call], *, keyed: bool) -> Invocations:
+    """The next batch of these calls."""
     position = executor.position
     first = ((position.txn_id >> 21) + 1) << 21
     return Invocations(
@@ -54,6 +56,7 @@ def batch_of(executor: Executor, calls: list[bank.Call], *, keyed: bool) -> Invo
 
 
 def transfers(seed: int, calls: int) -> list[bank.Call]:
+    """Seeded transfers."""
     chance = random.Random(seed)
     return [
         (
@@ -70,6 +73,7 @@ def transfers(seed: int, calls: int) -> list[bank.Call]:
 
 
 def run_bare(connection: apsw.Connection, calls: list[bank.Call]) -> Callable[[], object]:
+    """The same statements on a bare cursor."""
     execute = connection.cursor().execute
     rows = [tuple(params.values()) for _, params in calls]
 
@@ -85,6 +89,7 @@ def run_bare(connection: apsw.Connection, calls: list[bank.Call]) -> Callable[[]
 
 
 def run_engine(executor: Executor, calls: list[bank.Call], *, keyed: bool, savepoints: bool) -> Callable[[], object]:
+    """The calls through the executor."""
     batch = batch_of(executor, calls, keyed=keyed)
     if savepoints:
         executor._savepoint_batches = 2
@@ -117,6 +122,7 @@ def measure(rounds: int) -> dict[str, float]:
 
 
 def report(rates: dict[str, float]) -> None:
+    """Prints the rates."""
     for name, rate in rates.items():
         print(f"{name:22} {rate:10,.0f} calls/s   {rate / rates['bare loop']:.2f} of the bare loop")
 

@@ -84,7 +84,7 @@ class Site:
     def dump(self) -> list[tuple[Any, ...]]:
         """Everything that the state file holds, position included."""
         tables = [name for (name,) in self.rows("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
-        return [(table, *row) for table in tables for row in self.rows(f'SELECT * FROM "{table}" ORDER BY 1, 2')]
+        return [(table, *row) for table in tables for row in self.rows(f'SELECT * FROM "{table}" ORDER BY 1, 2')]  # noqa: S608
 
     def close(self) -> None:
         self.executor.close()

@@ -261,7 +261,13 @@ def test_kept_transaction_refuses_after_its_call(make_site: MakeSite) -> None:
         kept.append(tx)
 
     make_site(db).call("keep", number=1)
-    for use in (lambda tx: tx.execute(select(table)), lambda tx: tx.txn_id, lambda tx: tx.now, lambda tx: tx.random):
+    uses: list[Callable[[Transaction], Any]] = [
+        lambda tx: tx.execute(select(table)),
+        lambda tx: tx.txn_id,
+        lambda tx: tx.now,
+        lambda tx: tx.random,
+    ]
+    for use in uses:
         with pytest.raises(Exception, match="used outside of its call"):
             use(kept[0])
 
@@ -293,7 +299,8 @@ def test_digest_is_zero_when_switched_off(make_site: MakeSite) -> None:
     assert site.apply(("refuse", {"name": "a"})).rows_digest != 0
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
 @given(batches=st.lists(OPS, min_size=1, max_size=4))
 def test_both_ways_to_run_agree_with_the_model(batches: list[list[tuple[str, str, int]]]) -> None:
     """With and without savepoints: same outcomes, same rows as a plain dict, same digests."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from procedures.errors import StateRefused
@@ -171,6 +171,7 @@ def test_answer_too_long_to_keep_fails_and_is_undone(make_site: MakeSite) -> Non
     assert site.rows("SELECT value FROM counters") == [(96,)]
 
 
+@pytest.mark.slow
 def test_restart_at_any_moment_changes_no_decision(tmp_path: Path) -> None:
     """A site that is closed and opened before every batch decides like one that runs on."""
     steady = Site(tmp_path / "steady.db", counters(), policy=POLICY)
@@ -194,6 +195,7 @@ def test_restart_at_any_moment_changes_no_decision(tmp_path: Path) -> None:
     steady.close()
 
 
+@settings(max_examples=50, deadline=None)
 @given(scope=st.text(max_size=20), text=st.text(max_size=40))
 def test_fingerprints_are_never_empty_and_opaque_ones_say_so(scope: str, text: str) -> None:
     """Sixteen bytes, never all zeros; a key that is no UUIDv7 bears no time."""

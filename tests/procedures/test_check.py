@@ -1,0 +1,117 @@
+"""`check`: samples pass, and applications that differ between two worlds are named."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from procedures.check import check
+from procedures.errors import BundleError
+from procedures.samples import bank, voter
+
+APP = """
+from sqlalchemy import Column, Integer, String, bindparam, insert, select, text
+from procedures import Database
+db = Database("suspect")
+rows = db.table("rows", Column("id", Integer, primary_key=True), Column("name", String), partition_by="id")
+ADD = insert(rows).values(id=bindparam("number"), name=bindparam("label"))
+ALL = select(rows.c.id)
+
+@db.procedure(partition_by="number")
+def add(tx, number: int, names: list[str]) -> {result}:
+    {body}
+
+def workload(seed, *, calls):
+    for number in range(min(calls, 40)):
+        yield "add", {{"number": number, "names": ["a", "bb", "ccc", "dddd"]}}
+"""
+
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """Writes an application module and gives its target."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def make(body: str, *, result: str = "object", more: str = "") -> str:
+        (tmp_path / "suspect_app.py").write_text(APP.format(body=body, result=result) + more)
+        importlib.invalidate_caches()
+        sys.modules.pop("suspect_app", None)
+        return "suspect_app:db"
+
+    yield make
+    sys.modules.pop("suspect_app", None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", ["bank", "voter"])
+def test_samples_have_no_findings(sample: str) -> None:
+    """The samples are clean under lint and double run."""
+    assert check(f"procedures.samples.{sample}:db", calls=300) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("tx.execute(ADD, number=number, label=','.join({*names}))", "divergence"),
+        ("tx.execute(ADD, number=number, label='x'); return tx.execute(ALL).scalars()", "divergence"),
+        ("import os; return os.environ['TZ']", "divergence"),
+        ("tx.execute(ADD, number=number, label=tx.now.isoformat() + str(tx.uuid()))", None),
+    ],
+)
+def test_double_run_names_what_differs(write: Write, body: str, code: str | None) -> None:
+    """Set order, hash(), unordered rows and the environment show in two runs; a correct procedure does not."""
+    findings = [finding for finding in check(write(body)) if finding.code == "divergence"]
+    assert [finding.code for finding in findings] == ([code] if code else [])
+    if findings:
+        assert findings[0].function == "add"
+
+
+@pytest.mark.slow
+def test_run_that_cannot_end_is_a_finding(write: Write) -> None:
+    """A workload with parameters that do not fit is reported with its reason."""
+    findings = check(write("pass", more="\ndef workload(seed, *, calls):\n    yield 'add', {'number': 'x', 'names': []}\n"))
+    assert [finding.code for finding in findings] == ["double_run"]
+    assert "InvalidParameters" in findings[0].message
+
+
+def test_statement_that_no_procedure_could_run_is_a_finding(write: Write) -> None:
+    """Statements at module level are compiled and checked even if the workload does not reach them."""
+    findings = check(write("pass", more="\nBAD = text('PRAGMA user_version')\ndel workload\n"))
+    assert [(finding.code, finding.function) for finding in findings] == [("statement", "BAD")]
+
+
+def test_target_without_database_is_refused() -> None:
+    """A wrong target is named."""
+    for target in ("no_such_module_anywhere:db", "procedures.samples.bank:workload", "procedures.samples.bank:nothing"):
+        with pytest.raises(BundleError):
+            check(target)
+
+
+@pytest.mark.slow
+def test_digests_do_not_depend_on_the_hash_seed() -> None:
+    """Two processes with different hash seeds give the same digests, results and rows for the bank."""
+    outputs = []
+    for seed in ("0", "4711"):
+        command = [sys.executable, "-m", "procedures.check", "procedures.samples.bank:db", "3", "200"]
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[2])}
+        outputs.append(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60).stdout)
+    assert outputs[0] == outputs[1]
+    assert len({orjson.loads(line)["digest"] for line in outputs[0].splitlines()}) > 5
+
+
+def test_database_object_finds_its_module() -> None:
+    """A Database can be given instead of its name."""
+    from procedures.check import _resolve
+
+    assert _resolve(bank.db)[0] == "procedures.samples.bank:db"
+    assert _resolve("procedures.samples.voter")[1] is voter.db

@@ -1,0 +1,145 @@
+"""Lint: each rule has code that breaks it and code that does not."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from procedures.lint import lint
+
+HEAD = """
+import datetime as dt, random, time, uuid, os, threading, functools, decimal
+from datetime import datetime
+from random import choice
+from uuid import uuid4
+from sqlalchemy import select
+COUNTS = {}
+SEEN = []
+LIMIT = 5
+"""
+
+
+def codes(body: str, *, outside: str = "") -> list[str]:
+    """Codes of the findings in a procedure with this body."""
+    source = (
+        HEAD
+        + textwrap.dedent(outside)
+        + "def run(tx, n: int, names: list[str]):\n"
+        + textwrap.indent(textwrap.dedent(body), "    ")
+    )
+    return sorted({finding.code for finding in lint({"app": source}, {"run": ("app", "run")})})
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("return time.time()", "clock"),
+        ("return datetime.now()", "clock"),
+        ("return dt.datetime.utcnow()", "clock"),
+        ("return dt.date.today()", "clock"),
+        ("return random.random()", "chance"),
+        ("return choice(names)", "chance"),
+        ("return random.Random().random()", "chance"),
+        ("return uuid4()", "chance"),
+        ("return uuid.uuid1()", "chance"),
+        ("return os.urandom(4)", "chance"),
+        ("return open('x').read()", "io"),
+        ("print(n)", "io"),
+        ("return os.environ['X']", "environment"),
+        ("return os.getpid()", "environment"),
+        ("decimal.getcontext().prec = 5", "environment"),
+        ("threading.Thread(target=run).start()", "threads"),
+        ("return hash(n)", "identity"),
+        ("return id(n)", "identity"),
+        ("return eval('1')", "dynamic"),
+        ("for name in set(names): tx.abort(name)", "set_order"),
+        ("for name in {1, 2}: pass", "set_order"),
+        ("return list(set(names))", "set_order"),
+        ("unique = set(names)\nreturn ','.join(unique)", "set_order"),
+        ("unique = set(names)\nreturn [name for name in unique]", "set_order"),
+        ("unique = set(names) | {'x'}\nreturn unique.pop()", "set_order"),
+        ("unique = {name for name in names}\nreturn [*unique]", "set_order"),
+        ("COUNTS[n] = 1", "global_state"),
+        ("COUNTS['x'] += 1", "global_state"),
+        ("del COUNTS[n]", "global_state"),
+        ("SEEN.append(n)", "global_state"),
+        ("COUNTS.setdefault(n, 1)", "global_state"),
+        ("global LIMIT\nLIMIT = 3", "global_state"),
+        ("try:\n    tx.abort('x')\nexcept:\n    pass", "swallow"),
+        ("try:\n    n / 0\nexcept BaseException:\n    pass", "swallow"),
+        ("try:\n    n / 0\nexcept (ValueError, MemoryError):\n    pass", "swallow"),
+        ("try:\n    n / 0\nexcept Exception:\n    pass", "swallow"),
+        ("return tx.execute(select(n)).scalar()", "slow_statement"),
+        ("import json\nreturn json.dumps(n)", "late_import"),
+    ],
+)
+def test_rule_finds(body: str, code: str) -> None:
+    """Code whose result may differ at a replay is found."""
+    assert code in codes(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return tx.now.isoformat()",
+        "return tx.random.random()",
+        "return random.Random(n).random()",
+        "for name in sorted(set(names)): pass",
+        "return len(set(names))",
+        "unique = set(names)\nreturn n in unique",
+        "COUNTS = {}\nCOUNTS[n] = 1\nreturn COUNTS",
+        "mine = []\nmine.append(n)\nreturn mine",
+        "try:\n    n / 0\nexcept ZeroDivisionError:\n    return LIMIT",
+        "time = n\nreturn time",
+        "open = n\nreturn open",
+        "return datetime.fromisoformat('2026-01-01')",
+        "return dt.timedelta(days=1)",
+    ],
+)
+def test_rule_lets_pass(body: str) -> None:
+    """What depends on parameters, tx and rows alone is not found."""
+    assert codes(body) == []
+
+
+def test_helpers_are_followed_and_others_are_not() -> None:
+    """A helper that a procedure calls is linted, through modules and classes; what nobody calls is not."""
+    app = (
+        "from helper import stamp, Box\ndef run(tx, n: int):\n    return stamp(), Box().get()\ndef loader():\n    import random\n"
+    )
+    helper = """
+import time, random
+def stamp():
+    return _inner()
+def _inner():
+    return time.time()
+class Box:
+    def get(self):
+        return random.random()
+def unused():
+    return time.time()
+"""
+    findings = lint({"app": app, "helper": helper}, {"run": ("app", "run")})
+    assert {(finding.module, finding.function, finding.code) for finding in findings} == {
+        ("helper", "_inner", "clock"),
+        ("helper", "Box", "chance"),
+    }
+
+
+def test_mutable_defaults_and_caches_are_found() -> None:
+    """A default that can be changed, and results kept between calls, outlive the call."""
+    outside = """
+    @functools.lru_cache
+    def cached(n):
+        return n
+    def grows(n, seen=[]):
+        return n
+    """
+    assert codes("return cached(n), grows(n)", outside=outside) == ["global_state"]
+
+
+def test_findings_name_module_line_and_function() -> None:
+    """A finding says where it is."""
+    (finding,) = lint({"app": "import time\n\ndef run(tx, n: int):\n    return time.time()\n"}, {"run": ("app", "run")})
+    assert (finding.module, finding.line, finding.function, finding.severity) == ("app", 4, "run", "error")
+    assert "tx.now" in finding.message
