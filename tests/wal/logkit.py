@@ -14,7 +14,7 @@ from cmdlog.wal.block import HEADER, aligned, padded
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import BlockNumber
-from cmdlog.wal.record import Kind, Record, encode_json, encode_record
+from cmdlog.wal.record import Kind, Record, encode_digest, encode_json
 from cmdlog.wal.simfiles import SimFiles
 
 NODE = "/node"
@@ -34,8 +34,8 @@ def generations(first: int = 1000) -> Callable[[], int]:
 
 def record(number: int, size: int = 64) -> bytes:
     """The record that says `number`; a digest, so that it is no entry and needs no place in a group's order."""
-    payload = number.to_bytes(8, "little").ljust(size, b"\xa5")
-    return encode_record(Kind.DIGEST, payload, partition=number % 3, term=1, index=number)
+    hashes = b"\xa5" * ((size - 16) // 4 * 4)
+    return encode_digest(partition=number % 3, term=1, index=number, rows_digest=number, catalog=1, result_hashes=hashes)
 
 
 def number_of(found: Record) -> int:

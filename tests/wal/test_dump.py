@@ -1,0 +1,143 @@
+"""What an operator is shown of a log: heads, records, and a full check."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cmdlog.wal import LogReader
+from cmdlog.wal.batch import encode_batch
+from cmdlog.wal.dump import dump_log, inspect_log, verify_log
+from cmdlog.wal.errors import Corrupt, WrongDirectory
+from cmdlog.wal.ids import CLUSTER_GROUP, make_txn_id
+from cmdlog.wal.record import Kind, encode_commit_mark, encode_json
+from cmdlog.wal.segment import segment_name
+from cmdlog.wal.simfiles import SimFiles
+from tests.wal.logkit import LOG, NODE, append, at, create, hard_state, open_log, sim
+
+CATALOG = {
+    "version": 1,
+    "procedures": [{"name": "deposit", "parameters": ["account", "amount"]}],
+    "modules": {"bank": "x" * 5000},
+}
+TXN = make_txn_id(millis=1_700_000_000_000, counter=0, partition=0)
+
+
+def node() -> SimFiles:
+    """A node with a catalog, a batch of two calls, a commit mark and a digest, over several segments."""
+    files = SimFiles()
+    catalog = encode_json(Kind.CATALOG, CATALOG, partition=CLUSTER_GROUP, term=1, index=1)
+    batch = encode_batch(
+        partition=0,
+        term=1,
+        index=1,
+        catalog=1,
+        txn_ids=range(TXN, TXN + 2048, 1024),
+        procedures=[0, 7],
+        params=[b"[1,50]", b'["a"]'],
+        keys=[bytes(16), b"0123456789abcdef"],
+    )
+    mark = encode_commit_mark(partition=0, term=1, commit=1, closed_txn=TXN + 2048)
+    create(files, initial=[hard_state(1, 7), catalog, batch, mark])
+    log, source = open_log(files)
+    log.anchors.set("all", at(1))
+    append(log, source, range(10))
+    log.close()
+    return files.kill()
+
+
+def test_dump_shows_procedures_by_name_and_everything_as_json() -> None:
+    """Calls are named through the catalog of their version; an unknown number stays a number; all of it is JSON."""
+    rows = list(dump_log(node(), NODE))
+    json.dumps(rows)
+    batch = next(row for row in rows if row["kind"] == "batch")
+    assert batch["calls"][0] == {
+        "txn_id": str(TXN),
+        "millis": 1_700_000_000_000,
+        "procedure": "deposit",
+        "params": {"account": 1, "amount": 50},
+    }
+    assert batch["calls"][1]["procedure"] == 7
+    assert batch["calls"][1]["key"] == b"0123456789abcdef".hex()
+    assert [row["kind"] for row in rows].count("digest") == 10
+    assert "x" * 100 not in json.dumps(rows)
+    assert next(row for row in rows if row["kind"] == "commit_mark")["closed_txn"] == str(TXN + 2048)
+
+
+def test_dump_of_a_range_is_a_part_of_the_whole() -> None:
+    """The range is exclusive at its begin and inclusive at its end."""
+    files = node()
+    rows, lsns = list(dump_log(files, NODE)), [lsn for lsn, _ in LogReader(files, NODE).read()]
+    part = list(dump_log(files, NODE, after=lsns[2], upto=lsns[6]))
+    assert [row["lsn"] for row in part] == [row["lsn"] for row in rows[3:7]]
+
+
+def test_inspect_tells_segments_groups_and_verdict() -> None:
+    """Everything that recovery would look at, in one value."""
+    seen = inspect_log(node(), NODE)
+    json.dumps(seen)
+    assert seen["verdict"] == "clean"
+    assert seen["error"] is None
+    firsts = [segment["first_block"] for segment in seen["segments"]]
+    lasts = [segment["last_block"] for segment in seen["segments"]]
+    assert firsts[1:] == [last + 1 for last in lasts[:-1]]
+    assert seen["groups"][0] | {"last_checksum": ""} == {
+        "term": 1,
+        "vote": 7,
+        "commit": 1,
+        "last_index": 1,
+        "last_term": 1,
+        "last_checksum": "",
+        "closed_txn": str(TXN + 2048),
+        "last_txn": str(TXN + 2048),
+        "configuration": None,
+        "catalog_versions": [],
+        "snapshots": [],
+    }
+    assert seen["groups"]["cluster"]["catalog_versions"] == [1]
+
+
+def test_verify_counts_every_block_and_finds_nothing_in_a_whole_log() -> None:
+    """A whole log has exit code 0 and as many records as a dump."""
+    files = node()
+    report = verify_log(files, NODE)
+    assert (report.exit_code, report.error) == (0, None)
+    assert report.records == len(list(dump_log(files, NODE)))
+    assert all(row["error"] is None for row in report.segments)
+    json.dumps(report.as_dict())
+
+
+def test_verify_reports_damage_per_segment_and_goes_on() -> None:
+    """Damage in an old segment, which opening does not look at, is named; the other segments are checked all the same."""
+    files = node()
+    files.flip_bit(f"{LOG}/{segment_name(1)}", 8 * (4096 * 3 + 100))
+    report = verify_log(files, NODE)
+    assert report.exit_code == Corrupt.exit_code
+    assert [row["error"] is not None for row in report.segments] == [True] + [False] * (len(report.segments) - 1)
+    with pytest.raises(Corrupt):
+        list(dump_log(files, NODE))
+
+
+def test_looking_changes_nothing_and_needs_no_lock() -> None:
+    """All three work beside a running node and write nothing."""
+    files = sim()
+    log, source = open_log(files)
+    append(log, source, range(4))
+    operations = len(files.trace)
+    assert inspect_log(files, NODE)["verdict"] == "unsealed"
+    assert verify_log(files, NODE).exit_code == 0
+    assert list(dump_log(files, NODE))
+    assert len(files.trace) == operations
+
+
+def test_looking_at_a_damaged_directory_describes_it() -> None:
+    """A log that may not be opened can still be inspected; a directory that is none is named."""
+    files = node()
+    files.unlink(f"{LOG}/{segment_name(2)}")
+    seen = inspect_log(files, NODE)
+    assert seen["verdict"] == "missing"
+    assert segment_name(2) in seen["error"]["message"]
+    assert verify_log(files, NODE).exit_code == 10
+    with pytest.raises(WrongDirectory):
+        verify_log(files, "/elsewhere")
