@@ -80,12 +80,17 @@ class CallState:
 class _Refusing(dict[object, Any]):
     """Stands in for the statements of a transaction that may not run any."""
 
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, kind: type[BaseException], message: str) -> None:
         super().__init__()
-        self._error = error
+        self._kind = kind
+        self._message = message
 
     def __missing__(self, _statement: object) -> NoReturn:
-        raise self._error
+        raise self._kind(self._message)
+
+
+_CLOSED = _Refusing(TransactionClosed, "tx was used outside of its call; it belongs to one call and ends with it")
+_BROKEN = _Refusing(SiteFailed, "the machine failed earlier in this batch")
 
 
 class Transaction:
@@ -113,7 +118,7 @@ class Transaction:
 
     def close(self) -> None:
         """The framework's: calls are over."""
-        self._runs = _Refusing(TransactionClosed("tx was used outside of its call; it belongs to one call and ends with it"))
+        self._runs = _CLOSED
 
     def execute(self, statement: ClauseElement, /, **params: Any) -> Result:
         """Runs a SQLAlchemy Core statement; its bound parameters are given as keywords.
@@ -133,7 +138,7 @@ class Transaction:
             if fault_kind(error) is None:
                 raise
             self._state.note_fault(error)
-            self._runs = _Refusing(SiteFailed("the machine failed earlier in this batch"))
+            self._runs = _BROKEN
             raise
 
     def abort(self, code: str, message: str = "") -> NoReturn:

@@ -312,12 +312,15 @@ class Executor:
 
     def _keep_outcomes(self, batch: Invocations, keys: Sequence[bytes], catalog: Catalog, run: _Run) -> None:
         """Collects the outcomes that a straight run brought; a call whose answer is too long to keep must be rolled back."""
-        limit, seeds, add = self._keys.policy.stored_result_bytes_max, catalog.seeds, run.fresh.add
-        for at, key in enumerate(keys):
-            if key != NO_KEY:
-                request = request_hash(seeds[batch.procedures[at]], batch.params[at])
-                add(key, request, run.statuses[at], batch.txn_ids[at], run.bodies[at])
-        if run.fresh.longest() > limit:
+        seeds = catalog.seeds
+        requests = [request_hash(seeds[number], params) for number, params in zip(batch.procedures, batch.params, strict=True)]
+        if NO_KEY in keys:
+            for at, key in enumerate(keys):
+                if key != NO_KEY:
+                    run.fresh.add(key, requests[at], run.statuses[at], batch.txn_ids[at], run.bodies[at])
+        else:
+            run.fresh = Fresh(keys, requests, run.statuses, batch.txn_ids, run.bodies)
+        if run.fresh.longest() > self._keys.policy.stored_result_bytes_max:
             raise _NeedsSavepoints
 
     def changed_rows(self) -> list[ChangedRow]:
