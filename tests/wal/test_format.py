@@ -1,0 +1,116 @@
+"""FORMAT.md against the codecs, and the golden log of every format version."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cmdlog.wal
+from cmdlog.wal import Log, LogReader
+from cmdlog.wal.batch import BATCH, decode_batch
+from cmdlog.wal.block import HEADER, BlockFlag, check_body, decode_header, encode_block
+from cmdlog.wal.dump import dump_log, verify_log
+from cmdlog.wal.files import RealFiles
+from cmdlog.wal.hardstate import HARDSTATE
+from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.wal.layout import Layout
+from cmdlog.wal.record import COMMIT_MARK, DIGEST, RECORD, Kind, decode_body, decode_commit_mark, encode_commit_mark
+from cmdlog.wal.segment import SEGMENT
+from cmdlog.wal.simfiles import SimFiles
+from tests.golden.write_v1 import BATCHES, records, write
+
+FORMAT = Path(cmdlog.wal.__file__).with_name("FORMAT.md").read_text(encoding="utf-8")
+LAYOUTS = [SEGMENT, HEADER, RECORD, BATCH, DIGEST, COMMIT_MARK, HARDSTATE]
+GOLDEN = Path(__file__).parents[1] / "golden"
+VERSIONS = sorted(path.name for path in GOLDEN.glob("v*") if path.is_dir())
+
+
+def table_under(title: str) -> Iterator[tuple[int, int, str]]:
+    """The rows (offset, size, field) of the table below a heading."""
+    section = re.split(rf"^#+ {re.escape(title)}$", FORMAT, flags=re.MULTILINE)[1]
+    section = re.split(r"^#", section, maxsplit=1, flags=re.MULTILINE)[0]
+    for offset, size, name in re.findall(r"^\| (\d+) \| (\d+) \| (\w+) \|$", section, flags=re.MULTILINE):
+        yield int(offset), int(size), name
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.title)
+def test_every_layout_is_in_the_document_as_it_is(layout: Layout) -> None:
+    """Offsets, sizes and names of the document are those of the codec."""
+    assert list(table_under(layout.title)) == [(f.offset, f.size, f.name) for f in layout.fields]
+    assert layout.fields[-1].offset + layout.fields[-1].size == layout.bytes
+
+
+def test_the_document_names_every_record_kind() -> None:
+    """Numbers and names of the kinds are those of the code."""
+    rows = re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", FORMAT, flags=re.MULTILINE)
+    assert [(int(number), name) for number, name in rows] == [(int(kind), kind.name) for kind in Kind]
+
+
+def test_the_hex_dump_is_a_block() -> None:
+    """The worked example decodes to what its text says, and encodes to the same bytes."""
+    dump = re.findall(r"```hexdump\n(.*?)```", FORMAT, flags=re.DOTALL)[0]
+    raw = b"".join(bytes.fromhex(line[4:]) for line in dump.splitlines())
+    data = raw.ljust(4096, b"\0")
+    header = decode_header(data)
+    ((offset, record),) = decode_body(check_body(header, data))
+    assert (header.generation, header.number, header.durable_upto) == (0x1122334455667788, 9, 8)
+    assert (header.chain, header.open_count, offset) == (0xCAFEF00D, 5, 0)
+    assert (record.kind, record.partition, record.term, record.index) == (Kind.COMMIT_MARK, 3, 2, 41)
+    mark = encode_commit_mark(partition=3, term=2, commit=41, closed_txn=decode_commit_mark(record))
+    encoded, checksum = encode_block(
+        [mark],
+        flags=BlockFlag.NONE,
+        generation=header.generation,
+        number=9,
+        durable_upto=8,
+        chain=0xCAFEF00D,
+        open_count=5,
+    )
+    assert encoded == data
+    assert f"{checksum:#x}" in FORMAT
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_golden_logs_stay_readable(version: str) -> None:
+    """A log written by any released format version verifies, dumps and opens with everything in it."""
+    files = in_memory(GOLDEN / version)
+    report = verify_log(files, "/node")
+    assert report.error is None
+    assert len(report.segments) >= 2
+    found = [record for _, record in LogReader(files, "/node").read()]
+    assert {record.kind for record in found} == set(Kind)
+    batches = [decode_batch(record) for record in found if record.kind is Kind.BATCH]
+    assert [batch.record.index for batch in batches] == list(range(2, 2 + BATCHES))
+    assert all(batch.params() == [[batch.record.index, 50], [2, "7.25"]] for batch in batches)
+    assert [batch.keys is not None for batch in batches[:4]] == [False, False, False, True]
+    assert len(list(dump_log(files, "/node"))) == len(found)
+    log = Log.open(files, "/node")
+    assert log.recovered.verdict.name == "CLEAN"
+    assert log.recovered.groups.by_partition[0].commit == 1 + BATCHES
+    assert sorted(log.recovered.groups.by_partition[CLUSTER_GROUP].catalogs) == [1]
+
+
+def test_the_golden_writer_still_writes_the_same_records() -> None:
+    """The script beside the golden bytes is the one that made them: same files, same records."""
+    made, golden = write(), GOLDEN / "v1"
+    assert sorted(made) == sorted(str(path.relative_to(golden)) for path in golden.rglob("*") if path.is_file())
+    found = [record.raw for _, record in LogReader(in_memory(golden), "/node").read()]
+    assert [raw for raw in found if raw[4] != Kind.CHECKPOINT] == records()
+
+
+def in_memory(folder: Path) -> SimFiles:
+    """A copy of a committed directory on a simulated disk: tests never write to golden files."""
+    files, real = SimFiles(), RealFiles()
+    for name in ("/node", "/node/log"):
+        files.mkdir(name)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            target = files.open(f"/node/{path.relative_to(folder)}", create=True)
+            target.pwrite(real.read_file(str(path)), 0)
+            target.fsync()
+    for name in ("/", "/node", "/node/log"):
+        files.fsync_dir(name)
+    return files
