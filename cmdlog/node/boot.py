@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from cmdlog.node.routes import SlotMap
 from cmdlog.node.settings import Settings
+from cmdlog.node.siteworker import lock_state
 from cmdlog.wal.files import Files
 from cmdlog.wal.groups import GroupState
 from cmdlog.wal.ids import CLUSTER_GROUP
@@ -163,17 +164,29 @@ def _hard_state(partition: int, term: int) -> bytes:
 
 
 def recover_states(wal: Log, directory: str, settings: Settings) -> None:
-    """Brings every state file to the log's end."""
+    """Brings every state file to the log's end. A skip record lies behind the batch that it is about: it is read first."""
     catalogs = Catalogs()
     for version, catalog in wal.recovered.groups.by_partition[CLUSTER_GROUP].catalogs.items():
         catalogs.add_bundle(version, Bundle.from_bytes(catalog.value["bundle"].encode()))
-    engines = {}
-    for p in range(settings.partitions):
-        state = PartitionState.open(state_path(directory, p), partition=p)
-        engines[p] = PartitionEngine(state, catalogs, digest_rows=settings.digest_rows, policy=key_policy(settings))
+    skips = _logged_skips(wal)
+    with contextlib.ExitStack() as held:
+        engines = {}
+        for p in range(settings.partitions):
+            held.enter_context(lock_state(state_path(directory, p)))
+            state = PartitionState.open(state_path(directory, p), partition=p)
+            engines[p] = PartitionEngine(state, catalogs, digest_rows=settings.digest_rows, policy=key_policy(settings))
+            held.callback(engines[p].close)
+        for _lsn, record in wal.read():
+            engine = engines.get(record.partition)
+            if engine is not None and record.is_entry and record.index > engine.state.position.index:
+                engine.apply(record, skips.get(record.partition, {}))
+
+
+def _logged_skips(wal: Log) -> dict[int, dict[int, frozenset[int]]]:
+    """Partition -> index -> positions that are not run."""
+    skips: dict[int, dict[int, frozenset[int]]] = {}
     for _lsn, record in wal.read():
-        engine = engines.get(record.partition)
-        if engine is not None and record.is_entry and record.index > engine.state.position.index:
-            engine.apply(record)
-    for engine in engines.values():
-        engine.close()
+        if record.kind is Kind.SKIP:
+            value, of_partition = record.json(), skips.setdefault(record.partition, {})
+            of_partition[value["index"]] = of_partition.get(value["index"], frozenset()) | {value["position"]}
+    return skips

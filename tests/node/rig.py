@@ -1,0 +1,104 @@
+"""A node as tests drive it: calls that wait, replies that are kept, processes that are ended by their id."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from cmdlog.node.boot import state_path
+from cmdlog.node.node import Node
+from cmdlog.node.outcome import Outcome, Reply
+from cmdlog.node.settings import Settings
+from procedures import Database
+from procedures.outcomes import key_fingerprint
+from procedures.state import open_reader
+from tests.node.apps.faulty import db
+
+WAIT_S = 30.0
+SMALL: dict[str, Any] = {"segment_bytes": 1 << 20, "segments": 8, "log_reserve_bytes": 64 << 10, "call_bytes_max": 100_000}
+QUICK_SITES: dict[str, Any] = {"sites": 1, "call_timeout_s": 1.0}
+
+
+class Pending:
+    """One call under way."""
+
+    def __init__(self) -> None:
+        self.replies: list[Reply] = []
+        self._told = threading.Event()
+
+    def done(self, reply: Reply) -> None:
+        self.replies.append(reply)
+        self._told.set()
+
+    def wait(self, timeout_s: float = WAIT_S) -> Reply:
+        assert self._told.wait(timeout_s), "no answer"
+        return self.replies[0]
+
+    def value(self) -> Any:
+        """The result of a call that went well."""
+        reply = self.wait()
+        assert isinstance(reply, Outcome), reply
+        assert reply.status == 0, reply
+        return orjson.loads(reply.body)
+
+
+def open_node(directory: Path, *, app: Database = db, inline: bool = False, **settings: Any) -> Node:
+    """A node that lets calls in."""
+    node = Node.open(str(directory), app, Settings(**{**SMALL, **({} if inline else QUICK_SITES), **settings}), inline=inline)
+    node.attach(None)
+    return node
+
+
+def send(node: Node, name: str, /, *, key: str = "", **params: Any) -> Pending:
+    """Places a call."""
+    pending = Pending()
+    route = node.routes[name]
+    fingerprint = key_fingerprint("", key) if key else b""
+    node.call(route, route.procedure.bind(params), key=fingerprint, done=pending.done)
+    return pending
+
+
+def ask(node: Node, name: str, /, *, key: str = "", **params: Any) -> Any:
+    """A call and its result."""
+    return send(node, name, key=key, **params).value()
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
+    """Bounded; the condition is brought about by another thread or process."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def rows(directory: Path, partition: int, sql: str) -> list[tuple[Any, ...]]:
+    """What a state file holds, read past all guards."""
+    connection, _ = open_reader(state_path(str(directory), partition))
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
+
+
+def counters(node: Node) -> dict[int, int]:
+    """Every counter of every partition."""
+    return {int(row[0]): int(row[1]) for row in node.query("SELECT id, n FROM counters").rows}
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def kill(pid: int) -> None:
+    """SIGKILL to one process."""
+    os.kill(pid, 9)
