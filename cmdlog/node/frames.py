@@ -39,7 +39,7 @@ class Frame(NamedTuple):
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made per batch or record, and freezing costs 1.5 us
 class Answer:
     """What one batch did, on the node's side of the pipe."""
 
