@@ -19,6 +19,7 @@ COMMANDS: Final = (
     "call",
     "status",
     "recover",
+    "log",
     "snapshot",
     "check",
     "demo",

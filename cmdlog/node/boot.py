@@ -92,7 +92,12 @@ def make_boot(groups: Mapping[int, GroupState], db: Database, settings: Settings
     if not version or cluster.catalogs[version].value["hash"] != bundle.hash:
         version += 1
         changes.append(f"code bundle {bundle.hash[:12]} becomes catalog version {version}")
-        catalogs[str(version)] = {"version": version, "hash": bundle.hash, "bundle": bundle.to_bytes().decode()}
+        catalogs[str(version)] = {
+            "version": version,
+            "hash": bundle.hash,
+            "procedures": list(bundle.procedures),  # readers of the log need the names, not the code
+            "bundle": bundle.to_bytes().decode(),
+        }
         entry(Kind.CATALOG, catalogs[str(version)])
     here = environment()
     if cluster.environment is None or cluster.environment.value != here:

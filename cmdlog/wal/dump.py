@@ -220,8 +220,8 @@ def _catalogs_in(record: Record, value: Mapping[str, Any]) -> list[Mapping[str, 
 def _without_bulk(value: Mapping[str, Any]) -> dict[str, Any]:
     """Source text of modules by length only: a dump is for reading."""
     shown = dict(value)
-    if isinstance(modules := shown.get("modules"), dict):
-        shown["modules"] = {name: f"{len(str(text))} characters" for name, text in modules.items()}
+    if isinstance(bundle := shown.get("bundle"), str):
+        shown["bundle"] = f"{len(bundle)} characters"
     if isinstance(catalogs := shown.get("catalogs"), list):
         shown["catalogs"] = [[*stated[:3], _without_bulk(stated[3])] for stated in catalogs]
     return shown

@@ -1,0 +1,84 @@
+"""`cmdlog log inspect | dump | verify`: what is on disk, read-only, beside a running node too."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cmdlog.cli.output import JsonFlag, out
+
+DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")]
+SEGMENT_COLUMNS = ("sequence", "generation", "open_count", "first_block", "last_block")
+GROUP_COLUMNS = ("term", "commit", "last_index", "last_txn", "catalog_versions")
+
+
+def register(program: typer.Typer) -> None:
+    """Adds the command group."""
+    group = typer.Typer(no_args_is_help=True, help="Look at a command log: what it holds, every record, every byte.")
+    group.command("inspect", help="Segments, groups and what a restart would do. Quick, whatever the log's size.")(inspect_it)
+    group.command("dump", help="Every record in order, one JSON object a line.")(dump)
+    group.command("verify", help="Check every byte of every block. Exit code 10 when something changed after it was durable.")(verify)
+    program.add_typer(group, name="log")
+
+
+def inspect_it(directory: DirectoryArgument, json: JsonFlag = False) -> None:
+    """Reads headers, checkpoints and the newest segment."""
+    from cmdlog.wal.dump import inspect_log
+    from cmdlog.wal.files import RealFiles
+
+    found = inspect_log(RealFiles(), os.path.abspath(directory))
+    out.result(found, lambda: _show(found))
+
+
+def dump(
+    directory: DirectoryArgument,
+    partition: Annotated[int | None, typer.Option(help="Only this partition's records.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Only records of this kind: batch, skip, commit_mark, digest, ...")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Bounded memory; stops with exit code 10 where it meets damage."""
+    from cmdlog.wal.dump import dump_log
+    from cmdlog.wal.files import RealFiles
+
+    for record in dump_log(RealFiles(), os.path.abspath(directory)):
+        if partition is not None and record["partition"] != partition:
+            continue
+        if kind is not None and record["kind"].lower() != kind.lower():
+            continue
+        out.line(record)
+
+
+def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:
+    """Reads the whole log."""
+    from cmdlog.wal.dump import verify_log
+    from cmdlog.wal.files import RealFiles
+
+    report = verify_log(RealFiles(), os.path.abspath(directory))
+    found = report.as_dict()
+
+    def show() -> None:
+        columns = ("sequence", "first_block", "blocks", "records", "seals", "bytes")
+        rows = [[row[column] for column in columns] + ["bad" if row["error"] else "whole"] for row in found["segments"]]
+        out.table("Segments", (*columns, "state"), rows)
+        out.text(f"{report.blocks} blocks with {report.records} records; the end is {report.verdict}")
+
+    out.result(found, show)
+    if report.error is not None:
+        raise report.error
+
+
+def _show(found: dict[str, Any]) -> None:
+    instance = found["instance"]
+    out.text(f"cluster {instance['cluster_id']}, node {instance['node_id']}, incarnation {instance['incarnation']}")
+    out.text(f"restart: {found['verdict']} - {found['story']}")
+    segments = [[row[column] for column in SEGMENT_COLUMNS] for row in found["segments"]]
+    out.table(f"Segments in use: {len(segments)} of {instance['segments']}", SEGMENT_COLUMNS, segments)
+    groups = [[name, *(row[column] for column in GROUP_COLUMNS)] for name, row in found["groups"].items()]
+    out.table("Groups", ("partition", *GROUP_COLUMNS), groups)
+    for problem in found["problems"]:
+        out.text(f"{problem['path']} at {problem['offset']}: {problem['what']}")
+    if found["error"]:
+        out.text(found["error"]["message"])
