@@ -1,0 +1,47 @@
+"""Opens a node, prints what a test asks for, and is killed: `python holder.py DIR MODE [SETTING=VALUE ...]`.
+
+MODE `hang`: a call hangs in a site. MODE `load`: threads call; the number of each acknowledged call is printed before the next.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import time
+from typing import Any
+
+from cmdlog.node.embedded import open_embedded
+from tests.node.apps.faulty import db
+
+
+def main() -> None:
+    """Runs until it is killed."""
+    directory, mode = sys.argv[1:3]
+    settings: dict[str, Any] = {"segment_bytes": 1 << 20, "segments": 8, "log_reserve_bytes": 64 << 10, "call_bytes_max": 100_000}
+    for argument in sys.argv[3:]:
+        name, _, value = argument.partition("=")
+        settings[name] = value if value.isalpha() else float(value) if "." in value else int(value)
+    opened = open_embedded(directory, db, **settings)
+    print("pids", *opened.node.status()["sites"], flush=True)
+    if mode == "hang":
+        opened.call("bump", id=1, amount=5)
+        opened.submit("hang", id=1)
+        print("hanging", flush=True)
+        time.sleep(600)
+    lock = threading.Lock()
+
+    def load(thread: int) -> None:
+        for n in itertools.count():
+            opened.call("bump", idempotency_key=f"{thread}-{n}", id=thread, amount=1)
+            txn = opened.node.clock.last
+            with lock:
+                print("ack", thread, n, txn, flush=True)
+
+    threads = [threading.Thread(target=load, args=(thread,)) for thread in range(4)]
+    for each in threads:
+        each.start()
+
+
+if __name__ == "__main__":
+    main()
