@@ -64,7 +64,7 @@ def measure_idle(bench: Bench, options: argparse.Namespace, port: int, empty: Ta
 def measure_single(bench: Bench, options: argparse.Namespace, port: int, empty: Target, in_postgres: Run | str) -> None:
     """Single calls from 32 connections, in turns with the empty routes and with PostgreSQL."""
     bench.section(f"Single calls over {CONNECTIONS} kept connections")
-    count, rounds = (1000, 3) if options.quick else (5000, 12)
+    count, rounds = (600, 2) if options.quick else (5000, 12)
     latencies: list[float] = []
     unkept: list[float] = []
 
@@ -102,7 +102,7 @@ def measure_batch(bench: Bench, options: argparse.Namespace, port: int) -> None:
     """/v1/batch: prebuilt bodies of three-statement transfers."""
     bench.section(f"/v1/batch: bodies of {BATCH_LINES} transfers of three statements")
     bodies = [batch_request(transfers(options.seed + number, BATCH_LINES)) for number in range(4)]
-    for connections in (1, 2, 4):
+    for connections in (2,) if options.quick else (1, 2, 4):
         count, rounds = (connections * 2, 2) if options.quick else (connections * 6, 5)
         rates = [
             float(answered(run_load(Target(port, bodies), connections=connections, count=count))["per_second"]) * BATCH_LINES

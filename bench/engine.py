@@ -173,7 +173,7 @@ def measure_batches(bench: Bench, folder: Path, options: argparse.Namespace) -> 
     saved = EngineLane(folder / "saved.sqlite", digest_rows=False, savepoints=True)
     for size in (64, 256):
         bench.section(f"Engine: batches of {size} transfers of three statements, from log record to answer")
-        rounds = (6000 if options.quick else 60_000) // size
+        rounds = (4000 if options.quick else 60_000) // size
 
         def load(number: int, size: int = size) -> list[bank.Call]:
             return transfers(options.seed * 1_000_003 + number, size)
@@ -209,8 +209,8 @@ def measure_durable(bench: Bench, folder: Path, options: argparse.Namespace, *, 
         }
         for window in (1, 32, 256):
             bench.section(f"Durable throughput: {window} calls in flight, procedures {where}")
-            count = min(window * 200, 6000) // (5 if options.quick else 1)
-            rounds = 3 if options.quick else 15
+            count = min(window * 200, 6000) // (6 if options.quick else 1)
+            rounds = 2 if options.quick else 15
             latencies: dict[str, list[float]] = {sync: [] for sync in nodes}
 
             def lane(
@@ -253,7 +253,7 @@ def measure_bytes(bench: Bench, seed: int) -> None:
 
 def measure_memory(bench: Bench, folder: Path, options: argparse.Namespace) -> None:
     """Resident memory of node and site while calls pass through."""
-    calls = 2_000_000 if options.soak else 20_000 if options.quick else 100_000
+    calls = 2_000_000 if options.soak else 10_000 if options.quick else 100_000
     bench.section(f"Memory over {calls:,} calls, one site process")
     with open_node(folder / "soak", sites=1) as node:
         pids = {"node": os.getpid(), "site": node.status()["sites"][0]}
