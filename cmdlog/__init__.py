@@ -1,7 +1,7 @@
 """Command log and snapshot recovery for stored procedures.
 
-`cmdlog.open(data_dir, db)` runs procedures in this process; `cmdlog serve` runs them behind HTTP. Importing this package is cheap:
-what it offers is loaded when it is first used.
+`cmdlog.open(data_dir, db)` runs procedures in this process; `cmdlog serve` runs them behind HTTP. Importing this package is
+cheap: what it offers is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cmdlog.node.embedded import CallError as CallError
     from cmdlog.node.embedded import Embedded as Embedded
     from cmdlog.node.embedded import ProcedureFailed as ProcedureFailed
-    from cmdlog.node.embedded import open_embedded as open  # noqa: A004 - `cmdlog.open` reads like the built-in on purpose
+    from cmdlog.node.embedded import open_embedded as open  # reads like the built-in on purpose
     from cmdlog.node.outcome import Refused as Refused
 
 __version__ = "0.1.0"

@@ -20,7 +20,7 @@ def register(program: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Look at a command log: what it holds, every record, every byte.")
     group.command("inspect", help="Segments, groups and what a restart would do. Quick, whatever the log's size.")(inspect_it)
     group.command("dump", help="Every record in order, one JSON object a line.")(dump)
-    group.command("verify", help="Check every byte of every block. Exit code 10 when something changed after it was durable.")(verify)
+    group.command("verify", help="Check every byte of every block; exit code 10 when any changed after it was durable.")(verify)
     program.add_typer(group, name="log")
 
 

@@ -51,8 +51,8 @@ from cmdlog.wal.files import RealFiles
 from cmdlog.wal.ids import BlockNumber, Lsn, txn_tick
 from cmdlog.wal.instance import INSTANCE_NAME
 from cmdlog.wal.log import Log
+from cmdlog.wal.marks import Sync
 from cmdlog.wal.record import Kind, encode_digest
-from cmdlog.wal.ring import Sync
 from procedures import Database
 from procedures.bundle import environment
 from procedures.outcomes import REFUSALS, KeyTable, Status
@@ -464,7 +464,7 @@ class Node:
             "term": self._boot.term,
             "catalog_version": self._boot.catalog,
             "bundle": self._boot.bundle.hash,
-            "start": {"verdict": str(recovered.verdict), "notes": list(recovered.notes), "changes": self._boot.changes},
+            "start": {"verdict": recovered.verdict.value, "notes": list(recovered.notes), "changes": self._boot.changes},
             "partitions": {str(p): {"role": "leader", **marks[p]} for p in sorted(marks)},
             "inflight_calls": self.sequencer.inflight_calls,
             "inflight_bytes": self.sequencer.inflight_bytes,
