@@ -166,6 +166,14 @@ class Rig:
         self.log(encode_json(Kind.CATALOG, value, partition=CLUSTER_GROUP, term=self.term, index=self.cluster_index))
         self.catalogs.add_live(self.version, load_bundle(bundle))
 
+    def set_policy(self, policy: KeyPolicy) -> None:
+        """Another configuration of the cluster group, in force for what follows."""
+        self.policy, self.cluster_index = policy, self.cluster_index + 1
+        value = {"voters": [1], "learners": [], "epoch": 2, "partitions": self.partitions, "key_policy": asdict(policy)}
+        self.log(encode_json(Kind.CONFIGURATION, value, partition=CLUSTER_GROUP, term=self.term, index=self.cluster_index))
+        for engine in self.engines.values():
+            engine.executor.key_policy = policy
+
     def entry(self, partition: int, kind: Kind, value: dict[str, Any], *, live: bool = True) -> int:
         """Logs a control entry; returns its index."""
         index = self.next_index[partition]
@@ -185,12 +193,13 @@ class Rig:
         digest: bool = True,
         live: bool = True,
         version: int | None = None,
+        keys: Sequence[bytes] | None = None,
     ) -> int:
         """Logs and executes a batch, then logs its digest; returns its index."""
         index, txn_ids = self.next_index[partition], self.tick(len(calls), partition)
         record = encode_batch(
             partition=partition, term=self.term, index=index, catalog=version or self.version, txn_ids=txn_ids,
-            procedures=[number for number, _ in calls], params=[orjson.dumps(params) for _, params in calls],
+            procedures=[number for number, _ in calls], params=[orjson.dumps(params) for _, params in calls], keys=keys,
         )  # fmt: skip
         self.next_index[partition] += 1
         self.log(record)

@@ -15,7 +15,9 @@ import pytest
 
 from cmdlog.cli.output import out
 from cmdlog.cli.program import run
+from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
+from cmdlog.wal.record import Kind, encode_json
 from procedures.bundle import Bundle
 from replay.bringup import bring_up
 from tests.replay import rig as rigs
@@ -130,7 +132,7 @@ def test_damage_foreign_code_and_divergence_have_their_codes(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """10 corrupt, 13 code missing, 13 code forged, 16 divergence; each names where."""
-    for name in ("missing", "forged", "divergent", "corrupt"):
+    for name in ("missing", "forged", "swapped", "divergent", "corrupt"):
         (tmp_path / name).mkdir()
     rig = Rig(tmp_path / "missing")
     rig.batch(0, [(DEPOSIT, [0, 1])], live=False, version=9)
@@ -147,6 +149,13 @@ def test_damage_foreign_code_and_divergence_have_their_codes(
     rig.stop()
     assert command("recover", rig.directory)[0] == 13
     monkeypatch.undo()
+    rig = Rig(tmp_path / "swapped")
+    record = {"version": 2, "hash": rigs.make_bundle(1).hash, "bundle": rigs.make_bundle(7).to_bytes().decode()}
+    rig.log(encode_json(Kind.CATALOG, record, partition=CLUSTER_GROUP, term=1, index=rig.cluster_index + 1))
+    rig.batch(0, [(DEPOSIT, [0, 1])], live=False, version=2)
+    rig.stop()
+    code, text = command("recover", rig.directory)
+    assert (code, "not the one that its record names" in text) == (13, True)
 
     rig = Rig(tmp_path / "divergent")
     rig.batch(0, [(CLOCK, [0])])

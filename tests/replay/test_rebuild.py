@@ -92,6 +92,10 @@ def test_until_every_transaction_equals_the_model(rig: Rig, tmp_path: Path) -> N
     for n, (txn, balances) in enumerate(chosen):
         found = rebuilt(rig, tmp_path / f"out{n}", txn)
         assert found == balances, f"until {txn}, call {n} of {len(chosen)}"
+        wal = Log.open(RealFiles(), str(tmp_path / f"out{n}"))
+        plan, _ = bring_up(RealFiles(), wal)
+        wal.close()
+        assert [part.source for part in plan.partitions] == ["state", "state"], "log and states end at the same entries"
 
 
 def test_until_a_time_is_inclusive(rig: Rig, tmp_path: Path) -> None:

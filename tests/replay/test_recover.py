@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from cmdlog.wal.errors import Locked
 from cmdlog.wal.log import Log
 from cmdlog.wal.record import Kind
+from procedures.outcomes import KeyPolicy
+from replay import trust
 from replay.bringup import bring_up
 from replay.errors import Divergence
 from replay.plan import Plan, make_plan
@@ -201,6 +204,51 @@ def test_old_invocations_run_their_old_code(rig: Rig) -> None:
     recover(rig)
     assert rig.digests() == before
     assert balances_of(rig.directory) == rig.balances
+
+
+def test_each_batch_runs_under_the_key_policy_of_its_time(rig: Rig) -> None:
+    """Keys that were refused by a smaller table stay refused, those before it stay known, whatever the policy is now."""
+    rig.batch(0, [(DEPOSIT, [0, 1]), (DEPOSIT, [0, 2])], keys=[b"1" * 16, b"2" * 16])
+    rig.set_policy(KeyPolicy(keys_max=2))
+    before = dict(rig.balances)
+    rig.batch(0, [(DEPOSIT, [0, 4])], keys=[b"3" * 16])
+    rig.balances = before  # the table was full: nothing happened
+    rig.set_policy(KeyPolicy())
+    rig.batch(0, [(DEPOSIT, [0, 8])], keys=[b"4" * 16])
+    rig.close()
+    states = rig.digests()
+    assert balances_of(rig.directory) == rig.balances
+    rig.forget_state(0)
+    recover(rig)
+    assert rig.digests() == states
+
+
+def test_state_that_a_site_still_writes_is_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed node may leave a site at work: recovery does not write beside it, and says who is in the way."""
+    monkeypatch.setattr(trust, "LOCK_WAIT_S", 0.02)
+    rig.close()
+    rig.forget_state(0)
+    site = trust.StateLock(rig.state_file(0))
+    with pytest.raises(Locked, match="still written by another process"):
+        recover(rig)
+    site.close()
+    plan, _ = recover(rig)
+    assert plan.partitions[0].source == "empty"
+
+
+def test_snapshot_beyond_the_log_is_put_aside_by_a_given_plan_too(rig: Rig) -> None:
+    """`--apply` leaves no more behind than a plan of its own."""
+    rig.close()
+    rig.restart()
+    rig.engines[0].executor.advance(index=rig.next_index[0], term=9, checksum=1)
+    path = Path(rig.snapshot(0, mark=False))
+    rig.stop()
+    rig.forget_state(0)
+    plan = make_plan(rig.files, rig.directory, use_state="trusted").plan
+    wal = Log.open(rig.files, rig.directory)
+    bring_up(rig.files, wal, plan=plan)
+    wal.close()
+    assert not path.exists()
 
 
 def test_nondeterministic_result_is_named(rig: Rig) -> None:

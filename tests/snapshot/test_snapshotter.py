@@ -164,8 +164,12 @@ def test_site_that_ends_during_a_capture_fails_it_and_the_next_one_works(tmp_pat
     node.snapshotter.lost([0])
     with pytest.raises(SnapshotFailed, match="site ended"):
         asked.result(TIMEOUT_S)
-    node.snapshotter.captured(ident, {"partition": 0, "error": "late"})
-    node.capturing = node.capture_all
+
+    def late_word_first(partition: int, new: int, path: str) -> None:
+        node.snapshotter.captured(ident, {"partition": 0, "error": "late"})
+        node.capture_all(partition, new, path)
+
+    node.capturing = late_word_first
     assert node.take()["index"] == 0
     node.close()
 
