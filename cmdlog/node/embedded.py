@@ -69,13 +69,22 @@ class Embedded:
         bound = route.procedure.bind(params)
         waiter = self._own_waiter()
         key = b"" if idempotency_key is None else key_fingerprint(SCOPE, idempotency_key)
-        self._node.call_inline(route, bound, key=key, done=waiter.put)
-        return decode_reply(route, waiter.get())
+        try:
+            self._node.call_inline(route, bound, key=key, done=waiter.put)
+            reply = waiter.get()
+        except BaseException:
+            self._waiter.it = None  # the answer may still come (after Ctrl-C): it must not be the next call's
+            raise
+        return decode_reply(route, reply)
 
     def submit(self, name: str, /, *, idempotency_key: str | None = None, **params: Any) -> concurrent.futures.Future[Any]:
-        """Places a call and returns at once; the future gets what `call` would return or raise, in a thread of the node."""
+        """Places a call and returns at once; the future gets what `call` would return or raise, in a thread of the node.
+
+        It cannot be cancelled: what is placed will be executed.
+        """
         route = self._route(name)
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()
 
         def done(reply: Reply) -> None:
             try:

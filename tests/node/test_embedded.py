@@ -1,0 +1,149 @@
+"""`cmdlog.open`: threads, keys, types, futures, reopening."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmdlog.node import embedded as embedded_module
+from cmdlog.node.embedded import Aborted, CallError, Embedded, ProcedureFailed, UnknownProcedure, open_embedded
+from cmdlog.node.outcome import NotReady
+from procedures import InvalidParameters
+from tests.node.apps.faulty import Mixed, db
+from tests.node.rig import SMALL
+
+
+def reopen(directory: Path, **settings: Any) -> Embedded:
+    """The data directory, in this process."""
+    return open_embedded(directory / "data", db, **{**SMALL, **settings})
+
+
+def test_results_have_the_annotated_types(tmp_path: Path) -> None:
+    """Decimal, datetime, bytes and dataclasses come back as themselves; lists of partitions too."""
+    at = datetime(2024, 2, 29, 12, 30, 1, 250_000, tzinfo=UTC)
+    with reopen(tmp_path) as opened:
+        result = opened.call("mixed", id=1, amount=Decimal("1.50"), at=at, raw=b"\0\xff")
+        assert result == Mixed(Decimal("1.50"), at, b"\0\xff", [Decimal("1.50")] * 2)
+        assert opened.submit("mixed", id=1, amount=Decimal(2), at=at, raw=b"").result(10).amount == Decimal(2)
+        assert opened.call("look_everywhere", name="x") == [[0, 0]] * 4
+
+
+def test_outcomes_are_exceptions_of_their_own(tmp_path: Path) -> None:
+    """Aborts, failures, unknown names and bad parameters are told apart, and the next call of the thread is not confused."""
+    with reopen(tmp_path) as opened:
+        with pytest.raises(Aborted) as aborted:
+            opened.call("abort_after_write", id=1, amount=5)
+        assert (aborted.value.code, aborted.value.abort_code) == ("aborted", "no_luck")
+        assert aborted.value.txn_id > 0
+        with pytest.raises(ProcedureFailed, match="it had written"):
+            opened.call("raise_after_write", id=1, amount=5)
+        with pytest.raises(UnknownProcedure, match="bump"):
+            opened.call("nothing")
+        with pytest.raises(InvalidParameters):
+            opened.call("bump", id="x", amount=1)
+        with pytest.raises(InvalidParameters):
+            opened.call("bump", id=1)
+        assert opened.call("bump", id=1, amount=1) == 1
+    with pytest.raises(NotReady):
+        opened.call("bump", id=1, amount=1)
+    opened.close()
+
+
+def test_keys_repeat_the_first_outcome(tmp_path: Path) -> None:
+    """The same key gives the first outcome, be it a result, an abort or a failure; other parameters or partitions are refused."""
+    for _ in range(2):
+        with reopen(tmp_path) as opened:
+            assert opened.call("bump", idempotency_key="a", id=1, amount=5) == 5
+            for _ in range(2):
+                with pytest.raises(Aborted):
+                    opened.call("abort_after_write", idempotency_key="b", id=1, amount=5)
+                with pytest.raises(ProcedureFailed):
+                    opened.call("raise_after_write", idempotency_key="c", id=1, amount=5)
+            for params in ({"id": 1, "amount": 6}, {"id": 2, "amount": 5}, {"id": 3, "amount": 5}, {"id": 4, "amount": 5}):
+                with pytest.raises(CallError) as reused:
+                    opened.call("bump", idempotency_key="a", **params)
+                assert reused.value.code == "key_reused"
+            assert opened.call("peek", id=1) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{}, {"durability": "async"}, {"sites": 1}], ids=["inline", "async", "process"])
+def test_threads_conserve_the_sum(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """32 threads calling, submitting and retrying by key: no call is lost, doubled or answered with another's result."""
+    threads, rounds = 32, 12
+    problems: list[BaseException] = []
+    with reopen(tmp_path, **settings) as opened:
+
+        def run(thread: int) -> None:
+            try:
+                for n in range(rounds):
+                    assert opened.call("bump", id=thread, amount=1) == 3 * n + 1
+                    assert opened.submit("bump", id=thread, amount=1).result(30) == 3 * n + 2
+                    for _ in range(2):
+                        assert opened.call("bump", idempotency_key=f"{thread}-{n}", id=thread, amount=1) == 3 * n + 3
+                    assert opened.call("peek", id=thread) == 3 * n + 3
+                    opened.call("bump", id=1000 + n % 3, amount=1)
+            except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
+                problems.append(error)
+
+        workers = [threading.Thread(target=run, args=(n,)) for n in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert problems == []
+        assert opened.node.sequencer.inflight_calls == 0
+    with reopen(tmp_path) as opened:
+        held = {int(row[0]): int(row[1]) for row in opened.query("SELECT id, n FROM counters").rows}
+        assert sum(held.values()) == threads * rounds * 4
+        assert sum(held[1000 + n] for n in range(3)) == threads * rounds
+
+
+def test_a_placed_call_cannot_be_cancelled(tmp_path: Path) -> None:
+    """A caller that tries to cancel keeps neither its own call nor its neighbours' in the batch from their answers."""
+    with reopen(tmp_path, partitions=1) as opened:
+        futures = [opened.submit("nap", id=1, seconds=0.0) for _ in range(20)]
+        for future in futures[::2]:
+            assert not future.cancel()
+        assert [future.result(10) for future in futures] == list(range(1, 21))
+        assert opened.call("peek", id=1) == 20
+        assert opened.node.error is None
+
+
+@pytest.mark.slow
+def test_an_interrupted_wait_leaves_no_answer_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while a call is waited for: its late answer is not taken for that of the thread's next call."""
+    with reopen(tmp_path, sites=1) as opened:
+        opened.call("bump", id=1, amount=0)
+
+        def interrupted(_self: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(embedded_module._Waiter, "get", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                opened.call("bump", id=1, amount=7)
+        for n in range(20):
+            assert opened.call("bump", id=2, amount=1) == n + 1
+        assert opened.call("peek", id=1) == 7
+
+
+def test_the_last_work_of_a_busy_moment_is_not_left_lying(tmp_path: Path) -> None:
+    """Two callers that drive the sites in turn with the site's own thread never leave one another waiting."""
+    with reopen(tmp_path, partitions=2) as opened:
+
+        def run(thread: int) -> None:
+            for _ in range(150):
+                opened.call("bump", id=thread, amount=1)
+
+        workers = [threading.Thread(target=run, args=(n,), daemon=True) for n in range(3)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(30)
+            assert not worker.is_alive()
