@@ -7,8 +7,8 @@ allow-list; a schema record may create, alter and drop user tables and indexes.
 The allow-list holds functions whose result depends on their arguments alone, on every machine: no clock, no chance, no
 connection history (`changes`, `last_insert_rowid`), no libm beyond what IEEE 754 fixes.
 
-A procedure cannot reach a framework statement in APSW's statement cache: the texts of procedures start with a comment that
-no framework statement has (`statements.MARK`).
+A procedure cannot reach a framework statement in APSW's statement cache: each of its texts is prepared anew under the
+authorizer before it may run (`statements.probe`).
 """
 
 from __future__ import annotations

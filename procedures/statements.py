@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from .context import CallState
     from .database import Database
 
-MARK = "/*p*/ "  # first in every text of a procedure, never in one of ours: APSW's cache keeps the two apart
 STATEMENTS_MAX = 4096  # per procedure class; code that builds statements per call must not eat the memory
 VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "VALUES", "REPLACE")
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -83,7 +82,7 @@ def compile_statement(statement: object) -> Compiled:
         if not parameter.required and parameter not in compiled.post_compile_params
     }
     return Compiled(
-        sql=MARK + compiled.string,
+        sql=compiled.string,
         constants=constants,
         keys=keys,
         required=frozenset(parameter.key for parameter in compiled.bind_names if parameter.required),
@@ -142,6 +141,8 @@ class Probe:
 def probe(connection: apsw.Connection, guard: Guard, sql: str) -> Probe:
     """Prepares a text under the authorizer and looks at it; nothing runs.
 
+    It is prepared anew, past APSW's cache: a text that the framework has run itself is judged like any other.
+
     Raises:
         StatementRefused: the authorizer denies it.
         apsw.SQLError: SQLite cannot compile it.
@@ -163,7 +164,7 @@ def probe(connection: apsw.Connection, guard: Guard, sql: str) -> Probe:
     except apsw.ExecTraceAbort:
         pass
     except apsw.AuthError:
-        raise StatementRefused(f"{guard.denied}: {sql.removeprefix(MARK)}") from None
+        raise StatementRefused(f"{guard.denied}: {sql}") from None
     finally:
         guard.mode = before
         guard.seen = None
@@ -237,7 +238,7 @@ class Runs(dict[object, Run]):
         def run(params: dict[str, Any]) -> Result:
             _check_names(compiled, params)
             state = expand.construct_expanded_state(params)
-            text = MARK + state.statement
+            text = state.statement
             found = by_text.get(text)
             if found is None:
                 names = {name: name for name in state.parameters}

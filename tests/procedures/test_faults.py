@@ -44,6 +44,12 @@ def fragile(break_it: Callable[[], None]) -> Database:
         with contextlib.suppress(Exception):
             tx.execute(look, number=number)
 
+    @db.procedure(partition_by="number")
+    def swallow_and_go(tx: Transaction, number: int) -> None:
+        break_it()
+        with contextlib.suppress(Exception):
+            tx.execute(put, number=number, text=BIG)
+
     @db.procedure(partition_by="number", read_only=True)
     def look_up(tx: Transaction, number: int) -> Any:
         break_it()
@@ -136,6 +142,22 @@ def test_interrupt_in_mid_batch_leaves_the_state_whole(make_site: MakeSite) -> N
     assert caught.value.procedure == "store"
     assert site.rows("SELECT count(*) FROM t") == [(50,)]
     assert set(site.executor.apply(batch).statuses) == {Status.OK}
+
+
+@pytest.mark.parametrize("savepoints", [0, 5])
+def test_swallowed_fault_of_the_last_call_ends_the_batch(make_site: MakeSite, savepoints: int) -> None:
+    """A procedure that swallows the failure and returns is no success, even if nothing uses tx after it."""
+
+    def break_it() -> None:
+        left = [1]
+        # Interrupts one statement, and no later one.
+        site.state.connection.set_progress_handler(lambda: bool(left and left.pop()), 1)
+
+    site = make_site(fragile(break_it))
+    site.apply(store(1))
+    site.executor._savepoint_batches = savepoints
+    last = ("swallow_and_go", {"number": 3})
+    expect_fault(site, [store(2), last], "interrupted", position=1, procedure="swallow_and_go")
 
 
 def test_every_interrupt_point_leaves_no_half_batch(make_site: MakeSite) -> None:

@@ -33,7 +33,7 @@ from sqlalchemy import (
 
 from procedures import Database, StatementRefused, Transaction
 from procedures.executor import Status
-from procedures.statements import check_text, compile_statement
+from procedures.statements import check_text, compile_statement, probe
 from tests.procedures.sites import Site
 
 MakeSite = Callable[..., Site]
@@ -169,6 +169,9 @@ def test_text_of_the_framework_is_out_of_reach(bench: Bench) -> None:
     bench.run(lambda tx: None)
     meta = "UPDATE _cmdlog_meta SET idx = ?, term = ?, checksum = ?, txn_id = ?, clock = ?"
     index = bench.site.state.position.index
+    for sql in (meta, "SELECT * FROM sqlite_master", "SELECT * FROM _cmdlog_keys"):
+        with pytest.raises(StatementRefused, match="is not for procedures"):
+            probe(bench.site.state.connection, bench.site.state.guard, sql)
     assert bench.run(lambda tx: tx.execute(text(meta)))[0] == Status.FAILED
     assert bench.site.rows("SELECT idx FROM _cmdlog_meta") == [(index + 1,)]
 
