@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import orjson
 
+from cmdlog.node.interrupts import Interrupts
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import Outcome, Refused, Reply
 from cmdlog.node.query import QueryResult
@@ -57,6 +58,7 @@ class Embedded:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._interrupts = Interrupts()
         self._waiter = threading.local()
 
     def call(self, name: str, /, *, idempotency_key: str | None = None, **params: Any) -> Any:
@@ -70,7 +72,8 @@ class Embedded:
         waiter = self._own_waiter()
         key = b"" if idempotency_key is None else key_fingerprint(SCOPE, idempotency_key)
         try:
-            self._node.call_inline(route, bound, key=key, done=waiter.put)
+            with self._interrupts:
+                self._node.call_inline(route, bound, key=key, done=waiter.put)
             reply = waiter.get()
         except BaseException:
             self._waiter.it = None  # the answer may still come (after Ctrl-C): it must not be the next call's
@@ -112,7 +115,11 @@ class Embedded:
 
     def close(self) -> None:
         """Answers what is under way, seals the log, closes everything. Idempotent."""
-        self._node.close()
+        try:
+            with self._interrupts:
+                self._node.close()
+        finally:
+            self._interrupts.restore()
 
     def __enter__(self) -> Self:
         return self

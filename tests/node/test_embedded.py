@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -131,6 +133,38 @@ def test_an_interrupted_wait_leaves_no_answer_behind(tmp_path: Path, monkeypatch
         for n in range(20):
             assert opened.call("bump", id=2, amount=1) == n + 1
         assert opened.call("peek", id=1) == 7
+
+
+@pytest.mark.slow
+def test_interrupts_in_the_main_thread_leave_the_directory_usable(tmp_path: Path) -> None:
+    """SIGINT again and again in a loop of calls: each raises KeyboardInterrupt, the next call works, and the end is orderly."""
+    before = signal.getsignal(signal.SIGINT)
+    with reopen(tmp_path) as opened:
+        calls = interrupts = 0
+        stop = threading.Event()
+
+        def poke() -> None:
+            while not stop.wait(0.02):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        poker = threading.Thread(target=poke)
+        poker.start()
+        while interrupts < 10:
+            try:
+                while True:
+                    opened.call("bump", id=1, amount=1)
+                    calls += 1
+            except KeyboardInterrupt:
+                interrupts += 1
+        with opened._interrupts:
+            stop.set()
+            poker.join()
+            opened._interrupts._missed = False
+        assert calls <= opened.call("peek", id=1) <= calls + interrupts
+        assert opened.node.error is None
+    assert signal.getsignal(signal.SIGINT) is before
+    with reopen(tmp_path) as opened:
+        assert opened.call("peek", id=1) >= calls
 
 
 def test_the_last_work_of_a_busy_moment_is_not_left_lying(tmp_path: Path) -> None:
