@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -138,6 +139,8 @@ class _Runner:
             self._fail(node.error)
         self._service.attach(node)
         if not self._server.should_exit:
+            gc.collect()
+            gc.freeze()  # modules, schemas and routes live as long as the process: later collections need not look at them
             node.attach(loop)
             self._events.ready(node)
 
