@@ -78,9 +78,9 @@ def mend(files: Files, survey: Survey, row: Row, hard: HardStateFile) -> Mended:
     walk = survey.walk
     assert walk is not None
     assert row.action is not Action.REFUSE
-    files.fsync_dir(survey.log_dir)  # a rename may be in the cache alone
     notes = [f"{row.verdict.value}: {row.story}"] if row.verdict is not Verdict.CLEAN else []
     notes += _finish_recycling(files, survey)
+    _confirm_newest_name(files, survey, hard)
     groups = _fold(survey, walk)
     place, open_count = walk.places[-1], walk.places[-1].header.open_count + 1
     cut = None
@@ -102,16 +102,31 @@ def mend(files: Files, survey: Survey, row: Row, hard: HardStateFile) -> Mended:
 
 
 def _finish_recycling(files: Files, survey: Survey) -> list[str]:
-    """Renames the segments that the hard state file says nobody needs."""
-    taken = {free_number(os.path.basename(path)) for path in survey.free}
+    """Removes the segments that the hard state file says nobody needs; new files are made in their place.
+
+    Not renamed to free ones: after a failed folder sync such a name may be a second one of a file that is in use again.
+    """
     for path in survey.let_go:
-        number = next(n for n in range(len(taken) + 1) if n not in taken)
-        taken.add(number)
-        target = os.path.join(survey.log_dir, free_name(number))
-        files.rename(path, target)
+        files.unlink(path)
+    if survey.let_go:
         files.fsync_dir(survey.log_dir)
-        survey.free.append(target)
     return [f"recycling of {os.path.basename(path)} was finished" for path in survey.let_go]
+
+
+def _confirm_newest_name(files: Files, survey: Survey, hard: HardStateFile) -> None:
+    """Names the newest segment once more if the hard state file does not know it yet.
+
+    Its rotation was broken off. If that was by a failed folder sync, the name may be in the cache alone, and syncing again would
+    lie. Nothing was acknowledged in this segment, so a crash between the two renames only takes the rotation back.
+    """
+    newest = survey.segments[-1]
+    if newest.sequence <= hard.state.newest:
+        return
+    taken = {free_number(os.path.basename(path)) for path in survey.free}
+    spare = os.path.join(survey.log_dir, free_name(next(n for n in range(len(taken) + 1) if n not in taken)))
+    for source, target in ((newest.path, spare), (spare, newest.path)):
+        files.rename(source, target)
+        files.fsync_dir(survey.log_dir)
 
 
 def _fold(survey: Survey, walk: Walk) -> Groups:

@@ -278,17 +278,20 @@ class Ring:
             self._marks.placed(placed.number)
             if self._source.pending_bytes > 0:
                 self._kicked = True  # what did not fit is not announced again
-            if self._keeper_sleeps:
+            if self._keeper_sleeps and self._sync != "off":
                 self._timer.notify()
         return placed
 
     def _rotate(self) -> bool:
         """Everything so far durable, then the next segment. False when none became free before the end."""
-        if not self._space.wait_ready(lambda: self._closing or self._stopping or self._marks.error is not None):
-            return False
         with self._lock:
             while self._in_flight and self._marks.error is None:
                 self._quiet.wait()
+        self._flush()
+        if not self._space.ready:
+            self._seal()  # the wait may be long, and nobody else can while this thread holds the turn
+        if not self._space.wait_ready(lambda: self._closing or self._stopping or self._marks.error is not None):
+            return False
         self._flush()
         self._marks.raise_error()
         self._tail.rotate()

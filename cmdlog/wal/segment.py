@@ -138,12 +138,15 @@ def decode_segment_header(sector: bytes) -> SegmentHeader:
 def write_zeros(files: Files, path: str, size_bytes: int) -> None:
     """Makes a new file of zeros that are really on disk: a hole would cost an allocation at every later sync.
 
+    Synced piece by piece: one large sync would hold up the log's own ones for its whole length.
+
     Durable on return, its name excepted. Raises: DiskFull, WriteFailed, FileExistsError.
     """
     file = files.open(path, create=True, exclusive=True)
     try:
         for offset in range(0, size_bytes, len(_ZERO_CHUNK)):
             file.pwrite(_ZERO_CHUNK[: size_bytes - offset], offset)
+            file.fdatasync()
         file.fsync()
     finally:
         file.close()

@@ -12,6 +12,7 @@ from cmdlog.wal import Log, LogReader, Lsn, Verdict
 from cmdlog.wal.block import SECTOR_BYTES, BlockFlag
 from cmdlog.wal.errors import Corrupt, WalError, Wedged
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.hardstate import read_hardstate
 from cmdlog.wal.ids import BlockNumber
 from cmdlog.wal.instance import BadSettings
 from cmdlog.wal.marks import Sync
@@ -117,6 +118,42 @@ def test_watermarks_move_in_order_though_later_syncs_finish_first() -> None:
     source.wait(lambda: len(source.acknowledged) == 4)
     assert source.acknowledged == [0, 1, 2, 3]
     log.close()
+
+
+def test_a_rotation_waits_for_every_sync_of_the_segment_before() -> None:
+    """The next segment's name vouches for all of this one, so it may not exist while a sync of this one is under way."""
+    files = sim()
+    log, source = threaded(files)
+    release, held = threading.Event(), threading.Lock()
+
+    def hold(operation: Operation) -> None:
+        if operation.kind == "fdatasync" and operation.path.endswith("01.log") and held.acquire(blocking=False):
+            assert release.wait(WAIT_S)
+
+    source.wait(lambda: log._space.ready > 0)
+    files.before = hold
+    for number in range(4):
+        source.put(number)
+        log.kick()
+        source.wait(lambda number=number: number in source.sent or log._tail.left_bytes < SECTOR_BYTES)  # type: ignore[misc]
+    assert log._tail.left_bytes < SECTOR_BYTES
+    assert not files.exists(f"{LOG}/{segment_name(2)}")
+    assert source.acknowledged == []
+    release.set()
+    source.wait(lambda: len(source.acknowledged) == 4)
+    assert files.exists(f"{LOG}/{segment_name(2)}")
+    log.close()
+
+
+def test_term_and_vote_are_in_their_second_place_before_they_are_acknowledged() -> None:
+    """A vote that anyone may rely on stands in the hard state file too, on disk."""
+    files = sim()
+    log, source = open_log(files)
+    source.waiting.append((1, hard_state(2, 9)))
+    log.run_turn()
+    assert source.acknowledged == [1]
+    dark = files.power_cut(random.Random(0), "none")
+    assert read_hardstate(dark, LOG)[0].votes == {0: (2, 9)}
 
 
 def test_blocks_behind_a_failed_sync_are_never_acknowledged() -> None:
@@ -361,6 +398,21 @@ def test_every_anchor_holds_its_segment() -> None:
     log.anchors.release("old")
     log.tend()
     assert log._space.oldest().header.first_block > 3
+
+
+def test_an_anchor_at_a_segments_last_block_holds_it() -> None:
+    """A segment goes when the anchor is in its successor, not one block earlier."""
+    files = sim()
+    log, source = open_log(files)
+    log.anchors.set("x", at(1))
+    append(log, source, range(8))
+    first = log._space.segments.peekitem(1)[1].header.first_block
+    log.anchors.set("x", at(first - 1))
+    log.tend()
+    assert log._space.oldest().header.first_block == 1
+    log.anchors.set("x", at(first))
+    log.tend()
+    assert log._space.oldest().header.first_block == first
 
 
 def test_a_full_disk_stops_preparation_and_not_the_log() -> None:
