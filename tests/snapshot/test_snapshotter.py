@@ -165,11 +165,11 @@ def test_site_that_ends_during_a_capture_fails_it_and_the_next_one_works(tmp_pat
     with pytest.raises(SnapshotFailed, match="site ended"):
         asked.result(TIMEOUT_S)
 
-    def late_word_first(partition: int, new: int, path: str) -> None:
-        node.snapshotter.captured(ident, {"partition": 0, "error": "late"})
+    def late_word_last(partition: int, new: int, path: str) -> None:
         node.capture_all(partition, new, path)
+        node.snapshotter.captured(ident, {"partition": 0, "error": "late"})
 
-    node.capturing = late_word_first
+    node.capturing = late_word_last
     assert node.take()["index"] == 0
     node.close()
 
