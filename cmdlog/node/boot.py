@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from cmdlog.node.routes import SlotMap
 from cmdlog.node.settings import Settings
-from cmdlog.node.siteworker import lock_state
 from cmdlog.wal.files import Files
 from cmdlog.wal.groups import GroupState
 from cmdlog.wal.ids import CLUSTER_GROUP
@@ -28,8 +26,8 @@ from cmdlog.wal.tail import block_bytes_max
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.outcomes import KeyPolicy
-from procedures.state import PartitionState, open_reader
-from replay.engine import Catalogs, PartitionEngine
+from procedures.state import open_reader
+from replay.trust import state_path
 
 NODE_ID: Final = 1  # of the only node of a one-node cluster
 FIRST_TERM: Final = 1
@@ -142,11 +140,6 @@ def adopt_fixed(settings: Settings, groups: Mapping[int, GroupState], instance: 
     )
 
 
-def state_path(directory: str, partition: int) -> str:
-    """Path of a partition's state file."""
-    return os.path.join(directory, "state", f"p{partition:04d}.sqlite")
-
-
 def applied_index(directory: str, partition: int) -> int:
     """Index of the last entry that the state file holds; its site has ended."""
     connection, _ = open_reader(state_path(directory, partition))
@@ -166,25 +159,6 @@ def _configurations(settings: Settings) -> list[bytes]:
 
 def _hard_state(partition: int, term: int) -> bytes:
     return encode_json(Kind.HARD_STATE, {"vote": NODE_ID}, partition=partition, term=term, index=0)
-
-
-def recover_states(wal: Log, directory: str, settings: Settings) -> None:
-    """Brings every state file to the log's end. A skip record lies behind the batch that it is about: it is read first."""
-    catalogs = Catalogs()
-    for version, catalog in wal.recovered.groups.by_partition[CLUSTER_GROUP].catalogs.items():
-        catalogs.add_bundle(version, Bundle.from_bytes(catalog.value["bundle"].encode()))
-    skips = _logged_skips(wal)
-    with contextlib.ExitStack() as held:
-        engines = {}
-        for p in range(settings.partitions):
-            held.enter_context(lock_state(state_path(directory, p)))
-            state = PartitionState.open(state_path(directory, p), partition=p)
-            engines[p] = PartitionEngine(state, catalogs, digest_rows=settings.digest_rows, policy=key_policy(settings))
-            held.callback(engines[p].close)
-        for _lsn, record in wal.read():
-            engine = engines.get(record.partition)
-            if engine is not None and record.is_entry and record.index > engine.state.position.index:
-                engine.apply(record, skips.get(record.partition, {}))
 
 
 def _logged_skips(wal: Log) -> dict[int, dict[int, frozenset[int]]]:

@@ -16,7 +16,6 @@ import threading
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Final
 
 import orjson
@@ -25,25 +24,20 @@ import structlog
 from cmdlog.node.boot import (
     Boot,
     adopt_fixed,
-    applied_index,
-    cluster_configuration,
     create_node,
     make_boot,
-    recover_states,
-    state_path,
 )
 from cmdlog.node.clock import HybridClock
-from cmdlog.node.frames import Answer
+from cmdlog.node.desk import Desk
 from cmdlog.node.gather import Gather
 from cmdlog.node.inline import InlineSites
 from cmdlog.node.keys import EVERYWHERE, KeyOwners
-from cmdlog.node.outcome import DiskFull, Done, NotReady, Outcome, Refused, TooLarge
+from cmdlog.node.outcome import Done, NotReady, Outcome, Refused, TooLarge
 from cmdlog.node.query import QueryResult, run_query
 from cmdlog.node.routes import Route, SlotMap, make_routes
 from cmdlog.node.sequencer import Sequencer
 from cmdlog.node.settings import Settings
-from cmdlog.node.sites import ProcessSites, SiteFault
-from cmdlog.node.siteworker import SitePlan
+from cmdlog.node.sites import ProcessSites
 from cmdlog.node.snapshots import Hooks, LogView, Snapshotter
 from cmdlog.node.stream import Limits, Stream
 from cmdlog.wal.batch import NO_KEY
@@ -53,12 +47,14 @@ from cmdlog.wal.ids import BlockNumber, Lsn, txn_tick
 from cmdlog.wal.instance import INSTANCE_NAME
 from cmdlog.wal.log import Log
 from cmdlog.wal.marks import Sync
-from cmdlog.wal.record import Kind, encode_digest
+from cmdlog.wal.record import Kind
 from procedures import Database
-from procedures.bundle import environment
 from procedures.outcomes import REFUSALS, KeyTable, Status
 from procedures.state import PartitionState
-from replay.engine import Catalogs
+from replay.bringup import bring_up
+from replay.plan import Plan
+from replay.recover import Progress, Report
+from replay.trust import state_path
 
 _KEY_ELSEWHERE: Final = Outcome(Status.KEY_REUSED, 0, REFUSALS[Status.KEY_REUSED])
 IDLE_FLUSH_S: Final = 0.02  # how long digests and commit marks may wait for a block that calls pay for
@@ -79,27 +75,29 @@ class Node:
         self.error: BaseException | None = None  # why the node is wedged
         self.on_failure: Callable[[BaseException], None] = lambda error: None
         self.started_at = time.time()
+        self.recovery: list[dict[str, Any]] = []  # per partition: what its state was rebuilt from, and why
         self._wal, self._boot = wal, boot
-        groups = wal.recovered.groups.by_partition
         self.clock = HybridClock(lead_max_ms=settings.clock_lead_max_ms, last=txn_tick(wal.recovered.txn_id_max))
-        streams = [
-            Stream(
-                p,
-                boot.term,
-                groups[p].last_index + 1,
-                groups[p].last_index,
-                marked_index=groups[p].last_index,
-                applied_block=wal.durable_block,
-            )
-            for p in range(settings.partitions)
-        ]
-        if inline:
-            self._sites: InlineSites | ProcessSites = InlineSites(self, self._plan, restarts_max=settings.site_restarts_max)
-        else:
-            self._sites = ProcessSites(
-                self, _spread(settings), call_timeout_s=settings.call_timeout_s, restarts_max=settings.site_restarts_max
-            )
-        self.sequencer = Sequencer(
+        self._desk = Desk(directory, db, settings, boot)
+        self._sites = _make_sites(self._desk, settings, inline=inline)
+        self.sequencer = self._desk.sequencer = self._make_sequencer()
+        self._snapshots = self._desk.snapshots = self._make_snapshotter()
+        self._keys = KeyOwners(settings.key_window_s, keys_max=settings.keys_max * settings.partitions)
+        self._idents = itertools.count(1)
+        self._positions: dict[int, int] = {}  # of the sites, when they started
+        self._stop = threading.Event()
+        self._flusher = threading.Thread(target=self._flush_loop, name="node-flush", daemon=True)
+        self._ready = False
+        self._closed = False
+
+    def _make_sequencer(self) -> Sequencer:
+        settings, wal, term = self.settings, self._wal, self._boot.term
+        streams = []
+        for partition in range(settings.partitions):
+            last = wal.recovered.groups.state(partition).last_index
+            stream = Stream(partition, term, last + 1, last, marked_index=last, applied_block=wal.durable_block)
+            streams.append(stream)
+        return Sequencer(
             self.clock,
             streams,
             self._sites,
@@ -110,15 +108,19 @@ class Node:
                 inflight_calls_max=settings.inflight_calls_max,
                 inflight_bytes_max=settings.inflight_bytes_max,
             ),
-            catalog=boot.catalog,
+            catalog=self._boot.catalog,
             first_block=wal.durable_block,
             room_bytes=lambda: wal.room_bytes,
             deliver_when_written=settings.durability == "async",
             on_failure=self._failed,
         )
-        self._snapshots = Snapshotter(
+
+    def _make_snapshotter(self) -> Snapshotter:
+        """Makes the snapshot thread and tells the log which blocks its snapshots need."""
+        settings, wal = self.settings, self._wal
+        snapshotter = Snapshotter(
             RealFiles(),
-            directory,
+            self.directory,
             wal.instance.identity,
             range(settings.partitions),
             kept=settings.snapshots_kept,
@@ -126,21 +128,15 @@ class Node:
             hooks=Hooks(
                 capture=self._sites.capture,
                 applied_block=self.sequencer.applied_block,
-                facts=self._snapshot_facts,
+                facts=self._desk.snapshot_facts,
                 note=self.sequencer.note,
                 anchor=lambda name, block: wal.anchors.set(name, Lsn(BlockNumber(block), 0)),
                 view=lambda: LogView(wal.first_blocks(), wal.instance.segments),
             ),
         )
-        for name, block in self._snapshots.anchors().items():
+        for name, block in snapshotter.anchors().items():
             wal.anchors.set(name, Lsn(BlockNumber(block), 0))
-        self._keys = KeyOwners(settings.key_window_s, keys_max=settings.keys_max * settings.partitions)
-        self._idents = itertools.count(1)
-        self._skips: list[tuple[int, int, int]] = []  # partition, index, position
-        self._stop = threading.Event()
-        self._flusher = threading.Thread(target=self._flush_loop, name="node-flush", daemon=True)
-        self._ready = False
-        self._closed = False
+        return snapshotter
 
     # -- opening and closing ---------------------------------------------------------------------------------------------
 
@@ -170,9 +166,10 @@ class Node:
         try:
             groups = wal.recovered.groups.by_partition
             settings = adopt_fixed(settings, groups, wal.instance)
-            recover_states(wal, directory, settings)
             boot = make_boot(groups, db, settings, target=target)
+            plan, report = bring_up(files, wal, live=_live(db, boot) if inline else None, progress=_reporter(progress))
             node = cls(directory, db, settings, wal, boot, inline=inline)
+            node.recovery = _tell(plan, report)
             node._start(log_sync or settings.durability)
         except BaseException:
             with contextlib.suppress(Exception):
@@ -368,80 +365,6 @@ class Node:
             return
         self.sequencer.add_everywhere(route.number, orjson.dumps(params), key or NO_KEY, gather.slots())
 
-    # -- what the sites report (cmdlog.node.sites.Owner) -----------------------------------------------------------------
-
-    def applied(self, partition: int, index: int, answer: Answer | None) -> None:
-        """A site has applied an entry."""
-        if answer is None:
-            self.sequencer.answered(partition, index, ())
-            return
-        self.sequencer.note(
-            encode_digest(
-                partition=partition,
-                term=self._boot.term,
-                index=index,
-                rows_digest=answer.rows_digest,
-                catalog=self._boot.catalog,
-                result_hashes=answer.result_hashes,
-            )
-        )
-        self.sequencer.answered(partition, index, answer.outcomes)
-
-    def read_done(self, partition: int, ident: int, *, as_of: int, status: int, body: bytes) -> None:
-        """A site has served a read."""
-        self.sequencer.read_answered(ident, Outcome(status, as_of, body))
-
-    def captured(self, ident: int, report: dict[str, Any]) -> None:
-        """A site has completed an image."""
-        self._snapshots.captured(ident, report)
-
-    def site_down(self, partitions: Sequence[int], fault: SiteFault) -> None:
-        for partition in partitions:
-            self.sequencer.site_down(partition)
-        self._snapshots.lost(partitions)
-
-    def site_up(self, positions: dict[int, int]) -> None:
-        for partition, position in positions.items():
-            self.sequencer.site_up(partition, position)
-
-    def refuse_calls(self, partitions: Sequence[int], fault: SiteFault | None) -> None:
-        """Calls to these partitions are refused while their sites cannot run; None lets them in again."""
-        refusal: Refused | None = None
-        if fault is not None:
-            kind = DiskFull if fault.kind == "disk_full" else NotReady
-            refusal = kind(f"the site cannot run: {fault.message}")
-        for partition in partitions:
-            self.sequencer.refuse(refusal, partition=partition)
-
-    def hello(self, partitions: Sequence[int]) -> dict[str, Any]:
-        """What a site process must know to serve."""
-        bundle = self._boot.bundle.to_bytes().decode()
-        return {
-            "bundles": {str(self._boot.catalog): bundle},
-            "catalog": self._boot.catalog,
-            "key_policy": asdict(self._boot.policy),
-            "state_files": {str(p): state_path(self.directory, p) for p in partitions},
-            "digest_rows": self.settings.digest_rows,
-            "skips": self._skips,
-        }
-
-    def skip(self, fault: SiteFault) -> None:
-        """Logs that one call is not to be run. Durable on return: no replay will run it either."""
-        if fault.partition is None:
-            raise RuntimeError("a skip names its partition")
-        if applied_index(self.directory, fault.partition) >= fault.index:
-            return  # it came to its end after all: its outcome is in the state, and may have been answered
-        logged = threading.Event()
-        value = {"index": fault.index, "position": fault.position, "reason": fault.message}
-        self._skips.append((fault.partition, fault.index, fault.position))
-        self.sequencer.add_entry(fault.partition, Kind.SKIP, value, lambda _reply: logged.set())
-        logged.wait(DRAIN_TIMEOUT_S)
-        log.warning("call skipped", partition=fault.partition, index=fault.index, position=fault.position, reason=fault.message)
-
-    def broken(self, error: BaseException) -> None:
-        """The node cannot go on: everybody under way is told, nobody is let in any more."""
-        self.sequencer.failed(error)
-
     # -- what others see -------------------------------------------------------------------------------------------------
 
     def take_snapshot(self, partition: int | None = None) -> list[dict[str, Any]]:
@@ -467,7 +390,12 @@ class Node:
             "term": self._boot.term,
             "catalog_version": self._boot.catalog,
             "bundle": self._boot.bundle.hash,
-            "start": {"verdict": recovered.verdict.value, "notes": list(recovered.notes), "changes": self._boot.changes},
+            "start": {
+                "verdict": recovered.verdict.value,
+                "notes": list(recovered.notes),
+                "changes": self._boot.changes,
+                "recovery": self.recovery,
+            },
             "partitions": {str(p): {"role": "leader", **marks[p]} for p in sorted(marks)},
             "inflight_calls": self.sequencer.inflight_calls,
             "inflight_bytes": self.sequencer.inflight_bytes,
@@ -493,31 +421,10 @@ class Node:
 
     # -- inside ----------------------------------------------------------------------------------------------------------
 
-    def _snapshot_facts(self, partition: int) -> dict[str, Any]:
-        """What a snapshot's manifest says beside the image."""
-        return {
-            "epoch": 1,
-            "configuration": cluster_configuration(self.settings),
-            "catalogs": self._boot.catalogs,
-            "environment": environment(),
-            "key_policy": asdict(self._boot.policy),
-            "partition": partition,
-        }
-
     def _failed(self, error: BaseException) -> None:
         self.error = error
         log.error("the node stopped and must be restarted", reason=str(error), kind=type(error).__name__)
         self.on_failure(error)
-
-    def _plan(self) -> SitePlan:
-        catalogs = Catalogs()
-        catalogs.add_live(self._boot.catalog, self.db)
-        skips: dict[int, dict[int, frozenset[int]]] = {}
-        for partition, index, position in self._skips:
-            of_partition = skips.setdefault(partition, {})
-            of_partition[index] = of_partition.get(index, frozenset()) | {position}
-        files = {p: state_path(self.directory, p) for p in range(self.settings.partitions)}
-        return SitePlan(catalogs, self._boot.catalog, files, self._boot.policy, self.settings.digest_rows, skips)
 
     def _schema_changes(self) -> list[tuple[int, list[str]]]:
         changes = []
@@ -540,6 +447,37 @@ class Node:
                 with contextlib.suppress(WalError):
                     self.sequencer.flush_notes()
             seen = self.sequencer.blocks
+
+
+def _live(db: Database, boot: Boot) -> Callable[[Mapping[str, Any]], Database | None]:
+    """The running program's own code for catalog versions of the same bundle; others are loaded from the log."""
+    return lambda catalog: db if catalog["hash"] == boot.bundle.hash else None
+
+
+def _reporter(progress: Callable[[Any], None] | None) -> Callable[[Progress], None]:
+    if progress is None:
+        return lambda _progress: None
+
+    def report(step: Progress) -> None:
+        left = None if step.left_s is None else round(step.left_s, 1)
+        progress({"step": "replay", "calls": step.calls, "percent": round(step.percent, 1), "left_s": left})
+
+    return report
+
+
+def _tell(plan: Plan, report: Report) -> list[dict[str, Any]]:
+    replayed = {result.partition: result.calls for result in report.results}
+    return [
+        {"partition": part.partition, "from": part.source, "why": part.why, "replayed_calls": replayed.get(part.partition, 0)}
+        for part in plan.partitions
+    ]
+
+
+def _make_sites(desk: Desk, settings: Settings, *, inline: bool) -> InlineSites | ProcessSites:
+    if inline:
+        return InlineSites(desk, desk.plan, restarts_max=settings.site_restarts_max)
+    groups = _spread(settings)
+    return ProcessSites(desk, groups, call_timeout_s=settings.call_timeout_s, restarts_max=settings.site_restarts_max)
 
 
 def _spread(settings: Settings) -> list[list[int]]:

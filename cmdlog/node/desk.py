@@ -1,0 +1,136 @@
+"""The desk between the sites and the node: what sites report, and what they must be told to serve.
+
+One rule: nothing is decided here. Answers go to the sequencer, images to the snapshot thread; a skip is durable before anybody
+acts on it. (`cmdlog.node.sites.Owner`)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import structlog
+
+from cmdlog.node.boot import Boot, applied_index, cluster_configuration
+from cmdlog.node.frames import Answer
+from cmdlog.node.outcome import DiskFull, NotReady, Outcome, Refused
+from cmdlog.node.sequencer import Sequencer
+from cmdlog.node.settings import Settings
+from cmdlog.node.sites import SiteFault
+from cmdlog.node.siteworker import SitePlan
+from cmdlog.node.snapshots import Snapshotter
+from cmdlog.wal.record import Kind, encode_digest
+from procedures import Database
+from procedures.bundle import environment
+from replay.engine import Catalogs
+from replay.trust import state_path
+
+SKIP_TIMEOUT_S: Final = 30.0  # for the log to take a skip; after that the next start finds the call again
+
+log = structlog.get_logger("cmdlog.node")
+
+
+class Desk:
+    """Called by site readers, the watch thread and inline drivers. `sequencer` and `snapshots` are set before sites start."""
+
+    sequencer: Sequencer
+    snapshots: Snapshotter
+
+    def __init__(self, directory: str, db: Database, settings: Settings, boot: Boot) -> None:
+        self._directory, self._db, self._settings, self._boot = directory, db, settings, boot
+        self._skips: list[tuple[int, int, int]] = []  # partition, index, position; of this run
+
+    def applied(self, partition: int, index: int, answer: Answer | None) -> None:
+        """A site has applied an entry."""
+        if answer is None:
+            self.sequencer.answered(partition, index, ())
+            return
+        self.sequencer.note(
+            encode_digest(
+                partition=partition,
+                term=self._boot.term,
+                index=index,
+                rows_digest=answer.rows_digest,
+                catalog=self._boot.catalog,
+                result_hashes=answer.result_hashes,
+            )
+        )
+        self.sequencer.answered(partition, index, answer.outcomes)
+
+    def read_done(self, partition: int, ident: int, *, as_of: int, status: int, body: bytes) -> None:
+        """A site has served a read."""
+        self.sequencer.read_answered(ident, Outcome(status, as_of, body))
+
+    def captured(self, ident: int, report: dict[str, Any]) -> None:
+        """A site has completed an image."""
+        self.snapshots.captured(ident, report)
+
+    def site_down(self, partitions: Sequence[int], fault: SiteFault) -> None:
+        for partition in partitions:
+            self.sequencer.site_down(partition)
+        self.snapshots.lost(partitions)
+
+    def site_up(self, positions: dict[int, int]) -> None:
+        for partition, position in positions.items():
+            self.sequencer.site_up(partition, position)
+
+    def refuse_calls(self, partitions: Sequence[int], fault: SiteFault | None) -> None:
+        """Calls to these partitions are refused while their sites cannot run; None lets them in again."""
+        refusal: Refused | None = None
+        if fault is not None:
+            kind = DiskFull if fault.kind == "disk_full" else NotReady
+            refusal = kind(f"the site cannot run: {fault.message}")
+        for partition in partitions:
+            self.sequencer.refuse(refusal, partition=partition)
+
+    def hello(self, partitions: Sequence[int]) -> dict[str, Any]:
+        """What a site process must know to serve."""
+        bundle = self._boot.bundle.to_bytes().decode()
+        return {
+            "bundles": {str(self._boot.catalog): bundle},
+            "catalog": self._boot.catalog,
+            "key_policy": asdict(self._boot.policy),
+            "state_files": {str(p): state_path(self._directory, p) for p in partitions},
+            "digest_rows": self._settings.digest_rows,
+            "skips": self._skips,
+        }
+
+    def skip(self, fault: SiteFault) -> None:
+        """Logs that one call is not to be run. Durable on return: no replay will run it either."""
+        if fault.partition is None:
+            raise RuntimeError("a skip names its partition")
+        if applied_index(self._directory, fault.partition) >= fault.index:
+            return  # it came to its end after all: its outcome is in the state, and may have been answered
+        logged = threading.Event()
+        value = {"index": fault.index, "position": fault.position, "reason": fault.message}
+        self._skips.append((fault.partition, fault.index, fault.position))
+        self.sequencer.add_entry(fault.partition, Kind.SKIP, value, lambda _reply: logged.set())
+        logged.wait(SKIP_TIMEOUT_S)
+        log.warning("call skipped", partition=fault.partition, index=fault.index, position=fault.position, reason=fault.message)
+
+    def broken(self, error: BaseException) -> None:
+        """The node cannot go on: everybody under way is told, nobody is let in any more."""
+        self.sequencer.failed(error)
+
+    def snapshot_facts(self, partition: int) -> dict[str, Any]:
+        """What a snapshot's manifest says beside the image."""
+        return {
+            "epoch": 1,
+            "configuration": cluster_configuration(self._settings),
+            "catalogs": self._boot.catalogs,
+            "environment": environment(),
+            "key_policy": asdict(self._boot.policy),
+            "partition": partition,
+        }
+
+    def plan(self) -> SitePlan:
+        catalogs = Catalogs()
+        catalogs.add_live(self._boot.catalog, self._db)
+        skips: dict[int, dict[int, frozenset[int]]] = {}
+        for partition, index, position in self._skips:
+            of_partition = skips.setdefault(partition, {})
+            of_partition[index] = of_partition.get(index, frozenset()) | {position}
+        files = {p: state_path(self._directory, p) for p in range(self._settings.partitions)}
+        return SitePlan(catalogs, self._boot.catalog, files, self._boot.policy, self._settings.digest_rows, skips)
