@@ -18,20 +18,24 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cmdlog.wal import Identity, Log
-from cmdlog.wal.block import HEADER, aligned, encode_block, padded
+from cmdlog.wal.block import HEADER, BlockFlag, aligned, encode_block, padded
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.ids import Lsn
+from cmdlog.wal.marks import Sync
 from cmdlog.wal.record import Kind, encode_record
-from cmdlog.wal.ring import Sync
+from cmdlog.wal.segment import write_zeros
 
 RECORD_BYTES = 200
 CALLERS = 256  # records in flight in the throughput runs
 SEGMENT_BYTES = 16 << 20
+
+
+def _nothing() -> None: ...
 
 
 class Feed:
@@ -45,7 +49,10 @@ class Feed:
         self.done = 0
         self.latencies_s: list[float] = []
         self.refill = True
-        self.kick = lambda: None
+        self.refill_when_written = False
+        self.unwritten: deque[int] = deque()
+        self.kick: Callable[[], None] = _nothing
+        self.arrived = threading.Semaphore(0)
 
     @property
     def pending_bytes(self) -> int:
@@ -57,41 +64,50 @@ class Feed:
             self.waiting -= count
             if count:
                 self.taken.append((count, time.perf_counter()))
+                self.unwritten.append(count)
             return [self.record] * count
 
-    def written(self, block: int) -> None: ...
+    def written(self, block: int) -> None:
+        """With `async` the callers go on as soon as their block is written."""
+        if self.refill_when_written:
+            with self.lock:
+                self.waiting += self.unwritten.popleft()
+            self.kick()
 
     def durable(self, block: int) -> None:
         with self.lock:
             count, begin = self.taken.popleft()
             self.latencies_s.append(time.perf_counter() - begin)
             self.done += count
-            if self.refill:
+        self.arrived.release()
+        with self.lock:
+            if self.refill and not self.refill_when_written:
                 self.waiting += count
-        if self.refill:
+        if self.refill and not self.refill_when_written:
             self.kick()
 
     def failed(self, error: WalError) -> None:
         raise SystemExit(f"the log failed: {error}")
 
 
-def raw_latency(folder: str, seconds: float) -> list[float]:
-    """Seconds per pwrite + fdatasync of the block that one record makes, into a zeroed file."""
-    block, _ = encode_block([Feed(1).record], flags=0, generation=1, number=1, durable_upto=0, chain=0, open_count=1)  # type: ignore[arg-type]
-    path = os.path.join(folder, "raw")
-    with open(path, "wb") as file:
-        for _ in range(SEGMENT_BYTES >> 20):
-            file.write(bytes(1 << 20))
-        os.fsync(file.fileno())
-    fd, offset, times = os.open(path, os.O_RDWR), 0, []
-    end = time.perf_counter() + seconds
-    while (begin := time.perf_counter()) < end:
-        os.pwrite(fd, block, offset)
-        os.fdatasync(fd)
-        times.append(time.perf_counter() - begin)
-        offset = (offset + len(block)) % SEGMENT_BYTES
-    os.close(fd)
-    return times
+class Raw:
+    """pwrite + fdatasync of the block that one record makes, into a zeroed file: what the disk itself costs."""
+
+    def __init__(self, folder: str) -> None:
+        self.block, _ = encode_block(
+            [Feed(1).record], flags=BlockFlag.NONE, generation=1, number=1, durable_upto=0, chain=0, open_count=1
+        )
+        path = os.path.join(folder, "raw")
+        write_zeros(RealFiles(), path, SEGMENT_BYTES)
+        self.fd, self.offset = os.open(path, os.O_RDWR), 0
+
+    def once(self) -> float:
+        """Seconds of one write and sync."""
+        begin = time.perf_counter()
+        os.pwrite(self.fd, self.block, self.offset)
+        os.fdatasync(self.fd)
+        self.offset = (self.offset + len(self.block)) % SEGMENT_BYTES
+        return time.perf_counter() - begin
 
 
 def fresh_log(folder: str) -> Log:
@@ -107,14 +123,15 @@ def let_go(log: Log) -> None:
     log.anchors.set("bench", Lsn(log.durable_block, 0))
 
 
-def inline_latency(folder: str, seconds: float) -> list[float]:
-    """Seconds per record, one at a time, in the caller's thread."""
-    log, feed, times = fresh_log(folder), Feed(0), []
+def inline_latency(folder: str, seconds: float) -> tuple[list[float], list[float]]:
+    """Seconds per record, one at a time: raw and in the caller's thread in turns, so that both meet the same disk."""
+    log, feed, raw, raws, times = fresh_log(folder), Feed(0), Raw(folder), [], []
     feed.refill = False
     log.start(feed)
     end = time.perf_counter() + seconds
-    while (begin := time.perf_counter()) < end:
-        done = feed.done
+    while time.perf_counter() < end:
+        raws.append(raw.once())
+        begin, done = time.perf_counter(), feed.done
         feed.waiting += 1
         while not log.run_turn() and feed.done == done:
             log.kick()
@@ -122,21 +139,20 @@ def inline_latency(folder: str, seconds: float) -> list[float]:
         if len(times) % 1000 == 0:
             let_go(log)
     log.close()
-    return times
+    os.close(raw.fd)
+    return raws, times
 
 
 def pool_latency(folder: str, seconds: float) -> list[float]:
     """Seconds per record, one at a time, through a pool thread and back."""
     log, feed, times = fresh_log(folder), Feed(0), []
-    feed.refill, arrived = False, threading.Semaphore(0)
-    durable = feed.durable
-    feed.durable = lambda block: (durable(block), arrived.release())  # type: ignore[method-assign,assign,return-value]
+    feed.refill = False
     log.start(feed)
     end = time.perf_counter() + seconds
     while (begin := time.perf_counter()) < end:
         feed.waiting += 1
         log.kick()
-        arrived.acquire()
+        feed.arrived.acquire()
         times.append(time.perf_counter() - begin)
         if len(times) % 1000 == 0:
             let_go(log)
@@ -147,7 +163,8 @@ def pool_latency(folder: str, seconds: float) -> list[float]:
 def throughput(folder: str, seconds: float, *, threads: int, sync: Sync) -> dict[str, Any]:
     """Records per second with CALLERS in flight."""
     log, feed = fresh_log(folder), Feed(CALLERS)
-    feed.kick = log.kick  # type: ignore[method-assign]
+    feed.refill_when_written = sync == "async"
+    feed.kick = log.kick
     log.start(feed, threads=threads, sync=sync)
     log.kick()
     begin = time.perf_counter()
@@ -155,7 +172,7 @@ def throughput(folder: str, seconds: float, *, threads: int, sync: Sync) -> dict
         time.sleep(0.02)
         let_go(log)
     done, elapsed, blocks = feed.done, time.perf_counter() - begin, len(feed.latencies_s)
-    feed.refill = False
+    feed.refill = feed.refill_when_written = False
     status = log.status()
     log.close()
     return {
@@ -199,11 +216,10 @@ def main() -> None:
 
 
 def measure(folder: str, seconds: float) -> dict[str, Any]:
-    raw, inline, pool = raw_latency(folder, seconds), inline_latency(folder, seconds), pool_latency(folder, seconds)
-    runs = {
-        f"{sync}_{threads}": throughput(folder, seconds, threads=threads, sync=sync)
-        for sync, threads in (("sync", 1), ("sync", 2), ("sync", 4), ("async", 4), ("off", 4))
-    }
+    raw, inline = inline_latency(folder, 2 * seconds)
+    pool = pool_latency(folder, seconds)
+    kinds: list[tuple[Sync, int]] = [("sync", 1), ("sync", 2), ("sync", 4), ("async", 4), ("off", 4)]
+    runs = {f"{sync}_{threads}": throughput(folder, seconds, threads=threads, sync=sync) for sync, threads in kinds}
     return {
         "machine": {"cpus": os.cpu_count(), "kernel": os.uname().release},
         "commit": commit(),

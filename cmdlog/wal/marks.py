@@ -47,10 +47,35 @@ class Source(Protocol):
         ...
 
 
+class Gate:
+    """A condition that costs nothing to open while nobody waits: most blocks meet no waiter. All methods under its lock."""
+
+    __slots__ = ("_condition", "waiting")
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._condition = threading.Condition(lock)
+        self.waiting = 0
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        self.waiting += 1
+        try:
+            self._condition.wait(timeout_s)
+        finally:
+            self.waiting -= 1
+
+    def open_one(self) -> None:
+        if self.waiting:
+            self._condition.notify()
+
+    def open_all(self) -> None:
+        if self.waiting:
+            self._condition.notify_all()
+
+
 class Watermarks:
     """Invariants: `durable <= written`; `_finished` holds only numbers beyond `written + 1`."""
 
-    def __init__(self, lock: threading.Lock, quiet: threading.Condition, source: Source, *, start: int, sync: Sync) -> None:
+    def __init__(self, lock: threading.Lock, quiet: Gate, source: Source, *, start: int, sync: Sync) -> None:
         self._lock, self._quiet, self._source, self._sync = lock, quiet, source, sync
         self.written = self.durable = start
         self.error: WalError | None = None
@@ -104,7 +129,7 @@ class Watermarks:
             finally:
                 with self._lock:
                     self.delivering = False
-                    self._quiet.notify_all()
+                    self._quiet.open_all()
 
     def _tell(self, written: Sequence[int], durable: Sequence[int], error: WalError | None) -> None:
         for block in written:

@@ -23,7 +23,7 @@ from typing import Final
 from cmdlog.wal.block import BlockFlag
 from cmdlog.wal.errors import LogFull, WalError
 from cmdlog.wal.files import File, Files
-from cmdlog.wal.marks import Source, Sync, Watermarks
+from cmdlog.wal.marks import Gate, Source, Sync, Watermarks
 from cmdlog.wal.space import Space
 from cmdlog.wal.tail import Placed, Tail
 
@@ -56,10 +56,10 @@ class Ring:
         self._count = threads
         lock = threading.Lock()
         self._lock = lock
-        self._idle = threading.Condition(lock)  # pool threads without the turn
-        self._pace = threading.Condition(lock)  # the turn's holder, waiting for a fuller block
-        self._quiet = threading.Condition(lock)  # who waits for the turn, or for nothing in flight
-        self._timer = threading.Condition(lock)  # the keeper
+        self._idle = Gate(lock)  # pool threads without the turn
+        self._pace = Gate(lock)  # the turn's holder, waiting for a fuller block
+        self._quiet = Gate(lock)  # who waits for the turn, or for nothing in flight
+        self._timer = Gate(lock)  # the keeper
         self._turn = False
         self._pacing = False
         self._kicked = False
@@ -98,9 +98,9 @@ class Ring:
         with self._lock:
             self._kicked = True
             if not self._turn:
-                self._idle.notify()
+                self._idle.open_one()
             elif self._pacing and self._delay() <= 0:
-                self._pace.notify()
+                self._pace.open_one()
 
     def run_turn(self) -> bool:
         """Takes, writes, syncs and tells the source in the calling thread; False when that is not possible now.
@@ -153,8 +153,8 @@ class Ring:
         """Ends the threads; nothing is written any more. What was in flight has finished on return."""
         with self._lock:
             self._stopping = True
-            for condition in (self._idle, self._pace, self._quiet, self._timer):
-                condition.notify_all()
+            for gate in (self._idle, self._pace, self._quiet, self._timer):
+                gate.open_all()
         self._space.wake()
         for thread in self._threads:
             thread.join()
@@ -167,8 +167,8 @@ class Ring:
         with self._lock:
             if self._marks.error is None:
                 self._marks.error = error
-            for condition in (self._idle, self._pace, self._quiet, self._timer):
-                condition.notify_all()
+            for gate in (self._idle, self._pace, self._quiet, self._timer):
+                gate.open_all()
         self._space.wake()
         self._marks.deliver()
 
@@ -252,8 +252,8 @@ class Ring:
         with self._lock:
             self._turn = False
             if self._kicked:
-                self._idle.notify()
-            self._quiet.notify_all()
+                self._idle.open_one()
+            self._quiet.open_all()
 
     def _place(self) -> Placed | None:
         tail = self._tail
@@ -279,7 +279,7 @@ class Ring:
             if self._source.pending_bytes > 0:
                 self._kicked = True  # what did not fit is not announced again
             if self._keeper_sleeps and self._sync != "off":
-                self._timer.notify()
+                self._timer.open_one()
         return placed
 
     def _rotate(self) -> bool:
@@ -351,8 +351,8 @@ class Ring:
                 self._unsynced[placed.sequence] = placed
             if not self._in_flight:
                 if self._pacing:
-                    self._pace.notify()
-                self._quiet.notify_all()
+                    self._pace.open_one()
+                self._quiet.open_all()
         self._marks.deliver()
 
     # -- the keeper: seals and delayed syncs -----------------------------------------------------------------------------
