@@ -1,8 +1,9 @@
 """Capture: a consistent image of one partition, copied a few pages at a time between batches, on the site's own connection.
 
-One rule: the site never waits. One step copies as many pages as fit into `STEP_SECONDS`, judged by the step before; pages that
-the site's later batches touch are carried into the copy by SQLite (https://www.sqlite.org/backup.html), since both go through one
-connection. So the image is whole, and stands exactly at the last applied batch, at the moment in which the last step ends.
+One rule: the site never waits. Between two batches a step takes `BUSY_SHARE` of the time that the batch took, and never more than
+`STEP_SECONDS`, which it takes when there is nothing else to do. Pages that the site's later batches touch are carried into the
+copy by SQLite (https://www.sqlite.org/backup.html), since both go through one connection. So the image is whole, and stands exactly
+at the last applied batch, at the moment in which the last step ends.
 
 Nothing is durable here: the image is in the page cache, and `snapshot.seal` checks, syncs and names it. A capture that fails (no
 space, a broken disk under the copy) is reported, not raised: the partition itself is unharmed and goes on.
@@ -19,9 +20,11 @@ import apsw
 
 from procedures.state import PartitionState
 
-STEP_SECONDS: Final = 0.001  # one step's share of a site between two batches; a batch of 64 calls takes about as long
-STEP_PAGES_FIRST: Final = 16  # before anything is measured
+STEP_SECONDS: Final = 0.001  # of an idle site: as long as the next batch may have to wait
+BUSY_SHARE: Final = 0.1  # of a busy site's time: 1 GB takes about 20 s; carrying changed pages over costs as much again
 STEP_PAGES_MAX: Final = 4096  # 16 MiB: an idle site's copy is bound by the disk, not by the steps
+PAGE_SECONDS_FIRST: Final = 20e-6  # of one page, before anything is measured
+PAGE_WEIGHT: Final = 0.2  # of the newest step in the smoothed time of one page
 DESTINATION_CACHE_KIB: Final = 1024  # pages of the copy are written once and never read again
 
 
@@ -30,7 +33,8 @@ class Capture:
 
     def __init__(self, state: PartitionState, path: str) -> None:
         self._state, self._path = state, path
-        self._pages = STEP_PAGES_FIRST
+        self._page_s = PAGE_SECONDS_FIRST
+        self._index, self._stepped_at = -1, 0.0  # of the step before
         self._error = ""
         self._done = False
         self._ours = False  # the file at `path` was made here, so it may be removed here
@@ -46,8 +50,9 @@ class Capture:
         if self._done:
             return True
         began = time.perf_counter()
+        pages = self._pages(began)
         try:
-            complete = bool(self._backup.step(self._pages))
+            complete = bool(self._backup.step(pages))
         except (apsw.BusyError, apsw.LockedError):
             return False  # a reader is starting the write-ahead log over; the next step finds it done
         except (apsw.Error, OSError) as error:
@@ -55,8 +60,8 @@ class Capture:
             return True
         if complete:
             self._complete()
-        else:
-            self._pace(time.perf_counter() - began)
+        self._stepped_at = time.perf_counter()
+        self._page_s += PAGE_WEIGHT * ((self._stepped_at - began) / pages - self._page_s)
         return self._done
 
     def report(self) -> dict[str, Any]:
@@ -103,9 +108,12 @@ class Capture:
         }
         self._done = True
 
-    def _pace(self, elapsed_s: float) -> None:
-        ratio = STEP_SECONDS / max(elapsed_s, 1e-6)
-        self._pages = min(max(int(self._pages * min(max(ratio, 0.25), 2.0)), 1), STEP_PAGES_MAX)
+    def _pages(self, now: float) -> int:
+        """Pages of the next step. The position tells a busy site: it has moved since the step before."""
+        index = self._state.position.index
+        busy, self._index = index != self._index, index
+        allowed_s = min(BUSY_SHARE * (now - self._stepped_at), STEP_SECONDS) if busy else STEP_SECONDS
+        return min(max(int(allowed_s / self._page_s), 1), STEP_PAGES_MAX)
 
     def _fail(self, error: Exception) -> None:
         self._error = f"{type(error).__name__}: {error}"

@@ -56,7 +56,6 @@ def test_image_under_concurrent_batches_is_one_batch_boundary(
     state: PartitionState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches between all steps leave an image that equals the state after exactly the reported batch."""
-    monkeypatch.setattr(module, "STEP_PAGES_FIRST", 2)
     monkeypatch.setattr(module, "STEP_PAGES_MAX", 2)
     capture, index = Capture(state, str(tmp_path / "image")), 0
     while not capture.step():
@@ -81,17 +80,17 @@ def test_image_equals_the_state_table_by_table(state: PartitionState, tmp_path: 
     assert table_digests(image) != table_digests(state.connection)
 
 
-def test_pages_per_step_follow_the_measured_time(state: PartitionState, tmp_path: Path) -> None:
-    """A step that took ten times the budget makes the next one a quarter; a quick one at most doubles it."""
+def test_step_is_a_share_of_a_busy_site_and_bounded_on_an_idle_one(state: PartitionState, tmp_path: Path) -> None:
+    """Behind a batch of 4 ms a step may take 0.4 ms; behind a long one, or with nothing to do, STEP_SECONDS and no more."""
     capture = Capture(state, str(tmp_path / "image"))
-    capture._pages = 1000
-    capture._pace(10 * module.STEP_SECONDS)
-    assert capture._pages == 250
-    capture._pace(module.STEP_SECONDS / 100)
-    assert capture._pages == 500
-    capture._pages = 1
-    capture._pace(1.0)
-    assert capture._pages == 1
+    capture._page_s, capture._stepped_at, capture._index = 10e-6, 100.0, 0
+    assert capture._pages(100.0) == pytest.approx(100, abs=1), "idle: the position has not moved"
+    apply_batch(state, 1)
+    assert capture._pages(100.004) == pytest.approx(40, abs=1)
+    apply_batch(state, 2)
+    assert capture._pages(101.0) == pytest.approx(100, abs=1)
+    capture._page_s = 1.0
+    assert capture._pages(101.0) == 1, "a slow disk still makes progress"
     capture.abort()
 
 
