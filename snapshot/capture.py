@@ -2,8 +2,8 @@
 
 One rule: the site never waits. Between two batches a step takes `BUSY_SHARE` of the time that the batch took, and never more than
 `STEP_SECONDS`, which it takes when there is nothing else to do. Pages that the site's later batches touch are carried into the
-copy by SQLite (https://www.sqlite.org/backup.html), since both go through one connection. So the image is whole, and stands exactly
-at the last applied batch, at the moment in which the last step ends.
+copy by SQLite (https://www.sqlite.org/backup.html), since both go through one connection. So the image is whole, and stands
+exactly at the last applied batch, at the moment in which the last step ends.
 
 Nothing is durable here: the image is in the page cache, and `snapshot.seal` checks, syncs and names it. A capture that fails (no
 space, a broken disk under the copy) is reported, not raised: the partition itself is unharmed and goes on.
