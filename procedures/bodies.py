@@ -17,8 +17,8 @@ from uuid import UUID
 
 import orjson
 
-from .codecs import INT_MAX, INT_MIN, Codec, WireError, codec_for
 from .errors import DefinitionError
+from .wire import INT_MAX, INT_MIN, Codec, WireError, codec_for
 
 RESULT_BYTES_MAX = 8 << 20  # one answer; more belongs into a query with pages
 _DEPTH_MAX = 64  # a deeper result is a mistake, and readers refuse it
@@ -59,7 +59,7 @@ def _encode_none(value: Any) -> bytes:
 
 
 def encode_any(value: Any) -> bytes:
-    """JSON of any value of the types in codecs.py, without an annotation to hold it to."""
+    """JSON of any value of the types in wire.py, without an annotation to hold it to."""
     return _bounded(_dumps(to_json(value, 0)))
 
 

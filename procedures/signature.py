@@ -15,8 +15,8 @@ from enum import IntEnum
 from typing import Any
 
 from .bodies import Encode, encoder_for
-from .codecs import Codec, Schema, WireError, codec_for
 from .errors import DefinitionError, InvalidParameters
+from .wire import Codec, Schema, WireError, codec_for
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}", re.ASCII)  # goes into URLs, file names and Spark columns as it is
 PARAMETERS_MAX = 64  # a procedure with more wants a dataclass

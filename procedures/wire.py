@@ -248,7 +248,7 @@ def _build(hint: Any, inside: tuple[Any, ...]) -> Codec:
         return _enum(hint)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _dataclass(hint, inside)
-    raise DefinitionError(f"{hint!r} has no wire form; use a type of the table in procedures/codecs.py")
+    raise DefinitionError(f"{hint!r} has no wire form; use a type of the table in procedures/wire.py")
 
 
 def _optional(hint: Any, arguments: tuple[Any, ...], inside: tuple[Any, ...]) -> Codec:

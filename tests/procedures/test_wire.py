@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from procedures import Database, DefinitionError, InvalidParameters, Transaction
 from procedures.bodies import encode_any, encoder_for
-from procedures.codecs import INT_MAX, INT_MIN, WireError, codec_for
+from procedures.wire import INT_MAX, INT_MIN, WireError, codec_for
 
 
 class Color(enum.Enum):
