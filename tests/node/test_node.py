@@ -51,8 +51,10 @@ def read_lines(process: subprocess.Popen[str], until: Callable[[str], bool]) -> 
 def end(process: subprocess.Popen[str]) -> str:
     """SIGKILL; what it had still written."""
     kill(process.pid)
-    rest, _ = process.communicate(timeout=30)
-    return rest
+    process.wait(timeout=30)
+    assert process.stdout is not None
+    with process.stdout as stdout:  # not communicate(): it would pass over what was read ahead
+        return stdout.read()
 
 
 # -- restarts --------------------------------------------------------------------------------------------------------------
@@ -182,7 +184,10 @@ def test_what_was_acknowledged_survives_kills(tmp_path: Path, settings: list[str
         last_txn = max(last_txn, *(int(txn) for *_, txn in acks))
     node = open_node(data, inline=True)
     held = counters(node)
-    assert all(number + 1 <= held.get(thread, 0) <= number + 2 for thread, number in enumerate(acknowledged)), (held, acknowledged)
+    assert all(number + 1 <= held.get(thread, 0) <= number + 2 for thread, number in enumerate(acknowledged)), (
+        held,
+        acknowledged,
+    )
     assert node.clock.last >= last_txn
     node.close()
 
