@@ -14,7 +14,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ import orjson
 import typer
 
 from cmdlog.cli.demo_clients import Http, Load, Place, Unanswered, send_batch
-from cmdlog.cli.demo_proof import Call, Seen, Verdict, prove
+from cmdlog.cli.demo_proof import Account, Call, Holdings, Seen, Verdict, prove
 from cmdlog.cli.demo_server import ServerProcess, run_recover
 from cmdlog.cli.failure import CommandFailed
 from cmdlog.cli.output import JsonFlag, out
@@ -37,6 +37,7 @@ CUSTOMERS: Final = 50  # of each branch; all accounts together fit one query (qu
 LOAD_TIMEOUT_S: Final = 600.0
 TICK_S: Final = 0.1
 BATCH_CALLS: Final = 1000
+QUERY_TIMEOUT_S: Final = 30.0
 ACCOUNTS_SQL: Final = "SELECT branch, customer, savings, checking FROM accounts"
 
 CallsOption = Annotated[int, typer.Option("--calls", min=1, max=10_000_000, help="SmallBank calls to make.")]
@@ -76,6 +77,8 @@ class Report:
     recover_s: float = 0.0
     ready_s: float = 0.0  # from the start of the process to serving calls
     repeated_after_recovery: int = 0  # answered calls that were sent again, to see the same answer
+    rebuilt_calls: int = 0  # replayed from the log alone into another directory, at the end
+    rebuild_s: float = 0.0
     load_s: float = 0.0  # with a server at work
     calls_per_s: float = 0.0
     proofs: list[str] = field(default_factory=list)
@@ -151,8 +154,9 @@ class Demo:
             self._start()
             self._finish(load)
             self._repeat()
-            report.judge(prove(self.calls, self._look()))
+            accounts, totals = self._look()
             self._running.stop()
+            report.judge(prove(self.calls, Seen(accounts, totals, self._rebuild())))
         except Unanswered as error:
             raise CommandFailed(f"the server left in the middle: {error}", hint=self._running.last_words()) from error
         finally:
@@ -231,16 +235,26 @@ class Demo:
             self._display.advance(start + len(part))
         self._report.repeated_after_recovery = len(answered)
 
-    def _look(self) -> Seen:
-        """What the server shows now."""
+    def _look(self) -> tuple[dict[Account, Holdings], list[tuple[int, int]]]:
+        """The accounts and the totals that the server shows now."""
         self._display.stage("comparing")
         url = self._running.url
         rows = self._http.read(url, "POST", "/v1/query", body=orjson.dumps({"sql": ACCOUNTS_SQL}))["rows"]
         totals = self._http.read(url, "POST", "/v1/procedures/total", body=b"{}")["result"]
-        accounts = {(branch, customer): (savings, checking) for branch, customer, savings, checking in rows}
-        if len(accounts) != len(rows):
-            raise CommandFailed("two partitions show the same account")
-        return Seen(accounts, [(money, count) for money, count in totals])
+        return _accounts(rows), [(money, count) for money, count in totals]
+
+    def _rebuild(self) -> dict[Account, Holdings]:
+        """The accounts that `cmdlog recover --to` makes of the log alone, without the states that the server has kept."""
+        from cmdlog.node.query import run_query
+        from replay.trust import state_path
+
+        self._display.stage("rebuilding from the log")
+        out = self._folder / "rebuilt"
+        result, self._report.rebuild_s = run_recover(self._data, self._log, "--to", str(out))
+        self._report.rebuilt_calls = result["replayed"]
+        paths = {number: state_path(str(out), number) for number in range(self._options.partitions)}
+        rows_max = BRANCHES * CUSTOMERS + 1
+        return _accounts(run_query(paths, ACCOUNTS_SQL, (), rows_max=rows_max, timeout_s=QUERY_TIMEOUT_S).rows)
 
     def _status(self) -> dict[str, Any]:
         status: dict[str, Any] = self._http.read(self._running.url, "GET", "/v1/status")
@@ -250,6 +264,14 @@ class Demo:
         load.check()
         if not self._running.alive:
             raise CommandFailed("the server ended by itself in the middle of the load", hint=self._running.last_words())
+
+
+def _accounts(rows: Sequence[Sequence[int]]) -> dict[Account, Holdings]:
+    """Rows of ACCOUNTS_SQL. Raises: CommandFailed."""
+    accounts = {(branch, customer): (savings, checking) for branch, customer, savings, checking in rows}
+    if len(accounts) != len(rows):
+        raise CommandFailed("two partitions show the same account")
+    return accounts
 
 
 def _make_calls(options: Options) -> tuple[list[Call], list[list[Call]]]:

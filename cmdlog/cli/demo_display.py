@@ -83,6 +83,7 @@ def rows(report: Report) -> list[tuple[str, str]]:
         ("cmdlog recover", f"{report.recover_s:.2f} s"),
         ("time to ready", f"{report.ready_s:.2f} s"),
         ("answered calls sent again", f"{report.repeated_after_recovery:,}"),
+        ("rebuilt from the log alone", f"{report.rebuilt_calls:,} calls in {report.rebuild_s:.2f} s"),
         ("calls/s over HTTP", f"{report.calls_per_s:,.0f}"),
         ("whole run", f"{report.seconds:.1f} s (seed {report.seed})"),
     ]

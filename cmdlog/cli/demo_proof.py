@@ -54,6 +54,7 @@ class Seen:
 
     accounts: Mapping[Account, Holdings]  # by SQL, from the state files
     totals: Sequence[tuple[int, int]]  # by a read-only procedure, from the sites: (money, accounts) of each partition
+    rebuilt: Mapping[Account, Holdings]  # from the log alone, in another directory
 
 
 @dataclass(slots=True)
@@ -79,6 +80,7 @@ def prove(calls: Sequence[Call], seen: Seen) -> Verdict:
         ("every answer is what the model says at its place in the order", _results(calls, model)),
         ("every account holds what the model says", _balances(seen, model)),
         ("money is conserved", _money(calls, seen)),
+        ("the log alone gives the same accounts in another directory", _rebuilt(seen)),
     ):
         first = next(differences, None)
         if first is None:
@@ -143,6 +145,13 @@ def _balances(seen: Seen, model: Model) -> Iterator[str]:
             yield f"customer {who[1]} of branch {who[0]} has no account; the model says {wanted}"
         elif list(found) != wanted:
             yield f"customer {who[1]} of branch {who[0]} holds {list(found)}; the model says {wanted}"
+
+
+def _rebuilt(seen: Seen) -> Iterator[str]:
+    for who in sorted(seen.accounts.keys() | seen.rebuilt.keys()):
+        shown, rebuilt = seen.accounts.get(who), seen.rebuilt.get(who)
+        if shown != rebuilt:
+            yield f"customer {who[1]} of branch {who[0]} holds {shown}; rebuilt from the log {rebuilt}"
 
 
 def _money(calls: Sequence[Call], seen: Seen) -> Iterator[str]:

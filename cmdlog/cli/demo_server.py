@@ -94,9 +94,7 @@ class ServerProcess:
 
     def last_words(self) -> str:
         """The end of what the server wrote about itself."""
-        with contextlib.suppress(OSError):
-            return self._log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
-        return ""
+        return _tail(self._log)
 
     def _wait(self, event: str) -> dict[str, Any]:
         deadline = time.monotonic() + READY_TIMEOUT_S
@@ -121,18 +119,18 @@ class ServerProcess:
         self._lines.put(None)
 
 
-def run_recover(data: Path, log: Path) -> tuple[dict[str, Any], float]:
+def run_recover(data: Path, log: Path, *options: str) -> tuple[dict[str, Any], float]:
     """`cmdlog recover DIR --json` as a process; its result and its seconds. Raises: CommandFailed."""
     began = time.monotonic()
     with log.open("ab") as errors:
         done = subprocess.run(
-            program("recover", str(data), "--json"), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+            program("recover", str(data), "--json", *options), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
             env=environment(), cwd=log.parent, timeout=RECOVER_TIMEOUT_S, check=False,
         )  # fmt: skip
     lines = [orjson.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
     if done.returncode:
         said = lines[-1].get("error", {}).get("message", "") if lines else ""
-        raise CommandFailed(f"cmdlog recover ended with exit code {done.returncode}: {said}", exit_code=done.returncode)
+        raise CommandFailed(f"cmdlog recover ended with exit code {done.returncode}: {said}", hint=_tail(log))
     return (lines[-1] if lines else {}), time.monotonic() - began
 
 
@@ -146,6 +144,10 @@ def environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CMDLOG_")}
     kept["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     return kept
+
+
+def _tail(log: Path) -> str:
+    return log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
 
 
 def _watch(pid: int) -> int | None:

@@ -15,11 +15,12 @@ import pytest
 
 from cmdlog.cli.demo import Demo, Options
 from cmdlog.cli.demo_display import Display
-from cmdlog.cli.demo_proof import Call, Seen
+from cmdlog.cli.demo_proof import Account, Call, Holdings
 from cmdlog.cli.demo_server import ServerProcess, program
 from cmdlog.cli.failure import CommandFailed
 
 SMALL = Options(calls=300, clients=3, partitions=2, seed=11, workload="bank")
+Shown = tuple[dict[Account, Holdings], list[tuple[int, int]]]
 pytestmark = pytest.mark.timeout(180)
 
 
@@ -49,9 +50,10 @@ def test_demo_proves_its_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr.decode() + done.stdout.decode()
     report = orjson.loads(done.stdout.splitlines()[-1])
     assert report["differences"] == []
-    assert len(report["proofs"]) == 5
+    assert len(report["proofs"]) == 6
     assert report["killed_processes"] >= 2  # the node and at least one site
     assert 150 <= report["acknowledged_before_kill"] < report["calls"]
+    assert report["rebuilt_calls"] >= report["calls"]  # a call on every partition counts on each
     assert report["repeated_after_recovery"] == report["acknowledged_before_kill"]
     assert report["unanswered_but_logged"] <= report["unanswered_at_kill"] <= 3 + 3
     assert list(tmp_path.iterdir()) == []
@@ -83,10 +85,10 @@ def _take_a_cent(demo: Demo) -> None:
     """A server that shows a cent less than there should be."""
     look = demo._look
 
-    def cheat() -> Seen:
-        seen = look()
-        who, (savings, checking) = next(iter(seen.accounts.items()))
-        return Seen({**seen.accounts, who: (savings, checking - 1)}, seen.totals)
+    def cheat() -> Shown:
+        accounts, totals = look()
+        who, (savings, checking) = next(iter(accounts.items()))
+        return {**accounts, who: (savings, checking - 1)}, totals
 
     demo._look = cheat  # type: ignore[method-assign]  # the fault that is planted
 
@@ -95,7 +97,7 @@ def _forget_an_answer(demo: Demo) -> None:
     """A client that was promised a deposit which the server does not have."""
     look = demo._look
 
-    def cheat() -> Seen:
+    def cheat() -> Shown:
         before = next(call for call in demo.calls if call.procedure == "deposit_checking" and call.answer is not None)
         assert before.answer is not None
         answer = dataclasses.replace(before.answer, txn_id=before.answer.txn_id + 1024)

@@ -31,7 +31,7 @@ def run() -> tuple[list[Call], Seen]:
     for partition in range(PARTITIONS):
         here = [sum(held) for (branch, _), held in accounts.items() if branch % PARTITIONS == partition]
         totals.append((sum(here), len(here)))
-    return calls, Seen(accounts, totals)
+    return calls, Seen(accounts, totals, accounts)
 
 
 def answer_of(call: Call) -> Answer:
@@ -50,7 +50,7 @@ def test_a_faultless_run_is_proved(run: tuple[list[Call], Seen]) -> None:
     calls, seen = run
     verdict = prove(calls[::-1], seen)
     assert verdict.differences == []
-    assert len(verdict.proofs) == 5
+    assert len(verdict.proofs) == 6
 
 
 def _lose(calls: list[Call]) -> None:
@@ -146,7 +146,7 @@ def test_a_cent_in_another_account_refutes_the_run(run: tuple[list[Call], Seen])
     accounts = dict(seen.accounts)
     (savings, checking), (others, more) = accounts[0, 0], accounts[1, 0]
     accounts[0, 0], accounts[1, 0] = (savings + 1, checking), (others - 1, more)
-    verdict = prove(calls, Seen(accounts, seen.totals))
+    verdict = prove(calls, Seen(accounts, seen.totals, accounts))
     told = f"customer 0 of branch 0 holds {[savings + 1, checking]}; the model says {[savings, checking]}"
     assert verdict.differences == [f"not so: every account holds what the model says: {told}"]
 
@@ -156,10 +156,10 @@ def test_a_missing_and_an_unknown_account_refute_the_run(run: tuple[list[Call], 
     calls, seen = run
     accounts = dict(seen.accounts)
     accounts[9, 9] = accounts.pop((0, 0))
-    text = "\n".join(prove(calls, Seen(accounts, seen.totals)).differences)
+    text = "\n".join(prove(calls, Seen(accounts, seen.totals, accounts)).differences)
     assert "has no account" in text
     del accounts[9, 9]
-    text = "\n".join(prove(calls, Seen(accounts, seen.totals)).differences)
+    text = "\n".join(prove(calls, Seen(accounts, seen.totals, accounts)).differences)
     assert "a query finds 19" in text or "hold" in text
 
 
@@ -167,5 +167,16 @@ def test_totals_that_disagree_with_the_accounts_refute_the_run(run: tuple[list[C
     """Sites and state files are asked apart; that one of them is right is not enough."""
     calls, seen = run
     (money, count), *rest = seen.totals
-    verdict = prove(calls, Seen(seen.accounts, [(money + 1, count), *rest]))
+    verdict = prove(calls, Seen(seen.accounts, [(money + 1, count), *rest], seen.rebuilt))
     assert any("the partitions' totals hold" in difference for difference in verdict.differences)
+
+
+def test_a_rebuilt_account_that_differs_refutes_the_run(run: tuple[list[Call], Seen]) -> None:
+    """A log that does not hold what the server shows is found, whichever of them lacks the account."""
+    calls, seen = run
+    rebuilt = dict(seen.rebuilt)
+    del rebuilt[3, 4]
+    verdict = prove(calls, Seen(seen.accounts, seen.totals, rebuilt))
+    assert len(verdict.differences) == 1
+    assert "customer 4 of branch 3" in verdict.differences[0]
+    assert "rebuilt from the log None" in verdict.differences[0]
