@@ -131,7 +131,7 @@ def _bad_end(data: bytes, offset: int, segment: SegmentHeader, bad: BadBlock) ->
     if bad.newer:
         return EndKind.NEWER, bad.reason
     ours = bad.reason in ("body_crc", "padding", "short", "reserved")  # the header was good, so the block is of this life
-    if not ours and not data[offset:].strip(b"\0"):
+    if not ours and data.count(0, offset) == len(data) - offset:
         return EndKind.ZERO, bad.reason
     if not ours and segment.earlier_life:
         return EndKind.LEFTOVER, bad.reason
