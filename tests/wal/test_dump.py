@@ -19,7 +19,7 @@ from tests.wal.logkit import LOG, NODE, append, at, create, hard_state, open_log
 CATALOG = {
     "version": 1,
     "procedures": [{"name": "deposit", "parameters": ["account", "amount"]}],
-    "modules": {"bank": "x" * 5000},
+    "bundle": "x" * 5000,
 }
 TXN = make_txn_id(millis=1_700_000_000_000, counter=0, partition=0)
 
