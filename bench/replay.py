@@ -27,9 +27,8 @@ from procedures.outcomes import KeyPolicy
 from procedures.samples import bank
 from procedures.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
-from replay.plan import Plan, Planned, make_plan
+from replay.plan import Planned, make_plan
 from replay.recover import Target, execute
-from replay.source import LogSource
 
 PARTITIONS = 2
 CONNECTIONS = 32
@@ -79,7 +78,7 @@ def measure(bench: Bench, options: argparse.Namespace, folder: Path, way: Way) -
     with bank_server(folder, partitions=PARTITIONS) as (_, port):
         live = bench.rates("live", [way.write(port, way.count // 3, options.seed + number) for number in range(3)])
     planned = make_plan(FILES, str(folder / "data"), use_state="never")
-    records = entries(planned.plan)
+    records = entries(planned)
     batches = sum(record.kind is Kind.BATCH for of in records.values() for record in of)
     bench.value("calls in a batch, mean", planned.plan.calls / batches, "calls")
     lanes: dict[str, Callable[[int], float]] = {
@@ -98,11 +97,11 @@ def measure(bench: Bench, options: argparse.Namespace, folder: Path, way: Way) -
     bench.ratio("two workers / one", paired(found["two"], found["one"]), Bar(1.5, 1.8))
 
 
-def entries(plan: Plan) -> dict[int, list[Record]]:
+def entries(planned: Planned) -> dict[int, list[Record]]:
     """Every partition's entries, in memory."""
-    source = LogSource(FILES, plan.directory)
+    plan = planned.plan
     found: dict[int, list[Record]] = {part.partition: [] for part in plan.partitions}
-    for _, record in source.read(from_block=plan.from_block, upto_block=plan.last_block):
+    for _, record in planned.source.read(from_block=plan.from_block, upto_block=plan.last_block):
         if record.partition in found and record.is_entry:
             found[record.partition].append(record)
     return found
