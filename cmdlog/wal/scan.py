@@ -21,6 +21,7 @@ from cmdlog.wal.block import (
     BlockHeader,
     check_body,
     decode_header,
+    is_zero,
 )
 from cmdlog.wal.ids import BlockNumber
 from cmdlog.wal.record import RECORD, BadRecord, Kind, decode_record
@@ -131,7 +132,7 @@ def _bad_end(data: bytes, offset: int, segment: SegmentHeader, bad: BadBlock) ->
     if bad.newer:
         return EndKind.NEWER, bad.reason
     ours = bad.reason in ("body_crc", "padding", "short", "reserved")  # the header was good, so the block is of this life
-    if not ours and data.count(0, offset) == len(data) - offset:
+    if not ours and is_zero(data, offset, len(data)):
         return EndKind.ZERO, bad.reason
     if not ours and segment.earlier_life:
         return EndKind.LEFTOVER, bad.reason
