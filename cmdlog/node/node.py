@@ -184,6 +184,8 @@ class Node:
             self.sequencer.add_entry(partition, Kind.SCHEMA, {"statements": statements}, lambda _reply: None)
         booted = threading.Event()
         for record in self._boot.notes:
+            if len(record) > self._wal.block_bytes_max // 2:
+                raise WalError(f"the code bundle takes {len(record)} bytes compressed, too much for segments of this size")
             self.sequencer.note(record, booted.set)
         self.sequencer.kick = self._wal.kick
         self._wal.start(

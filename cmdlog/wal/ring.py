@@ -28,6 +28,7 @@ from cmdlog.wal.space import Space
 from cmdlog.wal.tail import Placed, Tail
 
 BLOCK_BYTES_TARGET: Final = 128 << 10  # pending bytes that make a block worth its sync at once
+PACE_MIN_S: Final = 0.0005  # between blocks while a sync is in flight: a block costs that much of Python beside its sync
 LATENCY_FIRST_S: Final = 0.0002  # guess until the first sync is measured
 LATENCY_WEIGHT: Final = 0.1  # of the newest sync in the smoothed latency
 LATENCIES_KEPT: Final = 1024  # for the summary in `status`
@@ -230,7 +231,7 @@ class Ring:
         """Seconds that the holder should still wait for a fuller block."""
         if not self._in_flight or self._source.pending_bytes >= BLOCK_BYTES_TARGET:
             return 0.0
-        return self._last_take + self._latency_s / self._count - self._clock()
+        return self._last_take + max(PACE_MIN_S, self._latency_s / self._count) - self._clock()
 
     def _take(self) -> Placed | None:
         """One turn: closes and places a block. The turn is passed on before it is written."""

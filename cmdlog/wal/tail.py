@@ -23,7 +23,7 @@ from cmdlog.wal.segment import SegmentHeader, decode_segment_header, encode_segm
 from cmdlog.wal.space import Space
 from cmdlog.wal.survey import SegmentFile
 
-BLOCK_BYTES_MAX: Final = 4 << 20  # one write; longer ones only add latency (measured: throughput is flat from 256 KiB)
+BLOCK_BYTES_MAX: Final = 4 << 20  # one write; longer ones only add latency
 BLOCK_SHARE_MAX: Final = 4  # a block takes at most this part of a segment, so that little is wasted at its end
 
 
