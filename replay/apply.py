@@ -28,6 +28,9 @@ from replay.errors import Divergence, Place, PlanOutdated
 from replay.plan import PartitionPlan
 
 PENDING_MAX: Final = 1024  # batches of a partition that wait for their digest; it stands a few blocks behind in the log
+GROUP_CALLS_MAX: Final = (
+    2000  # in one SQLite transaction: small batches replay half again as fast, and a kill costs a tenth of a second
+)
 REPORT_EVERY_CALLS: Final = 2000  # so a progress display moves ten times a second and costs nothing
 
 Progress = Callable[[int, int], None]  # partition, calls applied so far
@@ -60,6 +63,7 @@ class _Lane:
     result: Result
     pending: OrderedDict[int, tuple[Batch, Applied, bool]]  # index -> batch, what it did, whether all of its calls ran
     reported: int = 0
+    grouped: int = 0  # calls in the open transaction, 0 = none is open
 
 
 class Applier:
@@ -159,14 +163,20 @@ class Applier:
             return
         applied: Applied | None
         if record.kind is Kind.BATCH:
+            if not lane.grouped:
+                lane.engine.executor.begin_group()
             applied = self._batch(lane, record)
+            lane.grouped += len(applied.bodies)
             lane.result.calls += len(applied.bodies)
             if lane.result.calls - lane.reported >= REPORT_EVERY_CALLS:
                 lane.reported = lane.result.calls
                 self._progress(plan.partition, lane.reported)
         else:
+            _end_group(lane)
             lane.engine.apply(record)
         lane.result.entries += 1
+        if lane.grouped >= GROUP_CALLS_MAX or index == plan.to_index:
+            _end_group(lane)
         if index == plan.to_index:
             self._unfinished -= 1
 
@@ -207,6 +217,11 @@ class Applier:
         procedure = names[batch.procedures[at]] if at >= 0 else ", ".join(sorted({names[n] for n in batch.procedures}))
         record = batch.record
         return Place(record.partition, record.index, batch.txn_ids[max(at, 0)], at, procedure, expected, got)
+
+
+def _end_group(lane: _Lane) -> None:
+    lane.engine.executor.end_group()
+    lane.grouped = 0
 
 
 def _is_void(plan: PartitionPlan, lsn: Lsn, index: int) -> bool:
