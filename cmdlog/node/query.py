@@ -18,9 +18,7 @@ from procedures.guard import Guard, Mode
 from procedures.state import open_reader
 
 STEPS_BETWEEN_LOOKS: Final = 10_000  # of SQLite's virtual machine, about 1 ms, between looks at the deadline
-RESULT_BYTES_MAX: Final = (
-    64 << 20
-)  # of one result, and of any value on the way to it: the node holds them in memory
+RESULT_BYTES_MAX: Final = 64 << 20  # of one result, and of any value on the way to it: the node holds them in memory
 
 
 class QueryRefused(ValueError):
