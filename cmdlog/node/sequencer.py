@@ -43,6 +43,7 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.ids import MULTI_PARTITION
 from cmdlog.wal.record import Kind, encode_commit_mark
 
+ROOM_LOOK_BYTES: Final = 64 << 20  # with more room than this the log is not asked at every call
 MARKS_EVERY_S: Final = 0.05  # commit marks and closed TxnIds of all streams, while the log is written
 
 
@@ -91,6 +92,7 @@ class Sequencer:
         self._busy: dict[int, Stream] = {}  # streams with something to take; a superset, in order of arrival
         self._deliver = deliver
         self._room_bytes = room_bytes
+        self._room_seen = 0  # when it was last asked, less what was taken since
         self._when_written = deliver_when_written
         self._on_failure = on_failure
         self._lock = threading.RLock()
@@ -197,8 +199,8 @@ class Sequencer:
             self._held_bytes = 0
             room = bytes_max - len(self._streams) * BATCH_OVERHEAD_BYTES
             notes = self._take_notes(room // 2)
-            taken = self._take_batches(room - sum(len(record) + RECORD_ALIGN for record, _ in notes))
-            more = self._short or self._step_is_next()
+            taken = self._take_batches(room - sum([len(record) + RECORD_ALIGN for record, _ in notes]))
+            more = self._short or (bool(self._busy) and self._step_is_next())
             if not more:
                 self._held_bytes, self.pending_bytes = self.pending_bytes, 0
             if not taken and not self._notes_due and not (notes and self._short):
@@ -211,6 +213,7 @@ class Sequencer:
             if not records:
                 return ()
             self.blocks += 1
+            self._room_seen -= bytes_max
             block = _Block(taken, [done for _, done in notes if done is not None])
             self._taken.append(block)
             self._unwritten.append(block)
@@ -360,8 +363,11 @@ class Sequencer:
             raise Overloaded(f"{self.inflight_calls} calls are under way, limit inflight_calls_max={limits.inflight_calls_max}")
         if self.inflight_bytes + size_bytes > limits.inflight_bytes_max:
             raise Overloaded(f"{self.inflight_bytes} bytes are under way, limit inflight_bytes_max={limits.inflight_bytes_max}")
-        if self._room_bytes() < self.pending_bytes + self._held_bytes + size_bytes + BATCH_OVERHEAD_BYTES * len(self._streams):
-            raise LogFull("the log has no room until a snapshot lets its oldest segment go")
+        need = self.pending_bytes + self._held_bytes + size_bytes + BATCH_OVERHEAD_BYTES * len(self._streams)
+        if self._room_seen < need + ROOM_LOOK_BYTES:
+            self._room_seen = self._room_bytes()
+            if self._room_seen < need:
+                raise LogFull("the log has no room until a snapshot lets its oldest segment go")
         self.inflight_calls += calls
         self.inflight_bytes += size_bytes
         self.pending_bytes += size_bytes

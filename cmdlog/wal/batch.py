@@ -109,8 +109,8 @@ def encode_batch(
         flags |= FLAG_TXN_COLUMN
         first = txn_ids[0]
         columns.append(struct.pack(f"<{count}I", *((txn - first) >> PARTITION_BITS for txn in txn_ids)))
-    columns.append(struct.pack(f"<{count + 1}I", *accumulate((len(part) + 1 for part in params), initial=1)))
-    columns.append(struct.pack(f"<{count}H", *procedures))
+    ends = accumulate([len(part) + 1 for part in params], initial=1)
+    columns.append(struct.pack(f"<{count + 1}I{count}H", *ends, *procedures))
     stored = text
     if compress:
         flags |= FLAG_ZSTD
@@ -134,28 +134,28 @@ def decode_batch(record: Record) -> Batch:
         raise BadRecord("batch flags")
     if not 0 < count <= CALLS_MAX or json_bytes > RECORD_BYTES_MAX:
         raise BadRecord(f"batch count {count}, {json_bytes} bytes of text")
-    widths = (16 if flags & FLAG_KEYS else 0, 4 if flags & FLAG_TXN_COLUMN else 0, 4, 2)
-    sizes = (widths[0] * count, widths[1] * count, 4 * (count + 1), 2 * count)
-    if start + sum(sizes) + stored_bytes != len(raw):
+    deltas_at = start + 16 * count if flags & FLAG_KEYS else start
+    offsets_at = deltas_at + 4 * count if flags & FLAG_TXN_COLUMN else deltas_at
+    procedures_at = offsets_at + 4 * (count + 1)
+    text_at = procedures_at + 2 * count
+    if text_at + stored_bytes != len(raw):
         raise BadRecord("batch columns and text do not fill the record")
-    bounds = list(accumulate(sizes, initial=start))
     view = memoryview(raw)
-    keys, deltas, offsets, procedures = (view[lo:hi] for lo, hi in pairwise(bounds))
-    text = _text(raw[bounds[-1] :], flags=flags, json_bytes=json_bytes)
-    batch = Batch(
+    text = _text(raw[text_at:], flags=flags, json_bytes=json_bytes)
+    offsets = view[offsets_at:procedures_at].cast("I")
+    if offsets[0] != 1 or offsets[count] != len(text):
+        raise BadRecord("batch offsets")
+    return Batch(
         record,
         first_txn,
         count,
         catalog,
-        _txn_ids(first_txn, count, deltas if flags & FLAG_TXN_COLUMN else None),
-        procedures.cast("H"),
-        offsets.cast("I"),
-        keys if flags & FLAG_KEYS else None,
+        _txn_ids(first_txn, count, view[deltas_at:offsets_at] if flags & FLAG_TXN_COLUMN else None),
+        view[procedures_at:text_at].cast("H"),
+        offsets,
+        view[start:deltas_at] if flags & FLAG_KEYS else None,
         text,
     )
-    if batch.offsets[0] != 1 or batch.offsets[count] != len(text):
-        raise BadRecord("batch offsets")
-    return batch
 
 
 def batch_catalog(record: Record) -> int:
