@@ -166,7 +166,7 @@ def test_sites_end_with_a_killed_node_even_in_an_endless_call(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [["sites=2"], [], ["durability=async"]], ids=["processes", "inline", "async"])
+@pytest.mark.parametrize("settings", [["sites=2"], [], pytest.param(["durability=async"], marks=pytest.mark.torture)])
 def test_what_was_acknowledged_survives_kills(tmp_path: Path, settings: list[str]) -> None:
     """SIGKILL in the middle of the load, twice: every acknowledged call is there once, and ids never go back."""
     data = tmp_path / "data"

@@ -18,7 +18,12 @@ from tests.node.apps.faulty import db
 def main() -> None:
     """Runs until it is killed."""
     directory, mode = sys.argv[1:3]
-    settings: dict[str, Any] = {"segment_bytes": 1 << 20, "segments": 8, "log_reserve_bytes": 64 << 10, "call_bytes_max": 100_000}
+    settings: dict[str, Any] = {
+        "segment_bytes": 1 << 20,
+        "segments": 32,
+        "log_reserve_bytes": 64 << 10,
+        "call_bytes_max": 100_000,
+    }
     for argument in sys.argv[3:]:
         name, _, value = argument.partition("=")
         settings[name] = value if value.isalpha() else float(value) if "." in value else int(value)
