@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from cmdlog.wal.block import BlockFlag
+from cmdlog.wal.block import SECTOR_BYTES, BlockFlag
 from cmdlog.wal.errors import LogFull, WalError
 from cmdlog.wal.files import File, Files
 from cmdlog.wal.marks import Gate, Source, Sync, Watermarks
@@ -258,7 +258,7 @@ class Ring:
 
     def _place(self) -> Placed | None:
         tail = self._tail
-        if self._held is None and not tail.worth_filling and not self._rotate():
+        if self._held is None and not self._stays() and not self._rotate():
             return None
         room = min(tail.left_bytes, tail.block_bytes_max)
         self._last_take = self._clock()
@@ -282,6 +282,11 @@ class Ring:
             if self._keeper_sleeps and self._sync != "off":
                 self._timer.open_one()
         return placed
+
+    def _stays(self) -> bool:
+        """Whether the next block goes into this segment. With no other one, its rest is the reserve of control records."""
+        tail = self._tail
+        return tail.worth_filling or (tail.left_bytes >= SECTOR_BYTES and not self._space.available)
 
     def _rotate(self) -> bool:
         """Everything so far durable, then the next segment. False when none became free before the end."""

@@ -29,6 +29,7 @@ from tests.wal.logkit import (
     append,
     at,
     create,
+    generations,
     hard_state,
     number_of,
     numbers_in,
@@ -336,6 +337,31 @@ def test_a_full_log_refuses_before_the_reserve_and_gets_out_again() -> None:
     append(log, source, range(6000, 6020))
     assert source.acknowledged[-1] == 6019
     assert len([name for name in files.listdir(LOG) if name.endswith(".log")]) == SEGMENTS
+
+
+def test_the_reserve_is_usable_to_its_last_sector() -> None:
+    """Also where it is no more than what a rotation usually leaves behind: with the default sizes it is just that."""
+    files = SimFiles(0)
+    segment_bytes, reserve_bytes = 1 << 20, 64 << 10
+    Log.create(
+        files, NODE, IDENTITY, segment_bytes=segment_bytes, segments=3, reserve_bytes=reserve_bytes, generation=generations()
+    )
+    log, source = open_log(files)
+    log.anchors.set("snapshot", at(1))
+    count = 0
+    while log.room_bytes > 2 * SECTOR_BYTES:
+        append(log, source, [count], size=4000)
+        count += 1
+        log.tend()
+    marks = range(5000, 5000 + reserve_bytes // SECTOR_BYTES - 1)
+    for number in marks:
+        source.put(number)
+        assert log.run_turn(), "a control record waits though the reserve is not used up"
+    assert source.acknowledged == [*range(count), *marks]
+    log.anchors.set("snapshot", at(log.durable_block))
+    log.tend()
+    append(log, source, [6000])
+    assert source.acknowledged[-1] == 6000
 
 
 def test_records_that_wait_for_a_segment_are_written_when_one_is_let_go() -> None:
