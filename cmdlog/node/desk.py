@@ -6,7 +6,7 @@ acts on it. (`cmdlog.node.sites.Owner`)
 
 from __future__ import annotations
 
-import threading
+import queue
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -15,7 +15,7 @@ import structlog
 
 from cmdlog.node.boot import Boot, applied_index, cluster_configuration
 from cmdlog.node.frames import Answer
-from cmdlog.node.outcome import DiskFull, NotReady, Outcome, Refused
+from cmdlog.node.outcome import DiskFull, NotReady, Outcome, Refused, Reply
 from cmdlog.node.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites import SiteFault
@@ -73,6 +73,7 @@ class Desk:
         self.snapshots.lost(partitions)
 
     def site_up(self, positions: dict[int, int]) -> None:
+        self.snapshots.lost(list(positions))  # a capture that was asked for in the meantime went to the dead site
         for partition, position in positions.items():
             self.sequencer.site_up(partition, position)
 
@@ -98,16 +99,21 @@ class Desk:
         }
 
     def skip(self, fault: SiteFault) -> None:
-        """Logs that one call is not to be run. Durable on return: no replay will run it either."""
+        """Logs that one call is not to be run. Durable on return: no replay will run it either.
+
+        Raises: RuntimeError when that cannot be had; the call must not be left out then.
+        """
         if fault.partition is None:
             raise RuntimeError("a skip names its partition")
         if applied_index(self._directory, fault.partition) >= fault.index:
             return  # it came to its end after all: its outcome is in the state, and may have been answered
-        logged = threading.Event()
+        told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         value = {"index": fault.index, "position": fault.position, "reason": fault.message}
+        self.sequencer.add_entry(fault.partition, Kind.SKIP, value, told.put)
+        if not _heard(told):
+            # A successor that left the call out would write a state that no replay of this log comes to.
+            raise RuntimeError(f"the log did not take the skip of call {fault.position} of batch {fault.index}: {fault.message}")
         self._skips.append((fault.partition, fault.index, fault.position))
-        self.sequencer.add_entry(fault.partition, Kind.SKIP, value, lambda _reply: logged.set())
-        logged.wait(SKIP_TIMEOUT_S)
         log.warning("call skipped", partition=fault.partition, index=fault.index, position=fault.position, reason=fault.message)
 
     def broken(self, error: BaseException) -> None:
@@ -134,3 +140,11 @@ class Desk:
             of_partition[index] = of_partition.get(index, frozenset()) | {position}
         files = {p: state_path(self._directory, p) for p in range(self._settings.partitions)}
         return SitePlan(catalogs, self._boot.catalog, files, self._boot.policy, self._settings.digest_rows, skips)
+
+
+def _heard(told: queue.SimpleQueue[Reply]) -> bool:
+    """Whether the log says in time that it has the skip; a log that fails says so, too."""
+    try:
+        return isinstance(told.get(timeout=SKIP_TIMEOUT_S), Outcome)
+    except queue.Empty:
+        return False
