@@ -148,6 +148,9 @@ class _Pass:
             self._void(stream, lsn, record.index)
         stream.last_index = record.index
         self._note_claim(stream, record.partition, record.index, record.term, record.checksum)
+        if record.kind is Kind.SKIP:  # also behind `until`: the batch that it concerns stands before it, and nobody else says so
+            value = record.json()
+            stream.skips.setdefault(int(value["index"]), set()).add(int(value["position"]))
         if stream.ended:
             return
         calls, txn_id = self._within(stream, record)
@@ -155,9 +158,6 @@ class _Pass:
             return
         stream.to_index, stream.to_term, stream.to_checksum = record.index, record.term, record.checksum
         stream.to_txn = txn_id or stream.to_txn
-        if record.kind is Kind.SKIP:
-            value = record.json()
-            stream.skips.setdefault(int(value["index"]), set()).add(int(value["position"]))
         if record.index > self._indexes[record.partition]:
             stream.entries += 1
             stream.calls += calls

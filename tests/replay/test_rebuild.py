@@ -122,6 +122,17 @@ def test_until_uses_a_snapshot_from_before(rig: Rig, tmp_path: Path) -> None:
     assert rebuilt(rig, tmp_path / "out", until) == balances
 
 
+def test_until_honours_a_skip_that_was_logged_later(rig: Rig, tmp_path: Path) -> None:
+    """The watchdog needs its time: other batches, and the wanted end, lie between a batch and the record that skips its call."""
+    index = rig.batch(0, [(DEPOSIT, [0, 1]), (DEPOSIT, [1, 1_000_000])], skips=frozenset({1}), digest=False)
+    rig.batch(0, [(DEPOSIT, [2, 7])])
+    until, balances = rig.history[-1]
+    rig.batch(0, [(DEPOSIT, [2, 9])])
+    rig.entry(0, Kind.SKIP, {"index": index, "position": 1, "reason": "hung", "txn_id": rig.tick(1, 0)[0]})
+    rig.close()
+    assert rebuilt(rig, tmp_path / "out", until) == balances
+
+
 def test_partly_applied_batch_does_not_stop_the_new_node(rig: Rig, tmp_path: Path) -> None:
     """The new node goes on behind a batch that was cut in the middle: next index, next transaction."""
     rig.close()
