@@ -183,7 +183,7 @@ class Snapshotter:
                 if future is not None:
                     future.set_exception(error if isinstance(error, SnapshotError) else SnapshotFailed(str(error)))
                 continue
-            except Exception as error:  # noqa: BLE001 - our own bug: without this thread the log fills and never empties
+            except Exception as error:  # our own bug: without this thread the log fills and never empties
                 log.exception("snapshot failed", partition=partition)
                 self._note_failure(partition, error)
                 if future is not None:

@@ -11,13 +11,13 @@ from typing import Any
 
 import orjson
 
-from cmdlog.node.boot import state_path
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import Outcome, Reply
 from cmdlog.node.settings import Settings
 from procedures import Database
 from procedures.outcomes import key_fingerprint
 from procedures.state import open_reader
+from replay.trust import state_path
 from tests.node.apps.faulty import db
 
 WAIT_S = 30.0

@@ -11,6 +11,8 @@ import threading
 import time
 from typing import Any
 
+import structlog
+
 from cmdlog.node.embedded import open_embedded
 from tests.node.apps.faulty import db
 
@@ -18,6 +20,7 @@ from tests.node.apps.faulty import db
 def main() -> None:
     """Runs until it is killed."""
     directory, mode = sys.argv[1:3]
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     settings: dict[str, Any] = {
         "segment_bytes": 1 << 20,
         "segments": 32,
