@@ -31,6 +31,7 @@ class Catalog:
         }
         self.procedures = database.procedure_list
         self.seeds = [request_seed(procedure.name) for procedure in self.procedures]
+        self.everywhere = [procedure.access is Access.EVERYWHERE for procedure in self.procedures]
         self.entries = [self._entry(procedure, side) for procedure in self.procedures]
 
     def _entry(self, procedure: Procedure, side: str) -> Entry:

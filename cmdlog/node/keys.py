@@ -2,7 +2,8 @@
 
 One rule: each partition's own table (`procedures.outcomes`) decides whether a call is a repetition; this one only sees that keys
 do not wander. It is rebuilt from the state files at start and forgets with the keys' window, oldest first. When it is full it
-takes no more: the partitions' tables, which have the same limit, refuse new keys then.
+takes no more: the partitions' tables, which have the same limit, refuse new keys then. Only those of multi-partition calls are
+refused here, since one partition's full table must not stop its part of a call that others run.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ class KeyOwners:
             self._owner[short] = partition
             self._slices[-1][1].append(short)
             return partition
+
+    def refuses(self, key: bytes) -> bool:
+        """Whether the key is a new one and there is no room for it."""
+        return len(self._owner) >= self._keys_max and int.from_bytes(key[:8], "little") not in self._owner
 
     def load(self, keys: Iterable[bytes], partition: int) -> None:
         """Keys that a state file remembers; one that several remember was used on a multi-partition call."""

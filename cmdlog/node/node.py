@@ -57,6 +57,7 @@ from replay.recover import Progress, Report
 from replay.trust import state_path
 
 _KEY_ELSEWHERE: Final = Outcome(Status.KEY_REUSED, 0, REFUSALS[Status.KEY_REUSED])
+_KEYS_FULL: Final = Outcome(Status.SESSIONS_FULL, 0, REFUSALS[Status.SESSIONS_FULL])
 IDLE_FLUSH_S: Final = 0.02  # how long digests and commit marks may wait for a block that calls pay for
 SWITCH_INTERVAL_S: Final = 0.0005  # at Python's 5 ms a log thread beside a busy event loop waited 10 ms for its turn
 BOOT_TIMEOUT_S: Final = 60.0
@@ -82,7 +83,7 @@ class Node:
         self._sites = _make_sites(self._desk, settings, inline=inline)
         self.sequencer = self._desk.sequencer = self._make_sequencer()
         self._snapshots = self._desk.snapshots = self._make_snapshotter()
-        self._keys = KeyOwners(settings.key_window_s, keys_max=settings.keys_max * settings.partitions)
+        self._keys = KeyOwners(settings.key_window_s + settings.key_forget_s, keys_max=settings.keys_max * settings.partitions)
         self._idents = itertools.count(1)
         self._positions: dict[int, int] = {}  # of the sites, when they started
         self._stop = threading.Event()
@@ -362,6 +363,9 @@ class Node:
             self.sequencer.read_everywhere(idents, calls, gather.slots())
             return
         owner = EVERYWHERE if count > 1 else 0  # with one partition there is no elsewhere, and a restart could not tell
+        if key and self._keys.refuses(key):
+            done(_KEYS_FULL)
+            return
         if key and self._keys.claim(key, owner) != owner:
             done(_KEY_ELSEWHERE)
             return

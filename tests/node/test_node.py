@@ -138,6 +138,26 @@ def test_keys_answer_the_same_after_a_restart(tmp_path: Path) -> None:
     node.close()
 
 
+def test_a_full_key_table_of_one_partition_leaves_no_multi_partition_call_half_done(tmp_path: Path) -> None:
+    """All partitions run it, though one of them refuses new keys of its own calls; when none has room, none runs it."""
+    node = open_node(tmp_path / "data", inline=True, partitions=2, keys_max=3)
+    for n in range(3):
+        ask(node, "bump", key=f"k{n}", id=1, amount=1)
+    full = send(node, "bump", key="new", id=1, amount=1).wait()
+    assert isinstance(full, Outcome)
+    assert full.status == Status.SESSIONS_FULL
+    assert ask(node, "set_rate", key="all", name="r", value=1) == [0, 0]
+    assert {value for value, _ in ask(node, "look_everywhere", name="r")} == {1}
+    far = next(i for i in range(2, 99) if partition(node, i) != partition(node, 1))
+    ask(node, "bump", key="other", id=far, amount=1)
+    none = send(node, "set_rate", key="too many", name="r", value=2).wait()
+    assert isinstance(none, Outcome)
+    assert none.status == Status.SESSIONS_FULL
+    assert ask(node, "set_rate", key="all", name="r", value=1) == [0, 0], "a repetition is answered from a full table, too"
+    assert {value for value, _ in ask(node, "look_everywhere", name="r")} == {1}
+    node.close()
+
+
 def partition(node: Node, number: int) -> int:
     """Where a counter lives."""
     return node.slots.partition_of(node.routes["bump"].procedure, [number, 0])
