@@ -166,9 +166,18 @@ class Settings:
     clock_lead_max_ms: int = _setting(
         60_000, "how far transaction ids may lead real time; a larger clock jump is not followed", unit="ms", lowest=1
     )
-    key_window_s: int = _setting(86_400, "how long a repeated idempotency key gets the first result", unit="s", lowest=1)
-    key_forget_s: int = _setting(604_800, "how long an expired key is still known, and refused", unit="s", lowest=1)
-    keys_max: int = _setting(1_000_000, "idempotency keys kept by one partition; beyond it 503", unit="keys", lowest=1)
+    key_window_s: int = _setting(
+        3600, "how long a repeated idempotency key gets the first result; longer than clients retry", unit="s", lowest=1
+    )
+    key_forget_s: int = _setting(
+        86_400, "how long an expired key that bears no time (is no UUIDv7) is still known, and refused", unit="s", lowest=1
+    )
+    keys_max: int = _setting(
+        1_000_000,
+        "keys known to one partition, about 150 bytes of memory each; beyond it 503 sessions_full",
+        unit="keys",
+        lowest=1,
+    )
 
     # snapshots
     snapshot_log_fraction: float = _setting(0.5, "share of the ring in use that starts a snapshot", lowest=0.05, highest=0.95)
