@@ -23,8 +23,8 @@ from typing import Any
 
 import apsw
 
-from .errors import StateRefused
-from .guard import Guard
+from .errors import SchemaConflict, StateRefused
+from .guard import Guard, Mode
 
 FORMAT = 1
 PAGE_BYTES = 4096  # the block size of the file systems below; a fixed one keeps snapshot images comparable
@@ -115,6 +115,28 @@ class PartitionState:
         )
         if without:
             raise StateRefused(f"table {without[0][0]} has no primary key")
+
+    def rehearse_schema(self, statements: Sequence[str]) -> None:
+        """Runs the statements of a schema record and takes all of it back: once it is logged, no replay gets past it.
+
+        Raises:
+            SchemaConflict: the tables and rows that are there do not allow it.
+        """
+        self.connection.execute("BEGIN IMMEDIATE")
+        self.guard.mode = Mode.SCHEMA
+        try:
+            for statement in statements:
+                self.connection.execute(statement)
+            self.guard.mode = Mode.FRAMEWORK
+            self.check_keys()
+        except (apsw.SQLError, apsw.AuthError, apsw.ConstraintError, StateRefused) as error:
+            raise SchemaConflict(
+                f"the application's tables do not suit the rows of partition {self.partition}: {self.guard.denied or error}; "
+                "nothing was changed; go back to the old declaration, or repair the rows with it first"
+            ) from None
+        finally:
+            self.guard.mode = Mode.FRAMEWORK
+            self.connection.execute("ROLLBACK")
 
     def close(self) -> None:
         self.connection.close()

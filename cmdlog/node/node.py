@@ -187,7 +187,7 @@ class Node:
         for record in self._boot.notes:
             if len(record) > self._wal.block_bytes_max // 2:
                 raise WalError(f"the code bundle takes {len(record)} bytes compressed, too much for segments of this size")
-            self.sequencer.note(record, booted.set)
+            self.sequencer.note(record, booted.set if record is self._boot.notes[-1] else None)  # they may take several blocks
         self.sequencer.kick = self._wal.kick
         self._wal.start(
             self.sequencer,
@@ -438,6 +438,8 @@ class Node:
             state = PartitionState.open(state_path(self.directory, partition), partition=partition)
             try:
                 statements = self.db.plan_schema(state.schema())
+                if statements:
+                    state.rehearse_schema(statements)
                 self._keys.load(KeyTable(state, self._boot.policy), partition)
             finally:
                 state.close()

@@ -24,7 +24,9 @@ from cmdlog.node.snapshots import Snapshotter
 from cmdlog.wal.errors import Locked, WalError, Wedged
 from cmdlog.wal.files import File, RealFiles
 from procedures import state as state_module
+from procedures.errors import SchemaConflict
 from procedures.outcomes import Status
+from tests.node.apps import tagged
 from tests.node.rig import SMALL, Pending, alive, ask, counters, kill, open_node, rows, send, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -161,6 +163,20 @@ def test_a_full_key_table_of_one_partition_leaves_no_multi_partition_call_half_d
 def partition(node: Node, number: int) -> int:
     """Where a counter lives."""
     return node.slots.partition_of(node.routes["bump"].procedure, [number, 0])
+
+
+def test_tables_that_the_rows_do_not_allow_are_refused_before_they_are_logged(tmp_path: Path) -> None:
+    """A logged schema that cannot be applied would be the end of every replay; so it is tried first, and the old code goes on."""
+    data = tmp_path / "data"
+    node = open_node(data, app=tagged.plain, inline=True, partitions=2)
+    for number in range(8):
+        ask(node, "put", id=number, tag=5)
+    node.close()
+    with pytest.raises(SchemaConflict, match="UNIQUE constraint"):
+        open_node(data, app=tagged.unique, inline=True)
+    node = open_node(data, app=tagged.plain, inline=True)
+    assert ask(node, "put", id=8, tag=5) == 5
+    node.close()
 
 
 def test_a_second_node_on_the_directory_is_refused(tmp_path: Path) -> None:
