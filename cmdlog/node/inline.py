@@ -20,7 +20,7 @@ import orjson
 import structlog
 
 from cmdlog.node.frames import Answer
-from cmdlog.node.sites import RETRY_DISK_S, Owner, SiteFault
+from cmdlog.node.sites import LASTING, RETRY_DISK_S, Owner, SiteFault
 from cmdlog.node.siteworker import Site, SitePlan
 from cmdlog.wal.record import decode_record
 from procedures.errors import EnvironmentFault
@@ -147,11 +147,13 @@ class InlineSites:
         """Opens the state again, after a logged skip of a call that keeps failing; the batch is then run once more."""
         fault = SiteFault(error.kind, str(error), partition, index, max(error.position, 0))
         log.warning("site restored", kind=fault.kind, partition=partition, index=index, reason=fault.message)
+        for _partition, ident, report in self._current.abort_captures("the site ended during the capture"):
+            self._owner.captured(ident, report)
         self._current.close()
-        if error.kind in ("disk_full", "io"):
+        if error.kind in LASTING or error.position < 0:  # no call is to blame
             self._owner.refuse_calls((partition,), fault)
             time.sleep(RETRY_DISK_S)
-        elif error.kind != "interrupted":
+        else:  # also an interrupt: a procedure that raises one would be run again for ever
             where = (partition, index, fault.position)
             self._attempts[where] += 1
             if self._attempts[where] >= self._restarts_max:

@@ -102,6 +102,15 @@ class Site:
                 done.append((partition, ident, capture.report()))
         return done
 
+    def abort_captures(self, why: str) -> list[tuple[int, int, dict[str, Any]]]:
+        """Ends every capture under way; returns (partition, ident, report) of each, for whoever waits for it."""
+        ended = []
+        for partition, (ident, capture) in self._captures.items():
+            capture.abort()
+            ended.append((partition, ident, {"partition": partition, "error": why}))
+        self._captures = {}
+        return ended
+
     def close(self) -> None:
         for engine in self._engines.values():
             engine.close()

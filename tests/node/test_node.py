@@ -26,6 +26,8 @@ from cmdlog.wal.files import File, RealFiles
 from procedures import state as state_module
 from procedures.errors import SchemaConflict
 from procedures.outcomes import Status
+from snapshot.capture import Capture
+from snapshot.errors import SnapshotFailed
 from tests.node.apps import tagged
 from tests.node.rig import SMALL, Pending, alive, ask, counters, kill, open_node, rows, send, wait_for
 
@@ -176,6 +178,28 @@ def test_tables_that_the_rows_do_not_allow_are_refused_before_they_are_logged(tm
         open_node(data, app=tagged.unique, inline=True)
     node = open_node(data, app=tagged.plain, inline=True)
     assert ask(node, "put", id=8, tag=5) == 5
+    node.close()
+
+
+@pytest.mark.slow
+def test_a_capture_in_an_inline_site_that_is_restored_is_told_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without that word no snapshot would ever be taken again, and the log would fill."""
+    begun = threading.Event()
+
+    def never_complete(_self: Capture) -> bool:
+        begun.set()
+        return False
+
+    node = open_node(tmp_path / "data", inline=True, partitions=1, site_restarts_max=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Capture, "step", never_complete)
+        asked = node._snapshots.take(0)
+        assert begun.wait(30)
+        failed = send(node, "exhaust", id=1).wait()
+        assert isinstance(failed, Outcome)
+        with pytest.raises(SnapshotFailed, match="site ended"):
+            asked.result(30)
+    assert node.take_snapshot(0)[0]["index"] > 0
     node.close()
 
 
