@@ -112,10 +112,13 @@ def temporary_path(directory: str, partition: int) -> str:
 
 
 def free_path(files: Files, directory: str, *, partition: int, index: int) -> str:
-    """The folder name that the next snapshot of this position gets."""
-    names = set(files.listdir(os.path.join(directory, FOLDER)))
-    copy = next(n for n in range(1, len(names) + 2) if snapshot_name(partition, index, n) not in names)
-    return os.path.join(directory, FOLDER, snapshot_name(partition, index, copy))
+    """The folder that the next snapshot of this position gets.
+
+    Behind all that are there: an idle partition's newest must sort as the newest, or retention would take it for the oldest.
+    """
+    parsed = [parse_name(name) for name in files.listdir(os.path.join(directory, FOLDER))]
+    copies = [name[2] for name in parsed if name is not None and name[:2] == (partition, index)]
+    return os.path.join(directory, FOLDER, snapshot_name(partition, index, max(copies, default=0) + 1))
 
 
 def clean(files: Files, directory: str) -> list[str]:

@@ -316,3 +316,13 @@ def test_anchor_is_the_block_of_the_second_newest_usable_snapshot(tmp_path: Path
     shutil.rmtree(path)
     os.mkdir(path)
     assert anchor_block(listed(tmp_path)) == 10
+
+
+def test_next_snapshot_of_an_idle_position_sorts_behind_those_that_are_left(tmp_path: Path) -> None:
+    """Retention has taken the first copies; their names must not come back as the oldest."""
+    folder = tmp_path / "snapshots"
+    folder.mkdir(exist_ok=True)
+    for copy in (3, 4):
+        (folder / snapshot_name(2, 7, copy)).mkdir()
+    assert free_path(FILES, str(tmp_path), partition=2, index=7).endswith(snapshot_name(2, 7, 5))
+    assert free_path(FILES, str(tmp_path), partition=2, index=8).endswith(snapshot_name(2, 8, 1))
