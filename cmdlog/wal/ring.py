@@ -115,9 +115,14 @@ class Ring:
             if self._threads and not self._tail.worth_filling:
                 return False  # a rotation may wait for a free segment, which is nothing for a caller's thread
             self._turn, self._kicked = True, False
-        placed = self._take()
-        if placed is not None:
-            self._write(placed, self._inline(placed))
+        try:
+            placed = self._take()
+            if placed is not None:
+                self._write(placed, self._inline(placed))
+        except BaseException as error:
+            # A signal handler's exception, in the middle of a turn or a sync: what is on disk is not known any more.
+            self.wedge(WalError(f"the calling thread was interrupted while it wrote the log: {error!r}"))
+            raise
         return placed is not None
 
     def rest(self) -> None:

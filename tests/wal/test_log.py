@@ -580,3 +580,26 @@ def test_the_log_works_on_a_real_disk(tmp_path_factory: pytest.TempPathFactory) 
     log, _ = open_log(files, directory=directory)
     assert numbers_in(log) == list(range(60))
     log.close()
+
+
+@pytest.mark.parametrize("kind", ["pwrite", "fdatasync"])
+def test_turn_that_a_signal_handler_breaks_off_wedges_the_log(kind: str) -> None:
+    """An exception out of nowhere in a caller's turn leaves a block of which nobody knows what is on disk; nobody waits for it."""
+    files = sim()
+    log, source = open_log(files)
+
+    def interrupt(operation: Operation) -> None:
+        if operation.kind == kind:
+            raise KeyboardInterrupt
+
+    source.put(1)
+    files.before = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        log.run_turn()
+    files.before = None
+    assert len(source.errors) == 1
+    with pytest.raises(Wedged):
+        log.run_turn()
+    with pytest.raises(Wedged):
+        log.close()
+    assert source.acknowledged == []
