@@ -286,7 +286,7 @@ class ProcessSites:
         """What is done before a successor starts. Only a call that ran as part of an entry can be skipped, and only once."""
         if fault.kind in LASTING:
             return "wait"
-        if fault.partition is None or not fault.index or fault.kind == "interrupted":
+        if fault.partition is None or not fault.index:
             return "restart"
         where = (fault.partition, fault.index, fault.position)
         self._deaths[where] += 1

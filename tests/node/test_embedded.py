@@ -56,6 +56,17 @@ def test_outcomes_are_exceptions_of_their_own(tmp_path: Path) -> None:
     opened.close()
 
 
+def test_a_procedure_that_interrupts_is_skipped(tmp_path: Path) -> None:
+    """A procedure that raises KeyboardInterrupt at every try is taken out after `site_restarts_max` of them, and stays out."""
+    with reopen(tmp_path) as opened:
+        assert opened.call("bump", id=1, amount=1) == 1
+        with pytest.raises(ProcedureFailed, match="Skipped"):
+            opened.submit("interrupt", id=1).result(20)
+        assert opened.call("bump", id=1, amount=2) == 3
+    with reopen(tmp_path) as opened:
+        assert opened.call("bump", id=1, amount=4) == 7
+
+
 def test_keys_repeat_the_first_outcome(tmp_path: Path) -> None:
     """The same key gives the first outcome, be it a result, an abort or a failure; other parameters or partitions are refused."""
     for _ in range(2):

@@ -83,7 +83,13 @@ def test_a_crash_is_tried_again(node: Node, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["crash", pytest.param("exhaust", marks=pytest.mark.torture), pytest.param("recurse", marks=pytest.mark.torture)]
+    "name",
+    [
+        "crash",
+        "interrupt",
+        pytest.param("exhaust", marks=pytest.mark.torture),
+        pytest.param("recurse", marks=pytest.mark.torture),
+    ],
 )
 def test_what_ends_the_site_every_time_is_skipped(node: Node, name: str) -> None:
     """After `site_restarts_max` tries the call is skipped by a logged record; calls around it, in its batch, are kept."""

@@ -85,6 +85,13 @@ def crash(tx: Transaction, id: int) -> int:  # noqa: A002
 
 
 @db.procedure(partition_by="id")
+def interrupt(tx: Transaction, id: int) -> int:  # noqa: A002
+    """Raises what Ctrl-C raises, always."""
+    _add(tx, id, 1000)
+    raise KeyboardInterrupt
+
+
+@db.procedure(partition_by="id")
 def crash_while(tx: Transaction, id: int, path: str, amount: int) -> int:  # noqa: A002
     """Ends the process as long as the file exists, which it removes."""
     if os.path.exists(path):
