@@ -15,10 +15,12 @@ from typing import Any
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
+from cmdlog.wal.record import Record
 from replay.apply import Result
 from replay.errors import PlanOutdated
-from replay.plan import WHY, PartitionPlan, Plan, make_plan
+from replay.plan import WHY, Leave, PartitionPlan, Plan, make_plan
 from replay.recover import Live, Progress, Report, Target, execute, put_aside
+from replay.scan import start_block
 from replay.source import source_of
 from replay.trust import Trust, read_position, state_path
 from snapshot.catalog import list_snapshots
@@ -32,8 +34,9 @@ def bring_up(
     plan: Plan | None = None,
     workers: int | None = None,
     progress: Callable[[Progress], None] = lambda _progress: None,
+    leave: Leave = "nothing",
 ) -> tuple[Plan, Report]:
-    """Brings every state of the node to the end of its log, by `plan` or by one made here.
+    """Brings every state of the node to the end of its log, by `plan` or by one made here; see `left_over` for `leave`.
 
     Raises: Incomplete, Divergence, CodeMissing, BundleForged, EnvironmentFault, PlanOutdated, WalError, SnapshotError.
     """
@@ -44,9 +47,25 @@ def bring_up(
         _check_reaches_end(plan, wal)
         put_aside(files, plan)
         return plan, execute(plan, target, workers=workers, live=live, progress=progress)
-    planned = make_plan(files, wal.directory, use_state="trusted", source=source_of(wal))
+    planned = make_plan(files, wal.directory, use_state="trusted", source=source_of(wal), leave=leave)
     put_aside(files, planned.plan)
     return planned.plan, execute(planned, target, workers=workers, live=live, progress=progress)
+
+
+def left_over(wal: Log, plan: Plan) -> dict[int, list[Record]]:
+    """Partition -> the entries behind the plan's end, in order, of every partition that has any: for sites, which are watched."""
+    groups = wal.recovered.groups
+    ends = {part.partition: part.to_index for part in plan.partitions}
+    ends = {partition: end for partition, end in ends.items() if end < groups.state(partition).last_index}
+    left: dict[int, dict[int, Record]] = {partition: {} for partition in ends}
+    if not ends:
+        return {}
+    source = source_of(wal)
+    for _, record in source.read(from_block=start_block(source, ends)):
+        if record.is_entry and record.index > ends.get(record.partition, record.index):
+            before = left[record.partition].items()
+            left[record.partition] = {index: entry for index, entry in before if index < record.index} | {record.index: record}
+    return {partition: list(entries.values()) for partition, entries in left.items()}
 
 
 def _already_there(files: Files, wal: Log) -> Plan | None:

@@ -30,6 +30,8 @@ from replay.trust import Trust, read_position, state_path
 from snapshot.catalog import Passed, Snapshot, check, list_snapshots
 
 FORMAT: Final = 1
+LEFT_MAX: Final = 128  # entries of a stream that nothing proves executed: more cannot be under way in a node (`site_batches_max`)
+Leave = Literal["nothing", "unproved"]
 Kind = Literal["state", "snapshot", "empty"]
 
 
@@ -145,8 +147,12 @@ def make_plan(
     until: int | None = None,
     accept_data_loss: bool = False,
     source: LogSource | None = None,
+    leave: Leave = "nothing",
 ) -> Planned:
     """Looks at log (`source` if it is open already), snapshots and state files; changes nothing.
+
+    `leave` "unproved": each stream is replayed to the last entry that the live run is known to have executed. A call behind it
+    may be the one that hangs, or that ended the process.
 
     Raises: WalError of a log that is refused, Incomplete, UntilUnreachable, CodeMissing, BundleForged.
     """
@@ -169,7 +175,10 @@ def make_plan(
         last_block=found.last_block,
         until=until,
         row_digests=found.row_digests,
-        partitions=tuple(_part(p, candidates[p][0], found.streams[p], passed[p], snapshots[p]) for p in partitions),
+        partitions=tuple(
+            _shortened(_part(p, candidates[p][0], found.streams[p], passed[p], snapshots[p]), found.streams[p], leave)
+            for p in partitions
+        ),
         notes=tuple(notes),
     )
     return Planned(plan, found, source)
@@ -324,6 +333,13 @@ def _part(
         skips={index: tuple(sorted(positions)) for index, positions in sorted(stream.skips.items())},
         voids=tuple(stream.voids),
     )
+
+
+def _shortened(part: PartitionPlan, stream: Stream, leave: Leave) -> PartitionPlan:
+    end = max(stream.proved, stream.last_index - LEFT_MAX, part.from_index)
+    if leave == "nothing" or end >= part.to_index:
+        return part
+    return replace(part, to_index=end, to_term=0, to_checksum=0)
 
 
 def _part_from_json(value: dict[str, Any]) -> PartitionPlan:

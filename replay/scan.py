@@ -31,6 +31,7 @@ class Stream:
 
     base: int = 0  # the log holds every entry behind this index
     last_index: int = 0  # of the stream in the log
+    proved: int = 0  # a digest, or an entry without calls, says that the live run came to here
     to_index: int = 0  # the last entry to be applied
     to_calls: int = -1  # calls of that entry to be applied, -1 = all: `until` may fall inside a batch
     to_term: int = 0
@@ -120,6 +121,7 @@ class _Pass:
         elif record.kind is Kind.DIGEST:
             result.digests += 1
             result.row_digests = result.row_digests or _has_rows(record)
+            stream.proved = max(stream.proved, record.index)
         elif record.kind is Kind.CHECKPOINT:
             self._checkpoint(stream, record)
         elif record.kind is Kind.TRUNCATION:
@@ -148,6 +150,8 @@ class _Pass:
             self._void(stream, lsn, record.index)
         stream.last_index = record.index
         self._note_claim(stream, record.partition, record.index, record.term, record.checksum)
+        if record.kind not in (Kind.BATCH, Kind.SKIP):
+            stream.proved = record.index
         if record.kind is Kind.SKIP:  # also behind `until`: the batch that it concerns stands before it, and nobody else says so
             value = record.json()
             stream.skips.setdefault(int(value["index"]), set()).add(int(value["position"]))
@@ -184,6 +188,7 @@ class _Pass:
     def _void(self, stream: Stream, lsn: Lsn, index: int) -> None:
         stream.voids.append((lsn.block, lsn.offset, index))
         stream.last_index = index - 1
+        stream.proved = min(stream.proved, index - 1)
         stream.seen = {at: found for at, found in stream.seen.items() if at < index}
         stream.skips = {at: positions for at, positions in stream.skips.items() if at < index}
         if stream.to_index >= index:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -27,6 +27,8 @@ from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.outcomes import KeyPolicy
 from procedures.state import open_reader
+from replay.plan import Plan
+from replay.recover import Progress, Report
 from replay.trust import state_path
 
 NODE_ID: Final = 1  # of the only node of a one-node cluster
@@ -161,11 +163,27 @@ def _hard_state(partition: int, term: int) -> bytes:
     return encode_json(Kind.HARD_STATE, {"vote": NODE_ID}, partition=partition, term=term, index=0)
 
 
-def _logged_skips(wal: Log) -> dict[int, dict[int, frozenset[int]]]:
-    """Partition -> index -> positions that are not run."""
-    skips: dict[int, dict[int, frozenset[int]]] = {}
-    for _lsn, record in wal.read():
-        if record.kind is Kind.SKIP:
-            value, of_partition = record.json(), skips.setdefault(record.partition, {})
-            of_partition[value["index"]] = of_partition.get(value["index"], frozenset()) | {value["position"]}
-    return skips
+def live_code(db: Database, boot: Boot) -> Callable[[Mapping[str, Any]], Database | None]:
+    """The running program's own code for catalog versions of the same bundle; others are loaded from the log."""
+    return lambda catalog: db if catalog["hash"] == boot.bundle.hash else None
+
+
+def reporter(progress: Callable[[Any], None] | None) -> Callable[[Progress], None]:
+    """Tells the replay's progress on as plain data."""
+    if progress is None:
+        return lambda _progress: None
+
+    def report(step: Progress) -> None:
+        left = None if step.left_s is None else round(step.left_s, 1)
+        progress({"step": "replay", "calls": step.calls, "percent": round(step.percent, 1), "left_s": left})
+
+    return report
+
+
+def tell_recovery(plan: Plan, report: Report) -> list[dict[str, Any]]:
+    """What each partition was rebuilt from, and why, for `status`."""
+    replayed = {result.partition: result.calls for result in report.results}
+    return [
+        {"partition": part.partition, "from": part.source, "why": part.why, "replayed_calls": replayed.get(part.partition, 0)}
+        for part in plan.partitions
+    ]

@@ -38,9 +38,11 @@ class Desk:
     sequencer: Sequencer
     snapshots: Snapshotter
 
-    def __init__(self, directory: str, db: Database, settings: Settings, boot: Boot) -> None:
+    def __init__(
+        self, directory: str, db: Database, settings: Settings, boot: Boot, *, skips: Sequence[tuple[int, int, int]] = ()
+    ) -> None:
         self._directory, self._db, self._settings, self._boot = directory, db, settings, boot
-        self._skips: list[tuple[int, int, int]] = []  # partition, index, position; of this run
+        self._skips = list(skips)  # partition, index, position; of this run, and of entries that a start left to the sites
 
     def applied(self, partition: int, index: int, answer: Answer | None) -> None:
         """A site has applied an entry."""

@@ -21,12 +21,8 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from cmdlog.node.boot import (
-    Boot,
-    adopt_fixed,
-    create_node,
-    make_boot,
-)
+from cmdlog.node.boot import Boot, adopt_fixed, create_node, live_code, make_boot, reporter, tell_recovery
+from cmdlog.node.catchup import catch_up, skips_behind
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.desk import Desk
 from cmdlog.node.gather import Gather
@@ -47,13 +43,12 @@ from cmdlog.wal.ids import BlockNumber, Lsn, txn_tick
 from cmdlog.wal.instance import INSTANCE_NAME
 from cmdlog.wal.log import Log
 from cmdlog.wal.marks import Sync
-from cmdlog.wal.record import Kind
+from cmdlog.wal.record import Kind, Record
 from procedures import Database
 from procedures.outcomes import REFUSALS, KeyTable, Status
 from procedures.state import PartitionState
-from replay.bringup import bring_up
-from replay.plan import Plan
-from replay.recover import Progress, Report
+from replay.bringup import bring_up, left_over
+from replay.plan import Leave
 from replay.trust import state_path
 
 _KEY_ELSEWHERE: Final = Outcome(Status.KEY_REUSED, 0, REFUSALS[Status.KEY_REUSED])
@@ -69,7 +64,10 @@ log = structlog.get_logger("cmdlog.node")
 class Node:
     """See the module. `open` makes one; `attach` lets calls in."""
 
-    def __init__(self, directory: str, db: Database, settings: Settings, wal: Log, boot: Boot, *, inline: bool) -> None:
+    def __init__(
+        self, directory: str, db: Database, settings: Settings, wal: Log, boot: Boot, *, inline: bool,
+        skips: Sequence[tuple[int, int, int]] = (),
+    ) -> None:  # fmt: skip
         self.directory, self.db, self.settings = directory, db, settings
         self.routes: Mapping[str, Route] = make_routes(db)
         self.slots = SlotMap(settings.partitions)
@@ -79,7 +77,7 @@ class Node:
         self.recovery: list[dict[str, Any]] = []  # per partition: what its state was rebuilt from, and why
         self._wal, self._boot = wal, boot
         self.clock = HybridClock(lead_max_ms=settings.clock_lead_max_ms, last=txn_tick(wal.recovered.txn_id_max))
-        self._desk = Desk(directory, db, settings, boot)
+        self._desk = Desk(directory, db, settings, boot, skips=skips)
         self._sites = _make_sites(self._desk, settings, inline=inline)
         self.sequencer = self._desk.sequencer = self._make_sequencer()
         self._snapshots = self._desk.snapshots = self._make_snapshotter()
@@ -168,21 +166,24 @@ class Node:
             groups = wal.recovered.groups.by_partition
             settings = adopt_fixed(settings, groups, wal.instance)
             boot = make_boot(groups, db, settings, target=target)
-            plan, report = bring_up(files, wal, live=_live(db, boot) if inline else None, progress=_reporter(progress))
-            node = cls(directory, db, settings, wal, boot, inline=inline)
-            node.recovery = _tell(plan, report)
-            node._start(log_sync or settings.durability)
+            live = live_code(db, boot) if inline else None
+            # New code would have to run old batches: then, and without site processes, the replay goes to the end by itself.
+            leave: Leave = "nothing" if inline or boot.changes else "unproved"
+            plan, report = bring_up(files, wal, live=live, progress=reporter(progress), leave=leave)
+            node = cls(directory, db, settings, wal, boot, inline=inline, skips=skips_behind(plan))
+            node.recovery = tell_recovery(plan, report)
+            node._start(log_sync or settings.durability, left_over(wal, plan))
         except BaseException:
             with contextlib.suppress(Exception):
                 wal.close()
             raise
         return node
 
-    def _start(self, sync: Sync) -> None:
+    def _start(self, sync: Sync, left: Mapping[int, Sequence[Record]]) -> None:
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
         settings = self.settings
-        for partition, statements in self._schema_changes():
-            self.sequencer.add_entry(partition, Kind.SCHEMA, {"statements": statements}, lambda _reply: None)
+        if not left:
+            self._change_schema()
         booted = threading.Event()
         for record in self._boot.notes:
             if len(record) > self._wal.block_bytes_max // 2:
@@ -198,6 +199,9 @@ class Node:
         self.sequencer.flush_notes()
         if not booted.wait(BOOT_TIMEOUT_S) or self.error is not None:
             raise self.error or RuntimeError("the log did not take its first block")
+        if left:
+            catch_up(self._desk, left, call_timeout_s=settings.call_timeout_s, restarts_max=settings.site_restarts_max)
+            self._change_schema()
         for change in self._boot.changes:
             log.info("changed since the last start", what=change)
         self._positions = self._sites.start()
@@ -432,6 +436,10 @@ class Node:
         log.error("the node stopped and must be restarted", reason=str(error), kind=type(error).__name__)
         self.on_failure(error)
 
+    def _change_schema(self) -> None:
+        for partition, statements in self._schema_changes():
+            self.sequencer.add_entry(partition, Kind.SCHEMA, {"statements": statements}, lambda _reply: None)
+
     def _schema_changes(self) -> list[tuple[int, list[str]]]:
         changes = []
         for partition in range(self.settings.partitions):
@@ -455,30 +463,6 @@ class Node:
                 with contextlib.suppress(WalError):
                     self.sequencer.flush_notes()
             seen = self.sequencer.blocks
-
-
-def _live(db: Database, boot: Boot) -> Callable[[Mapping[str, Any]], Database | None]:
-    """The running program's own code for catalog versions of the same bundle; others are loaded from the log."""
-    return lambda catalog: db if catalog["hash"] == boot.bundle.hash else None
-
-
-def _reporter(progress: Callable[[Any], None] | None) -> Callable[[Progress], None]:
-    if progress is None:
-        return lambda _progress: None
-
-    def report(step: Progress) -> None:
-        left = None if step.left_s is None else round(step.left_s, 1)
-        progress({"step": "replay", "calls": step.calls, "percent": round(step.percent, 1), "left_s": left})
-
-    return report
-
-
-def _tell(plan: Plan, report: Report) -> list[dict[str, Any]]:
-    replayed = {result.partition: result.calls for result in report.results}
-    return [
-        {"partition": part.partition, "from": part.source, "why": part.why, "replayed_calls": replayed.get(part.partition, 0)}
-        for part in plan.partitions
-    ]
 
 
 def _make_sites(desk: Desk, settings: Settings, *, inline: bool) -> InlineSites | ProcessSites:
