@@ -64,6 +64,10 @@ class InlineSites:
     def read(self, partition: int, ident: int, calls: bytes) -> None:
         self._put(lambda: self._read(partition, ident, calls))
 
+    def leave_out(self, partition: int, index: int, position: int) -> None:
+        """A logged skip of a call that comes later."""
+        self._put(lambda: self._current.leave_out(partition, index, position))
+
     def capture(self, partition: int, ident: int, path: str) -> None:
         self._put(lambda: self._current.capture(partition, ident, path))
 

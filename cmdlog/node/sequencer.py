@@ -34,6 +34,7 @@ from cmdlog.node.stream import (
     Limits,
     Marker,
     Pending,
+    Step,
     Stream,
     answer,
     close_open,
@@ -166,6 +167,21 @@ class Sequencer:
                 self._pass_markers(stream)
         self._kick()
 
+    def places_of(self, partition: int, index: int) -> list[tuple[int, int]]:
+        """Where the batch at `index` must be skipped if it is: everywhere for a multi-partition call, [] when it may not be."""
+        with self._lock:
+            flight = next((flight for flight in self._streams[partition].flights if flight.index == index), None)
+            if flight is None or flight.step is None:
+                return [(partition, index)]
+            return [] if flight.step.done else list(flight.step.places)
+
+    def add_entries(self, entries: Sequence[tuple[int, Kind, dict[str, Any]]], done: Done) -> None:
+        """Places control entries that go into one block; `done` gets the reply of the last of them."""
+        with self._lock:
+            for partition, kind, value in entries[:-1]:
+                self.add_entry(partition, kind, value, lambda _reply: None)
+            self.add_entry(*entries[-1], done)
+
     def add_entry(self, partition: int, kind: Kind, value: dict[str, Any], done: Done) -> None:
         """Places a control entry ahead of what waits; `done` is called once it is durable, or told that nobody knows."""
         with self._lock:
@@ -277,6 +293,7 @@ class Sequencer:
                 raise RuntimeError(f"partition {partition} answered batch {index} out of order")
             flight = stream.flights.popleft()
             stream.applied_block = flight.block
+            self._pass_step(flight)
             self.inflight_calls -= len(flight.dones)
             self.inflight_bytes -= flight.size_bytes
             more = stream.open.params or stream.closed
@@ -315,6 +332,8 @@ class Sequencer:
                 stream.flights.popleft()
                 self.inflight_calls -= len(flight.dones)
                 self.inflight_bytes -= flight.size_bytes
+            for flight in gone:
+                self._pass_step(flight)
             stream.unsent = deque(stream.flights)
             stream.up = True
             self._pump(stream)
@@ -421,12 +440,15 @@ class Sequencer:
         if sum(head.size_bytes + BATCH_OVERHEAD_BYTES for head in heads if isinstance(head, Pending)) > room:
             self._short = True
             return
-        tick = self.clock.reserve(1)
+        tick, step = self.clock.reserve(1), Step()
         for stream in self._streams.values():
-            step = stream.closed.popleft()
-            assert isinstance(step, Pending)
-            self.pending_bytes -= step.size_bytes
-            taken.append((stream, stream.launch(step, tick=tick, bits=MULTI_PARTITION, catalog=self.catalog)))
+            call = stream.closed.popleft()
+            assert isinstance(call, Pending)
+            self.pending_bytes -= call.size_bytes
+            flight = stream.launch(call, tick=tick, bits=MULTI_PARTITION, catalog=self.catalog)
+            flight.step = step
+            step.places.append((stream.partition, flight.index))
+            taken.append((stream, flight))
             self._pass_markers(stream)
             self._short = self._short or bool(stream.open.params or stream.closed)
 
@@ -489,8 +511,15 @@ class Sequencer:
         for stream, _ in taken:
             self._pump(stream)
 
+    def _pass_step(self, flight: Flight) -> None:
+        """A multi-partition call is done on the first partition: the others get it."""
+        if flight.step is not None and not flight.step.done:
+            flight.step.done = True
+            for stream in self._streams.values():
+                self._pump(stream)
+
     def _pump(self, stream: Stream) -> None:
-        while stream.up and stream.unsent and stream.unsent[0].ready:
+        while stream.up and stream.unsent and stream.unsent[0].may_go(stream.partition):
             item = stream.unsent.popleft()
             if isinstance(item, Flight):
                 self._deliver.batch(stream.partition, item.record, item.index)

@@ -101,6 +101,8 @@ class SiteProcess:
             status, body = replies[0]
             answer = READ_ANSWER.pack(as_of, status) + body
             self._send(FrameKind.READ_ANSWER, answer, partition=frame.partition, ident=frame.ident)
+        elif frame.kind is FrameKind.LEAVE_OUT:
+            site.leave_out(frame.partition, frame.ident, orjson.loads(frame.payload))
         elif frame.kind is FrameKind.CAPTURE:
             site.capture(frame.partition, frame.ident, orjson.loads(frame.payload)["path"])
         if site.capturing:

@@ -136,6 +136,13 @@ class ProcessSites:
     def read(self, partition: int, ident: int, calls: bytes) -> None:
         self._site_of[partition].channel.send(encode_frame(FrameKind.READ, calls, partition=partition, ident=ident))
 
+    def leave_out(self, partition: int, index: int, position: int) -> None:
+        """Tells a running site of a logged skip, before it gets the batch; one that starts later hears of it in its hello."""
+        site = self._site_of.get(partition)
+        if site is not None:
+            payload = orjson.dumps(position)
+            site.channel.send(encode_frame(FrameKind.LEAVE_OUT, payload, partition=partition, ident=index))
+
     def capture(self, partition: int, ident: int, path: str) -> None:
         """Asks for an image of the partition at `path`; `captured` gets the report."""
         request = orjson.dumps({"path": path})

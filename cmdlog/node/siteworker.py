@@ -63,6 +63,7 @@ class Site:
 
     def __init__(self, plan: SitePlan, progress: Progress | None = None) -> None:
         self._plan = plan
+        self._skips = {partition: dict(of_partition) for partition, of_partition in plan.skips.items()}
         self._engines: dict[int, PartitionEngine] = {}
         self._captures: dict[int, tuple[int, Capture]] = {}  # partition -> (ident, capture)
         plan.catalogs(plan.catalog)  # code that cannot be loaded fails here, not in the middle of a batch
@@ -83,7 +84,12 @@ class Site:
 
     def apply(self, record: Record) -> Applied | None:
         """Raises: EnvironmentFault; the site must then be closed and opened again."""
-        return self._engines[record.partition].apply(record, self._plan.skips.get(record.partition, {}))
+        return self._engines[record.partition].apply(record, self._skips.get(record.partition, {}))
+
+    def leave_out(self, partition: int, index: int, position: int) -> None:
+        """The log has a skip of this call, which was not applied yet."""
+        of_partition = self._skips.setdefault(partition, {})
+        of_partition[index] = of_partition.get(index, frozenset()) | {position}
 
     def read(self, partition: int, calls: list[tuple[int, list[Any]]]) -> tuple[int, list[tuple[int, bytes]]]:
         """(TxnId as of which was read, [(status, body)]) of read-only calls."""

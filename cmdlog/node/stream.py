@@ -67,6 +67,18 @@ class Pending:
 
 
 @dataclass(slots=True)
+class Step:
+    """A multi-partition call on its way. The first partition runs it; only when that is done do the others get it.
+
+    So a call that hangs or ends its site is met on the first partition alone, and can be skipped on all; once it is done there,
+    it is never skipped anywhere.
+    """
+
+    places: list[tuple[int, int]] = field(default_factory=list)  # (partition, index), ascending
+    done: bool = False  # on the first partition
+
+
+@dataclass(slots=True)
 class Flight:
     """One batch from its place in the log to its answer."""
 
@@ -78,6 +90,11 @@ class Flight:
     ready: bool = False  # durable (or written, with durability=async): may go to the site
     on_durable: Done | None = None  # of a control entry
     block: int = 0  # number of the block that it is in, once written
+    step: Step | None = None  # of a multi-partition call
+
+    def may_go(self, partition: int) -> bool:
+        """Whether the site of the partition may have it now."""
+        return self.ready and (self.step is None or self.step.done or self.step.places[0][0] == partition)
 
 
 @dataclass(slots=True)
@@ -86,7 +103,10 @@ class Marker:
 
     ident: int
     calls: bytes
-    ready: bool = True
+
+    def may_go(self, _partition: int) -> bool:
+        """It waits for nothing but its place."""
+        return True
 
 
 @dataclass(slots=True)

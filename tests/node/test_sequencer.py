@@ -614,3 +614,40 @@ class TestInterleavingsWhenWritten(InterleavingsWhenWritten.TestCase):  # type: 
     """Random interleavings, durability=async."""
 
     settings = QUICK
+
+
+def test_a_multi_partition_call_is_met_on_the_first_partition_alone() -> None:
+    """The others get it when it is done there: until then it may be skipped, on all of them; afterwards on none."""
+    pipe = Pipeline(3)
+    call = pipe.add_everywhere()
+    pipe.add(2)
+    assert pipe.take() is not None
+    pipe.write()
+    pipe.sync()
+    assert [len(pipe.at_site[p]) for p in range(3)] == [1, 0, 0]
+    index = pipe.blocks[-1].records[0].index
+    assert pipe.sequencer.places_of(0, index) == pipe.sequencer.places_of(2, index) == [(0, index), (1, index), (2, index)]
+    pipe.lose_site(0)
+    pipe.find_site(0)
+    assert [len(pipe.at_site[p]) for p in range(3)] == [1, 0, 0]
+    assert pipe.serve(0)
+    assert all(pipe.at_site[p] for p in (1, 2))
+    assert pipe.sequencer.places_of(2, index) == []
+    pipe.settle()
+    pipe.check_empty()
+    assert len(call.replies) == 3 or len(call.replies) == 1
+
+
+def test_a_site_that_dies_between_doing_a_multi_partition_call_and_saying_so_holds_nobody_back() -> None:
+    """Its successor stands behind the call, so the other partitions get it."""
+    pipe = Pipeline(2)
+    pipe.add_everywhere()
+    assert pipe.take() is not None
+    pipe.write()
+    pipe.sync()
+    pipe.lose_site(0, commits=1)
+    assert not pipe.at_site[1]
+    pipe.find_site(0)
+    assert pipe.at_site[1]
+    pipe.settle()
+    pipe.check_empty()

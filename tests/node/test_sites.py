@@ -14,7 +14,7 @@ from cmdlog.node.node import Node
 from cmdlog.node.outcome import NotReady, Outcome, OutcomeUnknown, Refused
 from cmdlog.wal.record import Kind
 from procedures.outcomes import Status
-from tests.node.rig import alive, ask, counters, kill, open_node, send, wait_for
+from tests.node.rig import alive, ask, counters, kill, open_node, rows, send, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -210,3 +210,18 @@ def test_a_site_that_cannot_start_again_leaks_nothing(node: Node, monkeypatch: p
     reply = pending.wait()
     assert isinstance(reply, Outcome)
     assert tries[-1] < tries[0] + 5  # each attempt holds three; other threads open files too
+
+
+def test_a_hanging_multi_partition_call_is_skipped_on_all_partitions(tmp_path: Path) -> None:
+    """One watchdog, one decision, one block: the copies of a replicated table stay equal, also when they are rebuilt."""
+    node = open_node(tmp_path / "data", partitions=3, sites=3)
+    assert failure(send(node, "spin_everywhere", name="spin").wait())
+    assert ask(node, "set_rate", name="later", value=5) == [0, 0, 0]
+    assert len(skips(node)) == 3
+    node.close()
+    for file in (tmp_path / "data" / "state").glob("p*"):
+        file.unlink()
+    again = open_node(tmp_path / "data")
+    for partition in range(3):
+        assert rows(tmp_path / "data", partition, "SELECT count(*) FROM rates") == [(1,)]
+    again.close()

@@ -164,6 +164,14 @@ def set_rate(tx: Transaction, name: str, value: int) -> int:
     return int(before or 0)
 
 
+@db.procedure(partition_by=None)
+def spin_everywhere(tx: Transaction, name: str) -> None:
+    """Changes the replicated table, and never returns."""
+    tx.execute(ADD_RATE, name_=name, value_=1)
+    while True:
+        pass
+
+
 @db.procedure(partition_by=None, read_only=True)
 def look_everywhere(tx: Transaction, name: str) -> list[int]:
     """The replicated value, and the sum of this partition's counters."""
