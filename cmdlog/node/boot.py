@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from cmdlog.node.routes import SlotMap
 from cmdlog.node.settings import Settings
+from cmdlog.wal.block import SECTOR_BYTES
 from cmdlog.wal.files import Files
 from cmdlog.wal.groups import GroupState
 from cmdlog.wal.ids import CLUSTER_GROUP
@@ -58,9 +59,15 @@ def create_node(files: Files, directory: str, settings: Settings) -> None:
         Identity.fresh(NODE_ID),
         segment_bytes=settings.segment_bytes,
         segments=settings.segments,
-        reserve_bytes=settings.log_reserve_bytes,
+        reserve_bytes=reserve_bytes(settings),
         initial=initial,
     )
+
+
+def reserve_bytes(settings: Settings) -> int:
+    """At least what it takes to get out of a full log: two snapshots of every partition, a mark and a seal each."""
+    marks = 2 * (settings.partitions + 2) * 2 * SECTOR_BYTES
+    return max(settings.log_reserve_bytes, min(marks, settings.segment_bytes // 2))
 
 
 def key_policy(settings: Settings) -> KeyPolicy:

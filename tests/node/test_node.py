@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import shutil
@@ -337,6 +338,28 @@ def test_a_full_log_refuses_and_reads_go_on(tmp_path: Path, monkeypatch: pytest.
     node.close()
     node = open_node(tmp_path / "data", inline=True)
     assert node.query("SELECT count(*) FROM payloads").rows[0][0] == seq
+    node.close()
+
+
+@pytest.mark.slow
+def test_a_full_log_of_many_partitions_gets_out_by_their_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each partition needs two, and each leaves a mark and a seal in the log: the reserve has room for all of them."""
+    start = Snapshotter.start
+    monkeypatch.setattr(Snapshotter, "start", lambda self: None)
+    sizes = {"segment_bytes": 256 << 10, "segments": 4, "log_reserve_bytes": 4096, "call_bytes_max": 9000}
+    node = open_node(tmp_path / "data", inline=True, partitions=6, **sizes)
+    numbers = itertools.count()
+
+    def there_is_room() -> bool:
+        seq = next(numbers)
+        try:
+            return bool(ask(node, "store", id=seq, seq=seq, data=bytes(4000)))
+        except LogFull:
+            return False
+
+    wait_for(lambda: not there_is_room())
+    start(node._snapshots)
+    wait_for(there_is_room)
     node.close()
 
 
