@@ -13,21 +13,24 @@ from typing import Any, Final
 
 from cmdlog.node.desk import Desk
 from cmdlog.node.frames import Answer
+from cmdlog.node.settings import Settings
 from cmdlog.node.sites import ProcessSites, SiteFault
+from cmdlog.wal.batch import decode_batch
 from cmdlog.wal.errors import DiskFull, WalError, WriteFailed
-from cmdlog.wal.record import Record
+from cmdlog.wal.ids import MULTI_PARTITION, txn_partition
+from cmdlog.wal.record import Kind, Record
 from replay.plan import Plan
 
 _ERRORS: Final[Mapping[str, type[WalError]]] = {"disk_full": DiskFull, "io": WriteFailed}
 
 
-def catch_up(desk: Desk, left: Mapping[int, Sequence[Record]], *, call_timeout_s: float, restarts_max: int) -> None:
+def catch_up(desk: Desk, left: Mapping[int, Sequence[Record]], settings: Settings) -> None:
     """Brings the states of these partitions to the end of `left`. The log must be running: it takes the skips.
 
     Raises: RuntimeError when sites do not start, or the log takes no skip; WalError when they cannot run.
     """
-    owner = _Owner(desk, left)
-    sites = ProcessSites(owner, [sorted(left)], call_timeout_s=call_timeout_s, restarts_max=restarts_max)
+    owner = _Owner(desk, left, settings.partitions)
+    sites = ProcessSites(owner, [sorted(left)], call_timeout_s=settings.call_timeout_s, restarts_max=settings.site_restarts_max)
     positions = sites.start()
     try:
         owner.sites = sites
@@ -50,8 +53,8 @@ class _Owner:
 
     sites: ProcessSites
 
-    def __init__(self, desk: Desk, left: Mapping[int, Sequence[Record]]) -> None:
-        self._desk, self._left = desk, left
+    def __init__(self, desk: Desk, left: Mapping[int, Sequence[Record]], partitions: int) -> None:
+        self._desk, self._left, self._partitions = desk, left, partitions
         self._open = {partition: entries[-1].index for partition, entries in left.items()}  # where each is at its end
         self._ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
@@ -81,7 +84,16 @@ class _Owner:
         return self._desk.hello(partitions)
 
     def skip(self, fault: SiteFault) -> None:
-        self._desk.skip(fault)
+        self._desk.skip(fault, self._places(fault))
+
+    def _places(self, fault: SiteFault) -> list[tuple[int, int]]:
+        """Where the call must be skipped: a multi-partition call on all partitions, or on none if any has executed it."""
+        txns = {(p, r.index): decode_batch(r).first_txn for p, of in self._left.items() for r in of if r.kind is Kind.BATCH}
+        txn = txns[fault.partition or 0, fault.index]
+        places = sorted(place for place, first in txns.items() if first == txn)
+        if txn_partition(txn) != MULTI_PARTITION:
+            return places
+        return places if len(places) == self._partitions and not any(self._desk.has_applied(*place) for place in places) else []
 
     def broken(self, error: BaseException) -> None:
         self._ended.put(error)

@@ -7,7 +7,7 @@ acts on it. (`cmdlog.node.sites.Owner`)
 from __future__ import annotations
 
 import queue
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ class Desk:
 
     sequencer: Sequencer
     snapshots: Snapshotter
+    leave_out: Callable[[int, int, int], None]  # tells the partition's site of a logged skip: partition, index, position
 
     def __init__(
         self, directory: str, db: Database, settings: Settings, boot: Boot, *, skips: Sequence[tuple[int, int, int]] = ()
@@ -100,23 +101,35 @@ class Desk:
             "skips": self._skips,
         }
 
-    def skip(self, fault: SiteFault) -> None:
+    def skip(self, fault: SiteFault, places: Sequence[tuple[int, int]] | None = None) -> None:
         """Logs that one call is not to be run. Durable on return: no replay will run it either.
 
+        `places` are (partition, index) of the call, [] if it must not be skipped; None: the sequencer knows.
         Raises: RuntimeError when that cannot be had; the call must not be left out then.
         """
         if fault.partition is None:
             raise RuntimeError("a skip names its partition")
-        if applied_index(self._directory, fault.partition) >= fault.index:
+        if self.has_applied(fault.partition, fault.index):
             return  # it came to its end after all: its outcome is in the state, and may have been answered
+        if places is None:
+            places = self.sequencer.places_of(fault.partition, fault.index)
+        if not places:
+            log.error("a multi-partition call that was executed elsewhere fails here; it is tried again", reason=fault.message)
+            return
         told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
-        value = {"index": fault.index, "position": fault.position, "reason": fault.message}
-        self.sequencer.add_entry(fault.partition, Kind.SKIP, value, told.put)
+        value = {"position": fault.position, "reason": fault.message}
+        self.sequencer.add_entries([(p, Kind.SKIP, {**value, "index": index}) for p, index in places], told.put)
         if not _heard(told):
             # A successor that left the call out would write a state that no replay of this log comes to.
             raise RuntimeError(f"the log did not take the skip of call {fault.position} of batch {fault.index}: {fault.message}")
-        self._skips.append((fault.partition, fault.index, fault.position))
+        for partition, index in places:
+            self._skips.append((partition, index, fault.position))
+            self.leave_out(partition, index, fault.position)
         log.warning("call skipped", partition=fault.partition, index=fault.index, position=fault.position, reason=fault.message)
+
+    def has_applied(self, partition: int, index: int) -> bool:
+        """Whether the state file, whose site has ended, holds the entry."""
+        return applied_index(self._directory, partition) >= index
 
     def broken(self, error: BaseException) -> None:
         """The node cannot go on: everybody under way is told, nobody is let in any more."""

@@ -79,6 +79,7 @@ class Node:
         self.clock = HybridClock(lead_max_ms=settings.clock_lead_max_ms, last=txn_tick(wal.recovered.txn_id_max))
         self._desk = Desk(directory, db, settings, boot, skips=skips)
         self._sites = _make_sites(self._desk, settings, inline=inline)
+        self._desk.leave_out = self._sites.leave_out
         self.sequencer = self._desk.sequencer = self._make_sequencer()
         self._snapshots = self._desk.snapshots = self._make_snapshotter()
         self._keys = KeyOwners(settings.key_window_s + settings.key_forget_s, keys_max=settings.keys_max * settings.partitions)
@@ -200,7 +201,7 @@ class Node:
         if not booted.wait(BOOT_TIMEOUT_S) or self.error is not None:
             raise self.error or RuntimeError("the log did not take its first block")
         if left:
-            catch_up(self._desk, left, call_timeout_s=settings.call_timeout_s, restarts_max=settings.site_restarts_max)
+            catch_up(self._desk, left, settings)
             self._change_schema()
         for change in self._boot.changes:
             log.info("changed since the last start", what=change)
