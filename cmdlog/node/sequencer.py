@@ -416,10 +416,11 @@ class Sequencer:
     def _take_batches(self, bytes_max: int) -> list[tuple[Stream, Flight]]:
         taken: list[tuple[Stream, Flight]] = []
         room, self._short = bytes_max, False
-        for stream in list(self._busy.values()):
+        for stream in self._busy.values():  # before any batch: these go into one block, and batches take what room is left
             while stream.entries:
                 taken.append((stream, stream.launch_entry(tick=self.clock.reserve(1))))
                 room -= len(taken[-1][1].record) + RECORD_ALIGN
+        for stream in list(self._busy.values()):
             while len(stream.flights) < self.limits.site_batches_max:
                 pending = self._next_pending(stream, room)
                 if pending is None:

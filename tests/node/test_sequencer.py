@@ -129,6 +129,20 @@ def test_a_block_keeps_its_limit_with_notes_and_many_batches(size: int) -> None:
     assert sum(len(pipe.numbers(p)) for p in range(8)) == len(pipe.calls)
 
 
+def test_a_block_keeps_its_limit_with_entries_of_every_partition() -> None:
+    """A skip of all partitions comes while the first of them alone could fill the block."""
+    bytes_max = 64 << 10
+    pipe = Pipeline(4, limits=Limits(batch_bytes_max=16 << 10, site_batches_max=64))
+    for _ in range(200):
+        pipe.add(0, size=1000)
+    for p in range(4):
+        pipe.sequencer.add_entry(p, Kind.SKIP, {"index": 1, "position": 1, "reason": "x" * 300}, lambda _reply: None)
+    block = pipe.take(bytes_max)
+    assert block is not None
+    assert sum(record.kind is Kind.SKIP for record in block.records) == 4
+    assert block_bytes([record.raw for record in block.records]) <= bytes_max
+
+
 def test_a_large_note_and_a_large_step_take_two_blocks() -> None:
     """A multi-partition call that does not fit beside waiting notes follows them, and neither waits for ever."""
     pipe = Pipeline(2, limits=Limits(batch_bytes_max=30_000))
