@@ -13,17 +13,25 @@ import socket
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from cmdlog.node.channel import Channel
 
+READ_WRITE: Final = selectors.EVENT_READ | selectors.EVENT_WRITE
+
 
 class LoopReader:
-    """Channels read and flushed by an asyncio event loop, in its thread. The loop is its owner's to close."""
+    """Channels read and flushed by an asyncio event loop, in its thread. The loop is its owner's to close.
+
+    The loop watches one descriptor, the selector's, and not the sockets: a site that ends with unread data resets its socket, and
+    uvloop drops the reader of a socket in error without a word. Nobody would notice that the site is gone.
+    """
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop
-        self._descriptors: dict[Channel, int] = {}
+        self._selector = selectors.DefaultSelector()
+        self._channels: dict[Channel, Callable[[], None]] = {}
+        self._soon(lambda: loop.add_reader(self._selector, self._ready))
 
     def add(self, channel: Channel, readable: Callable[[], None]) -> None:
         """From now on `readable` is called when something has arrived, and the channel flushed when it asks for it."""
@@ -32,36 +40,36 @@ class LoopReader:
 
     def remove(self, channel: Channel) -> None:
         """Only in the loop's thread, before the channel is closed."""
-        descriptor = self._descriptors.pop(channel, None)
-        if descriptor is not None:
-            self._loop.remove_reader(descriptor)
-            self._loop.remove_writer(descriptor)
+        if self._channels.pop(channel, None) is not None:
+            self._selector.unregister(channel)
 
     def close(self) -> None:
-        self._soon(self._remove_all)
+        self._soon(self._end)
 
-    def _soon(self, work: Callable[..., None], *args: Any) -> None:
+    def _soon(self, work: Callable[..., object], *args: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads any more
             self._loop.call_soon_threadsafe(work, *args)
 
     def _add(self, channel: Channel, readable: Callable[[], None]) -> None:
-        descriptor = channel.fileno()
-        if descriptor >= 0:
-            self._descriptors[channel] = descriptor
-            self._loop.add_reader(descriptor, readable)
+        if channel.fileno() >= 0:
+            self._channels[channel] = readable
+            self._selector.register(channel, selectors.EVENT_READ, channel)
 
     def _write_interest(self, channel: Channel, wanted: bool) -> None:
-        descriptor = self._descriptors.get(channel)
-        if descriptor is None:
-            return
-        if wanted:
-            self._loop.add_writer(descriptor, channel.flush)
-        else:
-            self._loop.remove_writer(descriptor)
+        if channel in self._channels:
+            self._selector.modify(channel, READ_WRITE if wanted else selectors.EVENT_READ, channel)
 
-    def _remove_all(self) -> None:
-        for channel in list(self._descriptors):
-            self.remove(channel)
+    def _ready(self) -> None:
+        for key, events in self._selector.select(0):
+            if events & selectors.EVENT_WRITE:
+                key.data.flush()
+            if events & selectors.EVENT_READ and key.data in self._channels:
+                self._channels[key.data]()
+
+    def _end(self) -> None:
+        self._loop.remove_reader(self._selector)
+        self._channels.clear()
+        self._selector.close()
 
 
 class ThreadReader:
@@ -109,8 +117,7 @@ class ThreadReader:
 
     def _write_interest(self, channel: Channel, wanted: bool) -> None:
         if channel in self._channels:
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0)
-            self._selector.modify(channel, events, channel)
+            self._selector.modify(channel, READ_WRITE if wanted else selectors.EVENT_READ, channel)
 
     def _run(self) -> None:
         while not self._stopping:
