@@ -133,10 +133,10 @@ def test_a_block_keeps_its_limit_with_entries_of_every_partition() -> None:
     """A skip of all partitions comes while the first of them alone could fill the block."""
     bytes_max = 64 << 10
     pipe = Pipeline(4, limits=Limits(batch_bytes_max=16 << 10, site_batches_max=64))
-    for _ in range(200):
-        pipe.add(0, size=1000)
+    for size in (16_384, 16_384, 16_384, 14_900):  # as the limits count: together no byte less than the block takes
+        pipe.add(0, size=size - CALL_OVERHEAD_BYTES - len(b'[0,""]'))
     for p in range(4):
-        pipe.sequencer.add_entry(p, Kind.SKIP, {"index": 1, "position": 1, "reason": "x" * 300}, lambda _reply: None)
+        pipe.sequencer.add_entry(p, Kind.SKIP, {"index": 1, "position": 1, "reason": "x" * 400}, lambda _reply: None)
     block = pipe.take(bytes_max)
     assert block is not None
     assert sum(record.kind is Kind.SKIP for record in block.records) == 4
