@@ -16,6 +16,7 @@ from typing import Final
 import google_crc32c
 
 from cmdlog.wal.block import SECTOR_BYTES
+from cmdlog.wal.errors import DiskFull, ShortWrite
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import BlockNumber
 from cmdlog.wal.layout import Layout
@@ -148,5 +149,7 @@ def write_zeros(files: Files, path: str, size_bytes: int) -> None:
             file.pwrite(_ZERO_CHUNK[: size_bytes - offset], offset)
             file.fdatasync()
         file.fsync()
+    except ShortWrite as error:  # a disk that fills up during a write takes a part of it, and this file nobody relies on yet
+        raise DiskFull(str(error)) from error
     finally:
         file.close()

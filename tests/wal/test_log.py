@@ -466,6 +466,21 @@ def test_a_full_disk_stops_preparation_and_not_the_log() -> None:
     assert log.room_bytes > room / 2
 
 
+def test_a_disk_that_fills_up_during_a_write_is_full_and_not_broken() -> None:
+    """The write that takes the last bytes is short, not refused; in a file that is being made it harms nobody."""
+    files = sim()
+    log, source = open_log(files)
+    log.anchors.set("snapshot", at(1))
+    files.fail_at(1, Fault.SHORT_WRITE, kinds=frozenset({"pwrite"}))
+    log.tend()
+    assert "took" in log.status()["disk_full"]
+    assert not [name for name in files.listdir(LOG) if name.endswith(".tmp")]
+    append(log, source, [1])
+    log.tend()
+    assert log.status()["disk_full"] is None
+    assert (source.acknowledged, source.errors) == ([1], [])
+
+
 def test_interrupted_preparation_is_swept() -> None:
     """Half-made files of a killed process are removed at the next start, wrong-sized free files too."""
     files = sim()
