@@ -475,6 +475,6 @@ def _make_sites(desk: Desk, settings: Settings, *, inline: bool) -> InlineSites 
 
 def _spread(settings: Settings) -> list[list[int]]:
     """Partitions of each site process, dealt round."""
-    wanted = settings.sites or max(1, (os.cpu_count() or 1) - 1)
+    wanted = settings.sites or os.cpu_count() or 1
     sites = min(wanted, settings.partitions)
     return [list(range(number, settings.partitions, sites)) for number in range(sites)]

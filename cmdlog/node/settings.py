@@ -120,7 +120,7 @@ class Settings:
 
     # log and sites
     sites: int = _setting(
-        0, "processes that execute procedures; 0 chooses one per core but one, at most one per partition", lowest=0, highest=1024
+        0, "processes that execute procedures; 0 chooses one per core, at most one per partition", lowest=0, highest=1024
     )
     durability: Literal["sync", "async"] = _setting(
         "sync", "sync answers after fdatasync; async may lose the last async_window_ms at a power cut", choices=("sync", "async")
