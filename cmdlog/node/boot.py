@@ -20,7 +20,7 @@ from cmdlog.wal.block import SECTOR_BYTES
 from cmdlog.wal.files import Files
 from cmdlog.wal.groups import GroupState
 from cmdlog.wal.ids import CLUSTER_GROUP
-from cmdlog.wal.instance import Identity, Instance
+from cmdlog.wal.instance import BadSettings, Identity, Instance
 from cmdlog.wal.log import Log
 from cmdlog.wal.record import Kind, encode_json
 from cmdlog.wal.tail import block_bytes_max
@@ -34,6 +34,7 @@ from replay.trust import state_path
 
 NODE_ID: Final = 1  # of the only node of a one-node cluster
 FIRST_TERM: Final = 1
+PARTITION_BYTES: Final = 512  # of a partition in a segment's checkpoint, and four times its share of what a block keeps free
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,11 @@ class Boot:
 
 def create_node(files: Files, directory: str, settings: Settings) -> None:
     """Makes an empty node. Durable on return. Raises: WalError."""
+    if settings.partitions * PARTITION_BYTES > settings.segment_bytes // 4:
+        least = 4 * PARTITION_BYTES * settings.partitions
+        raise BadSettings(
+            f"segment_bytes {settings.segment_bytes} is too little for {settings.partitions} partitions: {least} at least"
+        )
     initial = [_hard_state(CLUSTER_GROUP, FIRST_TERM), *_configurations(settings)]
     initial += [_hard_state(partition, FIRST_TERM) for partition in range(settings.partitions)]
     Log.create(

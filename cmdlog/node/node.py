@@ -86,6 +86,7 @@ class Node:
         self._idents = itertools.count(1)
         self._positions: dict[int, int] = {}  # of the sites, when they started
         self._stop = threading.Event()
+        self._booted = threading.Event()  # the log has taken what the start adds, or it failed
         self._flusher = threading.Thread(target=self._flush_loop, name="node-flush", daemon=True)
         self._ready = False
         self._closed = False
@@ -185,11 +186,10 @@ class Node:
         settings = self.settings
         if not left:
             self._change_schema()
-        booted = threading.Event()
         for record in self._boot.notes:
             if len(record) > self._wal.block_bytes_max // 2:
                 raise WalError(f"the code bundle takes {len(record)} bytes compressed, too much for segments of this size")
-            self.sequencer.note(record, booted.set if record is self._boot.notes[-1] else None)  # they may take several blocks
+            self.sequencer.note(record, self._booted.set if record is self._boot.notes[-1] else None)  # several blocks
         self.sequencer.kick = self._wal.kick
         self._wal.start(
             self.sequencer,
@@ -198,7 +198,7 @@ class Node:
             async_window_s=settings.async_window_ms / 1000,
         )
         self.sequencer.flush_notes()
-        if not booted.wait(BOOT_TIMEOUT_S) or self.error is not None:
+        if not self._booted.wait(BOOT_TIMEOUT_S) or self.error is not None:
             raise self.error or RuntimeError("the log did not take its first block")
         if left:
             catch_up(self._desk, left, settings)
@@ -434,6 +434,7 @@ class Node:
 
     def _failed(self, error: BaseException) -> None:
         self.error = error
+        self._booted.set()
         log.error("the node stopped and must be restarted", reason=str(error), kind=type(error).__name__)
         self.on_failure(error)
 

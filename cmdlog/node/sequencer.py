@@ -418,10 +418,13 @@ class Sequencer:
         room, self._short = bytes_max, False
         for stream in self._busy.values():  # before any batch: these go into one block, and batches take what room is left
             while stream.entries:
+                if taken and stream.next_entry_bytes > room:
+                    self._short = True
+                    break
                 taken.append((stream, stream.launch_entry(tick=self.clock.reserve(1))))
                 room -= len(taken[-1][1].record) + RECORD_ALIGN
         for stream in list(self._busy.values()):
-            while len(stream.flights) < self.limits.site_batches_max:
+            while not stream.entries and len(stream.flights) < self.limits.site_batches_max:
                 pending = self._next_pending(stream, room)
                 if pending is None:
                     break
@@ -429,7 +432,7 @@ class Sequencer:
                 self.pending_bytes -= pending.size_bytes
                 first = self.clock.reserve(len(pending.params))
                 taken.append((stream, stream.launch(pending, tick=first, bits=stream.partition, catalog=self.catalog)))
-            if not stream.open.params and not stream.closed:
+            if not stream.open.params and not stream.closed and not stream.entries:
                 del self._busy[stream.partition]
         if self._busy and self._step_is_next():
             self._take_step(taken, room)
@@ -477,7 +480,7 @@ class Sequencer:
     def _step_is_next(self) -> bool:
         """Whether every stream has come to a multi-partition call, which is then the same one in all of them."""
         for stream in self._streams.values():
-            head = stream.closed[0] if stream.closed else None
+            head = stream.closed[0] if stream.closed and not stream.entries else None
             if not isinstance(head, Pending) or not head.everywhere or len(stream.flights) >= self.limits.site_batches_max:
                 return False
         return True

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import orjson
+
 from cmdlog.node.outcome import Done, Outcome, OutcomeUnknown, Refused
 from cmdlog.wal.batch import NO_KEY, encode_batch
 from cmdlog.wal.ids import PARTITION_BITS
@@ -145,6 +147,12 @@ class Stream:
             keys=pending.keys if pending.keyed else None,
         )
         return self._fly(Flight(self.next_index, txn_ids, pending.dones, pending.size_bytes, record))
+
+    @property
+    def next_entry_bytes(self) -> int:
+        """At most what the next entry takes, if it may wait for another block: skips of several partitions go into one."""
+        kind, value, _ = self.entries[0]
+        return len(orjson.dumps(value)) + BATCH_OVERHEAD_BYTES if kind is Kind.SCHEMA else 0
 
     def launch_entry(self, *, tick: int) -> Flight:
         """Numbers and encodes the next control entry."""

@@ -24,6 +24,7 @@ from cmdlog.node.outcome import DiskFull, LogFull, NotReady, Outcome, OutcomeUnk
 from cmdlog.node.snapshots import Snapshotter
 from cmdlog.wal.errors import Locked, WalError, Wedged
 from cmdlog.wal.files import File, RealFiles
+from cmdlog.wal.instance import BadSettings
 from procedures import state as state_module
 from procedures.errors import SchemaConflict
 from procedures.outcomes import Status
@@ -361,6 +362,22 @@ def test_a_full_log_of_many_partitions_gets_out_by_their_snapshots(tmp_path: Pat
     start(node._snapshots)
     wait_for(there_is_room)
     node.close()
+
+
+@pytest.mark.slow
+def test_segments_too_small_for_the_partitions_are_refused(tmp_path: Path) -> None:
+    """Such a log would take its first records and stop at its first rotation, for ever; twice the size is enough."""
+    small = {"partitions": 64, "log_reserve_bytes": 4096, "call_bytes_max": 9000}
+    with pytest.raises(BadSettings, match="64 partitions"):
+        open_node(tmp_path / "data", inline=True, segment_bytes=64 << 10, **small)
+    assert not (tmp_path / "data").exists()
+    node = open_node(tmp_path / "data", inline=True, segment_bytes=128 << 10, **small)
+    for seq in range(40):
+        ask(node, "store", id=1, seq=seq, data=bytes(6000))
+    assert ask(node, "set_rate", name="r", value=1) == [0] * 64
+    node.close()
+    assert len(list((tmp_path / "data" / "log").glob("seg-*"))) > 1
+    open_node(tmp_path / "data", inline=True).close()
 
 
 class FailingFile:
