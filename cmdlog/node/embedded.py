@@ -53,11 +53,20 @@ class UnknownProcedure(LookupError):
     """No procedure of that name is registered."""
 
 
+class WrongProcess(RuntimeError):
+    """A fork of the process that opened the directory tried to use it; nothing was done."""
+
+
 class Embedded:
-    """An open data directory. Close it, or use it in a `with` block."""
+    """An open data directory. Close it, or use it in a `with` block.
+
+    It belongs to the process that opened it. A fork has copies of its files and of what it knows: both would write the log's
+    next block: in the child every use is refused, and `close` does nothing.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._pid = os.getpid()
         self._interrupts = Interrupts()
         self._waiter = threading.local()
 
@@ -67,6 +76,7 @@ class Embedded:
         Raises: Aborted, ProcedureFailed, CallError (key_reused, session_expired, sessions_full) - outcomes, durable like results;
         Refused and its kinds - nothing was logged; InvalidParameters, UnknownProcedure.
         """
+        self._check_process()
         route = self._route(name)
         bound = route.procedure.bind(params)
         waiter = self._own_waiter()
@@ -85,6 +95,7 @@ class Embedded:
 
         It cannot be cancelled: what is placed will be executed.
         """
+        self._check_process()
         route = self._route(name)
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()
@@ -103,6 +114,7 @@ class Embedded:
 
     def query(self, sql: str, params: tuple[Any, ...] = (), *, partition: int | None = None) -> QueryResult:
         """Runs a SELECT on a frozen state of one partition or of all, one after the other."""
+        self._check_process()
         return self._node.query(sql, params, partition)
 
     def status(self) -> dict[str, Any]:
@@ -115,6 +127,8 @@ class Embedded:
 
     def close(self) -> None:
         """Answers what is under way, seals the log, closes everything. Idempotent."""
+        if os.getpid() != self._pid:
+            return
         try:
             with self._interrupts:
                 self._node.close()
@@ -126,6 +140,13 @@ class Embedded:
 
     def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
         self.close()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise WrongProcess(
+                f"the directory was opened by process {self._pid}, and {os.getpid()} is a fork of it; "
+                "call there, or start the process by `spawn` and open another directory in it"
+            )
 
     def _route(self, name: str) -> Route:
         route = self._node.routes.get(name)

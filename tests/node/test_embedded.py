@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -63,6 +65,38 @@ def test_a_procedure_that_interrupts_is_skipped(tmp_path: Path) -> None:
         with pytest.raises(ProcedureFailed, match="Skipped"):
             opened.submit("interrupt", id=1).result(20)
         assert opened.call("bump", id=1, amount=2) == 3
+    with reopen(tmp_path) as opened:
+        assert opened.call("bump", id=1, amount=4) == 7
+
+
+def in_a_fork(work: Callable[[], object]) -> str:
+    """Name of what `work` raises in a child process, or its result's text."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            told = str(work())
+        except BaseException as error:  # noqa: BLE001 - it is told to the parent
+            told = type(error).__name__
+        os.write(write_end, told.encode())
+        os._exit(0)
+    os.close(write_end)
+    os.waitpid(child, 0)
+    told = os.read(read_end, 1000).decode()
+    os.close(read_end)
+    return told
+
+
+def test_a_fork_cannot_use_the_directory(tmp_path: Path) -> None:
+    """A child would write the log's next block as the parent does: its calls are refused, its `close` leaves the log alone."""
+    with reopen(tmp_path) as opened:
+        assert opened.call("bump", id=1, amount=1) == 1
+        assert in_a_fork(lambda: opened.call("bump", id=1, amount=10)) == "WrongProcess"
+        assert in_a_fork(lambda: opened.submit("bump", id=1, amount=10)) == "WrongProcess"
+        assert in_a_fork(lambda: opened.query("select 1")) == "WrongProcess"
+        assert in_a_fork(opened.close) == "None"
+        assert opened.call("bump", id=1, amount=2) == 3
+    shutil.rmtree(tmp_path / "data" / "state")
     with reopen(tmp_path) as opened:
         assert opened.call("bump", id=1, amount=4) == 7
 
