@@ -19,51 +19,33 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cmdlog.node.clock import HybridClock
+from cmdlog.node.notes import Notes
 from cmdlog.node.outcome import Done, LogFull, NotReady, Outcome, OutcomeUnknown, Overloaded, Refused, Reply, TooLarge
 from cmdlog.node.stream import (
     BATCH_OVERHEAD_BYTES,
     CALL_OVERHEAD_BYTES,
+    Deliver,
     Flight,
     Limits,
     Marker,
     Pending,
     Step,
     Stream,
+    TakenBlock,
     answer,
     close_open,
 )
 from cmdlog.wal.block import RECORD_ALIGN
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.ids import MULTI_PARTITION
-from cmdlog.wal.record import Kind, encode_commit_mark
+from cmdlog.wal.record import Kind
 
 ROOM_LOOK_BYTES: Final = 64 << 20  # with more room than this the log is not asked at every call
-MARKS_EVERY_S: Final = 0.05  # commit marks and closed TxnIds of all streams, while the log is written
-
-
-class Deliver(Protocol):
-    """What takes durable batches: the sites. Called under the sequencer's lock; must not block."""
-
-    def batch(self, partition: int, record: bytes, index: int) -> None: ...
-    def read(self, partition: int, ident: int, calls: bytes) -> None: ...
-
-
-Note = tuple[bytes, Callable[[], None] | None]  # a control record, and who is told when it is durable
-
-
-@dataclass(slots=True)
-class _Block:
-    """What one `take` handed to the log."""
-
-    flights: list[tuple[Stream, Flight]]
-    note_dones: list[Callable[[], None]]
 
 
 class Sequencer:
@@ -97,15 +79,13 @@ class Sequencer:
         self._when_written = deliver_when_written
         self._on_failure = on_failure
         self._lock = threading.RLock()
-        self._taken: deque[_Block] = deque()  # from `take` until `durable`
-        self._unwritten: deque[_Block] = deque()  # from `take` until `written`
+        self._taken: deque[TakenBlock] = deque()  # from `take` until `durable`
+        self._unwritten: deque[TakenBlock] = deque()  # from `take` until `written`
         self._reads: dict[int, tuple[int, Done]] = {}  # ident -> (partition, done), from call to answer
         self._held_bytes = 0  # of calls that no `take` can close before some site answers
         self._short = False  # the last `take` left something for want of room in its block
-        self._notes: deque[Note] = deque()  # control records: wait for the next block
-        self._notes_due = False
+        self._notes = Notes()
         self._gone = False  # everybody was told that the outcome is unknown: what comes afterwards is nobody's
-        self._marks_at = 0.0
         self._refusal: Refused | None = None
 
     # -- callers ---------------------------------------------------------------------------------------------------------
@@ -196,13 +176,12 @@ class Sequencer:
     def note(self, record: bytes, done: Callable[[], None] | None = None) -> None:
         """A control record for the next block; `done` is called once that is durable."""
         with self._lock:
-            self._notes.append((record, done))
+            self._notes.put(record, done)
 
     def flush_notes(self) -> None:
         """Gives notes a block of their own unless calls bring one; called when the node is idle."""
         with self._lock:
-            due = bool(self._notes) or any(s.marked_index < s.durable_index for s in self._streams.values())
-            self._notes_due = due
+            due = self._notes.look(self._streams.values())
         if due:
             self._kick()
 
@@ -214,26 +193,26 @@ class Sequencer:
             self.pending_bytes += self._held_bytes
             self._held_bytes = 0
             room = bytes_max - len(self._streams) * BATCH_OVERHEAD_BYTES
-            notes = self._take_notes(room // 2)
+            notes = self._notes.take(room // 2)
             taken = self._take_batches(room - sum([len(record) + RECORD_ALIGN for record, _ in notes]))
             more = self._short or (bool(self._busy) and self._step_is_next())
             if not more:
                 self._held_bytes, self.pending_bytes = self.pending_bytes, 0
-            if not taken and not self._notes_due and not (notes and self._short):
-                self._notes.extendleft(reversed(notes))
+            if not taken and not self._notes.due and not (notes and self._short):
+                self._notes.put_back(notes)
                 return ()
             records = [flight.record for _, flight in taken]
             records += [record for record, _ in notes]
-            records += self._commit_marks(at_once=self._notes_due)
-            self._notes_due = bool(self._notes)
+            records += self._notes.commit_marks(self._streams.values(), closed=self.clock.closed())
+            self._notes.taken()
             if not records:
                 return ()
             self.blocks += 1
             self._room_seen -= bytes_max
-            block = _Block(taken, [done for _, done in notes if done is not None])
+            block = TakenBlock(taken, [done for _, done in notes if done is not None])
             self._taken.append(block)
             self._unwritten.append(block)
-        if more or self._notes_due:
+        if more or self._notes.due:
             self._kick()
         return records
 
@@ -404,15 +383,6 @@ class Sequencer:
         if len(self._reads) >= self.limits.inflight_calls_max:
             raise Overloaded(f"{len(self._reads)} reads are under way")
 
-    def _take_notes(self, bytes_max: int) -> list[Note]:
-        """Notes for the next block, at least one if there is one; the rest follows in the block after."""
-        taken: list[Note] = []
-        total = 0
-        while self._notes and (not taken or total + len(self._notes[0][0]) <= bytes_max):
-            taken.append(self._notes.popleft())
-            total += len(taken[-1][0]) + RECORD_ALIGN
-        return taken
-
     def _take_batches(self, bytes_max: int) -> list[tuple[Stream, Flight]]:
         taken: list[tuple[Stream, Flight]] = []
         room, self._short = bytes_max, False
@@ -485,24 +455,6 @@ class Sequencer:
                 return False
         return True
 
-    def _commit_marks(self, *, at_once: bool) -> list[bytes]:
-        """Of every stream, every MARKS_EVERY_S while blocks are written, and once more when the node is idle.
-
-        A one-voter group has committed what is durable, so marks tell nothing new: they are there for readers of the log.
-        """
-        now = time.monotonic()
-        if not at_once and now - self._marks_at < MARKS_EVERY_S:
-            return []
-        self._marks_at = now
-        closed = self.clock.closed()
-        marks = []
-        for stream in self._streams.values():
-            stream.marked_index = stream.durable_index
-            marks.append(
-                encode_commit_mark(partition=stream.partition, term=stream.term, commit=stream.durable_index, closed_txn=closed)
-            )
-        return marks
-
     def _pass_markers(self, stream: Stream) -> None:
         """Markers that nothing is closed before move on; one that has nothing before it at all goes to the site."""
         while stream.closed and isinstance(stream.closed[0], Marker):
@@ -533,6 +485,8 @@ class Sequencer:
     def _drop_everything(self) -> list[Done]:
         dones = [done for _, done in self._reads.values()]
         self._reads.clear()
+        for block in self._taken:  # also those that a site has applied before they are durable (durability=async)
+            dones += [flight.on_durable for _, flight in block.flights if flight.on_durable is not None]
         for stream in self._streams.values():
             dones += stream.drop()
         self.inflight_calls = self.inflight_bytes = self.pending_bytes = self._held_bytes = 0

@@ -6,9 +6,9 @@ One rule: plain data of the sequencer, under its lock; no lock, clock or thread 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -179,8 +179,6 @@ class Stream:
             dones += pending.dones if isinstance(pending, Pending) else ()
         for flight in self.flights:
             dones += flight.dones
-            if flight.on_durable is not None and flight.index > self.durable_index:
-                dones.append(flight.on_durable)
         self.open = Pending()
         for stage in (self.entries, self.closed, self.flights, self.unsent):
             stage.clear()
@@ -196,6 +194,21 @@ class Stream:
             "open_calls": len(self.open.params),
             "batches_under_way": len(self.flights),
         }
+
+
+class Deliver(Protocol):
+    """What takes durable batches: the sites. Called under the sequencer's lock; must not block."""
+
+    def batch(self, partition: int, record: bytes, index: int) -> None: ...
+    def read(self, partition: int, ident: int, calls: bytes) -> None: ...
+
+
+@dataclass(slots=True)
+class TakenBlock:
+    """What one `take` handed to the log."""
+
+    flights: list[tuple[Stream, Flight]]
+    note_dones: list[Callable[[], None]]
 
 
 def close_open(stream: Stream) -> None:

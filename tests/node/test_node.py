@@ -367,7 +367,7 @@ def test_a_full_log_of_many_partitions_gets_out_by_their_snapshots(tmp_path: Pat
 @pytest.mark.slow
 def test_segments_too_small_for_the_partitions_are_refused(tmp_path: Path) -> None:
     """Such a log would take its first records and stop at its first rotation, for ever; twice the size is enough."""
-    small = {"partitions": 64, "log_reserve_bytes": 4096, "call_bytes_max": 9000}
+    small: dict[str, Any] = {"partitions": 64, "log_reserve_bytes": 4096, "call_bytes_max": 9000}
     with pytest.raises(BadSettings, match="64 partitions"):
         open_node(tmp_path / "data", inline=True, segment_bytes=64 << 10, **small)
     assert not (tmp_path / "data").exists()

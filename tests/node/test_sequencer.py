@@ -665,3 +665,15 @@ def test_a_site_that_dies_between_doing_a_multi_partition_call_and_saying_so_hol
     assert pipe.at_site[1]
     pipe.settle()
     pipe.check_empty()
+
+
+def test_an_entry_that_was_applied_before_it_was_durable_is_told_when_the_log_fails() -> None:
+    """With durability=async a site may answer first; whoever waits for the entry still hears that nobody knows."""
+    pipe = Pipeline(1, when_written=True)
+    told: list[object] = []
+    pipe.sequencer.add_entry(0, Kind.SKIP, {"index": 1, "position": 0}, told.append)
+    assert pipe.take() is not None
+    pipe.write()
+    assert pipe.serve(0)
+    pipe.sequencer.failed(Wedged("planted"))
+    assert [type(reply) for reply in told] == [OutcomeUnknown]

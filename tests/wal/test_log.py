@@ -599,7 +599,7 @@ def test_the_log_works_on_a_real_disk(tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.mark.parametrize("kind", ["pwrite", "fdatasync"])
 def test_turn_that_a_signal_handler_breaks_off_wedges_the_log(kind: str) -> None:
-    """An exception out of nowhere in a caller's turn leaves a block of which nobody knows what is on disk; nobody waits for it."""
+    """An exception out of nowhere leaves a block of which nobody knows what is on disk; nobody waits for it."""
     files = sim()
     log, source = open_log(files)
 
