@@ -114,7 +114,7 @@ def verify_log(files: Files, directory: str) -> VerifyReport:
         report.error = error
         return report
     segments = survey.segments
-    for segment, after in zip(segments, [*segments[1:], None], strict=True):
+    for segment, after in zip(segments, [*segments[1:], None], strict=False):
         last = after.header.first_block - 1 if after else (survey.walk.expected - 1 if survey.walk else 0)
         _verify_segment(files, report, segment, last, after)
     return report
@@ -255,7 +255,7 @@ def _segment(segment: SegmentFile) -> dict[str, Any]:
 
 def _segments(survey: Survey) -> list[dict[str, Any]]:
     rows = []
-    for segment, after in zip(survey.segments, [*survey.segments[1:], None], strict=True):
+    for segment, after in zip(survey.segments, [*survey.segments[1:], None], strict=False):
         last = after.header.first_block - 1 if after else (survey.walk.expected - 1 if survey.walk else None)
         rows.append(_segment(segment) | {"last_block": last})
     return rows

@@ -119,6 +119,18 @@ def test_verify_reports_damage_per_segment_and_goes_on() -> None:
         list(dump_log(files, NODE))
 
 
+def test_a_log_without_a_segment_is_reported() -> None:
+    """Every segment deleted: verify names the first one that is missing, with exit code 10, and inspect shows what is left."""
+    files = node()
+    for name in files.listdir(LOG):
+        if name.startswith("seg-"):
+            files.unlink(f"{LOG}/{name}")
+    report = verify_log(files, NODE)
+    assert (report.exit_code, report.segments) == (Corrupt.exit_code, [])
+    assert "segment 1 is missing" in str(report.error)
+    assert inspect_log(files, NODE)["segments"] == []
+
+
 def test_looking_changes_nothing_and_needs_no_lock() -> None:
     """All three work beside a running node and write nothing."""
     files = sim()
