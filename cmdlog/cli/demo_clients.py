@@ -186,6 +186,6 @@ def read_answer(value: dict[str, Any]) -> Answer:
     """An answer from a result object, a problem, or the error object of a batch line."""
     problem = value.get("error", value)
     if isinstance(problem, dict) and "code" in problem and "status" in problem:
-        kind = OUTCOMES.get(problem["code"], problem["code"])
+        kind = str(OUTCOMES.get(problem["code"], problem["code"]))
         return Answer(int(problem.get("txn_id", 0)), None, kind, problem["abort_code"] if kind == "aborted" else "")
     return Answer(int(value["txn_id"]), value["partition"], "ok", value["result"])

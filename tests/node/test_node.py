@@ -347,7 +347,7 @@ def test_a_full_log_of_many_partitions_gets_out_by_their_snapshots(tmp_path: Pat
     """Each partition needs two, and each leaves a mark and a seal in the log: the reserve has room for all of them."""
     start = Snapshotter.start
     monkeypatch.setattr(Snapshotter, "start", lambda self: None)
-    sizes = {"segment_bytes": 256 << 10, "segments": 4, "log_reserve_bytes": 4096, "call_bytes_max": 9000}
+    sizes: dict[str, Any] = {"segment_bytes": 256 << 10, "segments": 4, "log_reserve_bytes": 4096, "call_bytes_max": 9000}
     node = open_node(tmp_path / "data", inline=True, partitions=6, **sizes)
     numbers = itertools.count()
 
