@@ -81,7 +81,7 @@ class Api:
         picked = pick_headers(scope)
         if self.service.token:
             check_token(picked, self.service.token)
-        check_origin(picked)
+        check_origin(picked, token=self.service.token)
         return picked
 
 

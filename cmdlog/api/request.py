@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ IDEMPOTENCY_KEY: Final = b"idempotency-key"
 TXN: Final = b"cmdlog-txn"
 ORIGIN: Final = b"origin"
 HOST: Final = b"host"
+LOCAL_SITE: Final = re.compile(rb"(localhost|[0-9.]+|\[[0-9a-fA-F:.]+\])(:[0-9]+)?")
 READ: Final = frozenset((AUTHORIZATION, IDEMPOTENCY_KEY, TXN, ORIGIN, HOST))
 
 Picked = dict[bytes, bytes]
@@ -45,10 +47,16 @@ def pick_headers(scope: Scope) -> Picked:
     return picked
 
 
-def check_origin(picked: Picked) -> None:
-    """Refuses requests that a browser sends for another site: without a token, loopback is open to every page it shows."""
+def check_origin(picked: Picked, *, token: bytes) -> None:
+    """Refuses requests that a browser sends for another site: without a token, loopback is open to every page it shows.
+
+    A page's own name can be made to resolve to loopback (DNS rebinding): without a token only localhost and addresses pass.
+    """
     origin = picked.get(ORIGIN)
-    if origin is not None and origin.partition(b"://")[2] != picked.get(HOST):
+    if origin is None:
+        return
+    site = origin.partition(b"://")[2]
+    if site != picked.get(HOST) or not (token or LOCAL_SITE.fullmatch(site)):
         raise Problem("forbidden", "the Origin header names another site")
 
 

@@ -131,7 +131,7 @@ async def ask(
         "root_path": "",
         "scheme": "http",
         "query_string": b"",
-        "headers": [(b"host", b"here"), *((name.lower().encode(), value.encode("latin-1")) for name, value in headers)],
+        "headers": [(b"host", b"localhost:8642"), *((name.lower().encode(), value.encode("latin-1")) for name, value in headers)],
         "server": ("here", 80),
         "client": ("there", 1),
     }

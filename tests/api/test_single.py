@@ -1,11 +1,14 @@
 """One call over HTTP: what gets in, what comes out, and that nothing wrong reaches the log."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import orjson
 import pytest
 
+from cmdlog.api.problem import Problem
+from cmdlog.api.request import check_origin
 from cmdlog.node.outcome import DiskFull, LogFull, NotReady, OutcomeUnknown, Overloaded, Refused, TooLarge
 from procedures.outcomes import Status, key_fingerprint
 
@@ -136,7 +139,8 @@ def test_bad_body_is_refused_before_the_log(node: Any, post: Post, body: bytes) 
         ([("Cmdlog-Txn", "\xb2")], 422, "invalid_parameters"),
         ([("Origin", "http://evil.example")], 403, "forbidden"),
         ([("Origin", "null")], 403, "forbidden"),
-        ([("Origin", "http://here")], 200, ""),
+        ([("Origin", "http://localhost:8642")], 200, ""),
+        ([("Origin", "http://localhost:8643")], 403, "forbidden"),
     ],
 )
 def test_bad_header_is_refused_before_the_log(
@@ -147,6 +151,17 @@ def test_bad_header_is_refused_before_the_log(
     assert answer.status == http
     assert answer.json().get("code", "") == code
     assert len(node.logged) == (http == 200)
+
+
+@pytest.mark.parametrize(
+    "site", ["localhost", "localhost:1", "127.0.0.1:8642", "[::1]:8642", "books.example", "localhost.evil.example"]
+)
+def test_a_page_under_a_foreign_name_needs_a_token(site: str) -> None:
+    """A name that was made to resolve to loopback (DNS rebinding) is in Origin and Host alike; only a token tells it apart."""
+    picked = {b"origin": f"http://{site}".encode(), b"host": site.encode()}
+    check_origin(picked, token=b"secret")
+    with pytest.raises(Problem) if site.endswith("example") else nullcontext():
+        check_origin(picked, token=b"")
 
 
 @pytest.mark.parametrize(
