@@ -282,7 +282,11 @@ def _run_workers(plan: Plan, target: Target, count: int, meter: _Meter) -> list[
 def _spawn(plan: Plan, partitions: Sequence[int], target: Target) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     process = subprocess.Popen(
-        [sys.executable, "-m", "replay.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        [sys.executable, "-m", "replay.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        process_group=0,  # Ctrl-C reaches the terminal's whole group; what becomes of workers is decided here
     )
     order = {"plan": orjson.Fragment(plan.to_json()), "partitions": partitions, "target": target.directory}
     assert process.stdin is not None

@@ -6,7 +6,6 @@ the trust record. SIGTERM ends it at any moment: an unfinished SQLite transactio
 
 from __future__ import annotations
 
-import signal
 import sys
 from dataclasses import asdict
 from typing import Any
@@ -52,7 +51,6 @@ def run(order: dict[str, Any]) -> None:
 
 def main() -> int:
     """Entry point of the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; our starter decides
     try:
         run(orjson.loads(sys.stdin.buffer.read()))
     except Divergence as error:

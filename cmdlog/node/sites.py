@@ -317,6 +317,7 @@ def _spawn(number: int, partitions: Sequence[int]) -> _Process:
         pass_fds=(theirs.fileno(), page_fd, life_r),
         stdin=subprocess.DEVNULL,
         env=environment,
+        process_group=0,  # Ctrl-C reaches the terminal's whole group, and a site that is still importing cannot ignore it yet
     )
     theirs.close()
     os.close(page_fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,12 @@ def test_a_killed_site_loses_and_doubles_nothing(node: Node) -> None:
     assert held == {i: sum(1 << (n % 3) for n in range(i, 3000, 10)) for i in range(10)}
     assert node.status()["sites"][0] != pid
     assert skips(node) == []
+
+
+def test_a_terminals_interrupt_does_not_reach_a_site(node: Node) -> None:
+    """Ctrl-C goes to the foreground process group; a site, which may still be starting, is in one of its own."""
+    (pid,) = node.status()["sites"]
+    assert os.getpgid(pid) == pid
 
 
 def test_a_crash_is_tried_again(node: Node, tmp_path: Path) -> None:
