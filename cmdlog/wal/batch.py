@@ -20,7 +20,7 @@ import zstandard
 
 from cmdlog.wal.ids import PARTITION_BITS
 from cmdlog.wal.layout import Layout
-from cmdlog.wal.record import RECORD, RECORD_BYTES_MAX, BadRecord, Kind, Record, encode_record
+from cmdlog.wal.record import RECORD, RECORD_BYTES_MAX, BadRecord, Kind, Record, decompress, encode_record
 
 BATCH: Final = Layout(
     "Batch header",
@@ -185,13 +185,7 @@ def batch_last_txn(record: Record) -> int:
 
 
 def _text(stored: bytes, *, flags: int, json_bytes: int) -> bytes:
-    if not flags & FLAG_ZSTD:
-        text = stored
-    else:
-        try:
-            text = zstandard.ZstdDecompressor().decompress(stored, max_output_size=json_bytes)
-        except zstandard.ZstdError as error:
-            raise BadRecord(f"batch text: {error}") from error
+    text = decompress(stored, bytes_max=json_bytes) if flags & FLAG_ZSTD else stored
     if len(text) != json_bytes:
         raise BadRecord("batch text has another length")
     return text

@@ -96,13 +96,27 @@ class Record:
         data = self.payload
         try:
             if self.flags & _FLAG_ZSTD:
-                data = zstandard.ZstdDecompressor().decompress(data, max_output_size=RECORD_BYTES_MAX)
+                data = decompress(data, bytes_max=RECORD_BYTES_MAX)
             value = orjson.loads(data)
-        except (zstandard.ZstdError, orjson.JSONDecodeError) as error:
+        except orjson.JSONDecodeError as error:
             raise BadRecord(f"payload of {self.kind.name}: {error}") from error
         if not isinstance(value, dict):
             raise BadRecord(f"payload of {self.kind.name} is no object")
         return value
+
+
+def decompress(data: bytes, *, bytes_max: int) -> bytes:
+    """The content of one zstd frame, which states its size; memory is taken only for a size within `bytes_max`.
+
+    Raises: BadRecord.
+    """
+    try:
+        size = zstandard.frame_content_size(data)
+        if not 0 <= size <= bytes_max:
+            raise BadRecord(f"compressed payload of {size} bytes")
+        return zstandard.ZstdDecompressor().decompress(data, max_output_size=bytes_max)
+    except zstandard.ZstdError as error:
+        raise BadRecord(f"compressed payload: {error}") from error
 
 
 def encode_record(kind: Kind, payload: bytes, *, partition: int, term: int, index: int, flags: int = 0) -> bytes:
