@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from cmdlog.node.routes import SlotMap
-from cmdlog.node.settings import Settings
+from cmdlog.node.settings import BadSetting, Settings
 from cmdlog.wal.block import SECTOR_BYTES
+from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.groups import GroupState
 from cmdlog.wal.ids import CLUSTER_GROUP
@@ -35,6 +36,13 @@ from replay.trust import state_path
 NODE_ID: Final = 1  # of the only node of a one-node cluster
 FIRST_TERM: Final = 1
 PARTITION_BYTES: Final = 512  # of a partition in a segment's checkpoint, and four times its share of what a block keeps free
+
+
+class OtherApplication(WalError):
+    """The directory was made for another application, by the name of its `Database`."""
+
+    exit_code = 11
+    hint = "serve the application that it was made for, or use another directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +110,15 @@ def make_boot(groups: Mapping[int, GroupState], db: Database, settings: Settings
     bundle = capture_bundle(db, target)
     version = max(cluster.catalogs, default=0)
     catalogs = {str(known): catalog.value for known, catalog in sorted(cluster.catalogs.items())}
+    if version and (made_for := cluster.catalogs[version].value.get("database", db.name)) != db.name:
+        raise OtherApplication(f"the directory belongs to database {made_for!r}, not to {db.name!r}")
     if not version or cluster.catalogs[version].value["hash"] != bundle.hash:
         version += 1
         changes.append(f"code bundle {bundle.hash[:12]} becomes catalog version {version}")
         catalogs[str(version)] = {
             "version": version,
             "hash": bundle.hash,
+            "database": db.name,
             "procedures": list(bundle.procedures),  # readers of the log need the names, not the code
             "bundle": bundle.to_bytes().decode(),
         }
@@ -143,10 +154,13 @@ def adopt_fixed(settings: Settings, groups: Mapping[int, GroupState], instance: 
     What no block of these segments could hold is refused at once: it would wait in front of the log for ever, or stop it.
     """
     configuration = groups[CLUSTER_GROUP].configuration or {}
+    partitions: int = configuration["partitions"]
+    if settings.partitions not in (partitions, Settings().partitions):  # the default says nothing about what is wanted
+        raise BadSetting("partitions", f"the directory was made with {partitions}, which stays; leave the setting out")
     batch_bytes_max = block_bytes_max(instance.segment_bytes) // 2  # the other half is for notes, marks and headers
     return dataclasses.replace(
         settings,
-        partitions=configuration["partitions"],
+        partitions=partitions,
         segment_bytes=instance.segment_bytes,
         segments=instance.segments,
         log_reserve_bytes=instance.log_reserve_bytes,

@@ -23,6 +23,7 @@ FORMAT: Final = 1
 INSTANCE_NAME: Final = "instance.json"
 CREATING_NAME: Final = "creating.json"
 LOCK_NAME: Final = "LOCK"
+NO_CONTENT: Final = frozenset({"lost+found"})  # in the root of a new volume
 LOG_FOLDER: Final = "log"
 FOLDERS: Final = (LOG_FOLDER, "archive", "faults", "snapshots", "state")
 NODE_ID_MAX: Final = (1 << 32) - 1
@@ -121,7 +122,7 @@ def begin_creation(files: Files, directory: str) -> None:
         raise WrongDirectory(f"{directory} holds a node already")
     log = os.path.join(directory, LOG_FOLDER)
     if CREATING_NAME not in names:
-        if strange := sorted(names - {LOCK_NAME, CREATING_NAME + TEMP_SUFFIX}):
+        if strange := sorted(names - {LOCK_NAME, CREATING_NAME + TEMP_SUFFIX} - NO_CONTENT):
             raise WrongDirectory(f"{directory} is neither empty nor a node: it holds {', '.join(strange[:5])}")
         files.write_file_atomic(os.path.join(directory, CREATING_NAME), b"{}\n")
     elif LOG_FOLDER in names:

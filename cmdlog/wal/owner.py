@@ -15,7 +15,7 @@ import orjson
 
 from cmdlog.wal.errors import WrongDirectory
 from cmdlog.wal.files import Files, Lock
-from cmdlog.wal.instance import LOCK_NAME
+from cmdlog.wal.instance import CREATING_NAME, INSTANCE_NAME, LOCK_NAME, NO_CONTENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,13 @@ def take_ownership(files: Files, directory: str) -> Owner:
     """
     if not files.exists(directory):
         raise WrongDirectory(f"{directory} does not exist")
+    try:
+        names = files.listdir(directory)
+    except NotADirectoryError:
+        raise WrongDirectory(f"{directory} is a file") from None
+    strange = [name for name in names if name not in NO_CONTENT]
+    if strange and not {LOCK_NAME, INSTANCE_NAME, CREATING_NAME}.intersection(names):
+        raise WrongDirectory(f"{directory} is neither empty nor a node: it holds {', '.join(strange[:5])}")
     lock = files.lock(os.path.join(directory, LOCK_NAME))
     try:
         previous = _decode(lock.owner())

@@ -18,13 +18,16 @@ import pytest
 
 from cmdlog.node import boot as boot_module
 from cmdlog.node import node as node_module
+from cmdlog.node.boot import OtherApplication
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import DiskFull, LogFull, NotReady, Outcome, OutcomeUnknown, Refused, TooLarge
+from cmdlog.node.settings import BadSetting
 from cmdlog.node.snapshots import Snapshotter
-from cmdlog.wal.errors import Locked, WalError, Wedged
+from cmdlog.wal.errors import Locked, WalError, Wedged, WrongDirectory
 from cmdlog.wal.files import File, RealFiles
 from cmdlog.wal.instance import BadSettings
+from procedures import Database
 from procedures import state as state_module
 from procedures.errors import SchemaConflict
 from procedures.outcomes import Status
@@ -561,3 +564,34 @@ def test_a_crash_in_creation_is_swept(tmp_path: Path, monkeypatch: pytest.Monkey
     node.close()
     assert boot_module.applied_index(str(tmp_path / "data"), 0) >= 1
     assert SMALL["segments"] == node.settings.segments
+
+
+OTHER = Database("other")
+
+
+def test_another_application_is_refused(tmp_path: Path) -> None:
+    """By the name of its database: its procedures would work on tables that are not theirs."""
+    open_node(tmp_path / "data", inline=True).close()
+    with pytest.raises(OtherApplication, match="belongs to database"):
+        open_node(tmp_path / "data", app=OTHER, inline=True)
+    open_node(tmp_path / "data", inline=True).close()
+
+
+def test_a_setting_that_was_fixed_at_creation_is_not_ignored(tmp_path: Path) -> None:
+    """Leaving it out takes what the directory was made with; another value is refused by name."""
+    open_node(tmp_path / "data", inline=True, partitions=3).close()
+    with pytest.raises(BadSetting, match="partitions: the directory was made with 3"):
+        open_node(tmp_path / "data", inline=True, partitions=7)
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
+    """Not even a lock is written beside them; a file is no directory; the root of a new volume is empty enough."""
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.png").write_bytes(b"x")
+    with pytest.raises(WrongDirectory, match=r"cat\.png"):
+        open_node(tmp_path / "photos", inline=True)
+    assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.png"]
+    with pytest.raises(WrongDirectory, match="is a file"):
+        open_node(tmp_path / "photos" / "cat.png", inline=True)
+    (tmp_path / "volume" / "lost+found").mkdir(parents=True)
+    open_node(tmp_path / "volume", inline=True).close()
