@@ -165,12 +165,18 @@ def make_bind(procedure: str, parameters: tuple[Parameter, ...]) -> Callable[[Ma
     names = tuple(parameter.name for parameter in parameters)
     count = len(names)
     checks = tuple((parameter.name, parameter.codec.to_wire) for parameter in parameters)
+    known = frozenset(names)
+    required = frozenset(parameter.name for parameter in parameters if parameter.required)
+    optional = len(required) < count
+    defaults = {parameter.name: parameter.default for parameter in parameters}
 
     def bind(given: Mapping[str, Any]) -> list[Any]:
         try:
             if len(given) == count:
                 return [to_wire(given[name]) for name, to_wire in checks]
-        except (KeyError, TypeError, WireError):
+            if optional and len(given) < count and given.keys() <= known and required <= given.keys():
+                return [to_wire(given[name]) if name in given else defaults[name] for name, to_wire in checks]
+        except (AttributeError, KeyError, TypeError, WireError):
             pass
         return _bind_slowly(procedure, parameters, given)
 
