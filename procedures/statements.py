@@ -327,6 +327,9 @@ def _writing(cursor: apsw.Cursor, compiled: Compiled, sql: str, names: tuple[str
     return run
 
 
+# `_writing` and `_reading` repeat their first lines: a shared function would cost a frame in every statement of every call.
+
+
 def _reading(cursor: apsw.Cursor, compiled: Compiled, sql: str, names: tuple[str, ...], rows: type[Rows]) -> Run:
     execute, processors = cursor.execute, compiled.results
     pick, count = _pick(names, compiled)

@@ -236,11 +236,11 @@ class BatchStream:
 
 
 def _runs(calls: Sequence[Prepared], places: Sequence[int]) -> deque[tuple[Sequence[Prepared], Sequence[int]]]:
-    """Cuts the calls into runs that the node takes as a whole: logged calls of one partition without a key; others one by one."""
+    """Cuts the calls into runs that the node takes as a whole: logged calls of one partition each; others one by one."""
     runs: deque[tuple[Sequence[Prepared], Sequence[int]]] = deque()
     start = 0
-    for at, (route, _, key, _) in enumerate(calls):
-        if key or route.read_only or route.everywhere:
+    for at, (route, *_) in enumerate(calls):
+        if route.read_only or route.everywhere:
             if at > start:
                 runs.append((calls[start:at], places[start:at]))
             runs.append((calls[at : at + 1], places[at : at + 1]))

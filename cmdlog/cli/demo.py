@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 BRANCHES: Final = 16
 CUSTOMERS: Final = 50  # of each branch; all accounts together fit one query (query_rows_max)
-LOAD_TIMEOUT_S: Final = 600.0
 TICK_S: Final = 0.1
 BATCH_CALLS: Final = 1000
 QUERY_TIMEOUT_S: Final = 30.0
@@ -246,6 +245,7 @@ class Demo:
     def _rebuild(self) -> dict[Account, Holdings]:
         """The accounts that `cmdlog recover --to` makes of the log alone, without the states that the server has kept."""
         from cmdlog.node.query import run_query
+        from cmdlog.node.settings import Settings
         from replay.trust import state_path
 
         self._display.stage("rebuilding from the log")
@@ -254,7 +254,8 @@ class Demo:
         self._report.rebuilt_calls = result["replayed"]
         paths = {number: state_path(str(out), number) for number in range(self._options.partitions)}
         rows_max = BRANCHES * CUSTOMERS + 1
-        return _accounts(run_query(paths, ACCOUNTS_SQL, (), rows_max=rows_max, timeout_s=QUERY_TIMEOUT_S).rows)
+        limits = {"rows_max": rows_max, "wal_bytes_max": Settings().wal_bytes_max}
+        return _accounts(run_query(paths, ACCOUNTS_SQL, (), timeout_s=QUERY_TIMEOUT_S, **limits).rows)
 
     def _status(self) -> dict[str, Any]:
         status: dict[str, Any] = self._http.read(self._running.url, "GET", "/v1/status")

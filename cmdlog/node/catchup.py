@@ -88,7 +88,8 @@ class _Owner:
 
     def _places(self, fault: SiteFault) -> list[tuple[int, int]]:
         """Where the call must be skipped: a multi-partition call on all partitions, or on none if any has executed it."""
-        txns = {(p, r.index): decode_batch(r).first_txn for p, of in self._left.items() for r in of if r.kind is Kind.BATCH}
+        txns: dict[tuple[int, int], int] = {}
+        txns |= {(p, r.index): decode_batch(r).first_txn for p, of in self._left.items() for r in of if r.kind is Kind.BATCH}
         txn = txns[fault.partition or 0, fault.index]
         places = sorted(place for place, first in txns.items() if first == txn)
         if txn_partition(txn) != MULTI_PARTITION:

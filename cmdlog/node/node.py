@@ -28,7 +28,7 @@ from cmdlog.node.desk import Desk
 from cmdlog.node.gather import Gather
 from cmdlog.node.inline import InlineSites
 from cmdlog.node.keys import EVERYWHERE, KeyOwners
-from cmdlog.node.outcome import Done, NotReady, Outcome, Refused, TooLarge
+from cmdlog.node.outcome import Done, NotReady, Outcome, Refused, Reply, TooLarge
 from cmdlog.node.query import QueryResult, run_query
 from cmdlog.node.routes import Route, SlotMap, make_routes
 from cmdlog.node.sequencer import Sequencer
@@ -261,12 +261,12 @@ class Node:
             raise NotReady("the node is not ready")
         partitions: list[int | None] = []
         plain: list[tuple[int, int, bytes, bytes, Done]] = []
-        large: list[tuple[Done, int]] = []
+        told: list[tuple[Done, Reply]] = []
         limit = self.settings.call_bytes_max
         for route, params, key, done in calls:
-            if route.everywhere or route.read_only or key:
+            if route.everywhere or route.read_only:
                 if plain:
-                    self._add_plain(plain, first=len(plain) + len(large) == len(partitions))
+                    self._add_plain(plain, first=len(plain) + len(told) == len(partitions))
                     plain = []
                 partitions.append(self._place_or_reply(route, params, key, done))
                 continue
@@ -274,13 +274,15 @@ class Node:
             partition = self.slots.partition_of(route.procedure, params)
             partitions.append(partition)
             if len(body) > limit:
-                large.append((done, len(body)))
+                told.append((done, TooLarge(f"the parameters take {len(body)} bytes, limit call_bytes_max={limit}")))
+            elif key and self._keys.claim(key, partition) != partition:
+                told.append((done, _KEY_ELSEWHERE))
             else:
-                plain.append((partition, route.number, body, NO_KEY, done))
+                plain.append((partition, route.number, body, key or NO_KEY, done))
         if plain:
-            self._add_plain(plain, first=len(plain) + len(large) == len(partitions))
-        for done, size in large:
-            done(TooLarge(f"the parameters take {size} bytes, limit call_bytes_max={limit}"))
+            self._add_plain(plain, first=len(plain) + len(told) == len(partitions))
+        for done, reply in told:
+            done(reply)
         self._kick()
         return partitions
 
@@ -316,7 +318,14 @@ class Node:
         partitions = range(self.settings.partitions) if partition is None else (partition,)
         paths = {p: state_path(self.directory, p) for p in partitions}
         limits = self.settings
-        return run_query(paths, sql, params, rows_max=limits.query_rows_max, timeout_s=limits.query_timeout_s)
+        return run_query(
+            paths,
+            sql,
+            params,
+            rows_max=limits.query_rows_max,
+            timeout_s=limits.query_timeout_s,
+            wal_bytes_max=limits.wal_bytes_max,
+        )
 
     def _kick(self) -> None:
         with contextlib.suppress(WalError):  # the log has failed: whoever is placed hears of it through `failed`

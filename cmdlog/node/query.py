@@ -7,6 +7,7 @@ rows and time end what would pin the site's write-ahead file.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 import apsw
 
-from procedures.guard import Guard, Mode
+from procedures.guard import Mode
 from procedures.state import open_reader
 
 STEPS_BETWEEN_LOOKS: Final = 10_000  # of SQLite's virtual machine, about 1 ms, between looks at the deadline
@@ -32,7 +33,9 @@ class QueryResult:
     as_of: dict[int, int]  # partition -> TxnId of the state that was read
 
 
-def run_query(paths: Mapping[int, str], sql: str, params: Sequence[Any], *, rows_max: int, timeout_s: float) -> QueryResult:
+def run_query(
+    paths: Mapping[int, str], sql: str, params: Sequence[Any], *, rows_max: int, timeout_s: float, wal_bytes_max: int
+) -> QueryResult:
     """Reads one partition after the other. Raises: QueryRefused."""
     deadline = time.monotonic() + timeout_s
     columns: list[str] = []
@@ -44,33 +47,40 @@ def run_query(paths: Mapping[int, str], sql: str, params: Sequence[Any], *, rows
         except apsw.Error as error:
             raise QueryRefused(f"partition {partition} cannot be read: {error}") from None
         with contextlib.closing(connection):
-            connection.set_progress_handler(lambda: time.monotonic() > deadline, STEPS_BETWEEN_LOOKS)
+            pinned = _Pinned(path, wal_bytes_max)
+            connection.set_progress_handler(lambda: time.monotonic() > deadline or pinned.too_long(), STEPS_BETWEEN_LOOKS)  # noqa: B023
             connection.limit(apsw.SQLITE_LIMIT_LENGTH, RESULT_BYTES_MAX)
             with connection:
                 as_of[partition] = connection.execute("SELECT txn_id FROM _cmdlog_meta").get
                 guard.mode = Mode.PROCEDURE
-                connection.authorizer = _Strict(guard)
                 try:
                     columns = _read(connection, sql, params, rows, rows_max)
                 except apsw.InterruptError:
+                    if pinned.too_long():
+                        raise QueryRefused(f"the site's log grew beyond wal_bytes_max={wal_bytes_max} meanwhile") from None
                     raise QueryRefused(f"the query ran longer than query_timeout_s={timeout_s:g}") from None
                 except (apsw.Error, TypeError, ValueError, OverflowError) as error:
                     raise QueryRefused(str(error)) from None
                 finally:
-                    connection.authorizer = None
+                    guard.mode = Mode.FRAMEWORK
     return QueryResult(columns, rows, as_of)
 
 
-class _Strict:
-    """The guard of procedures, which lets the session extension's PRAGMA pass; here nothing needs it."""
+class _Pinned:
+    """The write-ahead file that a reader keeps from being checkpointed: a file that was long before is not its doing."""
 
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
+    def __init__(self, path: str, bytes_max: int) -> None:
+        self._path = f"{path}-wal"
+        self._bytes_max = max(bytes_max, self._size())
 
-    def __call__(self, action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
-        if action == apsw.SQLITE_PRAGMA:
-            return apsw.SQLITE_DENY
-        return self._guard(action, first, second, database, trigger)
+    def too_long(self) -> bool:
+        return self._size() > self._bytes_max
+
+    def _size(self) -> int:
+        try:
+            return os.stat(self._path).st_size
+        except FileNotFoundError:
+            return 0
 
 
 def _read(connection: apsw.Connection, sql: str, params: Sequence[Any], rows: list[Sequence[Any]], rows_max: int) -> list[str]:

@@ -119,10 +119,6 @@ class Files(Protocol):
         """Makes all creations, renames and removals in this folder durable. Raises: WriteFailed."""
         ...
 
-    def free_bytes(self, path: str) -> int:
-        """Space left for this user on the volume of `path`."""
-        ...
-
     def lock(self, path: str) -> Lock:
         """Takes the lock file, making it if needed. Raises: Locked, with the owner record that is in it."""
         ...
@@ -336,10 +332,6 @@ class RealFiles(Files):
                 os.close(fd)
         except OSError as error:
             raise_write_error(error, "fsync of folder", path)
-
-    def free_bytes(self, path: str) -> int:
-        volume = os.statvfs(path)
-        return volume.f_bavail * volume.f_frsize
 
     def lock(self, path: str) -> RealLock:
         file = self.open(path, create=True)

@@ -1,7 +1,7 @@
 """The exclusive right to a node directory: the lock, and a record of who has it.
 
-One rule: the lock decides, the record explains. The record also binds what only holds while this machine stays up (boot id), so
-that a warm restart can tell whether files written without a sync may be trusted.
+One rule: the lock decides, the record explains. Whether a state file may be trusted is not told here but by `replay.trust`, which
+must not forget it before the file is gone.
 """
 
 from __future__ import annotations
@@ -30,22 +30,17 @@ class OwnerRecord:
 
 
 class Owner:
-    """Holds the lock of a directory until `close`. `previous` is the last owner's record, None when unknown or torn."""
+    """Holds the lock of a directory until `close`."""
 
-    def __init__(self, lock: Lock, record: OwnerRecord, previous: OwnerRecord | None) -> None:
-        self._lock, self.record, self.previous = lock, record, previous
-
-    @property
-    def same_boot(self) -> bool:
-        """Whether the machine has not been restarted since the previous owner: its page cache was not lost."""
-        return self.previous is not None and self.record.boot_id != "" and self.previous.boot_id == self.record.boot_id
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
 
     def close(self) -> None:
         self._lock.close()
 
 
 def take_ownership(files: Files, directory: str) -> Owner:
-    """Locks the directory for this process and writes who we are.
+    """Locks the directory for this process and writes who we are, for the error of whoever comes next.
 
     Raises: Locked naming the owner, WrongDirectory when there is no such directory.
     """
@@ -60,19 +55,10 @@ def take_ownership(files: Files, directory: str) -> Owner:
         raise WrongDirectory(f"{directory} is neither empty nor a node: it holds {', '.join(strange[:5])}")
     lock = files.lock(os.path.join(directory, LOCK_NAME))
     try:
-        previous = _decode(lock.owner())
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         record = OwnerRecord(os.getpid(), socket.gethostname(), files.boot_id(), started)
         lock.write_owner(record.encode())
     except BaseException:
         lock.close()
         raise
-    return Owner(lock, record, previous)
-
-
-def _decode(data: bytes) -> OwnerRecord | None:
-    try:
-        value = orjson.loads(data)
-        return OwnerRecord(int(value["pid"]), str(value["host"]), str(value["boot_id"]), str(value["started"]))
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-        return None  # torn by a power cut, or never written
+    return Owner(lock)

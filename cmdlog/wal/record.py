@@ -19,6 +19,7 @@ import orjson
 import zstandard
 
 from cmdlog.wal.block import RECORD_ALIGN
+from cmdlog.wal.ids import Index, Term
 from cmdlog.wal.layout import Layout
 
 RECORD: Final = Layout(
@@ -59,7 +60,6 @@ class Kind(enum.IntEnum):
     CHECKPOINT = 21  # the group's state as of the head of this segment
 
 
-ENTRY_KINDS: Final = frozenset(kind for kind in Kind if kind < 16)
 _KINDS: Final = {int(kind): kind for kind in Kind}
 _FLAG_ZSTD: Final = 1
 
@@ -75,8 +75,8 @@ class Record:
     kind: Kind
     flags: int
     partition: int
-    term: int
-    index: int
+    term: Term
+    index: Index
     checksum: int
     raw: bytes
 

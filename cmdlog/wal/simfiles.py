@@ -252,11 +252,6 @@ class SimFiles(Files):
             self.disk.settle(self.disk.folder(path), begun.stamp, lost=begun.fault is not None)
             _refuse(begun.fault, "fsync of folder", path)
 
-    def free_bytes(self, path: str) -> int:
-        with self.living():
-            self.disk.folder(path)
-            return max(0, self.capacity_bytes - self.disk.used_bytes())
-
     def lock(self, path: str) -> SimLock:
         file = self.open(path, create=True)
         with self.living():

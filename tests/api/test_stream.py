@@ -97,10 +97,19 @@ def test_empty_stream_is_an_empty_answer(post: Post) -> None:
 
 
 def test_refusal_of_one_call_leaves_the_others(node: Any, post: Post) -> None:
-    """A keyed call that the node refuses is refused alone; its neighbours run."""
-    node.refuse = lambda calls: TooLarge("big") if any(key for _, _, key, _ in calls) else None
-    assert results(post("/v1/batch", line(0) + line(1, key="k") + line(2))) == [0, "too_large", 2]
+    """A multi-partition call is given to the node alone: if it is refused, its neighbours run."""
+    node.refuse = lambda calls: TooLarge("big") if any(route.everywhere for route, *_ in calls) else None
+    everywhere = b'{"procedure": "set_price", "params": {"price": 3}}\n'
+    assert results(post("/v1/batch", line(0) + everywhere + line(2))) == [0, "too_large", 2]
     assert [params[0] for _, params, _ in node.logged] == [0, 2]
+
+
+def test_keyed_calls_go_to_the_node_with_the_others(node: Any, post: Post) -> None:
+    """A key does not cut a run of calls in two: the node places them all at once."""
+    runs: list[int] = []
+    node.refuse = lambda calls: runs.append(len(calls))
+    assert results(post("/v1/batch", line(0) + line(1, key="k") + line(2, key="l") + line(3))) == [0, 1, 2, 3]
+    assert runs == [4]
 
 
 def test_full_log_is_told_at_once(node: Any, post: Post) -> None:

@@ -483,7 +483,10 @@ def test_call_many_tells_each_call_exactly_once(tmp_path: Path) -> None:
         node.call_many([*prepared(5), large])
     assert not any(pending.replies for pending in made)
     made.clear()
-    node.call_many([*prepared(1), *prepared(1, key=b"k" * 16), *prepared(9)])
+    read = (node.routes["peek"], [1], b"", Pending())
+    made_before = prepared(1, key=b"k" * 16)
+    made.append(read[3])
+    node.call_many([*made_before, (*read[:3], read[3].done), *prepared(9)])
     node.help()
     replies = [pending.wait() for pending in made]
     assert [isinstance(reply, Outcome) for reply in replies] == [True] * 2 + [False] * 9

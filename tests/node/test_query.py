@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,17 @@ def paths(tmp_path: Path) -> dict[int, str]:
     return found
 
 
-def run(paths: dict[int, str], sql: str, params: Sequence[Any] = (), rows_max: int = 100, timeout_s: float = 5.0) -> QueryResult:
+def run(
+    paths: dict[int, str],
+    sql: str,
+    params: Sequence[Any] = (),
+    *,
+    rows_max: int = 100,
+    timeout_s: float = 5.0,
+    wal_bytes_max: int = 1 << 30,
+) -> QueryResult:
     """A query within wide limits."""
-    return run_query(paths, sql, params, rows_max=rows_max, timeout_s=timeout_s)
+    return run_query(paths, sql, params, rows_max=rows_max, timeout_s=timeout_s, wal_bytes_max=wal_bytes_max)
 
 
 def test_rows_of_all_partitions_with_their_positions(paths: dict[int, str]) -> None:
@@ -139,7 +148,7 @@ def test_more_rows_than_allowed_are_refused_over_all_partitions(paths: dict[int,
         run(paths, "SELECT id FROM items", rows_max=4)
     both = {0: paths[0], 1: paths[0]}
     with pytest.raises(QueryRefused, match="query_rows_max=9"):
-        run_query(both, "SELECT id FROM items", (), rows_max=9, timeout_s=5)
+        run_query(both, "SELECT id FROM items", (), rows_max=9, timeout_s=5, wal_bytes_max=1 << 30)
 
 
 def test_a_query_without_end_ends(paths: dict[int, str]) -> None:
@@ -163,3 +172,29 @@ def test_a_partition_without_a_file_is_refused(paths: dict[int, str], tmp_path: 
     with pytest.raises(QueryRefused, match="partition 7"):
         run({7: str(tmp_path / "missing.sqlite")}, "SELECT 1")
     assert not (tmp_path / "missing.sqlite").exists()
+
+
+ENDLESS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+
+
+def test_a_reader_that_lets_the_write_ahead_file_grow_is_cancelled(paths: dict[int, str]) -> None:
+    """It pins the file, whatever its own time limit says; one that was long before it came is not its doing."""
+    state = PartitionState.open(paths[0], partition=0)
+    state.connection.execute("CREATE TABLE bulk (id INTEGER NOT NULL PRIMARY KEY, data BLOB)")
+    told: list[str] = []
+
+    def read() -> None:
+        with pytest.raises(QueryRefused) as caught:
+            run({0: paths[0]}, ENDLESS, timeout_s=60.0, wal_bytes_max=1 << 20)
+        told.append(str(caught.value))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(10_000):
+        state.connection.execute("INSERT INTO bulk VALUES (?, zeroblob(8000))", (number,))
+        if not reader.is_alive():
+            break
+    reader.join(30)
+    assert "wal_bytes_max=1048576" in told[0]
+    assert run({0: paths[0]}, "SELECT count(*) FROM items", wal_bytes_max=1).rows == [(5,)]
+    state.close()

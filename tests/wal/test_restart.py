@@ -516,17 +516,6 @@ def test_a_second_process_is_locked_out() -> None:
     assert found == [1, 2, 3, 4]
 
 
-def test_the_previous_owner_tells_whether_the_machine_was_restarted() -> None:
-    """A warm start may trust the page cache only under the same boot."""
-    files = sealed()
-    log, _ = open_log(files)
-    assert log._owner is not None
-    assert log._owner.same_boot
-    log, _ = open_log(files.power_cut(random.Random(1)))
-    assert log._owner is not None
-    assert not log._owner.same_boot
-
-
 def test_wrong_directories_say_what_is_missing() -> None:
     """Missing, empty, half a node, somebody else's files: each is refused in its own words, and nothing is created (H1)."""
     files = SimFiles()
