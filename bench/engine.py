@@ -105,12 +105,12 @@ def _raw_file(path: Path) -> Iterator[Callable[[], None]]:
 class EngineLane:
     """A partition engine that is fed transfer batches as log records."""
 
-    def __init__(self, folder: Path, *, digest_rows: bool, savepoints: bool = False) -> None:
+    def __init__(self, folder: Path, *, digest_rows: bool, savepoints: bool = False, keyed: bool = False) -> None:
         catalogs = Catalogs()
         catalogs.add_live(1, bank.db)
         state = PartitionState.open(folder, partition=0)
         self.engine = PartitionEngine(state, catalogs, digest_rows=digest_rows, policy=KeyPolicy())
-        self._savepoints = savepoints
+        self._savepoints, self._keyed = savepoints, keyed
         self._index, self._millis = 1, 1_700_000_000_000
         executor = self.engine.executor
         statements = bank.db.schema_statements()
@@ -126,7 +126,7 @@ class EngineLane:
         """The next batch record, as it comes from the log."""
         self._index += 1
         first = self._txn()
-        return decode_record(encode_calls(calls, index=self._index, first=first, keyed=False))
+        return decode_record(encode_calls(calls, index=self._index, first=first, keyed=self._keyed))
 
     def run(self, calls: list[bank.Call]) -> float:
         record = self.record(calls)
@@ -147,7 +147,7 @@ def encode_calls(calls: list[bank.Call], *, index: int, first: int, keyed: bool)
         txn_ids=range(first, first + TICK * len(calls), TICK),
         procedures=[NUMBERS[name] for name, _ in calls],
         params=[orjson.dumps(bank.db.procedures[name].bind(params)) for name, params in calls],
-        keys=[key_fingerprint("", str(number)) for number in range(len(calls))] if keyed else None,
+        keys=[key_fingerprint("", f"{index}-{number}") for number in range(len(calls))] if keyed else None,
     )
 
 
@@ -171,6 +171,7 @@ def measure_batches(bench: Bench, folder: Path, options: argparse.Namespace) -> 
     plain = EngineLane(folder / "plain.sqlite", digest_rows=False)
     digest = EngineLane(folder / "digest.sqlite", digest_rows=True)
     saved = EngineLane(folder / "saved.sqlite", digest_rows=False, savepoints=True)
+    keyed = EngineLane(folder / "keyed.sqlite", digest_rows=True, keyed=True)
     for size in (64, 256):
         bench.section(f"Engine: batches of {size} transfers of three statements, from log record to answer")
         rounds = (4000 if options.quick else 60_000) // size
@@ -184,6 +185,7 @@ def measure_batches(bench: Bench, folder: Path, options: argparse.Namespace) -> 
                 "digest off": lambda number: plain.run(load(number)),
                 "digest on": lambda number: digest.run(load(number)),
                 "savepoints": lambda number: saved.run(load(number)),
+                "keys": lambda number: keyed.run(load(number)),
             },
             rounds,
         )
@@ -191,8 +193,10 @@ def measure_batches(bench: Bench, folder: Path, options: argparse.Namespace) -> 
         bench.rates("PartitionEngine.apply, row digest off", found["digest off"])
         bench.rates("PartitionEngine.apply, row digest on", found["digest on"])
         bench.rates("PartitionEngine.apply, digest off, savepoint per call", found["savepoints"])
+        bench.rates("PartitionEngine.apply, digest on, an idempotency key per call", found["keys"])
         bench.ratio(f"engine / bare, {size}, digest off", paired(found["digest off"], found["bare loop"]), Bar(0.5, 0.7))
         bench.ratio(f"engine / bare, {size}, digest on", paired(found["digest on"], found["bare loop"]), Bar(0.4, 0.6))
+        bench.ratio(f"keys / none, digest on, {size}", paired(found["keys"], found["digest on"]))
         bench.ratio(f"savepoints / none, {size}", paired(found["savepoints"], found["digest off"]))
 
 
