@@ -168,6 +168,12 @@ class Fresh:
         return b"".join((head, self.statuses, *self.bodies))
 
 
+def stored_keys(state: PartitionState) -> Iterator[bytes]:
+    """Every fingerprint that the state file remembers, without building the table."""
+    for (keys,) in rows_of(state.connection, "SELECT keys FROM _cmdlog_keys ORDER BY idx"):
+        yield from split_keys(keys)
+
+
 class KeyTable:
     """The known keys of one partition: dict in memory, rows in the state file."""
 

@@ -54,6 +54,13 @@ class Incomplete(ReplayError):
     hint = "restore the missing files from a copy, or recover what there is with `--accept-data-loss --to OUT`"
 
 
+class BadUntil(ReplayError):
+    """What was given as `--until` is no moment."""
+
+    exit_code = 2
+    hint = "give a transaction id, or a time with its offset from UTC"
+
+
 class UntilUnreachable(ReplayError):
     """No snapshot before that moment is left, and the log does not reach back."""
 

@@ -23,7 +23,7 @@ from procedures.bundle import Bundle
 from procedures.errors import BundleForged
 from procedures.state import Position
 from replay.engine import CodeMissing
-from replay.errors import BadPlan, Incomplete, ReplayError, UntilUnreachable
+from replay.errors import BadPlan, BadUntil, Incomplete, ReplayError, UntilUnreachable
 from replay.scan import Scan, Stream, scan, start_block
 from replay.source import LogSource, open_source
 from replay.trust import Trust, read_position, state_path
@@ -126,15 +126,15 @@ class Planned:
 
 
 def parse_until(text: str) -> int:
-    """The highest TxnId that `--until` lets through: a TxnId, or an RFC 3339 time. Raises: ReplayError."""
+    """The highest TxnId that `--until` lets through: a TxnId, or an RFC 3339 time. Raises: BadUntil."""
     if text.isdecimal():
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ReplayError(f"{text!r} is neither a transaction id nor a time such as 2026-01-31T12:00:00Z") from None
+        raise BadUntil(f"{text!r} is neither a transaction id nor a time such as 2026-01-31T12:00:00Z") from None
     if moment.tzinfo is None:
-        raise ReplayError(f"{text!r} does not say its time zone; write 2026-01-31T12:00:00Z")
+        raise BadUntil(f"{text!r} does not say its time zone; write 2026-01-31T12:00:00Z")
     millis = int(moment.timestamp() * 1000)
     return ((millis + 1) << MILLIS_SHIFT) - 1
 

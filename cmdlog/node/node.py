@@ -45,7 +45,7 @@ from cmdlog.wal.log import Log
 from cmdlog.wal.marks import Sync
 from cmdlog.wal.record import Kind, Record
 from procedures import Database
-from procedures.outcomes import REFUSALS, KeyTable, Status
+from procedures.outcomes import REFUSALS, Status, stored_keys
 from procedures.state import PartitionState
 from replay.bringup import bring_up, left_over
 from replay.plan import Leave
@@ -459,7 +459,7 @@ class Node:
                 statements = self.db.plan_schema(state.schema())
                 if statements:
                     state.rehearse_schema(statements)
-                self._keys.load(KeyTable(state, self._boot.policy), partition)
+                self._keys.load(stored_keys(state), partition)
             finally:
                 state.close()
             if statements:

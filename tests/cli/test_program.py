@@ -56,6 +56,7 @@ def test_version_is_machine_readable() -> None:
         (["serve"], {}, 2, "APP"),
         (["no-such-command"], {}, 2, "no-such-command"),
         (["status", "--url", "nonsense"], {}, 2, "no address of a server"),
+        (["recover", "d", "--until", "garbage", "--to", "x"], {}, 2, "neither a transaction id nor a time"),
     ],
 )
 def test_mistake_ends_with_its_code_and_a_sentence(
