@@ -21,7 +21,7 @@ help: ## this list
 demo: $(VENV)/.installed ## install, then run the main job: load, kill -9, recover, prove
 	$(BIN)/cmdlog demo
 
-test: $(VENV)/.installed-test ## every test except torture and fuzz
+test: $(VENV)/.installed-test ## every test except torture, fuzz and sim
 	$(PYTEST) -n $(WORKERS) --dist loadfile
 
 check: lint types imports test ## what has to pass before a change is merged
@@ -51,7 +51,14 @@ torture: $(VENV)/.installed-test ## kill the real server in a loop, for minutes
 fuzz: $(VENV)/.installed-test ## random input and random faults, for minutes
 	$(PYTEST) -m fuzz --timeout 0
 
-bench: $(VENV)/.installed ## run the benchmarks; figures as JSON in bench/out
+SEEDS ?= 10000
+sim: $(VENV)/.installed-test ## simulate clusters: make sim SEEDS=10000
+	$(BIN)/python -m tests.raft.sim --seeds $(SEEDS)
+
+mutants: $(VENV)/.installed-test ## plant every known defect in the consensus core; each must be caught
+	$(BIN)/python -m tests.raft.mutants
+
+bench: $(VENV)/.installed-bench ## run the benchmarks; figures as JSON in bench/out
 	for script in bench/[!_]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
 clean: ## remove what the tools wrote; .venv stays until `make distclean`
@@ -74,4 +81,8 @@ $(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[test]'
 	@touch $(VENV)/.installed $@
 
-.PHONY: help demo test test-fast check check-fast lint types imports format torture fuzz bench clean distclean
+$(VENV)/.installed-bench: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[bench]'
+	@touch $(VENV)/.installed $@
+
+.PHONY: help demo test test-fast check check-fast lint types imports format torture fuzz sim mutants bench clean distclean

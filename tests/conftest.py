@@ -2,7 +2,7 @@
 
 import pytest
 
-BY_NAME_ONLY = ("torture", "fuzz")
+BY_NAME_ONLY = ("torture", "fuzz", "sim")
 """Markers of tests that run for minutes: left out unless `-m` names them, also under `-m 'not slow'`."""
 
 

@@ -1,0 +1,1 @@
+"""A throw-away embedded database for the tests of procedures."""
