@@ -1,0 +1,248 @@
+"""What nodes say to each other, and the values that a log is made of.
+
+One rule: values only; nothing here decides. A message names sender, receiver and the sender's term; which group it belongs to is
+said by the frame around it (`codec`), because one connection carries all groups of a node.
+
+Entries travel in columns, never as one object each: the work of a message is then one slice per column, whatever the batch.
+Ranges of indexes are first..last, both included, as in the paper.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+from cmdlog.raft.configuration import Configuration, NodeId
+from cmdlog.wal.ids import Index, PartitionId, Term
+
+NO_TERM: Final = Term(0)
+NO_INDEX: Final = Index(0)  # the first entry of a log has index 1
+
+KIND_NORMAL: Final = 0  # the caller's opaque bytes: one batch of the command log
+KIND_EMPTY: Final = 1  # the entry that every leader begins its term with (paper, section 8)
+KIND_CONFIGURATION: Final = 2  # payload: Configuration.to_bytes()
+ENTRY_KINDS: Final = (KIND_NORMAL, KIND_EMPTY, KIND_CONFIGURATION)
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Consecutive entries in three parallel columns, from index `first` on. Shared, so never changed after construction."""
+
+    first: Index
+    terms: list[Term]
+    kinds: bytes  # one of ENTRY_KINDS per entry
+    payloads: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.terms)
+
+    @property
+    def last(self) -> Index:
+        """Index of the last entry; `first - 1` when there is none."""
+        return Index(self.first + len(self.terms) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """What a node must not forget: paper, Figure 2 "Persistent state". `commit` only saves work at a restart."""
+
+    term: Term = NO_TERM
+    vote: NodeId | None = None
+    commit: Index = NO_INDEX
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file of a copy, named relative to the snapshot's or log's directory."""
+
+    name: str
+    size_bytes: int
+    checksum: int  # CRC-32C of the file
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A snapshot as consensus sees it: where it stands and what to fetch. The bulk goes out of band."""
+
+    index: Index = NO_INDEX
+    term: Term = NO_TERM
+    configuration: Configuration = field(default_factory=Configuration)
+    segments: tuple[Segment, ...] = ()
+
+
+class Kind(enum.IntEnum):
+    """Numbers on the wire, for ever; new kinds get new numbers."""
+
+    VOTE_REQUEST = 1
+    VOTE_REPLY = 2
+    APPEND = 3
+    APPEND_REPLY = 4
+    HEARTBEAT = 5
+    HEARTBEAT_REPLY = 6
+    INSTALL_SNAPSHOT = 7
+    SNAPSHOT_FAILED = 8
+    TIMEOUT_NOW = 9
+    READ_REQUEST = 10
+    READ_REPLY = 11
+    FORWARD = 12
+    HEARTBEAT_BUNDLE = 13
+    HEARTBEAT_REPLY_BUNDLE = 14
+
+
+class Campaign(enum.IntEnum):
+    """What a vote is asked for."""
+
+    PRE = 1  # would you? changes nothing at the voter (dissertation, section 9.6); `term` is the one that would follow
+    REAL = 2
+    TRANSFER = 3  # real, and the present leader wants it: a voter does not shield that leader (dissertation, section 3.10)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """The part that all have. `term` is the sender's, but for pre-votes: there it is the term asked for."""
+
+    kind: ClassVar[Kind]
+    sender: NodeId
+    receiver: NodeId
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRequest(Message):
+    """RequestVote; the log that the candidate would bring."""
+
+    kind = Kind.VOTE_REQUEST
+    campaign: Campaign
+    last_index: Index
+    last_term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class VoteReply(Message):
+    """A granted pre-vote repeats the term asked for; everything else has the voter's own term."""
+
+    kind = Kind.VOTE_REPLY
+    campaign: Campaign
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Append(Message):
+    """AppendEntries; the entries follow index `prev_index`, which has `prev_term`."""
+
+    kind = Kind.APPEND
+    prev_term: Term
+    commit: Index
+    entries: Entries
+
+    @property
+    def prev_index(self) -> Index:
+        """Index of the entry before the first one."""
+        return Index(self.entries.first - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendReply(Message):
+    """Accepted: the follower's durable log equals the leader's up to `index`. Rejected: it has no match at `index`, and the
+    hint is the highest (index, term) of its own log that could match (terms are skipped as a whole)."""
+
+    kind = Kind.APPEND_REPLY
+    index: Index
+    rejected: bool = False
+    hint_index: Index = NO_INDEX
+    hint_term: Term = NO_TERM
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Message):
+    """Sign of life. `commit` never exceeds what the follower has acknowledged; `round` is the read round it can confirm."""
+
+    kind = Kind.HEARTBEAT
+    commit: Index
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply(Message):
+    """Still following, as of read round `round`."""
+
+    kind = Kind.HEARTBEAT_REPLY
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstallSnapshot(Message):
+    """The follower is behind the leader's log: it is to copy what the manifest lists, then answer with an AppendReply."""
+
+    kind = Kind.INSTALL_SNAPSHOT
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFailed(Message):
+    """The copy of the manifest at `index` failed or was given up: the leader chooses again."""
+
+    kind = Kind.SNAPSHOT_FAILED
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutNow(Message):
+    """The leader hands over: campaign at once."""
+
+    kind = Kind.TIMEOUT_NOW
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest(Message):
+    """A follower's reads want a read index. Contexts are the follower's own numbers (64 bits)."""
+
+    kind = Kind.READ_REQUEST
+    contexts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReply(Message):
+    """These reads may be served once `index` is applied."""
+
+    kind = Kind.READ_REPLY
+    index: Index
+    contexts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Forward(Message):
+    """Proposals that a follower passes on to its leader, when that is switched on."""
+
+    kind = Kind.FORWARD
+    payloads: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatBundle:
+    """The heartbeats of many groups from one node to another, in columns, ascending by group. It has no group of its own."""
+
+    kind: ClassVar[Kind] = Kind.HEARTBEAT_BUNDLE
+    sender: NodeId
+    receiver: NodeId
+    groups: Sequence[PartitionId]
+    terms: Sequence[Term]
+    commits: Sequence[Index]
+    rounds: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReplyBundle:
+    """The answers to a HeartbeatBundle, likewise."""
+
+    kind: ClassVar[Kind] = Kind.HEARTBEAT_REPLY_BUNDLE
+    sender: NodeId
+    receiver: NodeId
+    groups: Sequence[PartitionId]
+    terms: Sequence[Term]
+    rounds: Sequence[int]
+
+
+Bundle = HeartbeatBundle | HeartbeatReplyBundle
