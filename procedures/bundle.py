@@ -257,6 +257,7 @@ class _Loaded:
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
         self.modules: dict[str, ModuleType] = {}
+        self._standing = False  # in `sys.modules` now; under _LOCK
         self._finder = _Finder(bundle, self._builtins())
 
     def load(self, target: str) -> ModuleType:
@@ -271,15 +272,20 @@ class _Loaded:
         """The bundle's modules stand in `sys.modules`; what they displace comes back after."""
         names = [_alias(name) for name in self._bundle.modules]
         with _LOCK:
+            if self._standing:  # an import within an import: a module that is half done must be found, or it is begun again
+                yield
+                return
             parents = [(sys.modules[parent], child) for name in names for parent, _, child in [name.rpartition(".")]
                        if parent in sys.modules and parent not in names]  # fmt: skip
             attributes = [(parent, child, getattr(parent, child, None)) for parent, child in parents]
             displaced = {name: sys.modules.pop(name) for name in names if name in sys.modules}
             sys.modules.update(self.modules)
             sys.meta_path.insert(0, self._finder)
+            self._standing = True
             try:
                 yield
             finally:
+                self._standing = False
                 sys.meta_path.remove(self._finder)
                 self.modules = {name: sys.modules.pop(name) for name in names if name in sys.modules}
                 sys.modules.update(displaced)

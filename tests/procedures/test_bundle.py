@@ -166,6 +166,15 @@ def test_samples_are_applications() -> None:
     assert sys.modules["procedures.samples.bank"] is bank
 
 
+def test_modules_that_import_each_other_load(shop: Path) -> None:
+    """A package whose `__init__` gathers its parts, which import the package, is loaded as Python itself loads it."""
+    (shop / "__init__.py").write_text("RATE = 3\nfrom shop.app import db\n")
+    (shop / "prices.py").write_text("from shop import RATE\ndef price_of(number):\n    return number * RATE\n")
+    bundle = captured(shop)
+    assert {"shop", "shop.app", "shop.prices"} <= bundle.modules.keys()
+    assert [procedure.name for procedure in load_bundle(bundle).procedure_list] == ["order"]
+
+
 def test_environment_names_versions() -> None:
     """Everything that could change what a call does is in the environment record."""
     assert {"python", "sqlite", "apsw", "sqlalchemy", "orjson", "cmdlog"} <= environment().keys()
