@@ -1,0 +1,135 @@
+"""The changer: what a configuration becomes by a change. Raft paper, section 6; dissertation, chapter 4.
+
+One rule: pure. The log, the leader's duties (one change at a time, only after an entry of its own term is committed) and the live
+quorum are `core`'s; here is only what the members become, and the reason why not, which names the node.
+
+    simple       at most one voter differs: every majority of the old voters shares a node with every majority of the new ones
+    joint        the old voters go to `outgoing`, and both halves decide until `leave_joint`
+    demotion     in a joint configuration a voter that becomes a learner still votes in `outgoing`; it waits in `learners_next`
+
+Steps of one change name different nodes, so their order means nothing. A step that changes nothing is refused: it was made for
+another configuration than this one. A change is compared with the configuration it was made for by `check_base`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cmdlog.raft.configuration import MEMBERS_MAX, NODE_ID_MAX, Act, Change, Configuration, NodeId, Step, Transition, nodes
+from cmdlog.raft.errors import BadChange, ChangeRefused, Refusal
+
+
+def apply_change(config: Configuration, change: Change) -> Configuration:
+    """The configuration that `change` makes of `config`. Raises: BadChange."""
+    if not change.steps:
+        return leave_joint(config)
+    if change.transition is Transition.AUTO:
+        target = _changed(config, change.steps)
+        return target if len(_voters_that_differ(config, target)) <= 1 else enter_joint(config, change.steps, auto_leave=True)
+    return enter_joint(config, change.steps, auto_leave=change.transition is Transition.JOINT_AUTO_LEAVE)
+
+
+def check_base(config: Configuration, base: Configuration) -> None:
+    """Compare-and-set: a change holds only for the configuration that its author saw. Raises: ChangeRefused (stale_base)."""
+    if config != base:
+        raise ChangeRefused(Refusal.STALE_BASE, f"made for {base}, but in force is {config}")
+
+
+def simple(config: Configuration, steps: Sequence[Step]) -> Configuration:
+    """One step, without a joint configuration. Raises: BadChange when more than one voter differs."""
+    target = _changed(config, steps)
+    if len(differing := _voters_that_differ(config, target)) > 1:
+        raise BadChange(f"more than one voter differs (nodes {_named(sorted(differing))}): this needs a joint configuration")
+    return target
+
+
+def enter_joint(config: Configuration, steps: Sequence[Step], *, auto_leave: bool) -> Configuration:
+    """The joint configuration between `config` and what the steps make of it. Raises: BadChange."""
+    target = _changed(config, steps)
+    demoted = set(target.learners) & set(config.voters)
+    return replace(
+        target,
+        outgoing=config.voters,
+        learners=nodes(set(target.learners) - demoted),
+        learners_next=nodes(demoted),
+        auto_leave=auto_leave,
+    )
+
+
+def leave_joint(config: Configuration) -> Configuration:
+    """The end of a joint configuration: the outgoing voters go, the demoted become learners. Raises: BadChange when not joint."""
+    if not config.joint:
+        raise BadChange(f"no joint configuration to leave: voters {_named(config.voters)}")
+    learners = nodes((*config.learners, *config.learners_next))
+    return replace(config, outgoing=(), learners=learners, learners_next=(), auto_leave=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """Sets that the steps work on; their order is given back by `nodes`."""
+
+    voters: set[NodeId]
+    learners: set[NodeId]
+
+    def add_voter(self, node: NodeId) -> None:
+        if node in self.voters:
+            raise BadChange(f"node {node} is a voter already")
+        self.learners.discard(node)
+        self.voters.add(node)
+
+    def add_learner(self, node: NodeId) -> None:
+        if node in self.learners:
+            raise BadChange(f"node {node} is a learner already")
+        self.voters.discard(node)
+        self.learners.add(node)
+
+    def remove(self, node: NodeId) -> None:
+        if node not in self.voters and node not in self.learners:
+            raise BadChange(f"node {node} is no member")
+        self.voters.discard(node)
+        self.learners.discard(node)
+
+
+_ACTS: Final[dict[Act, Callable[[_Draft, NodeId], None]]] = {
+    Act.ADD_VOTER: _Draft.add_voter,
+    Act.ADD_LEARNER: _Draft.add_learner,
+    Act.REMOVE: _Draft.remove,
+}
+
+
+def _changed(config: Configuration, steps: Sequence[Step]) -> Configuration:
+    """The members after the steps, not joint. Raises: BadChange, also when `config` is joint or has no voters."""
+    if config.joint:
+        raise BadChange(f"joint, with outgoing voters {_named(config.outgoing)}: end that first")
+    if not config.voters:
+        raise BadChange("a configuration without voters cannot be changed: nobody could commit it")
+    draft = _Draft(set(config.voters), set(config.learners))
+    for step in _checked(steps):
+        _ACTS[step.act](draft, step.node)
+    if not draft.voters:
+        raise BadChange(f"no voter would be left without {_named(config.voters)}")
+    if (count := len(draft.voters | draft.learners | set(config.voters))) > MEMBERS_MAX:
+        raise BadChange(f"{count} members with {_named(step.node for step in steps)}, at most {MEMBERS_MAX}")
+    return replace(config, voters=nodes(draft.voters), learners=nodes(draft.learners))
+
+
+def _checked(steps: Sequence[Step]) -> Sequence[Step]:
+    """Raises: BadChange for a node that no configuration can hold, or that two steps name."""
+    seen: set[NodeId] = set()
+    for step in steps:
+        if not 0 < step.node <= NODE_ID_MAX:
+            raise BadChange(f"node {step.node} is outside [1, {NODE_ID_MAX}]")
+        if step.node in seen:
+            raise BadChange(f"node {step.node} is named by two steps")
+        seen.add(step.node)
+    return steps
+
+
+def _voters_that_differ(before: Configuration, after: Configuration) -> set[NodeId]:
+    return set(before.voters) ^ set(after.voters)
+
+
+def _named(members: Iterable[NodeId]) -> str:
+    return ", ".join(map(str, members))
