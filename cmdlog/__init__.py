@@ -1,7 +1,7 @@
 """Command log and snapshot recovery for stored procedures.
 
-`cmdlog.open(data_dir, db)` runs procedures in this process; `cmdlog serve` runs them behind HTTP. Importing this package is
-cheap: what it offers is loaded when it is first used.
+`cmdlog.open(data_dir, db)` runs procedures in this process; `cmdlog serve` runs them behind HTTP, and `cmdlog.Client` calls them
+there. Importing this package is cheap: what it offers is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -10,24 +10,56 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cmdlog.node.embedded import Aborted as Aborted
-    from cmdlog.node.embedded import CallError as CallError
+    from cmdlog.errors import Aborted as Aborted
+    from cmdlog.errors import BadAnswer as BadAnswer
+    from cmdlog.errors import CallError as CallError
+    from cmdlog.errors import CmdlogError as CmdlogError
+    from cmdlog.errors import Forbidden as Forbidden
+    from cmdlog.errors import InvalidParameters as InvalidParameters
+    from cmdlog.errors import KeyReused as KeyReused
+    from cmdlog.errors import OutcomeUnknown as OutcomeUnknown
+    from cmdlog.errors import ProcedureFailed as ProcedureFailed
+    from cmdlog.errors import RequestRefused as RequestRefused
+    from cmdlog.errors import ServerFault as ServerFault
+    from cmdlog.errors import SessionExpired as SessionExpired
+    from cmdlog.errors import TooLarge as TooLarge
+    from cmdlog.errors import Unauthenticated as Unauthenticated
+    from cmdlog.errors import Unavailable as Unavailable
+    from cmdlog.errors import UnknownProcedure as UnknownProcedure
+    from cmdlog.errors import Unreachable as Unreachable
     from cmdlog.node.embedded import Embedded as Embedded
-    from cmdlog.node.embedded import ProcedureFailed as ProcedureFailed
-    from cmdlog.node.embedded import open_embedded as open  # reads like the built-in on purpose
-    from cmdlog.node.outcome import Refused as Refused
+    from cmdlog.node.embedded import open_embedded as open  # noqa: F401 - reads like the built-in on purpose
+    from cmdlog.results import QueryResult as QueryResult
+    from cmdlog.results import Result as Result
 
 __version__ = "0.1.0"
-__all__ = ["Aborted", "CallError", "Embedded", "ProcedureFailed", "Refused", "__version__", "open"]
 
-_HOMES = {
-    "Aborted": ("cmdlog.node.embedded", "Aborted"),
-    "CallError": ("cmdlog.node.embedded", "CallError"),
-    "Embedded": ("cmdlog.node.embedded", "Embedded"),
-    "ProcedureFailed": ("cmdlog.node.embedded", "ProcedureFailed"),
-    "Refused": ("cmdlog.node.outcome", "Refused"),
-    "open": ("cmdlog.node.embedded", "open_embedded"),
+_NAMES = {
+    "cmdlog.errors": (
+        "Aborted",
+        "BadAnswer",
+        "CallError",
+        "CmdlogError",
+        "Forbidden",
+        "InvalidParameters",
+        "KeyReused",
+        "OutcomeUnknown",
+        "ProcedureFailed",
+        "RequestRefused",
+        "ServerFault",
+        "SessionExpired",
+        "TooLarge",
+        "Unauthenticated",
+        "Unavailable",
+        "UnknownProcedure",
+        "Unreachable",
+    ),
+    "cmdlog.node.embedded": ("Embedded",),
+    "cmdlog.results": ("QueryResult", "Result"),
 }
+_HOMES = {name: (module, name) for module, names in _NAMES.items() for name in names}
+_HOMES["open"] = ("cmdlog.node.embedded", "open_embedded")
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - names, all of them strings
 
 
 def __getattr__(name: str) -> Any:

@@ -8,49 +8,34 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import threading
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import orjson
 
+import procedures
+from cmdlog import errors
+from cmdlog.errors import Aborted, KeyReused, ProcedureFailed, SessionExpired, Unavailable, UnknownProcedure
 from cmdlog.node.interrupts import Interrupts
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import Outcome, Refused, Reply
 from cmdlog.node.query import QueryResult
 from cmdlog.node.routes import Route
 from cmdlog.node.settings import Settings
+from cmdlog.results import Result
 from procedures import Database
 from procedures.outcomes import Status, key_fingerprint
 
 SCOPE = "embedded"  # idempotency keys belong to a caller; here there is one
 
 
-class CallError(Exception):
-    """The call has an outcome, and it is not a result. `code` is the stable code, `txn_id` the transaction."""
+class InvalidParameters(errors.InvalidParameters, procedures.InvalidParameters):
+    """Both what a client over HTTP raises and what `Procedure.bind` does."""
 
-    def __init__(self, code: str, message: str, txn_id: int) -> None:
-        super().__init__(message)
-        self.code, self.txn_id = code, txn_id
-
-
-class Aborted(CallError):
-    """The procedure called `tx.abort`; `abort_code` is its own code."""
-
-    def __init__(self, abort_code: str, message: str, txn_id: int) -> None:
-        super().__init__("aborted", message, txn_id)
-        self.abort_code = abort_code
-
-
-class ProcedureFailed(CallError):
-    """The procedure raised; `error_type` names the exception's class."""
-
-    def __init__(self, error_type: str, message: str, txn_id: int) -> None:
-        super().__init__("procedure_failed", f"{error_type}: {message}", txn_id)
-        self.error_type = error_type
-
-
-class UnknownProcedure(LookupError):
-    """No procedure of that name is registered."""
+    def __init__(self, message: str = "", *, procedure: str = "", problems: Sequence[tuple[str, str]] = ()) -> None:
+        errors.InvalidParameters.__init__(self, message, problems=problems)
+        self.procedure = procedure
 
 
 class WrongProcess(RuntimeError):
@@ -73,22 +58,28 @@ class Embedded:
     def call(self, name: str, /, *, idempotency_key: str | None = None, **params: Any) -> Any:
         """Calls a procedure and returns its result.
 
-        Raises: Aborted, ProcedureFailed, CallError (key_reused, session_expired, sessions_full) - outcomes, durable like results;
-        Refused and its kinds - nothing was logged; InvalidParameters, UnknownProcedure.
+        Raises: Aborted, ProcedureFailed, KeyReused, SessionExpired - outcomes, durable like results; Refused and its kinds,
+        Unavailable (sessions_full) - nothing was logged; InvalidParameters, UnknownProcedure.
         """
+        return self.invoke(name, params, idempotency_key=idempotency_key).value
+
+    def invoke(self, name: str, params: Mapping[str, Any] | None = None, *, idempotency_key: str | None = None) -> Result[Any]:
+        """`call`, with the transaction's id and partition beside the result."""
         self._check_process()
         route = self._route(name)
-        bound = route.procedure.bind(params)
+        bound = _bind(route, params or {})
         waiter = self._own_waiter()
         key = b"" if idempotency_key is None else key_fingerprint(SCOPE, idempotency_key)
         try:
             with self._interrupts:
-                self._node.call_inline(route, bound, key=key, done=waiter.put)
+                partition = self._node.call_inline(route, bound, key=key, done=waiter.put)
             reply = waiter.get()
         except BaseException:
             self._waiter.it = None  # the answer may still come (after Ctrl-C): it must not be the next call's
             raise
-        return decode_reply(route, reply)
+        value = decode_reply(route, reply)
+        assert isinstance(reply, Outcome)
+        return Result(reply.txn_id, partition, value)
 
     def submit(self, name: str, /, *, idempotency_key: str | None = None, **params: Any) -> concurrent.futures.Future[Any]:
         """Places a call and returns at once; the future gets what `call` would return or raise, in a thread of the node.
@@ -109,7 +100,7 @@ class Embedded:
             future.set_result(result)
 
         key = b"" if idempotency_key is None else key_fingerprint(SCOPE, idempotency_key)
-        self._node.call(route, route.procedure.bind(params), key=key, done=done)
+        self._node.call(route, _bind(route, params), key=key, done=done)
         return future
 
     def query(self, sql: str, params: tuple[Any, ...] = (), *, partition: int | None = None) -> QueryResult:
@@ -196,12 +187,24 @@ def decode_reply(route: Route, reply: Reply) -> Any:
     raise _error(reply, value)
 
 
-def _error(outcome: Outcome, value: dict[str, Any]) -> CallError:
+def _bind(route: Route, params: Mapping[str, Any]) -> list[Any]:
+    try:
+        return route.procedure.bind(params)
+    except procedures.InvalidParameters as error:
+        raise InvalidParameters(str(error), procedure=error.procedure, problems=error.problems) from None
+
+
+def _error(outcome: Outcome, value: dict[str, Any]) -> errors.CmdlogError:
+    message = value["message"]
     if outcome.status == Status.ABORTED:
-        return Aborted(value["code"], value["message"], outcome.txn_id)
+        return Aborted(message, abort_code=value["code"], txn_id=outcome.txn_id)
     if outcome.status == Status.FAILED:
-        return ProcedureFailed(value["type"], value["message"], outcome.txn_id)
-    return CallError(Status(outcome.status).name.lower(), value["message"], outcome.txn_id)
+        return ProcedureFailed(f"{value['type']}: {message}", error_type=value["type"], txn_id=outcome.txn_id)
+    if outcome.status == Status.KEY_REUSED:
+        return KeyReused(message, txn_id=outcome.txn_id)
+    if outcome.status == Status.SESSION_EXPIRED:
+        return SessionExpired(message, txn_id=outcome.txn_id)
+    return Unavailable(message, code=Status(outcome.status).name.lower(), txn_id=outcome.txn_id)
 
 
 def open_embedded(data_dir: str | os.PathLike[str], db: Database, **settings: Any) -> Embedded:

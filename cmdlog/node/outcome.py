@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from cmdlog import errors
+
 
 class Outcome(NamedTuple):
     status: int  # procedures.executor.Status
@@ -16,7 +18,7 @@ class Outcome(NamedTuple):
     body: bytes  # JSON
 
 
-class Refused(Exception):
+class Refused(errors.CmdlogError):
     """No outcome. `code` is the stable problem code of DESIGN.md "Interfaces"; nothing of the call is in the log."""
 
     code = "not_ready"
@@ -28,28 +30,28 @@ class Refused(Exception):
         return type(self)(*self.args)
 
 
-class NotReady(Refused):
+class NotReady(Refused, errors.Unavailable):
     """The node is starting, stopping, or the call's partition is being restored."""
 
 
-class LogFull(Refused):
+class LogFull(Refused, errors.Unavailable):
     """No room in the log until a snapshot lets a segment go."""
 
     code = "log_full"
 
 
-class DiskFull(Refused):
+class DiskFull(Refused, errors.Unavailable):
     """The volume of the data directory is full."""
 
     code = "disk_full"
     retry_after_s = 5.0
 
 
-class Overloaded(Refused):
+class Overloaded(Refused, errors.Unavailable):
     """More calls or bytes in flight than `inflight_calls_max` or `inflight_bytes_max`."""
 
 
-class TooLarge(Refused):
+class TooLarge(Refused, errors.TooLarge):
     """The call's parameters exceed `call_bytes_max`."""
 
     code = "too_large"
@@ -57,7 +59,7 @@ class TooLarge(Refused):
     retry_after_s = None
 
 
-class OutcomeUnknown(Refused):
+class OutcomeUnknown(Refused, errors.OutcomeUnknown):
     """The call may have been logged and executed; a retry under the same idempotency key tells."""
 
     code = "outcome_unknown"

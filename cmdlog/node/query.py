@@ -10,13 +10,15 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import apsw
 
+from cmdlog.results import QueryResult
 from procedures.guard import Mode
 from procedures.state import open_reader
+
+__all__ = ["QueryRefused", "QueryResult", "run_query"]
 
 STEPS_BETWEEN_LOOKS: Final = 10_000  # of SQLite's virtual machine, about 1 ms, between looks at the deadline
 RESULT_BYTES_MAX: Final = 64 << 20  # of one result, and of any value on the way to it: the node holds them in memory
@@ -24,13 +26,6 @@ RESULT_BYTES_MAX: Final = 64 << 20  # of one result, and of any value on the way
 
 class QueryRefused(ValueError):
     """The statement is no SELECT that may run here, or it broke a limit; `str()` says which."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueryResult:
-    columns: list[str]
-    rows: list[Sequence[Any]]  # partitions in order, concatenated
-    as_of: dict[int, int]  # partition -> TxnId of the state that was read
 
 
 def run_query(

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from cmdlog.errors import Aborted, CallError, ProcedureFailed, UnknownProcedure
 from cmdlog.node import embedded as embedded_module
-from cmdlog.node.embedded import Aborted, CallError, Embedded, ProcedureFailed, UnknownProcedure, open_embedded
+from cmdlog.node.embedded import Embedded, open_embedded
 from cmdlog.node.outcome import NotReady
 from procedures import InvalidParameters
 from tests.node.apps.faulty import Mixed, db

@@ -1,0 +1,142 @@
+"""What a call can raise, in this process and over HTTP alike: one root, one class per thing that a caller does differently.
+
+One rule: this module imports nothing of ours, so that a client needs no server and a server no client. Every error has the stable
+`code` of the wire; a code that is newer than this program gets the class that its HTTP status implies.
+
+What was done is told by the branch of the tree:
+
+    CallError        it was decided: the call has this outcome, for ever, and nothing changed
+    RequestRefused   the request is at fault; nothing was logged, and repeating it changes nothing
+    Unavailable      nothing was logged; the same request may succeed later
+    OutcomeUnknown   it may have been executed, or not
+    ServerFault      the server is at fault; what it did is not known either
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class CmdlogError(Exception):
+    """The root. `code` is the stable code; `retry_after_s` what the server asked for; `txn_id` the transaction that decided."""
+
+    code: str = "error"
+    retry_after_s: float | None = None
+    txn_id: int = 0  # 0: none did
+
+    def __init__(
+        self, message: str = "", *, code: str | None = None, retry_after_s: float | None = None, txn_id: int | None = None
+    ) -> None:
+        Exception.__init__(self, message)  # not super(): a subclass may have a second parent with other arguments
+        if code is not None:
+            self.code = code
+        if retry_after_s is not None:
+            self.retry_after_s = retry_after_s
+        if txn_id is not None:
+            self.txn_id = txn_id
+
+
+class CallError(CmdlogError):
+    """The call has an outcome, and it is not a result."""
+
+
+class Aborted(CallError):
+    """The procedure called `tx.abort`; `abort_code` is its own code."""
+
+    code = "aborted"
+
+    def __init__(self, message: str = "", *, abort_code: str = "", txn_id: int = 0) -> None:
+        super().__init__(message, txn_id=txn_id)
+        self.abort_code = abort_code
+
+
+class ProcedureFailed(CallError):
+    """The procedure raised; `error_type` names the exception's class."""
+
+    code = "procedure_failed"
+
+    def __init__(self, message: str = "", *, error_type: str = "", txn_id: int = 0) -> None:
+        super().__init__(message, txn_id=txn_id)
+        self.error_type = error_type
+
+
+class KeyReused(CallError):
+    """The idempotency key belongs to a call with other parameters, or on another partition."""
+
+    code = "key_reused"
+
+
+class SessionExpired(CallError):
+    """The idempotency key is too old to tell whether its call was executed; it was not executed now."""
+
+    code = "session_expired"
+
+
+class RequestRefused(CmdlogError):
+    """The request itself is at fault; nothing was logged."""
+
+    code = "request_refused"
+
+
+class InvalidParameters(RequestRefused):
+    """The parameters do not fit: `problems` holds `(field, problem)` for every field at fault."""
+
+    code = "invalid_parameters"
+
+    def __init__(self, message: str = "", *, problems: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(message or "; ".join(f"{field}: {problem}" for field, problem in problems))
+        self.problems = list(problems)
+
+
+class UnknownProcedure(RequestRefused, LookupError):
+    """No procedure of that name is registered."""
+
+    code = "unknown_procedure"
+
+
+class Unauthenticated(RequestRefused):
+    """The credential is missing, wrong or expired."""
+
+    code = "unauthenticated"
+
+
+class Forbidden(RequestRefused):
+    """The credential does not allow this."""
+
+    code = "forbidden"
+
+
+class TooLarge(RequestRefused):
+    """The request is larger than the server takes."""
+
+    code = "too_large"
+
+
+class Unavailable(CmdlogError):
+    """Not now: log_full, disk_full, not_ready, no_quorum, sessions_full and their like. Nothing was logged."""
+
+    code = "not_ready"
+
+
+class Unreachable(Unavailable):
+    """No connection to the server came about, or a request that changes nothing was not answered."""
+
+    code = "unreachable"
+
+
+class OutcomeUnknown(CmdlogError):
+    """The call may have been executed, or not. The same call under the same idempotency key tells, within the key's window."""
+
+    code = "outcome_unknown"
+
+
+class ServerFault(CmdlogError):
+    """A defect of the server; its log says where. Whether the call was executed is not known."""
+
+    code = "internal_error"
+
+
+class BadAnswer(ServerFault):
+    """What answered does not speak this protocol, or its result is not of the expected type."""
+
+    code = "bad_answer"
