@@ -4,7 +4,7 @@ One rule: pure functions of a configuration and of what is known about its voter
 here is ever taken back by learning more.
 
 A joint configuration decides only what each of its halves decides by itself (Raft paper, section 6). A half without voters
-decides everything and so constrains nothing, as in etcd's `quorum` package; outside joint configurations the outgoing half is one.
+decides everything and so constrains nothing, as in etcd's `quorum` package: the outgoing half, outside a joint one.
 """
 
 from __future__ import annotations
