@@ -11,21 +11,22 @@ import traceback
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cmdlog.api.problem import Problem
-from cmdlog.api.request import Picked, check_origin, check_token, pick_headers
+from cmdlog.api.problem import Problem, forbidden
+from cmdlog.api.request import AUTHORIZATION, Incoming, check_content, check_origin, check_twice, pick_headers
 from cmdlog.api.routes import make_routes_app
 from cmdlog.api.service import Service, send_problem
+from cmdlog.api.signin import send_sign_in
 from cmdlog.api.single import call_procedure
 from cmdlog.api.stream import BatchStream
+from cmdlog.api.table import Methods, allowed, methods_of
 from cmdlog.node.settings import Settings
 
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
 
-PROCEDURES: Final = "/v1/procedures/"
-BATCH: Final = "/v1/batch"
+PATH_CHARS_SHOWN: Final = 200
 FRAMES_LOGGED: Final = 8  # the innermost ones
 
 logger = structlog.get_logger("cmdlog.api")
@@ -52,7 +53,10 @@ class Api:
         try:
             await self._serve(scope, receive, send)
         except Problem as problem:
-            await send_problem(send, problem)
+            if problem.status == 401 and wants_page(scope):
+                await send_sign_in(send, self.service.sign_in_page)
+            else:
+                await send_problem(send, problem)
         except ConnectionError:
             return  # nobody is there to be answered
         except TimeoutError:
@@ -63,34 +67,68 @@ class Api:
                 await send_problem(send, Problem("internal_error", "a defect of the server; its log says where"))
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        picked = self._check(scope)
-        path: str = scope["path"]
-        if path.startswith(PROCEDURES):
-            _only_post(scope)
-            await call_procedure(self.service, path[len(PROCEDURES) :], picked, receive, send)
-        elif path == BATCH:
-            _only_post(scope)
-            await BatchStream(self.service, receive, send).run()
-        else:
-            try:
-                await self._cold(scope, receive, send)
-            except Exception as error:  # noqa: BLE001 - FastAPI raises it again after its handler has answered
-                _log_defect(scope, error)
-
-    def _check(self, scope: Scope) -> Picked:
         picked = pick_headers(scope)
-        if self.service.token:
-            check_token(picked, self.service.token)
-        check_origin(picked, token=self.service.token)
-        return picked
+        gatekeeper = self.service.gatekeeper
+        caller = gatekeeper.authenticate(picked.get(AUTHORIZATION))
+        check_origin(picked, authenticated=gatekeeper.required)
+        check_twice(picked)
+        path: str = scope["path"]
+        methods = methods_of(path)
+        if methods is None:
+            raise Problem("not_found", f"{path[:PATH_CHARS_SHOWN]} is not served; GET /docs lists what is")
+        entry = methods.get(scope["method"])
+        if entry is None:
+            await self._serve_other_method(methods, scope, receive, send)
+            return
+        if caller.roles.isdisjoint(entry.roles):
+            raise forbidden(*entry.needs)
+        if entry.body != "none":
+            check_content(picked)
+        if entry.kind == "call":
+            await call_procedure(self.service, Incoming(path, caller, picked), receive, send)
+        elif entry.kind == "batch":
+            await BatchStream(self.service, Incoming(path, caller, picked), receive, send).run()
+        else:
+            await self._serve_cold(scope, receive, send)
+
+    async def _serve_cold(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._cold(scope, receive, send)
+        except Exception as error:  # noqa: BLE001 - FastAPI raises it again after its handler has answered
+            _log_defect(scope, error)
+
+    async def _serve_other_method(self, methods: Methods, scope: Scope, receive: Receive, send: Send) -> None:
+        """HEAD comes with every GET; OPTIONS says what there is."""
+        if scope["method"] == "HEAD" and "GET" in methods:
+            await self._serve({**scope, "method": "GET"}, receive, _without_body(send))
+        elif scope["method"] == "OPTIONS":
+            headers = [(b"allow", allowed(methods).encode()), (b"content-length", b"0")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body"})
+        else:
+            raise Problem(
+                "method_not_allowed", f"{scope['method'][:PATH_CHARS_SHOWN]} is not served here", allow=allowed(methods)
+            )
+
+
+def _without_body(send: Send) -> Send:
+    async def send_head(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        await send(message)
+
+    return send_head
+
+
+def wants_page(scope: Scope) -> bool:
+    """A browser asks for a page: a person sits there, who can be asked for a token."""
+    entry = (methods_of(scope["path"]) or {}).get(scope["method"])
+    if entry is None or entry.kind != "page":
+        return False
+    return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
 
 
 def _log_defect(scope: Scope, error: Exception) -> None:
     """The kind of error and the way to it, without its message, which may hold parameters."""
     where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
     logger.error("request_failed", path=scope["path"], error=type(error).__name__, where=where[-FRAMES_LOGGED:])
-
-
-def _only_post(scope: Scope) -> None:
-    if scope["method"] != "POST":
-        raise Problem("method_not_allowed", f"{scope['method']} is not served here, POST is", allow="POST")

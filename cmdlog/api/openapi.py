@@ -81,10 +81,11 @@ def describe_api(app: FastAPI, service: Service) -> dict[str, Any]:
     described.setdefault("components", {}).setdefault("schemas", {})["Problem"] = PROBLEM
     paths = described["paths"]
     paths["/v1/batch"] = {"post": _batch_operation()}
+    paths["/v1/query"]["post"] |= QUERY_BODY
     node = service.maybe_node
     if node is not None:
         paths |= {f"/v1/procedures/{route.name}": {"post": _operation(route)} for route in node.routes.values()}
-    if service.token:
+    if service.gatekeeper.required:
         described["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         described["security"] = [{"token": []}]
     if node is not None:

@@ -16,7 +16,7 @@ from procedures.outcomes import Status
 
 CODES: Final[Mapping[str, tuple[int, str]]] = {
     "unauthenticated": (401, "A bearer token is needed"),
-    "forbidden": (403, "Requests of other web pages are refused"),
+    "forbidden": (403, "Not allowed to this caller"),
     "not_found": (404, "No such route"),
     "unknown_procedure": (404, "No such procedure"),
     "method_not_allowed": (405, "The route takes another method"),
@@ -26,7 +26,10 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "key_reused": (409, "The idempotency key belongs to another call"),
     "session_expired": (409, "The idempotency key is older than key_window_s; the call was not executed"),
     "too_large": (413, "The request is too large"),
+    "unsupported_encoding": (415, "Compressed requests are not accepted"),
+    "unsupported_media_type": (415, "The request's body must be JSON"),
     "invalid_parameters": (422, "The request does not fit its contract; nothing was logged"),
+    "query_limit": (422, "The query needs more time, rows or memory than one query may have"),
     "internal_error": (500, "A defect of the server"),
     "log_full": (503, "The log has no room until a snapshot frees a segment"),
     "disk_full": (503, "The volume of the data directory is full"),
@@ -79,6 +82,8 @@ class Problem(Exception):
             headers.append((b"retry-after", b"%d" % math.ceil(self.retry_after_s)))
         if self.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
+        if "allow" in self.more:
+            headers.append((b"allow", self.more["allow"].encode()))
         if "txn_id" in self.more:
             headers.append((b"cmdlog-txn", self.more["txn_id"].encode()))
         return headers
@@ -88,6 +93,12 @@ def invalid(problems: Sequence[tuple[str, str]]) -> Problem:
     """422 with every field at fault: `(field, problem)`."""
     listed = [{"field": field, "problem": problem} for field, problem in problems]
     return Problem("invalid_parameters", "; ".join(f"{field}: {problem}" for field, problem in problems), problems=listed)
+
+
+def forbidden(*roles: str) -> Problem:
+    """403 for a caller that has none of these roles."""
+    listed = " or ".join(f"`{role}`" for role in roles)
+    return Problem("forbidden", f"the credential lacks the role {listed}", needs=list(roles))
 
 
 def of_refused(refused: Refused) -> Problem:

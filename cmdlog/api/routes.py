@@ -7,50 +7,46 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
-from starlette.exceptions import HTTPException
 
 from cmdlog.api.docs import docs_page
-from cmdlog.api.openapi import QUERY_BODY, describe_api, problem_responses
+from cmdlog.api.openapi import describe_api
 from cmdlog.api.problem import Problem, invalid, of_refused
 from cmdlog.api.request import json_object, only_fields, read_body
 from cmdlog.api.service import Service
+from cmdlog.api.table import TABLE
 from cmdlog.node.outcome import Refused
 from cmdlog.node.query import QueryRefused
 from cmdlog.wal.errors import DiskFull, WalError
 
-HTTP_CODES: Final = {404: "not_found", 405: "method_not_allowed"}
 QUERY_FIELDS: Final = frozenset(("sql", "params", "partition"))
 
+Handler = Callable[..., Awaitable[Response]]
 T = TypeVar("T")
 
 
 def make_routes_app(service: Service, *, version: str) -> FastAPI:
-    """FastAPI with the cold routes; `/openapi.json` describes the hot ones too."""
-    app = FastAPI(
-        title="cmdlog",
-        version=version or "0",
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-        responses=problem_responses(503),
-    )
+    """FastAPI with the cold routes of the table; `/openapi.json` describes the hot ones too.
+
+    The gate has found the route, checked the role and refused other methods before a request gets here.
+    """
+    app = FastAPI(title="cmdlog", version=version or "0", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.openapi = lambda: describe_api(app, service)  # type: ignore[method-assign]  # FastAPI's documented way to extend it
-    _add_data_routes(app, service)
-    _add_health_routes(app, service)
+    handlers = _data_handlers(service) | _health_handlers(service) | _description_handlers(app)
+    for entry in TABLE:
+        if entry.kind in ("cold", "page"):
+            app.add_api_route(entry.path, handlers[entry.name], methods=[entry.method], name=entry.name, summary=entry.summary)
     app.add_exception_handler(Problem, _answer_problem)
-    app.add_exception_handler(HTTPException, _answer_http_exception)
     app.add_exception_handler(Exception, _answer_defect)
     return app
 
 
-def _add_data_routes(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/query", summary="Read-only SQL on a frozen state", openapi_extra=QUERY_BODY, responses=problem_responses(422))
+def _data_handlers(service: Service) -> dict[str, Handler]:
     async def query(request: Request) -> Response:
         node = service.node()
         limits = service.settings
@@ -60,29 +56,31 @@ def _add_data_routes(app: FastAPI, service: Service) -> None:
         as_of = {str(where): str(txn_id) for where, txn_id in result.as_of.items()}
         return _json({"columns": result.columns, "rows": result.rows, "as_of": as_of})
 
-    @app.get("/v1/procedures", summary="Catalog of procedures with their schemas")
     async def procedures() -> Response:
         return _json({"procedures": service.node().catalog()})
 
-    @app.get("/v1/status", summary="Node, partitions, watermarks, log fill, predicted recovery time")
     async def status() -> Response:
         return _json(await _slowly(service, service.node().status))
 
-    @app.get("/v1/snapshots", summary="Snapshots of this node")
     async def snapshots() -> Response:
         return _json({"snapshots": await _slowly(service, service.node().snapshots)})
 
-    @app.post("/v1/snapshots", summary="Takes a snapshot of every partition now")
     async def take_snapshot() -> Response:
         return _json({"snapshots": await _slowly(service, service.node().take_snapshot)})
 
+    return {
+        "query": query,
+        "procedures": procedures,
+        "status": status,
+        "snapshots": snapshots,
+        "take_snapshot": take_snapshot,
+    }
 
-def _add_health_routes(app: FastAPI, service: Service) -> None:
-    @app.get("/healthz", summary="The process is alive")
+
+def _health_handlers(service: Service) -> dict[str, Handler]:
     async def healthz() -> Response:
         return _json({"alive": True})
 
-    @app.get("/readyz", summary="Calls are being served")
     async def readyz() -> Response:
         node = service.maybe_node
         if node is not None and node.ready and not service.stopping:
@@ -90,9 +88,17 @@ def _add_health_routes(app: FastAPI, service: Service) -> None:
         phase = "stopping" if service.stopping else "recovering" if node is None else "not serving"
         raise Problem("not_ready", f"the node is {phase}", retry_after_s=1, progress=dict(service.progress()))
 
-    @app.get("/docs", summary="This description, for people", response_class=HTMLResponse)
-    async def docs() -> HTMLResponse:
-        return HTMLResponse(docs_page(describe_api(app, service)))
+    return {"healthz": healthz, "readyz": readyz}
+
+
+def _description_handlers(app: FastAPI) -> dict[str, Handler]:
+    async def openapi() -> Response:
+        return _json(app.openapi())
+
+    async def docs() -> Response:
+        return HTMLResponse(docs_page(app.openapi()))
+
+    return {"openapi": openapi, "docs": docs}
 
 
 def _query_arguments(given: dict[str, Any], partitions: int) -> tuple[str, list[Any], int | None]:
@@ -144,17 +150,6 @@ async def _answer_problem(_: Request, problem: Exception) -> Response:
     assert isinstance(problem, Problem)
     body = problem.body()
     return Response(body, problem.status, headers={k.decode(): v.decode() for k, v in problem.headers(body)})
-
-
-async def _answer_http_exception(request: Request, error: Exception) -> Response:
-    """What Starlette's router refuses."""
-    assert isinstance(error, HTTPException)
-    code = HTTP_CODES.get(error.status_code, "invalid_parameters")
-    allow = (error.headers or {}).get("allow")
-    problem = Problem(code, f"{request.method} {request.url.path[:200]} is not served")
-    if allow is not None:
-        problem.more["allow"] = allow
-    return await _answer_problem(request, problem)
 
 
 async def _answer_defect(request: Request, _: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""What every route shares: the node once it runs, settings, token, and how an error answer is sent.
+"""What every route shares: the node once it runs, settings, credentials, and how an error answer is sent.
 
 One rule: until the node is there, and again while the server stops, everything that needs it is refused as `not_ready`.
 """
@@ -8,19 +8,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from starlette.types import Send
 
+from cmdlog.api.credentials import make_gatekeeper
 from cmdlog.api.problem import Problem
-from cmdlog.node.settings import BadSetting, Settings
+from cmdlog.api.signin import SIGN_IN_PAGE
+from cmdlog.node.settings import Settings
 
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
 
 SLOW_THREADS: Final = 4  # queries and snapshots at a time; each reader holds back a WAL
-TOKEN_CHARS_MIN: Final = 16  # shorter ones can be guessed over a network
 
 
 class Service:
@@ -28,7 +28,8 @@ class Service:
 
     def __init__(self, settings: Settings, node: Node | None = None) -> None:
         self.settings = settings
-        self.token = read_token(settings.token_file)
+        self.gatekeeper = make_gatekeeper(settings.token_file)
+        self.sign_in_page = SIGN_IN_PAGE  # what a browser without a credential gets for a page
         self.progress: Callable[[], Mapping[str, object]] = dict  # of the recovery, for /readyz
         self.stopping = False
         self.slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="cmdlog-query")
@@ -51,19 +52,6 @@ class Service:
         if node is None:
             raise Problem("not_ready", "the node is recovering; GET /readyz shows its progress", retry_after_s=1)
         return node
-
-
-def read_token(path: Path | None) -> bytes:
-    """The bearer token, b"" when none is wanted. Raises: BadSetting."""
-    if path is None:
-        return b""
-    try:
-        token = path.read_bytes().strip()
-    except OSError as error:
-        raise BadSetting("token_file", f"{path} cannot be read: {error.strerror}") from error
-    if len(token) < TOKEN_CHARS_MIN or not all(0x20 < byte < 0x7F for byte in token):
-        raise BadSetting("token_file", f"{path} must hold one token of at least {TOKEN_CHARS_MIN} visible ASCII characters")
-    return token
 
 
 async def send_problem(send: Send, problem: Problem) -> None:

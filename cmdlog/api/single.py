@@ -10,9 +10,11 @@ import threading
 
 from starlette.types import Receive, Send
 
-from cmdlog.api.problem import Problem, invalid, of_outcome, of_refused
-from cmdlog.api.request import IDEMPOTENCY_KEY, TXN, Picked, echoed_txn, idempotency_key, json_object, read_body
+from cmdlog.api.credentials import scope_of
+from cmdlog.api.problem import Problem, forbidden, invalid, of_outcome, of_refused
+from cmdlog.api.request import IDEMPOTENCY_KEY, TXN, Incoming, echoed_txn, idempotency_key, json_object, read_body
 from cmdlog.api.service import Service
+from cmdlog.api.table import INVOKE, PROCEDURES
 from cmdlog.node.clock import ClockAhead
 from cmdlog.node.outcome import Outcome, OutcomeUnknown, Refused, Reply
 from cmdlog.wal.errors import WalError
@@ -22,23 +24,28 @@ from procedures.outcomes import key_fingerprint
 JSON_TYPE = (b"content-type", b"application/json")
 
 
-async def call_procedure(service: Service, name: str, picked: Picked, receive: Receive, send: Send) -> None:
+async def call_procedure(service: Service, incoming: Incoming, receive: Receive, send: Send) -> None:
     """Serves one call. Raises: Problem."""
     node = service.node()
+    name, headers = incoming.path[len(PROCEDURES) :], incoming.headers
     route = node.routes.get(name)
     if route is None:
         raise Problem("unknown_procedure", f"no procedure is called {name[:80]!r}; GET /v1/procedures lists them")
+    if not route.read_only and INVOKE not in incoming.caller.roles:
+        raise forbidden(INVOKE)
     settings = service.settings
     body = await read_body(receive, limit_bytes=settings.call_bytes_max, timeout_s=settings.body_timeout_s)
     try:
         params = route.procedure.bind(json_object(body))
     except InvalidParameters as error:
         raise invalid(error.problems) from None
-    key = idempotency_key(picked.get(IDEMPOTENCY_KEY))
-    txn = echoed_txn(picked.get(TXN))
+    key = idempotency_key(headers.get(IDEMPOTENCY_KEY))
+    txn = echoed_txn(headers.get(TXN))
     waiter = Waiter()
     try:
-        partition = node.call(route, params, key=key_fingerprint("", key) if key else b"", done=waiter.done, txn=txn)
+        partition = node.call(
+            route, params, key=key_fingerprint(scope_of(incoming.caller), key) if key else b"", done=waiter.done, txn=txn
+        )
         reply = await waiter.future
     except Refused as refused:
         raise of_refused(refused) from None

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from starlette.types import Receive, Send
 
+from cmdlog.api.credentials import scope_of
 from cmdlog.api.lines import LineSplitter
 from cmdlog.api.problem import Problem, invalid, of_outcome, of_refused
-from cmdlog.api.request import idempotency_key
+from cmdlog.api.request import Incoming, idempotency_key
 from cmdlog.api.service import Service
 from cmdlog.api.single import result_body
 from cmdlog.node.outcome import Done, Outcome, OutcomeUnknown, Overloaded, Refused, Reply
@@ -82,14 +83,17 @@ class Group:
 class BatchStream:
     """One request on /v1/batch."""
 
-    def __init__(self, service: Service, receive: Receive, send: Send) -> None:
+    def __init__(self, service: Service, incoming: Incoming, receive: Receive, send: Send) -> None:
         self._node: Node = service.node()
+        self._gatekeeper, self._caller = service.gatekeeper, incoming.caller
+        self._scope = scope_of(incoming.caller)
         self._settings = service.settings
         self._receive, self._send = receive, send
         self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
         self._under_way = 0  # calls of groups that are not sent yet
         self._room = asyncio.Event()
         self._started = False
+        self._more = True
 
     async def run(self) -> None:
         """Serves the request to its end. Raises: Problem before the first answer; ConnectionError when the client is gone."""
@@ -108,20 +112,29 @@ class BatchStream:
 
     async def _read(self) -> None:
         splitter = LineSplitter(self._settings.call_bytes_max + ENVELOPE_BYTES)
-        more = True
-        while more:
-            try:
-                async with asyncio.timeout(self._settings.body_timeout_s):
-                    message = await self._receive()
-            except TimeoutError:
-                self._put_error(Problem("body_timeout", "the stream was silent for longer than body_timeout_s"))
-                break
-            if message["type"] == "http.disconnect":
-                raise ConnectionError("the client left before its stream was complete")
-            more = message.get("more_body", False)
-            await self._take(splitter.feed(message.get("body", b"")))
-        await self._take(splitter.finish())
+        try:
+            while (chunk := await self._next_chunk()) is not None:
+                await self._take(splitter.feed(chunk))
+            await self._take(splitter.finish())
+        except Problem as problem:
+            self._put_error(problem)
         self._groups.put_nowait(None)
+
+    async def _next_chunk(self) -> bytes | None:
+        """None at the end. Raises: Problem; ConnectionError."""
+        if not self._more:
+            return None
+        try:
+            async with asyncio.timeout(self._settings.body_timeout_s):
+                message = await self._receive()
+        except TimeoutError:
+            raise Problem("body_timeout", "the stream was silent for longer than body_timeout_s") from None
+        if message["type"] == "http.disconnect":
+            raise ConnectionError("the client left before its stream was complete")
+        self._more = message.get("more_body", False)
+        self._gatekeeper.check(self._caller)  # a stream may outlive its credential
+        chunk: bytes = message.get("body", b"")
+        return chunk
 
     async def _take(self, lines: list[bytes | None]) -> None:
         size = min(GROUP_CALLS_MAX, self._settings.stream_calls_max)
@@ -174,7 +187,7 @@ class BatchStream:
             bound = route.procedure.bind({} if params is None else params)
         except InvalidParameters as error:
             raise invalid([(f"params.{field}" if field else "params", problem) for field, problem in error.problems]) from None
-        return route, bound, key_fingerprint("", key) if key else b""
+        return route, bound, key_fingerprint(self._scope, key) if key else b""
 
     # -- the node --------------------------------------------------------------------------------------------------------
 

@@ -188,7 +188,7 @@ class Settings:
     # HTTP
     host: str = _setting("127.0.0.1", "address to listen on; one that is not loopback needs token_file")
     port: int = _setting(8642, "TCP port; 0 takes a free one and prints it", lowest=0, highest=65535)
-    token_file: Path | None = _setting(None, "file with the bearer token that every request carries", kind="path")  # noqa: RUF009 - a field, like all others
+    token_file: Path | None = _setting(None, "file of credentials, one of which every request carries; `cmdlog token add` makes it", kind="path")  # noqa: RUF009 - a field, like all others
     body_timeout_s: float = _setting(
         30.0, "longest wait for the next part of a request body", unit="s", lowest=0.05, highest=3600
     )

@@ -1,0 +1,54 @@
+"""What a browser gets for a page when it has no credential: a form that asks for a token and fetches the page with it.
+
+One rule: the token stays in the tab (`sessionStorage`) and travels in the Authorization header alone, never in an address.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.types import Send
+
+HEADERS: Final = [
+    (b"content-type", b"text/html; charset=utf-8"),
+    (b"www-authenticate", b"Bearer"),
+    (b"cache-control", b"no-store"),
+    (b"x-frame-options", b"DENY"),
+    (b"x-content-type-options", b"nosniff"),
+]
+
+SIGN_IN_PAGE: Final = b"""<!doctype html>
+<html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width"><title>cmdlog: sign in</title>
+<style>
+:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }
+form { max-width: 22rem; margin: 20vh auto; padding: 0 1rem; display: grid; gap: .6rem }
+input, button { font: inherit; padding: .4rem .6rem } h1 { font-size: 1.2rem; margin: 0 } p { margin: 0; min-height: 1.5em }
+</style>
+<form><h1>cmdlog</h1><label for=token>Token of a credential</label>
+<input id=token type=password autocomplete=current-password required autofocus><button>Sign in</button><p role=alert></p></form>
+<script>
+const form = document.querySelector("form"), told = document.querySelector("p");
+async function enter(token) {
+  const answer = await fetch(location.pathname, {headers: {Authorization: "Bearer " + token, Accept: "text/html"}});
+  if (!answer.ok) { sessionStorage.removeItem("cmdlog-token"); return answer.status; }
+  sessionStorage.setItem("cmdlog-token", token);
+  const page = await answer.text();
+  document.open(); document.write(page); document.close();
+  return 200;
+}
+form.addEventListener("submit", async event => {
+  event.preventDefault();
+  const status = await enter(form.token.value.trim());
+  if (status !== 200) told.textContent = status === 403 ? "This credential may not see the page." : "The token is not accepted.";
+});
+const kept = sessionStorage.getItem("cmdlog-token");
+if (kept) enter(kept);
+</script></html>
+"""
+
+
+async def send_sign_in(send: Send, page: bytes) -> None:
+    """Answers 401 with the form."""
+    headers = [*HEADERS, (b"content-length", b"%d" % len(page))]
+    await send({"type": "http.response.start", "status": 401, "headers": headers})
+    await send({"type": "http.response.body", "body": page})

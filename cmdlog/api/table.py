@@ -1,0 +1,97 @@
+"""The route table: every route there is, who may use it, and what its body must be.
+
+One rule: what is not in this table is not served. The gate dispatches by it, FastAPI is filled from it, OpenAPI states its roles,
+and the test that tries every bad credential walks over it: so a new route cannot escape its credential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+READ: Final = "read"
+INVOKE: Final = "invoke"
+ADMIN: Final = "admin"
+ROLES: Final = (READ, INVOKE, ADMIN)
+"""`read` looks at data and at the node; `invoke` calls procedures; `admin` may do everything."""
+
+PROCEDURES: Final = "/v1/procedures/"
+
+Kind = Literal["call", "batch", "cold", "page"]
+"""Who answers: the two hot routes have handlers of their own, FastAPI has the rest; a browser asks for pages."""
+
+Body = Literal["none", "json", "ndjson"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One route. `path` is exact, except that `{name}` stands for the rest of it."""
+
+    name: str  # also its operation in OpenAPI
+    method: str
+    path: str
+    roles: frozenset[str]  # any one of them will do
+    summary: str
+    kind: Kind = "cold"
+    body: Body = "none"
+    statuses: tuple[int, ...] = ()  # of problems, beside those of every route
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The roles that suffice, the least powerful first."""
+        return tuple(role for role in ROLES if role in self.roles)
+
+
+def _roles(*roles: str) -> frozenset[str]:
+    return frozenset((*roles, ADMIN))
+
+
+TABLE: Final[tuple[Entry, ...]] = (
+    Entry(
+        "call",
+        "POST",
+        PROCEDURES + "{name}",
+        _roles(READ, INVOKE),  # `read` calls read-only procedures: `single` looks at the procedure
+        "Calls a procedure",
+        kind="call",
+        body="json",
+    ),
+    Entry("batch", "POST", "/v1/batch", _roles(INVOKE), "Many calls as lines of JSON", kind="batch", body="ndjson"),
+    Entry(
+        "query", "POST", "/v1/query", _roles(READ), "Read-only SQL on a frozen state", body="json", statuses=(408, 413, 415, 422)
+    ),
+    Entry("procedures", "GET", "/v1/procedures", _roles(READ, INVOKE), "Catalog of procedures with their schemas"),
+    Entry("status", "GET", "/v1/status", _roles(READ), "Node, partitions, watermarks, log fill, predicted recovery time"),
+    Entry("snapshots", "GET", "/v1/snapshots", _roles(READ), "Snapshots of this node"),
+    Entry("take_snapshot", "POST", "/v1/snapshots", _roles(), "Takes a snapshot of every partition now"),
+    Entry("healthz", "GET", "/healthz", _roles(READ, INVOKE), "The process is alive"),
+    Entry("readyz", "GET", "/readyz", _roles(READ, INVOKE), "Calls are being served"),
+    Entry("openapi", "GET", "/openapi.json", _roles(READ, INVOKE), "This description, for tools"),
+    Entry("docs", "GET", "/docs", _roles(READ, INVOKE), "This description, for people", kind="page"),
+)
+
+Methods = Mapping[str, Entry]
+
+
+def _by_path(entries: Iterable[Entry]) -> dict[str, dict[str, Entry]]:
+    found: dict[str, dict[str, Entry]] = {}
+    for entry in entries:
+        methods = found.setdefault(entry.path, {})
+        assert entry.method not in methods, f"{entry.method} {entry.path} stands in the table twice"
+        methods[entry.method] = entry
+    return found
+
+
+PATHS: Final[Mapping[str, Methods]] = _by_path(TABLE)
+CALLS: Final[Methods] = PATHS[PROCEDURES + "{name}"]
+
+
+def methods_of(path: str) -> Methods | None:
+    """Method -> entry of a path; None for one that is not served."""
+    return CALLS if path.startswith(PROCEDURES) else PATHS.get(path)
+
+
+def allowed(methods: Methods) -> str:
+    """The value of an `Allow` header. HEAD comes with every GET, OPTIONS with everything."""
+    return ", ".join(sorted({*methods, *(("HEAD",) if "GET" in methods else ()), "OPTIONS"}))
