@@ -10,6 +10,7 @@ import argparse
 import datetime
 import os
 import platform
+import resource
 import shutil
 import statistics
 import subprocess
@@ -57,6 +58,13 @@ def commit() -> str:
     return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
 
 
+def _machine_ticks() -> tuple[int, int, int]:
+    """Of all cores since boot: busy, stolen by the hypervisor, all."""
+    user, nice, system, idle, iowait, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9])
+    busy = user + nice + system + irq + softirq
+    return busy, steal, busy + steal + idle + iowait
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
     """What a ratio must reach, and what it should."""
@@ -85,6 +93,7 @@ class Bench:
     quick: bool
     figures: list[dict[str, Any]] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
+    ticks: tuple[int, int, int] = field(default_factory=_machine_ticks)
 
     def head(self) -> None:
         """Prints what the figures belong to."""
@@ -131,6 +140,7 @@ class Bench:
 
     def write(self) -> Path:
         """The figures as JSON in bench/out/."""
+        others = self._others()
         OUT.mkdir(exist_ok=True)
         path = OUT / f"{self.name}.json"
         about = {
@@ -141,11 +151,23 @@ class Bench:
             "quick": self.quick,
             "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "seconds": round(time.monotonic() - self.began, 1),
+            **others,
             "figures": self.figures,
         }
         path.write_bytes(orjson.dumps(about, option=orjson.OPT_INDENT_2))
-        print(f"\n{path.relative_to(ROOT)}  {about['seconds']} s")
+        told = ", ".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in others.items())
+        print(f"\n{path.relative_to(ROOT)}  {about['seconds']} s   {told}")
         return path
+
+    def _others(self) -> dict[str, float]:
+        """Shares of all cores that this benchmark did not get: other processes, and what the hypervisor gave to other machines.
+
+        Call it when every process of the benchmark has ended; those of others are what remains.
+        """
+        busy, stolen, total = (now - then for now, then in zip(_machine_ticks(), self.ticks, strict=True))
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        ours = sum(usage.ru_utime + usage.ru_stime for usage in used) * os.sysconf("SC_CLK_TCK")
+        return {"used_by_others": round(max(0.0, busy - ours) / total, 3), "stolen": round(stolen / total, 3)}
 
 
 @contextmanager
@@ -181,6 +203,12 @@ def rss_bytes(pid: int) -> int:
     """Resident memory of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process and of its children that have ended, in steps of 10 ms."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
 def _cpu_model() -> str:

@@ -3,8 +3,9 @@
 One rule: it costs little beside what it measures. Requests are bytes that were made before the clock started; an answer is read
 only as far as its end must be found. Kept connections, one request under way on each, as clients that wait for their answers.
 
-Order: {"targets": [{"port", "requests": [base64]}], "connections", "count", "mode": "load" | "turns"}. `load` spreads `count`
-requests of the first target over the connections; `turns` sends one request to each target in turn, over one connection each.
+Order: {"targets": [{"port", "requests": [base64]}], "connections", "count", "seconds", "mode": "load" | "turns"}. `load` spreads
+`count` requests of the first target over the connections, or as many as `seconds` allow; `turns` sends one request to each target
+in turn, over one connection each.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
+import math
 import socket
 import subprocess
 import sys
@@ -24,10 +26,13 @@ from typing import Any, cast
 import orjson
 import uvloop
 
+from bench._common import percentile
+
 END_OF_HEAD = b"\r\n\r\n"
 END_OF_CHUNKS = b"0\r\n\r\n"
 LENGTH = b"content-length: "
 RECEIVE_BYTES = 1 << 20
+ENDLESS = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +43,41 @@ class Target:
     requests: Sequence[bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a client saw in one round."""
+
+    count: int
+    per_second: float
+    p50_s: float
+    p99_s: float
+    p999_s: float
+    client_cpu_s: float
+
+
 def run_load(target: Target, *, connections: int, count: int) -> dict[str, Any]:
     """All connections at work at once; rate, latencies in seconds, statuses."""
-    order = _order([target], connections=connections, count=count, mode="load")
-    return _run(order)
+    return _run(_order([target], connections=connections, count=count))  # type: ignore[no-any-return]
+
+
+def run_closed(target: Target, connections: int, seconds: float) -> Sample:
+    """As many requests as go through in the time. Raises: RuntimeError when one is not answered with 200."""
+    return sample_of(_run(_order([target], connections=connections, seconds=seconds)))
 
 
 def run_turns(targets: Sequence[Target], *, count: int) -> list[list[float]]:
     """Latencies of `count` requests to each target, one after the other in turns."""
-    latencies: list[list[float]] = _run(_order(targets, connections=1, count=count, mode="turns"))["latencies"]
+    latencies: list[list[float]] = _run(_order(targets, count=count, mode="turns"))["latencies"]
     return latencies
+
+
+def sample_of(found: dict[str, Any]) -> Sample:
+    """The figures in short. Raises: RuntimeError when a request was not answered with 200."""
+    if set(found["statuses"]) != {"200"}:
+        raise RuntimeError(f"not all requests succeeded: {found['statuses']}")
+    latencies = found["latencies"]
+    p50, p99, p999 = (percentile(latencies, share) for share in (0.5, 0.99, 0.999))
+    return Sample(len(latencies), found["per_second"], p50, p99, p999, found["cpu_s"])
 
 
 def request(method: str, path: str, body: bytes = b"", *, headers: str = "") -> bytes:
@@ -56,17 +86,38 @@ def request(method: str, path: str, body: bytes = b"", *, headers: str = "") -> 
     return head.encode() + body
 
 
-def _order(targets: Sequence[Target], *, connections: int, count: int, mode: str) -> bytes:
-    told = [
+def encode_targets(targets: Sequence[Target]) -> list[dict[str, Any]]:
+    """Targets as JSON can carry them."""
+    return [
         {"port": target.port, "requests": [base64.b64encode(item).decode() for item in target.requests]} for target in targets
     ]
-    return orjson.dumps({"targets": told, "connections": connections, "count": count, "mode": mode})
+
+
+def decode_targets(told: Sequence[dict[str, Any]]) -> list[Target]:
+    return [Target(item["port"], [base64.b64decode(text) for text in item["requests"]]) for item in told]
+
+
+def run_module(name: str, order: bytes) -> Any:
+    """Runs a load generator; what it found."""
+    command = [sys.executable, "-m", name]
+    done = subprocess.run(command, input=order, stdout=subprocess.PIPE, check=True, cwd=Path(__file__).parents[1])
+    return orjson.loads(done.stdout)
+
+
+def _order(
+    targets: Sequence[Target],
+    *,
+    connections: int = 1,
+    count: int | None = None,
+    seconds: float | None = None,
+    mode: str = "load",
+) -> bytes:
+    order = {"connections": connections, "count": count, "seconds": seconds, "mode": mode}
+    return orjson.dumps(order | {"targets": encode_targets(targets)})
 
 
 def _run(order: bytes) -> Any:
-    command = [sys.executable, "-m", "bench._load"]
-    done = subprocess.run(command, input=order, stdout=subprocess.PIPE, check=True, cwd=Path(__file__).parents[1])
-    return orjson.loads(done.stdout)
+    return run_module("bench._load", order)
 
 
 class _Client(asyncio.Protocol):
@@ -120,22 +171,31 @@ def complete(held: bytes) -> bool:
     return len(held) >= head + 4 + length
 
 
-async def _load(target: Target, connections: int, count: int) -> dict[str, Any]:
+def _work(target: Target, count: int | None, seconds: float | None) -> Iterator[bytes]:
+    """Requests until enough were sent, or the time is over."""
+    end = math.inf if seconds is None else time.perf_counter() + seconds
+    for item in itertools.islice(itertools.cycle(target.requests), ENDLESS if count is None else count):
+        if time.perf_counter() >= end:
+            return
+        yield item
+
+
+async def _load(target: Target, connections: int, count: int | None, seconds: float | None) -> dict[str, Any]:
     loop = asyncio.get_running_loop()
-    work = itertools.islice(itertools.cycle(target.requests), count)
+    work = _work(target, count, seconds)
     latencies: list[float] = []
     statuses: dict[str, int] = {}
     clients: list[_Client] = []
     for _ in range(connections):
         _, client = await loop.create_connection(lambda: _Client(work, latencies, statuses), "127.0.0.1", target.port)
         clients.append(client)
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     for client in clients:
         client.begin()
     for client in clients:
         await client.finished
-    elapsed = time.perf_counter() - began
-    return {"per_second": len(latencies) / elapsed, "latencies": latencies, "statuses": statuses}
+    elapsed, cpu = time.perf_counter() - began, time.process_time() - cpu
+    return {"per_second": len(latencies) / elapsed, "latencies": latencies, "statuses": statuses, "cpu_s": cpu}
 
 
 def _turns(targets: Sequence[Target], count: int) -> dict[str, Any]:
@@ -158,12 +218,12 @@ def _turns(targets: Sequence[Target], count: int) -> dict[str, Any]:
 
 def main() -> None:
     order = orjson.loads(sys.stdin.buffer.read())
-    targets = [Target(item["port"], [base64.b64decode(text) for text in item["requests"]]) for item in order["targets"]]
+    targets = decode_targets(order["targets"])
     if order["mode"] == "turns":
         found = _turns(targets, order["count"])
     else:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            found = runner.run(_load(targets[0], order["connections"], order["count"]))
+            found = runner.run(_load(targets[0], order["connections"], order["count"], order["seconds"]))
     sys.stdout.buffer.write(orjson.dumps(found))
 
 

@@ -42,7 +42,7 @@ SELECT transfer(:b, :s, :t, :a);
 TOOLS = ("initdb", "pg_ctl", "psql", "pgbench")
 
 
-Run = Callable[[int], float]
+Run = Callable[[int, int], float]  # clients, round; transfers per second
 
 
 @contextmanager
@@ -51,7 +51,8 @@ def postgres(folder: Path, *, seconds: int, seed: int) -> Iterator[Run | str]:
     tools = {name: found for name in TOOLS if (found := _find(name))}
     prefix, home = _as_somebody_else(), folder / "postgres"
     if len(tools) < len(TOOLS):
-        yield f"{', '.join(name for name in TOOLS if name not in tools)} not installed"
+        missing = ", ".join(name for name in TOOLS if name not in tools)
+        yield f"{missing} not installed: apt-get install postgresql"
     elif prefix is None:
         yield "running as root, and there is no account postgres to run it as"
     elif prefix and not all(parent.stat().st_mode & 1 for parent in folder.parents):
@@ -64,23 +65,24 @@ def postgres(folder: Path, *, seconds: int, seed: int) -> Iterator[Run | str]:
         (home / "schema.sql").write_text(SCHEMA)
         (home / "script.sql").write_text(SCRIPT)
         with _server({name: [*prefix, path] for name, path in tools.items()}, home) as run:
-            yield lambda number: run(seconds, seed + number)
+            yield lambda clients, number: run(clients, seconds, seed + number)
 
 
 @contextmanager
-def _server(tools: dict[str, list[str]], home: Path) -> Iterator[Callable[[int, int], float]]:
+def _server(tools: dict[str, list[str]], home: Path) -> Iterator[Callable[[int, int, int], float]]:
     data, where = str(home / "data"), ["-h", str(home), "-U", "bench"]
     _call([*tools["initdb"], "-D", data, "-A", "trust", "-U", "bench"])
-    options = f"-c listen_addresses='' -c unix_socket_directories={home}"
+    options = f"-c listen_addresses='' -c unix_socket_directories={home} -c fsync=on -c synchronous_commit=on"
     _call([*tools["pg_ctl"], "-D", data, "-w", "-l", str(home / "log"), "-o", options, "start"])
     try:
         sizes = ["-v", f"branches={BRANCHES}", "-v", f"customers={CUSTOMERS}"]
         psql = [*tools["psql"], *where, "-d", "postgres", "-v", "ON_ERROR_STOP=1"]
         _call([*psql, *sizes, "-f", str(home / "schema.sql")])
-        script = ["-n", "-M", "prepared", "-c", "32", "-j", "1", "-f", str(home / "script.sql")]
+        script = ["-n", "-M", "prepared", "-j", "1", "-f", str(home / "script.sql")]
 
-        def run(seconds: int, seed: int) -> float:
-            said = _call([*tools["pgbench"], *where, *script, "-T", str(seconds), f"--random-seed={seed}", "postgres"])
+        def run(clients: int, seconds: int, seed: int) -> float:
+            load = ["-c", str(clients), "-T", str(seconds), f"--random-seed={seed}"]
+            said = _call([*tools["pgbench"], *where, *script, *load, "postgres"])
             found = re.search(r"tps = ([\d.]+)", said)
             assert found is not None
             return float(found[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,8 @@ from bench._load import Target, request, run_load
 from bench._nodes import BRANCHES, CUSTOMERS
 from cmdlog.cli.demo_server import ServerProcess
 from procedures.samples import bank
+
+FETCH_TIMEOUT_S = 30.0
 
 
 @contextmanager
@@ -34,17 +37,36 @@ def bank_server(folder: Path, *, partitions: int = 1) -> Iterator[tuple[ServerPr
 
 
 @contextmanager
-def empty_server() -> Iterator[int]:
-    """The application that does nothing; its port."""
-    process = subprocess.Popen([sys.executable, "-m", "bench._empty"], stdout=subprocess.PIPE, cwd=ROOT)
+def empty_server(kind: str) -> Iterator[tuple[int, int]]:
+    """An application that does nothing (`bench._empty`); its process id and port."""
+    process = subprocess.Popen([sys.executable, "-m", "bench._empty", kind], stdout=subprocess.PIPE, cwd=ROOT)
     try:
         assert process.stdout is not None
-        yield int(process.stdout.readline())
+        yield process.pid, int(process.stdout.readline())
     finally:
         process.kill()
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+def fetch(port: int, path: str) -> bytes:
+    """A page of the server. Raises: RuntimeError."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=FETCH_TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        if response.status != 200:
+            raise RuntimeError(f"GET {path} was answered with {response.status}")
+        return response.read()
+    finally:
+        connection.close()
+
+
+def server_pids(server: ServerProcess, port: int) -> dict[str, int]:
+    """The server's processes: `node`, and its sites by number."""
+    sites = orjson.loads(fetch(port, "/v1/status"))["sites"]
+    return {"node": server.pid, **{f"site {number}": pid for number, pid in enumerate(sites)}}
 
 
 def answered(found: dict[str, Any]) -> dict[str, Any]:
