@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cmdlog.api.live import send_events
 from cmdlog.api.problem import Problem, forbidden
 from cmdlog.api.request import AUTHORIZATION, Incoming, check_content, check_origin, check_twice, pick_headers
 from cmdlog.api.routes import make_routes_app
@@ -20,7 +22,7 @@ from cmdlog.api.service import Service, send_problem
 from cmdlog.api.signin import send_sign_in
 from cmdlog.api.single import call_procedure
 from cmdlog.api.stream import BatchStream
-from cmdlog.api.table import Methods, allowed, methods_of
+from cmdlog.api.table import Entry, Methods, allowed, methods_of
 from cmdlog.node.settings import Settings
 
 if TYPE_CHECKING:
@@ -88,8 +90,16 @@ class Api:
             await call_procedure(self.service, Incoming(path, caller, picked), receive, send)
         elif entry.kind == "batch":
             await BatchStream(self.service, Incoming(path, caller, picked), receive, send).run()
+        elif entry.kind == "events":
+            still_allowed = partial(self._check_role, entry, picked.get(AUTHORIZATION))
+            await send_events(self.service, scope, receive, send, still_allowed=still_allowed)
         else:
             await self._serve_cold(scope, receive, send)
+
+    def _check_role(self, entry: Entry, authorization: bytes | None) -> None:
+        """Raises: Problem, when the credential does not serve, or no longer."""
+        if self.service.gatekeeper.authenticate(authorization).roles.isdisjoint(entry.roles):
+            raise forbidden(*entry.needs)
 
     async def _serve_cold(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -99,7 +109,7 @@ class Api:
 
     async def _serve_other_method(self, methods: Methods, scope: Scope, receive: Receive, send: Send) -> None:
         """HEAD comes with every GET; OPTIONS says what there is."""
-        if scope["method"] == "HEAD" and "GET" in methods:
+        if scope["method"] == "HEAD" and "GET" in methods and methods["GET"].kind != "events":
             await self._serve({**scope, "method": "GET"}, receive, _without_body(send))
         elif scope["method"] == "OPTIONS":
             headers = [(b"allow", allowed(methods).encode()), (b"content-length", b"0")]

@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 
 from cmdlog.api.docs import docs_page
+from cmdlog.api.live import PAGE_HEADERS, dashboard_page
 from cmdlog.api.openapi import describe_api
 from cmdlog.api.problem import Problem, invalid, of_refused
 from cmdlog.api.request import json_object, only_fields, read_body
@@ -98,7 +99,10 @@ def _description_handlers(app: FastAPI) -> dict[str, Handler]:
     async def docs() -> Response:
         return HTMLResponse(docs_page(app.openapi()))
 
-    return {"openapi": openapi, "docs": docs}
+    async def dashboard() -> Response:
+        return HTMLResponse(dashboard_page(), headers=PAGE_HEADERS)
+
+    return {"openapi": openapi, "docs": docs, "dashboard": dashboard}
 
 
 def _query_arguments(given: dict[str, Any], partitions: int) -> tuple[str, list[Any], int | None]:

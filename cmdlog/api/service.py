@@ -32,6 +32,7 @@ class Service:
         self.sign_in_page = SIGN_IN_PAGE  # what a browser without a credential gets for a page
         self.progress: Callable[[], Mapping[str, object]] = dict  # of the recovery, for /readyz
         self.stopping = False
+        self.viewers = 0  # of the status page, at present
         self.slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="cmdlog-query")
         self._node = node
         self._lock = threading.Lock()

@@ -18,8 +18,8 @@ ROLES: Final = (READ, INVOKE, ADMIN)
 
 PROCEDURES: Final = "/v1/procedures/"
 
-Kind = Literal["call", "batch", "cold", "page"]
-"""Who answers: the two hot routes have handlers of their own, FastAPI has the rest; a browser asks for pages."""
+Kind = Literal["call", "batch", "events", "cold", "page"]
+"""Who answers: calls and streams have handlers of their own, FastAPI has the rest; a browser asks for pages."""
 
 Body = Literal["none", "json", "ndjson"]
 
@@ -68,6 +68,8 @@ TABLE: Final[tuple[Entry, ...]] = (
     Entry("healthz", "GET", "/healthz", _roles(READ, INVOKE), "The process is alive"),
     Entry("readyz", "GET", "/readyz", _roles(READ, INVOKE), "Calls are being served"),
     Entry("openapi", "GET", "/openapi.json", _roles(READ, INVOKE), "This description, for tools"),
+    Entry("dashboard", "GET", "/", _roles(READ), "Status page", kind="page"),
+    Entry("events", "GET", "/v1/events", _roles(READ), "What the status page shows, as server-sent events", kind="events"),
     Entry("docs", "GET", "/docs", _roles(READ, INVOKE), "This description, for people", kind="page"),
 )
 
@@ -93,5 +95,6 @@ def methods_of(path: str) -> Methods | None:
 
 
 def allowed(methods: Methods) -> str:
-    """The value of an `Allow` header. HEAD comes with every GET, OPTIONS with everything."""
-    return ", ".join(sorted({*methods, *(("HEAD",) if "GET" in methods else ()), "OPTIONS"}))
+    """The value of an `Allow` header. HEAD comes with every GET that ends, OPTIONS with everything."""
+    head = ("HEAD",) if "GET" in methods and methods["GET"].kind != "events" else ()
+    return ", ".join(sorted({*methods, *head, "OPTIONS"}))

@@ -80,7 +80,7 @@ def test_defect_has_a_code_and_no_details(node: Any, post: Post, capsys: pytest.
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/", "/v1/nothing", "/v1/query/", "/V1/QUERY", "/v1/batch/", "/\ufffd", "/../etc/passwd"]
+    "path", ["/v1", "/v1/", "/v1/nothing", "/v1/query/", "/V1/QUERY", "/v1/batch/", "/\ufffd", "/../etc/passwd"]
 )
 def test_unknown_route_is_a_problem(fetch: Post, path: str) -> None:
     """Whatever is not served is 404 `not_found`."""
