@@ -1,8 +1,8 @@
 """`cmdlog demo`: the main job from end to end, on this machine, with its proof.
 
-A real server with the bank sample is loaded over HTTP by several clients, killed with SIGKILL in the middle of the load,
-recovered with `cmdlog recover`, started again; the clients repeat what was not answered and finish. Then `demo_proof` judges from
-outside.
+A real server with a sample is loaded over HTTP by several clients, killed with SIGKILL in the middle of the load, recovered with
+`cmdlog recover`, started again; the clients repeat what was not answered and finish. Then `demo_proof` judges from outside. What
+a sample brings (calls, what to look at, its own proofs) is in `demo_bank` and `demo_tpcc`.
 
 One rule: the exit code is 0 only when every proof holds; and no process or folder is left behind, whatever happens.
 """
@@ -14,8 +14,8 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -23,29 +23,30 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import orjson
 import typer
 
+from cmdlog.cli.demo_bank import BRANCHES, Bank
 from cmdlog.cli.demo_clients import Http, Load, Place, Unanswered, send_batch
-from cmdlog.cli.demo_proof import Account, Call, Holdings, Seen, Verdict, prove
+from cmdlog.cli.demo_proof import Call, Rows, Verdict, Work, prove
 from cmdlog.cli.demo_server import ServerProcess, run_recover
+from cmdlog.cli.demo_tpcc import Tpcc
 from cmdlog.cli.failure import CommandFailed
 from cmdlog.cli.output import JsonFlag, out
 
 if TYPE_CHECKING:
     from cmdlog.cli.demo_display import Display
 
-BRANCHES: Final = 16
-CUSTOMERS: Final = 50  # of each branch; all accounts together fit one query (query_rows_max)
 TICK_S: Final = 0.1
 BATCH_CALLS: Final = 1000
-QUERY_TIMEOUT_S: Final = 30.0
-ACCOUNTS_SQL: Final = "SELECT branch, customer, savings, checking FROM accounts"
+LOAD_CALLS: Final = 50  # loading calls are long
+POSITION_TABLE: Final = "_cmdlog_meta"  # how far a state has come; entries without calls count there, too
+WORKLOADS: Final[Mapping[str, type[Bank] | type[Tpcc]]] = {"bank": Bank, "tpcc": Tpcc}
 
-CallsOption = Annotated[int, typer.Option("--calls", min=1, max=10_000_000, help="SmallBank calls to make.")]
+CallsOption = Annotated[int, typer.Option("--calls", min=1, max=10_000_000, help="Calls to make.")]
 ClientsOption = Annotated[int, typer.Option("--clients", min=1, max=256, help="Clients that call at the same time.")]
 PartitionsOption = Annotated[int, typer.Option("--partitions", min=1, max=BRANCHES, help="Partitions of the server.")]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of the load; by default another one each time.")]
 DataOption = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="New directory for the server; it is kept.")]
 KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the temporary directory.")]
-WorkloadOption = Annotated[Literal["bank"], typer.Option("--workload", help="Sample application to run.")]
+WorkloadOption = Annotated[Literal["bank", "tpcc"], typer.Option("--workload", help="Sample application to run.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Report:
     seed: int
     partitions: int
     clients: int
-    calls: int = 0  # with those that load the accounts
+    calls: int = 0  # with those that load the tables
     killed_processes: int = 0
     acknowledged_before_kill: int = 0
     unanswered_at_kill: int = 0  # under way when the server was killed, and sent again under the same key
@@ -80,6 +81,7 @@ class Report:
     rebuild_s: float = 0.0
     load_s: float = 0.0  # with a server at work
     calls_per_s: float = 0.0
+    notes: list[str] = field(default_factory=list)  # about the load
     proofs: list[str] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -110,6 +112,7 @@ def demo(  # noqa: PLR0917 - typer reads options from the signature
 
       cmdlog demo
       cmdlog demo --calls 50000 --clients 32 --seed 7
+      cmdlog demo --workload tpcc
       cmdlog demo --data ./bank-data --json
     """
     from cmdlog.cli.demo_display import Display
@@ -132,13 +135,14 @@ class Demo:
         self._log = folder / "server.log"
         self._data = folder / "data"
         self._place, self._http = Place(), Http()
-        self._loaded, self._shares = _make_calls(options)
-        self._report = Report(options.workload, options.seed, options.partitions, options.clients)
+        self._work: Work = WORKLOADS[options.workload](calls=options.calls, partitions=options.partitions, seed=options.seed)
+        self._shares = [list(self._work.load[client :: options.clients]) for client in range(options.clients)]
+        self._report = Report(options.workload, options.seed, options.partitions, options.clients, notes=list(self._work.notes))
         self._server: ServerProcess | None = None
 
     @property
     def calls(self) -> list[Call]:
-        return [*self._loaded, *(call for share in self._shares for call in share)]
+        return [*self._work.loading, *(call for share in self._shares for call in share)]
 
     def run(self) -> Report:
         """All stages. Raises: CommandFailed when a stage cannot be carried out."""
@@ -147,15 +151,16 @@ class Demo:
         load = Load(self._shares, self._place, watermark=max(1, self._options.calls // 2))
         try:
             self._start()
-            self._open_accounts()
+            self._fill()
             self._load_until_killed(load)
             self._recover()
             self._start()
             self._finish(load)
             self._repeat()
-            accounts, totals = self._look()
+            seen = self._look()
             self._running.stop()
-            report.judge(prove(self.calls, Seen(accounts, totals, self._rebuild())))
+            kept = self._rows_in(self._data)
+            report.judge(prove(self.calls, self._work.proofs(self.calls, seen), kept=kept, rebuilt=self._rebuild()))
         except Unanswered as error:
             raise CommandFailed(f"the server left in the middle: {error}", hint=self._running.last_words()) from error
         finally:
@@ -174,14 +179,21 @@ class Demo:
 
     def _start(self) -> None:
         self._display.stage("starting the server")
-        server = self._server = ServerProcess(self._data, partitions=self._options.partitions, log=self._log)
+        server = self._server = ServerProcess(
+            self._data, partitions=self._options.partitions, log=self._log, application=self._work.application
+        )
         self._display.say(f"server {server.pid} serves {server.url} after {server.ready_s:.2f} s")
 
-    def _open_accounts(self) -> None:
+    def _fill(self) -> None:
         """The loader's calls through /v1/batch."""
-        for call, answer in zip(self._loaded, send_batch(self._http, self._running.url, self._loaded), strict=True):
-            call.answer, call.attempts, call.before_kill = answer, 1, True
-        self._display.say(f"{BRANCHES * CUSTOMERS:,} accounts in {BRANCHES} branches on {self._options.partitions} partitions")
+        loading = self._work.loading
+        self._display.stage("loading", total=len(loading))
+        for start in range(0, len(loading), LOAD_CALLS):
+            part = loading[start : start + LOAD_CALLS]
+            for call, answer in zip(part, send_batch(self._http, self._running.url, part), strict=True):
+                call.answer, call.attempts, call.before_kill = answer, 1, True
+            self._display.advance(start + len(part))
+        self._display.say(self._work.loaded)
 
     def _load_until_killed(self, load: Load) -> None:
         server, report = self._running, self._report
@@ -219,13 +231,13 @@ class Demo:
         report, calls = self._report, self.calls
         report.load_s += time.monotonic() - began
         report.calls_per_s = round(self._options.calls / report.load_s)
-        retried = [call for call in calls if call.attempts > 1]
+        retried = [call for call in calls if call.attempts > 1 and call.logged]
         report.unanswered_at_kill = len(retried)
         report.unanswered_but_logged = sum(call.answer is not None and call.answer.txn_id <= last_before for call in retried)
 
     def _repeat(self) -> None:
         """Every call that the killed server had answered is sent once more under its key; /v1/batch knows the same keys."""
-        answered = [call for call in self.calls if call.before_kill]
+        answered = [call for call in self.calls if call.before_kill and call.logged]
         self._display.stage("repeating answered calls", total=len(answered))
         for start in range(0, len(answered), BATCH_CALLS):
             part = answered[start : start + BATCH_CALLS]
@@ -234,28 +246,32 @@ class Demo:
             self._display.advance(start + len(part))
         self._report.repeated_after_recovery = len(answered)
 
-    def _look(self) -> tuple[dict[Account, Holdings], list[tuple[int, int]]]:
-        """The accounts and the totals that the server shows now."""
+    def _look(self) -> Any:
+        """What the server shows now."""
         self._display.stage("comparing")
-        url = self._running.url
-        rows = self._http.read(url, "POST", "/v1/query", body=orjson.dumps({"sql": ACCOUNTS_SQL}))["rows"]
-        totals = self._http.read(url, "POST", "/v1/procedures/total", body=b"{}")["result"]
-        return _accounts(rows), [(money, count) for money, count in totals]
+        return self._work.look(_Shown(self._http, self._running.url))
 
-    def _rebuild(self) -> dict[Account, Holdings]:
-        """The accounts that `cmdlog recover --to` makes of the log alone, without the states that the server has kept."""
-        from cmdlog.node.query import run_query
-        from cmdlog.node.settings import Settings
-        from replay.trust import state_path
-
+    def _rebuild(self) -> Rows:
+        """The rows that `cmdlog recover --to` makes of the log alone, without the states that the server has kept."""
         self._display.stage("rebuilding from the log")
-        out = self._folder / "rebuilt"
-        result, self._report.rebuild_s = run_recover(self._data, self._log, "--to", str(out))
+        target = self._folder / "rebuilt"
+        result, self._report.rebuild_s = run_recover(self._data, self._log, "--to", str(target))
         self._report.rebuilt_calls = result["replayed"]
-        paths = {number: state_path(str(out), number) for number in range(self._options.partitions)}
-        rows_max = BRANCHES * CUSTOMERS + 1
-        limits = {"rows_max": rows_max, "wal_bytes_max": Settings().wal_bytes_max}
-        return _accounts(run_query(paths, ACCOUNTS_SQL, (), timeout_s=QUERY_TIMEOUT_S, **limits).rows)
+        return self._rows_in(target)
+
+    def _rows_in(self, directory: Path) -> Rows:
+        """Rows and digest of every table of a node that is stopped, idempotency keys among them."""
+        from procedures.state import open_reader
+        from replay.trust import state_path
+        from snapshot.digest import table_digests
+
+        found = {}
+        for partition in range(self._options.partitions):
+            connection, _ = open_reader(state_path(str(directory), partition))
+            with closing(connection):
+                tables = table_digests(connection)
+            found.update({(partition, name): (it.rows, it.sha256) for name, it in tables.items() if name != POSITION_TABLE})
+        return found
 
     def _status(self) -> dict[str, Any]:
         status: dict[str, Any] = self._http.read(self._running.url, "GET", "/v1/status")
@@ -267,24 +283,19 @@ class Demo:
             raise CommandFailed("the server ended by itself in the middle of the load", hint=self._running.last_words())
 
 
-def _accounts(rows: Sequence[Sequence[int]]) -> dict[Account, Holdings]:
-    """Rows of ACCOUNTS_SQL. Raises: CommandFailed."""
-    accounts = {(branch, customer): (savings, checking) for branch, customer, savings, checking in rows}
-    if len(accounts) != len(rows):
-        raise CommandFailed("two partitions show the same account")
-    return accounts
+class _Shown:
+    """What a server shows over HTTP; see `demo_proof.View`."""
 
+    def __init__(self, http: Http, url: str) -> None:
+        self._http, self._url = http, url
 
-def _make_calls(options: Options) -> tuple[list[Call], list[list[Call]]]:
-    """The loader's calls, and each client's share of the load. Keys name the run, so that a kept directory can be used twice."""
-    from procedures.samples import bank
+    def rows(self, sql: str, params: Sequence[Any]) -> list[Sequence[Any]]:
+        body = orjson.dumps({"sql": sql, "params": params})
+        rows: list[Sequence[Any]] = self._http.read(self._url, "POST", "/v1/query", body=body)["rows"]
+        return rows
 
-    run = f"demo-{options.seed}"
-    loading = bank.loader(branches=BRANCHES, customers=CUSTOMERS)
-    loaded = [Call(f"{run}-load-{number}", name, params) for number, (name, params) in enumerate(loading)]
-    work = bank.workload(options.seed, calls=options.calls, branches=BRANCHES, customers=CUSTOMERS)
-    calls = [Call(f"{run}-{number}", name, params) for number, (name, params) in enumerate(work)]
-    return loaded, [calls[client :: options.clients] for client in range(options.clients)]
+    def call(self, procedure: str) -> Any:
+        return self._http.read(self._url, "POST", f"/v1/procedures/{procedure}", body=b"{}")["result"]
 
 
 @contextmanager

@@ -63,6 +63,8 @@ class Display:
             table.add_row(what, value)
         console = Console(highlight=False)
         console.print(table)
+        for note in report.notes:
+            console.print(note, markup=False)
         for proof in report.proofs:
             console.print(f"[green]proved[/green]  {proof}")
         for difference in report.differences:

@@ -22,7 +22,7 @@ import orjson
 
 from cmdlog.cli.failure import CommandFailed
 
-APPLICATION: Final = "procedures.samples.bank:db"
+BANK: Final = "procedures.samples.bank:db"
 READY_TIMEOUT_S: Final = 60.0
 END_TIMEOUT_S: Final = 20.0
 RECOVER_TIMEOUT_S: Final = 300.0
@@ -32,11 +32,11 @@ LOG_TAIL_BYTES: Final = 2000
 class ServerProcess:
     """One life of `cmdlog serve`."""
 
-    def __init__(self, data: Path, *, partitions: int, log: Path) -> None:
+    def __init__(self, data: Path, *, partitions: int, log: Path, application: str = BANK) -> None:
         self._log = log
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         command = [
-            *program("serve", APPLICATION, "--data", str(data), "--partitions", str(partitions)),
+            *program("serve", application, "--data", str(data), "--partitions", str(partitions)),
             *("--host", "127.0.0.1", "--port", "0", "--log-format", "json", "--json"),
         ]
         began = time.monotonic()
