@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import orjson
 from starlette.types import Receive, Scope
 
 from cmdlog.api.problem import Problem, invalid
+from cmdlog.api.strict import NotStrict, loads_strict
 from cmdlog.api.tokenfile import Credential
 from cmdlog.wal.ids import MILLIS_MAX, MILLIS_SHIFT
 
@@ -146,9 +146,9 @@ async def read_body(receive: Receive, *, limit_bytes: int, timeout_s: float) -> 
 def json_object(body: bytes) -> dict[str, Any]:
     """The body as an object. Raises: Problem."""
     try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise invalid([("body", f"is not JSON: {error}")]) from None
+        value = loads_strict(body)
+    except NotStrict as error:
+        raise invalid([("body", str(error))]) from None
     if type(value) is not dict:
         raise invalid([("body", "must be a JSON object")])
     return value

@@ -26,6 +26,7 @@ from cmdlog.api.problem import Problem, invalid, of_outcome, of_refused
 from cmdlog.api.request import Incoming, idempotency_key
 from cmdlog.api.service import Service
 from cmdlog.api.single import result_body
+from cmdlog.api.strict import NotStrict, loads_strict
 from cmdlog.node.outcome import Done, Outcome, OutcomeUnknown, Overloaded, Refused, Reply
 from cmdlog.wal.errors import WalError
 from procedures import InvalidParameters
@@ -168,9 +169,9 @@ class BatchStream:
             limit = self._settings.call_bytes_max
             raise Problem("too_large", f"the line has more than {limit + ENVELOPE_BYTES} bytes", limit_bytes=limit)
         try:
-            entry = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            raise invalid([("line", f"is not JSON: {error}")]) from None
+            entry = loads_strict(line)
+        except NotStrict as error:
+            raise invalid([("line", str(error))]) from None
         if type(entry) is not dict:
             raise invalid([("line", "must be a JSON object")])
         name, params, key = entry.pop("procedure", None), entry.pop("params", None), entry.pop("key", None)
