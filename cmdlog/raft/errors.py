@@ -79,8 +79,8 @@ class Drop(enum.Enum):
     SECOND_LEADER = "second_leader"  # speaks as leader of a term that has another one
     BAD_ENTRIES = "bad_entries"  # terms that fall or exceed the message's, or columns of unequal length
     BAD_CONFIGURATION = "bad_configuration"  # a configuration entry or manifest that does not decode
-    CONFLICT_BELOW_COMMIT = "conflict_below_commit"  # wants to replace what is committed
     BEYOND_LOG = "beyond_log"  # speaks of entries that do not exist
+    NO_FRANCHISE = "no_franchise"  # asks for a vote of a node that may have forgotten one
     PROPOSAL_REFUSED = "proposal_refused"  # forwarded, and refused here; its client is told "unknown" by its time-out
     STOPPED = "stopped"  # this group ended on a broken invariant, or is no more
 

@@ -1,0 +1,77 @@
+"""Campaigning, with and without a term of its own.
+
+One rule: a candidate counts what voters of its configuration said about this term, its own vote included, and nothing is counted
+or asked before it is durable: a request that left before its term was written could be answered by a vote for a log that a crash
+has shortened since.
+"""
+
+from __future__ import annotations
+
+from cmdlog.raft.errors import Drop
+from cmdlog.raft.messages import Campaign, TimeoutNow, VoteReply, VoteRequest
+from cmdlog.raft.quorum import Ballot, vote_result
+from cmdlog.raft.state import Role, State
+from cmdlog.wal.ids import Term
+
+
+def on_timeout(state: State) -> None:
+    """No leader was heard from, or a campaign led to nothing. Who may not campaign goes on waiting, without shielding anyone."""
+    if not state.promotable:
+        state.become_follower(state.term, None)
+    elif state.settings.pre_vote:
+        _ask(state)
+    else:
+        campaign(state, Campaign.REAL)
+
+
+def on_timeout_now(state: State, message: TimeoutNow) -> None:
+    """The leader wants this node to lead: no pre-vote, no waiting. A node that may not campaign lets the transfer time out."""
+    del message
+    if state.promotable:
+        campaign(state, Campaign.TRANSFER)
+
+
+def _ask(state: State) -> None:
+    state.become_pre_candidate()
+    _request(state, Campaign.PRE, Term(state.term + 1))
+    _count(state, Campaign.PRE)
+
+
+def campaign(state: State, kind: Campaign) -> None:
+    """Begins a term as candidate."""
+    state.become_candidate()
+    _request(state, kind, state.term)
+
+
+def _request(state: State, kind: Campaign, term: Term) -> None:
+    box = state.now if kind is Campaign.PRE else state.after
+    for peer in state.configuration.members():
+        if peer != state.id and state.configuration.is_voter(peer):
+            box.append(VoteRequest(state.id, peer, term, kind, state.log.last, state.log.last_term))
+
+
+def on_own_vote_durable(state: State) -> None:
+    """The candidate's vote for itself is written."""
+    state.votes[state.id] = True
+    _count(state, Campaign.REAL)
+
+
+def on_vote_reply(state: State, reply: VoteReply) -> None:
+    """Counts one voter's first answer; an answer to another campaign, or to another kind of it, is stale."""
+    pre = state.role is Role.PRE_CANDIDATE
+    asked_term = state.term + 1 if pre and reply.granted else state.term
+    if pre is not (reply.campaign is Campaign.PRE) or reply.term != asked_term:
+        state.drop(Drop.STALE_REPLY)
+        return
+    state.votes.setdefault(reply.sender, reply.granted)
+    _count(state, reply.campaign)
+
+
+def _count(state: State, kind: Campaign) -> None:
+    ballot = vote_result(state.configuration, state.votes)
+    if ballot is Ballot.LOST:
+        state.become_follower(state.term, None)
+    elif ballot is Ballot.WON and kind is Campaign.PRE:
+        campaign(state, Campaign.REAL)
+    elif ballot is Ballot.WON:
+        state.become_leader()

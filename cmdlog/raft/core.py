@@ -1,0 +1,304 @@
+"""One node of one group: the operations, the gate for messages, and what comes out.
+
+One rule: every input goes through one of the methods below, every effect comes out of `ready`. No clock, chance, disk, socket or
+thread; the caller's duties are numbered in the package's head.
+
+The gate checks a message's receiver and term once for all roles; then the table below says which role does what with which kind
+of message. What is not in the table means nothing to the role and is counted.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from cmdlog.raft import candidate, follower, leader, membership, reads, transfer, voter
+from cmdlog.raft.configuration import Change, Configuration, NodeId
+from cmdlog.raft.entries import Completion
+from cmdlog.raft.errors import Drop, ProposalRefused, Refusal
+from cmdlog.raft.membership import Guard
+from cmdlog.raft.messages import (
+    Append,
+    AppendReply,
+    Campaign,
+    Forward,
+    HardState,
+    Heartbeat,
+    HeartbeatReply,
+    InstallSnapshot,
+    Manifest,
+    Message,
+    ReadReply,
+    ReadRequest,
+    Segment,
+    SnapshotFailed,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+from cmdlog.raft.ready import Placed, Ready
+from cmdlog.raft.settings import Settings
+from cmdlog.raft.state import Restored, Role, State
+from cmdlog.wal.ids import Index, Term
+
+Handler = Callable[[State, Any], None]
+
+_FROM_LEADER: Final = (Append, Heartbeat, InstallSnapshot)  # only the leader of its term sends these
+_CAMPAIGNING: Final[dict[type[Message], Handler]] = {
+    VoteRequest: voter.on_vote_request,
+    VoteReply: candidate.on_vote_reply,
+    TimeoutNow: candidate.on_timeout_now,
+}
+HANDLERS: Final[dict[Role, dict[type[Message], Handler]]] = {
+    Role.FOLLOWER: {
+        VoteRequest: voter.on_vote_request,
+        Append: follower.on_append,
+        Heartbeat: follower.on_heartbeat,
+        InstallSnapshot: follower.on_install_snapshot,
+        TimeoutNow: candidate.on_timeout_now,
+        ReadReply: follower.on_read_reply,
+    },
+    Role.PRE_CANDIDATE: _CAMPAIGNING,
+    Role.CANDIDATE: _CAMPAIGNING,
+    Role.LEADER: {
+        VoteRequest: voter.on_vote_request,
+        AppendReply: leader.on_append_reply,
+        HeartbeatReply: leader.on_heartbeat_reply,
+        SnapshotFailed: leader.on_snapshot_failed,
+        ReadRequest: leader.on_read_request,
+        Forward: leader.on_forward,
+    },
+}
+
+
+class CopyOutcome(enum.Enum):
+    """How a copy of a snapshot ended."""
+
+    COMPLETE = "complete"  # everything that the manifest lists is durable here and its checksums agree
+    FAILED = "failed"
+
+
+class Core(State):
+    """See the module. Not thread-safe: one owner, one thread."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        node: NodeId,
+        *,
+        rng: random.Random,
+        settings: Settings | None = None,
+        restored: Restored | None = None,
+    ) -> None:
+        """A node that is new (`restored` left out: it knows no group), or as its disk has it. Raises: InvariantBroken."""
+        super().__init__(node, rng=rng, settings=settings or Settings(), restored=restored or Restored())
+
+    # Time and messages
+
+    def tick(self) -> None:
+        """One unit of the caller's time has passed."""
+        self._check_alive()
+        self.ticks += 1
+        if self.role is Role.LEADER:
+            leader.tick(self)
+            return
+        self.elapsed += 1
+        if self.elapsed >= self.timeout:
+            candidate.on_timeout(self)
+        elif self.reads.asked:
+            reads.expire(self)
+
+    def step(self, message: Message) -> None:
+        """Takes a message of a peer. One that is malformed, stale or impossible is dropped and counted in `drops`."""
+        self._check_alive()
+        self.dirty = True
+        if message.receiver != self.id:
+            self.drop(Drop.NOT_FOR_US)
+        elif message.term > self.term:
+            self._step_newer(message)
+        elif message.term < self.term:
+            self._step_older(message)
+        else:
+            self._step_equal(message)
+
+    def _step_newer(self, message: Message) -> None:
+        """A newer term makes everyone a follower (paper, Figure 2, Rules for Servers), but for questions about votes that are not
+        to disturb anyone, and answers to them."""
+        if isinstance(message, VoteRequest):
+            if voter.shields_leader(self, message):
+                self.drop(Drop.LEADER_ALIVE)
+                return
+            if message.campaign is Campaign.PRE:
+                voter.on_vote_request(self, message)
+                return
+        elif isinstance(message, VoteReply) and message.campaign is Campaign.PRE and message.granted:
+            self._dispatch(message)
+            return
+        self.become_follower(message.term, message.sender if isinstance(message, _FROM_LEADER) else None)
+        self._dispatch(message)
+
+    def _step_older(self, message: Message) -> None:
+        """A passed term means nothing any more; but who leads or campaigns in it is told of ours, or it would go on for ever."""
+        if isinstance(message, _FROM_LEADER):
+            self.after.append(AppendReply(self.id, message.sender, self.term, Index(0)))
+        elif isinstance(message, VoteRequest):
+            self.after.append(VoteReply(self.id, message.sender, self.term, message.campaign, False))
+        self.drop(Drop.STALE_TERM)
+
+    def _step_equal(self, message: Message) -> None:
+        if isinstance(message, _FROM_LEADER) and self.leader != message.sender:
+            if self.leader is not None:
+                self.drop(Drop.SECOND_LEADER)
+                return
+            self.become_follower(self.term, message.sender)
+        self._dispatch(message)
+
+    def _dispatch(self, message: Message) -> None:
+        handler = HANDLERS[self.role].get(type(message))
+        if handler is None:
+            self.drop(Drop.WRONG_ROLE)
+        else:
+            handler(self, message)
+
+    # Requests of the caller
+
+    def propose(self, payloads: list[bytes]) -> Placed | None:
+        """Asks for entries, in this order. Returns where they stand if they stay, or None when they were forwarded to the leader.
+
+        The list now belongs to the log. Whether the entries are committed is known when `committed` passes their index; after a
+        change of leader their outcome is unknown until then, not failed. Raises: ProposalRefused (nothing was appended).
+        """
+        self._check_alive()
+        if self.role is Role.LEADER:
+            placed = leader.propose(self, payloads)
+            self.dirty = True
+            return placed
+        if self.leader is None or not self.settings.forwarding:
+            raise ProposalRefused(Refusal.NOT_LEADER, leader=self.leader)
+        self.now.append(Forward(self.id, self.leader, self.term, payloads))
+        self.dirty = True
+        return None
+
+    def read_index(self, context: int) -> None:
+        """Asks for an index that covers everything acknowledged before this call, on the leader or on a follower. The answer is a
+        ReadResult with this context, which must not be in use by another read. Raises: ProposalRefused."""
+        self._check_alive()
+        reads.request(self, context)
+        self.dirty = True
+
+    def transfer(self, target: NodeId) -> None:
+        """Offers leadership to another voter. Raises: ProposalRefused."""
+        self._check_alive()
+        transfer.begin(self, target)
+
+    def change(self, wanted: Change, *, base: Configuration | None = None, guard: Guard = Guard.CHECKED) -> Placed:
+        """Changes the members; `base` makes it a compare-and-set. In force at once, safe once committed.
+
+        Raises: ChangeRefused, BadChange.
+        """
+        self._check_alive()
+        return membership.change(self, wanted, base=base, guard=guard)
+
+    def force_recovery(self, learners: Iterable[NodeId] = ()) -> Placed:
+        """See `membership.force_recovery`."""
+        self._check_alive()
+        return membership.force_recovery(self, learners)
+
+    # Out and back
+
+    def ready(self) -> Ready | None:
+        """What is to be done now, or None. It is taken with the call: the next Ready goes on from here."""
+        self._check_alive()
+        if not self.dirty:
+            return None
+        self.dirty = False
+        if self.role is Role.LEADER:
+            leader.fill(self)
+        else:
+            reads.ask_leader(self)
+        ready = self._collect()
+        idle = not (ready.writes or ready.send_now or ready.send_after_fsync or ready.committed or ready.reads or ready.copy)
+        return None if idle else ready
+
+    def _collect(self) -> Ready:
+        log = self.log
+        entries, snapshot, copy = log.take_unstable(), self.installed, self.offered_copy
+        self.installed = self.offered_copy = None
+        hard, handed = None, self.handed_hard
+        if self.term != handed.term or self.vote != handed.vote or (entries is not None and log.commit != handed.commit):
+            hard = self.handed_hard = HardState(self.term, self.vote, log.commit)
+        if hard is not None or entries is not None or snapshot is not None:
+            self.completion = Completion(self.completion.number + 1, log.last, log.last_term)
+            log.begin_write(self.completion, hard)
+        now, self.now = self.now, []
+        after, self.after = self.after, []
+        results, self.read_results = self.read_results, []
+        return Ready(hard, snapshot, entries, now, after, log.take_committed(), results, copy, self.completion)
+
+    def advance(self, completion: Completion) -> None:
+        """The write of a Ready, and every one before it, is durable. A completion that is of no write under way is ignored."""
+        self._check_alive()
+        done = self.log.complete(completion)
+        if not done:
+            return
+        self.dirty = True
+        if self.role is Role.LEADER:
+            leader.maybe_commit(self)
+        elif self.role is Role.CANDIDATE and any(_votes_for(write.hard_state, self.term, self.id) for write in done):
+            candidate.on_own_vote_durable(self)
+
+    # Snapshots
+
+    def manifest_at(self, index: Index, segments: tuple[Segment, ...]) -> Manifest:
+        """The manifest of a snapshot of the state at `index`, which the caller has applied and the log still has."""
+        term = self.log.term_at(index)
+        if term is None or index > self.log.handed:
+            raise ValueError(
+                f"no snapshot at {index}: the log is handed out up to {self.log.handed} and begins after {self.log.base}"
+            )
+        return Manifest(index, term, self.log.configuration_at(index), segments)
+
+    def compact(self, manifest: Manifest, upto: Index) -> Index:
+        """The snapshot is durable: it is what far followers get from now on, and entries up to `upto`, at most the snapshot's
+        index, are forgotten, but for those that follow a snapshot which a follower is copying now. Returns the index up to which
+        the log is gone; the caller's own log may be cut so far."""
+        self._check_alive()
+        if not self.manifest.index <= manifest.index <= self.log.handed or upto > manifest.index:
+            raise ValueError(f"cannot compact to {upto} by a snapshot at {manifest.index}: handed out up to {self.log.handed}")
+        self.manifest = manifest
+        pins = [progress.manifest.index for progress in self.progress.values() if progress.manifest is not None]
+        floor = min([upto, *pins])
+        if floor > self.log.base:
+            self.log.compact(floor)
+        return self.log.base
+
+    def report_snapshot(self, manifest: Manifest, outcome: CopyOutcome) -> None:
+        """The copy that a Ready asked for has ended. A complete one becomes the log with the next Ready, unless the log has
+        caught up meanwhile; the leader is told either way."""
+        self._check_alive()
+        if self.copying != manifest:
+            return
+        self.copying = self.offered_copy = None
+        self.dirty = True
+        if outcome is CopyOutcome.FAILED:
+            self._tell_leader(SnapshotFailed, manifest.index)
+            return
+        if not follower.covers(self, manifest):
+            self.log.reset(manifest)
+            self.manifest = self.installed = manifest
+        self._tell_leader(AppendReply, self.log.commit)
+
+    def _tell_leader(self, kind: type[SnapshotFailed] | type[AppendReply], index: Index) -> None:
+        if self.leader is not None and self.leader != self.id:
+            self.after.append(kind(self.id, self.leader, self.term, index))
+
+    def _check_alive(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+
+
+def _votes_for(hard: HardState | None, term: Term, node: NodeId) -> bool:
+    return hard is not None and hard.term == term and hard.vote == node

@@ -1,0 +1,249 @@
+"""The log of one group in memory: stable below, unstable above, and how far it is committed.
+
+One rule: what counts as durable is what a *completed write proves*, and a truncation takes its proof away. Writes complete in the
+order in which they were taken. A write that was taken before a truncation proves nothing at or above the cut, even when an entry
+with the same (index, term) has come back since: such an entry is being written again, and the disk may lose it until that second
+write is done (the append ABA race). So every write under way carries the index up to which it still proves the log, and
+truncation lowers it.
+
+    base | compacted (manifest) ... first ... handed ... min(commit, stable) ... stable ... taken ... last
+          kept in memory from `first` on;  written or being written up to `taken`;  durable up to `stable`
+
+Invariants: base <= handed <= min(commit, stable); stable <= taken <= last; commit <= last; terms never fall along the log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+from cmdlog.raft.configuration import Configuration
+from cmdlog.raft.messages import KIND_CONFIGURATION, Entries, HardState, Manifest
+from cmdlog.wal.ids import Index, Term
+
+_CONFIGURATION_BYTE: Final = bytes([KIND_CONFIGURATION])
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """Says that a write is durable, and with it every write before it. `number` counts the writes of one core from a random
+    start, so that the completion of a write from before a crash matches none; (index, term) is where the log ended then."""
+
+    number: int
+    index: Index
+    term: Term
+
+
+@dataclass(slots=True)
+class Write:
+    """A write under way. `proves` falls when the log is truncated meanwhile."""
+
+    completion: Completion
+    proves: Index
+    hard_state: HardState | None
+
+
+class Log:
+    """Entries from `base + 1` on, in columns; see the module for the marks."""
+
+    __slots__ = (
+        "_last_slice",
+        "base",
+        "base_term",
+        "commit",
+        "configurations",
+        "handed",
+        "kinds",
+        "payloads",
+        "stable",
+        "taken",
+        "terms",
+        "writes",
+    )
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.terms: list[Term] = []
+        self.kinds = bytearray()
+        self.payloads: list[bytes] = []
+        self.writes: deque[Write] = deque()
+        self.reset(manifest)
+
+    def reset(self, manifest: Manifest) -> None:
+        """The log becomes what the snapshot stands for, and nothing after it."""
+        self.base, self.base_term = manifest.index, manifest.term
+        self.commit = self.handed = self.stable = self.taken = manifest.index
+        self.terms.clear()
+        self.kinds.clear()
+        self.payloads.clear()
+        # Ascending; the last one is in force. The first one is at or below the base.
+        self.configurations: list[tuple[Index, Configuration]] = [(manifest.index, manifest.configuration)]
+        self._forget_proofs(manifest.index)
+
+    def _forget_proofs(self, above: Index) -> None:
+        self._last_slice: tuple[Entries, int] | None = None
+        for write in self.writes:
+            write.proves = min(write.proves, above)
+
+    # What is there
+
+    @property
+    def last(self) -> Index:
+        """Index of the last entry, the snapshot's when there is none."""
+        return Index(self.base + len(self.terms))
+
+    @property
+    def last_term(self) -> Term:
+        """Term of the last entry."""
+        return self.terms[-1] if self.terms else self.base_term
+
+    def term_at(self, index: Index) -> Term | None:
+        """Term of the entry, or None when it is compacted or not there yet."""
+        offset = index - self.base
+        if offset > 0:
+            return self.terms[offset - 1] if offset <= len(self.terms) else None
+        return self.base_term if offset == 0 else None
+
+    def up_to_date(self, last_index: Index, last_term: Term) -> bool:
+        """Whether a log that ends so is at least as good as this one: the last term decides first (paper, section 5.4.1)."""
+        return (last_term, last_index) >= (self.last_term, self.last)
+
+    def agreeing(self, index: Index, term: Term) -> Index:
+        """The highest index, at most `index`, whose term is at most `term`: no entry above it can match one of that term.
+
+        Both sides use it to skip whole terms when logs disagree. It never goes below the base, which is committed.
+        """
+        within = max(0, min(index - self.base, len(self.terms)))
+        return Index(self.base + bisect_right(self.terms, term, 0, within))
+
+    def configuration_at(self, index: Index) -> Configuration:
+        """The configuration in force in a log that ends at `index`."""
+        return next(configuration for at, configuration in reversed(self.configurations) if at <= index)
+
+    def slice(self, first: Index, last: Index) -> Entries:
+        """The entries `first..last`, both included and present."""
+        low, high = first - self.base - 1, last - self.base
+        return Entries(first, self.terms[low:high], bytes(self.kinds[low:high]), self.payloads[low:high])
+
+    def batch(self, first: Index, *, entries_max: int, bytes_max: int) -> tuple[Entries, int]:
+        """As many entries from `first` on as fit, at least one when there is one, and their bytes.
+
+        The followers of a leader mostly want the same ones, so the last answer is kept: the columns are cut once, and whoever
+        encodes them can see by identity that it did so already.
+        """
+        last = min(self.last, Index(first + entries_max - 1))
+        if (kept := self._last_slice) is not None and kept[0].first == first and kept[0].last == last:
+            return kept
+        entries = self.slice(first, last)
+        size = sum(map(len, entries.payloads))
+        if size > bytes_max and len(entries) > 1:
+            fitting = max(1, bisect_right(list(accumulate(map(len, entries.payloads))), bytes_max))
+            entries = self.slice(first, Index(first + fitting - 1))
+            size = sum(map(len, entries.payloads))
+        self._last_slice = entries, size
+        return self._last_slice
+
+    # How it changes
+
+    def append(self, entries: Entries, configurations: list[tuple[Index, Configuration]]) -> None:
+        """Adds entries right behind the last one; `configurations` are those among them, decoded."""
+        self.terms += entries.terms
+        self.kinds += entries.kinds
+        self.payloads += entries.payloads
+        self.configurations += configurations
+
+    def merge(self, entries: Entries, configurations: list[tuple[Index, Configuration]]) -> None:
+        """Takes a leader's entries, whose predecessor is known to match and is not below `commit`.
+
+        Only a real conflict of terms truncates: a late or repeated message must not cut off what came after it and is
+        acknowledged already (paper, Figure 2, AppendEntries 3 and 4).
+        """
+        low = entries.first - self.base - 1
+        present = self.terms[low : low + len(entries)]
+        same = len(present)
+        if present != entries.terms[:same]:
+            same = next(i for i, term in enumerate(present) if term != entries.terms[i])
+        if same == len(entries):
+            return
+        if same < len(present):
+            self._truncate(Index(entries.first + same - 1))
+        if same:
+            first = Index(entries.first + same)
+            entries = Entries(first, entries.terms[same:], entries.kinds[same:], entries.payloads[same:])
+            configurations = [(at, value) for at, value in configurations if at >= first]
+        self.append(entries, configurations)
+
+    def _truncate(self, keep: Index) -> None:
+        """Cuts off everything above `keep`, its configurations and the proofs of writes under way."""
+        offset = keep - self.base
+        del self.terms[offset:], self.kinds[offset:], self.payloads[offset:]
+        self.taken, self.stable = min(self.taken, keep), min(self.stable, keep)
+        while self.configurations[-1][0] > keep:
+            self.configurations.pop()
+        self._forget_proofs(keep)
+
+    def compact(self, index: Index) -> None:
+        """Forgets entries up to `index`, which are applied and covered by a snapshot."""
+        offset = index - self.base
+        self.base_term = self.terms[offset - 1]
+        del self.terms[:offset], self.kinds[:offset], self.payloads[:offset]
+        self.base = index
+        while len(self.configurations) > 1 and self.configurations[1][0] <= index:
+            del self.configurations[0]
+
+    def commit_to(self, index: Index) -> None:
+        """Moves the commit mark forward; never back (late messages)."""
+        self.commit = max(self.commit, index)
+
+    # What the caller takes and brings back
+
+    def take_unstable(self) -> Entries | None:
+        """The entries that nobody has been asked to write yet."""
+        if self.taken == self.last:
+            return None
+        first, self.taken = Index(self.taken + 1), self.last
+        kept = self._last_slice
+        if kept is not None and kept[0].first == first and kept[0].last == self.taken:
+            return kept[0]
+        return self.slice(first, self.taken)
+
+    def take_committed(self) -> Entries | None:
+        """The entries to be applied next: committed, and durable here, so that no state is ever ahead of its own log."""
+        upto = min(self.commit, self.stable)
+        if upto <= self.handed:
+            return None
+        first, self.handed = Index(self.handed + 1), upto
+        return self.slice(first, upto)
+
+    def begin_write(self, completion: Completion, hard_state: HardState | None) -> None:
+        """A write of everything up to `taken` is under way."""
+        self.writes.append(Write(completion, self.taken, hard_state))
+
+    def complete(self, completion: Completion) -> list[Write]:
+        """The write and all before it are durable. Returns them, oldest first; none when the completion is not of a write under
+        way: it came twice, out of order after a later one, or from before a crash."""
+        if all(write.completion != completion for write in self.writes):
+            return []
+        done: list[Write] = []
+        while not done or done[-1].completion != completion:
+            done.append(self.writes.popleft())
+        self.stable = max(self.stable, done[-1].proves)
+        return done
+
+
+def has_configuration(entries: Entries) -> bool:
+    """Whether a configuration is among the entries; looked for in C, since nearly always there is none."""
+    return _CONFIGURATION_BYTE in entries.kinds
+
+
+def decoded_configurations(entries: Entries) -> list[tuple[Index, Configuration]]:
+    """The configurations among the entries. Raises: BadConfiguration."""
+    if not has_configuration(entries):
+        return []
+    return [
+        (Index(entries.first + i), Configuration.from_bytes(entries.payloads[i]))
+        for i, kind in enumerate(entries.kinds)
+        if kind == KIND_CONFIGURATION
+    ]

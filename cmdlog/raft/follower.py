@@ -1,0 +1,100 @@
+"""Following a leader: taking entries, heartbeats and snapshots.
+
+One rule: an acknowledgement speaks of this log as it is when everything taken so far is durable, so it waits for that write.
+The term was checked before; so was that no other leader of the same term spoke (`core`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cmdlog.raft.errors import Drop
+from cmdlog.raft.messages import (
+    ENTRY_KINDS,
+    Append,
+    AppendReply,
+    Heartbeat,
+    HeartbeatReply,
+    InstallSnapshot,
+    Manifest,
+    ReadReply,
+)
+from cmdlog.raft.ready import ReadResult
+from cmdlog.raft.state import State
+
+_KNOWN_KINDS: Final = bytes(ENTRY_KINDS)
+
+
+def on_append(state: State, message: Append) -> None:
+    """AppendEntries (paper, Figure 2)."""
+    state.elapsed = 0
+    log, entries = state.log, message.entries
+    prev, reply = message.prev_index, state.after.append
+    if not _well_formed(message):
+        state.drop(Drop.BAD_ENTRIES)
+        return
+    if (configurations := state.decoded(entries)) is None:
+        return
+    if prev < log.commit:
+        reply(AppendReply(state.id, message.sender, state.term, log.commit))
+        return
+    if log.term_at(prev) != message.prev_term:
+        hint = log.agreeing(prev, message.prev_term)
+        hint_term = log.term_at(hint)
+        assert hint_term is not None
+        reply(AppendReply(state.id, message.sender, state.term, prev, True, hint, hint_term))
+        return
+    log.merge(entries, configurations)
+    log.commit_to(min(message.commit, entries.last))
+    reply(AppendReply(state.id, message.sender, state.term, entries.last))
+
+
+def _well_formed(message: Append) -> bool:
+    """Whether the columns are of one length and kind, and terms go up from `prev_term` to at most the message's."""
+    entries, terms = message.entries, message.entries.terms
+    if message.prev_index < 0 or not len(terms) == len(entries.kinds) == len(entries.payloads):
+        return False
+    if not terms:
+        return True
+    rising = message.prev_term <= terms[0] and terms[-1] <= message.term and sorted(terms) == terms
+    return rising and not entries.kinds.translate(None, _KNOWN_KINDS)
+
+
+def on_heartbeat(state: State, message: Heartbeat) -> None:
+    """The leader lives, and its commit index as far as it knows that we have it."""
+    state.elapsed = 0
+    if message.commit > state.log.last:
+        state.drop(Drop.BEYOND_LOG)
+        return
+    state.log.commit_to(message.commit)
+    state.now.append(HeartbeatReply(state.id, message.sender, state.term, message.round))
+
+
+def on_install_snapshot(state: State, message: InstallSnapshot) -> None:
+    """The leader's log does not reach back to ours: a copy is to be made, unless we have all of it after all."""
+    state.elapsed = 0
+    manifest = message.manifest
+    if manifest.term > message.term:
+        state.drop(Drop.BAD_ENTRIES)
+    elif covers(state, manifest):
+        state.after.append(AppendReply(state.id, message.sender, state.term, state.log.commit))
+    elif state.copying != manifest:
+        state.copying = state.offered_copy = manifest
+
+
+def covers(state: State, manifest: Manifest) -> bool:
+    """Whether the log has everything that a snapshot stands for. A log that has its last entry has all of it,
+    and it is committed, since snapshots are of applied entries (paper, section 7)."""
+    log = state.log
+    if manifest.index > log.commit and log.term_at(manifest.index) == manifest.term:
+        log.commit_to(manifest.index)
+    return manifest.index <= log.commit
+
+
+def on_read_reply(state: State, message: ReadReply) -> None:
+    """The leader confirmed reads; those that were given up meanwhile are passed over."""
+    for context in message.contexts:
+        if state.reads.asked.pop(context, None) is None:
+            state.drop(Drop.STALE_REPLY)
+        else:
+            state.read_results.append(ReadResult(context, message.index))

@@ -1,0 +1,104 @@
+"""Changing who is in the group.
+
+One rule: the configuration in force is the last one in the log, from the moment it is appended, committed or not; cut from the
+log, it is as if it had never been (paper, section 6). So at every moment, also after a restart, it is a function of the log
+alone. At most one configuration is above the commit mark, and the first one of a term comes only after an entry of that term is
+committed (the bug of single-server changes that was found in 2015): so two that can both win elections are always neighbours,
+and neighbours have no disjoint majorities.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Final
+
+from cmdlog.raft import reads
+from cmdlog.raft.confchange import apply_change, check_base, leave_joint
+from cmdlog.raft.configuration import Change, Configuration, NodeId, nodes
+from cmdlog.raft.errors import ChangeRefused, Refusal
+from cmdlog.raft.messages import KIND_CONFIGURATION, Entries
+from cmdlog.raft.quorum import has_quorum
+from cmdlog.raft.ready import Placed
+from cmdlog.raft.state import Role, State
+from cmdlog.wal.ids import Index
+
+_CONFIGURATION_KINDS: Final = bytes([KIND_CONFIGURATION])
+
+
+class Guard(enum.Enum):
+    """Whether a change may put the group's life at risk."""
+
+    CHECKED = "checked"
+    FORCED = "forced"  # an operator knows better: new voters may lag, and those heard from may be no majority
+
+
+def change(state: State, wanted: Change, *, base: Configuration | None, guard: Guard) -> Placed:
+    """Appends the configuration that follows from the present one. Raises: ChangeRefused, BadChange."""
+    if state.role is not Role.LEADER:
+        raise ChangeRefused(Refusal.NOT_LEADER, leader=state.leader)
+    if state.handover is not None:
+        raise ChangeRefused(Refusal.TRANSFERRING, leader=state.handover.target)
+    if not state.term_committed:
+        raise ChangeRefused(Refusal.TERM_NOT_COMMITTED)
+    if state.configuration_index > state.log.commit:
+        raise ChangeRefused(Refusal.CHANGE_PENDING, f"configuration at {state.configuration_index} is not committed")
+    if base is not None:
+        check_base(state.configuration, base)
+    following = apply_change(state.configuration, wanted)
+    if guard is Guard.CHECKED:
+        _check_life(state, following)
+    return _append(state, following)
+
+
+def _check_life(state: State, following: Configuration) -> None:
+    """New voters must have nearly all of the log, else commits would wait for them; and the voters that are heard from must be a
+    majority of the new ones, else the change would be the last thing this group commits."""
+    for node in following.voters:
+        if node == state.id or state.configuration.is_voter(node):
+            continue
+        progress = state.progress.get(node)
+        if progress is None or progress.match + state.settings.promotion_entries_max < state.log.last:
+            raise ChangeRefused(Refusal.LAGGING, f"node {node} is not a learner that has caught up")
+    if not has_quorum(following, state.active()):
+        raise ChangeRefused(Refusal.QUORUM_AT_RISK, f"heard from {sorted(state.active())} of voters {following.voters}")
+
+
+def _append(state: State, configuration: Configuration) -> Placed:
+    log, payload = state.log, configuration.to_bytes()
+    before = log.last
+    placed = Placed(Index(before + 1), state.term)
+    log.append(Entries(placed.first, [state.term], _CONFIGURATION_KINDS, [payload]), [(placed.first, configuration)])
+    state.dirty = True
+    if state.role is Role.LEADER:
+        state.count_proposed(len(payload))
+        state.refresh_progress(before)
+    return placed
+
+
+def on_commit(state: State, before: Index) -> None:
+    """The commit mark moved from `before`: what waited for the present configuration to be committed."""
+    if state.configuration_index > state.log.commit:
+        return
+    configuration = state.configuration
+    if before < state.configuration_index:
+        reads.begin_round(state)  # tells everybody of the commit, before those who left are forgotten
+        state.refresh_progress(before)
+    if configuration.auto_leave:
+        _append(state, leave_joint(configuration))
+    elif not configuration.is_voter(state.id):
+        # It led, without counting itself, until the others could go on without it (paper, section 6).
+        state.become_follower(state.term, None)
+
+
+def force_recovery(state: State, learners: Iterable[NodeId]) -> Placed:
+    """A majority is lost for good and an operator accepts what is lost with it: this node becomes the only voter.
+
+    The configuration is marked `forced`, and so is every later one. The operator chooses the survivor with the best (last term,
+    last index); the other survivors may come along as learners. Raises: ChangeRefused while a leader is heard from.
+    """
+    if state.leader is not None:
+        raise ChangeRefused(Refusal.LEADER_ALIVE, leader=state.leader)
+    configuration = Configuration(voters=(state.id,), learners=nodes(learners), forced=True)
+    state.become_candidate()
+    return _append(state, configuration)

@@ -1,0 +1,177 @@
+"""Reads that see everything acknowledged before them, without a log entry (dissertation, section 6.4).
+
+One rule: a read is answered with the commit index of the moment in which it came, and only after a majority has confirmed, in a
+round that began later, that it still follows this leader in this term.
+
+Rounds are numbered; every heartbeat carries the latest number and every answer repeats it, so one round serves all reads that
+came before it and a late answer confirms only its own round. A leader knows the true commit index only once it has committed an
+entry of its own term; reads that come earlier are parked. With the role or the leader, all of it is forgotten and told as lost.
+
+A *lease* (off by default) saves the round: a majority that answered a round shields the leader for an election time-out from the
+moment at which that round was sent. It holds as far as clock rates agree within the difference of `lease_ticks` and
+`election_ticks`, and as long as the caller gives all ticks that have passed, after a pause too, before anything else. It is void
+for the rest of the term once leadership was offered to another node, and while a change of members is not committed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.errors import ProposalRefused, Refusal
+from cmdlog.raft.messages import Heartbeat, ReadReply, ReadRequest
+from cmdlog.raft.quorum import joint_committed
+from cmdlog.raft.ready import ReadResult
+from cmdlog.wal.ids import Index
+
+if TYPE_CHECKING:
+    from cmdlog.raft.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Reads of one requester that a round from `round` on will answer with `index`."""
+
+    round: int
+    index: Index
+    requester: NodeId
+    contexts: tuple[int, ...]
+
+
+class Reads:
+    """Reads under way at one node in one role. Invariant: `waiting` ascends by round; no round in it is confirmed."""
+
+    __slots__ = ("asked", "count", "lease_from", "lease_void", "parked", "round", "rounds_sent", "to_ask", "waiting")
+
+    def __init__(self) -> None:
+        self.round = 0  # the latest one begun
+        self.waiting: deque[Waiting] = deque()
+        self.parked: list[tuple[NodeId, tuple[int, ...]]] = []  # until an entry of the leader's term is committed
+        self.count = 0  # reads waiting or parked
+        self.asked: dict[int, int] = {}  # at a follower: context to the tick at which it is given up, ascending
+        self.to_ask: list[int] = []
+        self.rounds_sent: deque[tuple[int, int]] = deque()  # with leases: (round, tick) not confirmed yet
+        self.lease_from: int | None = None  # tick at which the latest confirmed round was sent
+        self.lease_void = False
+
+    def contexts(self, node: NodeId) -> list[int]:
+        """The node's own reads that have no answer."""
+        parked = [context for requester, contexts in self.parked if requester == node for context in contexts]
+        waiting = [context for read in self.waiting if read.requester == node for context in read.contexts]
+        return [*self.asked, *parked, *waiting]
+
+
+# At the leader
+
+
+def take(state: State, requester: NodeId, contexts: tuple[int, ...]) -> None:
+    """Takes reads of this node or of a follower."""
+    reads = state.reads
+    if not state.term_committed:
+        reads.parked.append((requester, contexts))
+        reads.count += len(contexts)
+    elif _lease_holds(state):
+        _answer(state, state.log.commit, requester, contexts)
+    else:
+        reads.waiting.append(Waiting(reads.round + 1, state.log.commit, requester, contexts))
+        reads.count += len(contexts)
+
+
+def unpark(state: State) -> None:
+    """An entry of this term is committed: the parked reads begin."""
+    parked, state.reads.parked = state.reads.parked, []
+    for requester, contexts in parked:
+        state.reads.count -= len(contexts)
+        take(state, requester, contexts)
+
+
+def begin_round_if_wanted(state: State) -> None:
+    """All reads that came since the last round share the next one."""
+    reads = state.reads
+    if reads.waiting and reads.waiting[-1].round > reads.round:
+        begin_round(state)
+
+
+def begin_round(state: State) -> None:
+    """Sends heartbeats with the next round; they also tell how far the log is committed, as far as the receiver is known to
+    have it: beyond that it might hold other entries (paper, Figure 2, AppendEntries 5)."""
+    reads, commit = state.reads, state.log.commit
+    reads.round += 1
+    if state.settings.lease_ticks:
+        reads.rounds_sent.append((reads.round, state.ticks))
+    for peer, progress in state.progress.items():
+        state.now.append(Heartbeat(state.id, peer, state.term, min(progress.match, commit), reads.round))
+    confirm(state)  # a leader that is a majority by itself asks nobody
+
+
+def confirm(state: State) -> None:
+    """Answers the reads whose round a majority has confirmed."""
+    reads = state.reads
+    if not reads.waiting and not reads.rounds_sent:
+        return
+    acked = {peer: Index(progress.acked_round) for peer, progress in state.progress.items()}
+    acked[state.id] = Index(reads.round)
+    confirmed = joint_committed(state.configuration, acked)
+    while reads.rounds_sent and reads.rounds_sent[0][0] <= confirmed:
+        reads.lease_from = reads.rounds_sent.popleft()[1]
+    while reads.waiting and reads.waiting[0].round <= confirmed:
+        read = reads.waiting.popleft()
+        reads.count -= len(read.contexts)
+        _answer(state, read.index, read.requester, read.contexts)
+
+
+def _answer(state: State, index: Index, requester: NodeId, contexts: tuple[int, ...]) -> None:
+    if requester == state.id:
+        state.read_results += [ReadResult(context, index) for context in contexts]
+    else:
+        state.now.append(ReadReply(state.id, requester, state.term, index, contexts))
+
+
+def _lease_holds(state: State) -> bool:
+    reads = state.reads
+    return (
+        reads.lease_from is not None
+        and not reads.lease_void
+        and state.ticks - reads.lease_from < state.settings.lease_ticks
+        and state.configuration_index <= state.log.commit
+    )
+
+
+# At any node
+
+
+def request(state: State, context: int) -> None:
+    """A read of this node. Raises: ProposalRefused."""
+    reads = state.reads
+    if state.leader is None:
+        raise ProposalRefused(Refusal.NOT_LEADER)
+    if reads.count + len(reads.asked) >= state.settings.reads_max:
+        raise ProposalRefused(Refusal.READS_PENDING)
+    if state.leader == state.id:
+        take(state, state.id, (context,))
+    else:
+        reads.asked[context] = state.ticks + state.settings.read_ticks
+        reads.to_ask.append(context)
+
+
+def ask_leader(state: State) -> None:
+    """A follower passes on the reads that came since the last Ready, in one message."""
+    reads = state.reads
+    if reads.to_ask:
+        assert state.leader is not None  # reads are taken from, and forgotten with, a leader
+        state.now.append(ReadRequest(state.id, state.leader, state.term, tuple(reads.to_ask)))
+        reads.to_ask.clear()
+
+
+def expire(state: State) -> None:
+    """Gives up reads that the leader has not answered: request or answer may be lost."""
+    asked = state.reads.asked
+    while asked:
+        context, deadline = next(iter(asked.items()))
+        if deadline > state.ticks:
+            return
+        del asked[context]
+        state.read_results.append(ReadResult(context, None))
+        state.dirty = True

@@ -1,0 +1,50 @@
+"""What a core wants done: the only thing that comes out of it.
+
+One rule: everything in one Ready belongs to one moment, and Readies are handled in the order in which they were taken. The duties
+that go with each field are numbered in the package's head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cmdlog.raft.entries import Completion
+from cmdlog.raft.messages import Entries, HardState, Manifest, Message
+from cmdlog.wal.ids import Index, Term
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """The read may be served once `index` is applied; None: its leader is gone, ask again."""
+
+    context: int
+    index: Index | None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where proposals stand: consecutive from `first` on, if they are ever committed. When another term is committed at their
+    index, they are not there; until then their outcome is unknown."""
+
+    first: Index
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Work for the caller; fields in the order in which they are to be written."""
+
+    hard_state: HardState | None  # term, vote, commit: changed, or worth writing beside the entries
+    snapshot: Manifest | None  # a copy that is complete becomes the log: one atomic record, before `entries`
+    entries: Entries | None  # to be written; they replace everything from their first index on
+    send_now: list[Message]  # may leave before the write
+    send_after_fsync: list[Message]  # only after this write and all earlier ones are durable
+    committed: Entries | None  # to be applied, in order, each once; durable here already
+    reads: list[ReadResult]  # reads that are decided
+    copy: Manifest | None  # start copying this, in place of any earlier one; then `report_snapshot`
+    completion: Completion  # give it to `advance` when this write and all earlier ones are durable
+
+    @property
+    def writes(self) -> bool:
+        """Whether there is anything to make durable."""
+        return self.hard_state is not None or self.entries is not None or self.snapshot is not None

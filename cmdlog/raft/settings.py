@@ -1,0 +1,39 @@
+"""Times and limits of one group's consensus.
+
+One rule: time is counted in ticks, which the caller gives; every limit has a name, a unit and a reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The same on all nodes of a group, except `patience`; mixed values cost liveness at most, but for `lease_ticks`."""
+
+    election_ticks: int = 10  # a follower waits for between one and two of these before it campaigns
+    heartbeat_ticks: int = 1  # must be well below election_ticks, so that one lost heartbeat costs no election
+    pre_vote: bool = True  # ask before a term is spent on a campaign (dissertation, section 9.6)
+    check_quorum: bool = True  # a leader that hears no majority steps down; voters shield a leader that they hear from
+    lease_ticks: int = 0  # above 0: reads without a round for so long after a confirmed one; trusts clock rates, so off
+    forwarding: bool = False  # a follower passes proposals on; a refusal over there is a silence here
+    patience: int = 0  # election time-outs to wait longer than others: a hint where leaders should rather not be
+    append_entries_max: int = 1024  # of one message: bounds the work of one step
+    append_bytes_max: int = 1 << 20  # of one message, unless its first entry alone is larger
+    window_messages_max: int = 64  # under way to one follower
+    window_bytes_max: int = 8 << 20  # under way to one follower: a slow one costs this much memory of its socket, not more
+    entry_bytes_max: int = 8 << 20  # of one payload; a batch of the log has 1 MiB
+    proposed_bytes_max: int = 64 << 20  # proposed and not yet committed; beyond, proposals are refused
+    reads_max: int = 16_384  # reads without an answer yet
+    read_ticks: int = 20  # a follower's read that its leader has not answered is given up
+    transfer_ticks: int = 10  # a transfer that has not succeeded is given up, and proposals are taken again
+    copy_ticks_max: int = 12_000  # entries behind a snapshot are kept so long for a follower that copies it
+    promotion_entries_max: int = 1_000  # a learner this close to the leader's end may become a voter
+
+    def __post_init__(self) -> None:
+        if not 0 < self.heartbeat_ticks < self.election_ticks:
+            raise ValueError(f"heartbeat_ticks {self.heartbeat_ticks} must be below election_ticks {self.election_ticks}")
+        # A voter shields its leader from just after the heartbeat came, counted in its own ticks: one of them may pass at once.
+        if self.lease_ticks and not (self.check_quorum and 0 < self.lease_ticks < self.election_ticks - 1):
+            raise ValueError(f"lease_ticks {self.lease_ticks} needs check_quorum and to be below {self.election_ticks - 1}")

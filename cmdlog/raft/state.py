@@ -1,0 +1,256 @@
+"""The state of one node in one group, and the only functions that change its role.
+
+One rule: only `become_*` changes `role`, and only they and a granted vote change `term` and `vote`. What a role does with
+messages is in the module of its name; all of them work on this state and put what they want sent into one of its two mailboxes.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from cmdlog.raft.configuration import Configuration, NodeId
+from cmdlog.raft.entries import Completion, Log, decoded_configurations
+from cmdlog.raft.errors import BadConfiguration, Drop, InvariantBroken
+from cmdlog.raft.messages import KIND_EMPTY, Entries, HardState, Manifest, Message
+from cmdlog.raft.progress import Progress
+from cmdlog.raft.reads import Reads
+from cmdlog.raft.ready import ReadResult
+from cmdlog.raft.settings import Settings
+from cmdlog.wal.ids import Index, Term
+
+EMPTY_KINDS = bytes([KIND_EMPTY])
+
+
+class Role(enum.Enum):
+    """Whether a follower is a learner, or no member at all, is said by the configuration."""
+
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre_candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class Franchise(enum.Enum):
+    """Whether this node may vote and campaign at all."""
+
+    FULL = "full"
+    NONE = "none"  # its disk may have forgotten a vote (wiped, restored from a backup): it only listens
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was durable. A new group starts on every first member from a manifest at index 0 with the first configuration; a node
+    that joins starts from nothing."""
+
+    hard_state: HardState = field(default_factory=HardState)
+    manifest: Manifest = field(default_factory=Manifest)
+    entries: Entries | None = None
+    franchise: Franchise = Franchise.FULL
+
+
+@dataclass(slots=True)
+class Handover:
+    """Leadership on its way to `target`; given up at tick `deadline`."""
+
+    target: NodeId
+    deadline: int
+
+
+class State:
+    """One node's part of one group."""
+
+    __slots__ = (
+        "after",
+        "completion",
+        "copying",
+        "dirty",
+        "drops",
+        "elapsed",
+        "failed",
+        "franchise",
+        "handed_hard",
+        "handover",
+        "heartbeat_elapsed",
+        "id",
+        "installed",
+        "leader",
+        "log",
+        "manifest",
+        "now",
+        "offered_copy",
+        "progress",
+        "proposed",
+        "proposed_bytes",
+        "read_results",
+        "reads",
+        "rng",
+        "role",
+        "settings",
+        "term",
+        "ticks",
+        "timeout",
+        "vote",
+        "votes",
+    )
+
+    def __init__(self, node: NodeId, *, rng: random.Random, settings: Settings, restored: Restored) -> None:
+        self.id, self.rng, self.settings, self.franchise = node, rng, settings, restored.franchise
+        self.failed: InvariantBroken | None = None
+        self.drops: Counter[Drop] = Counter()
+        self.now: list[Message] = []  # may leave at once
+        self.after: list[Message] = []  # built on what is being written
+        self.read_results: list[ReadResult] = []
+        self.dirty = True  # something may have come for a Ready
+        self.ticks = 0
+        self.manifest = restored.manifest  # Invariant: manifest.index >= log.base; what a far follower is given
+        self.copying: Manifest | None = None  # the copy that the caller is busy with
+        self.offered_copy: Manifest | None = None  # for the next Ready
+        self.installed: Manifest | None = None  # for the next Ready
+        self._restore(restored)
+        self.completion = Completion(rng.getrandbits(48), self.log.last, self.log.last_term)
+        self.leader: NodeId | None = None
+        self.role = Role.FOLLOWER
+        self.reads = Reads()
+        self._leave_role()
+
+    def _restore(self, restored: Restored) -> None:
+        hard, self.log = restored.hard_state, Log(restored.manifest)
+        self.term, self.vote = hard.term, hard.vote
+        self.handed_hard = hard
+        if (entries := restored.entries) is not None and entries.last > self.log.base:
+            skip = self.log.base + 1 - entries.first
+            if skip < 0:
+                raise self.broken("a log begins where its snapshot ends", f"{entries.first} after {self.log.base}")
+            kept = Entries(Index(entries.first + skip), entries.terms[skip:], entries.kinds[skip:], entries.payloads[skip:])
+            self.log.append(kept, decoded_configurations(kept))
+            self.log.stable = self.log.taken = self.log.last
+        if hard.commit > self.log.last:
+            raise self.broken("what was committed is in the log", f"commit {hard.commit}, last {self.log.last}")
+        if self.log.last_term > hard.term:
+            raise self.broken("no entry is newer than the term", f"entry of {self.log.last_term}, term {hard.term}")
+        self.log.commit_to(hard.commit)
+
+    # What holds now
+
+    @property
+    def configuration(self) -> Configuration:
+        """The configuration in force: the last one in the log, committed or not."""
+        return self.log.configurations[-1][1]
+
+    @property
+    def configuration_index(self) -> Index:
+        """Where it stands in the log."""
+        return self.log.configurations[-1][0]
+
+    @property
+    def promotable(self) -> bool:
+        """Whether this node may campaign: a learner, a removed node and one that may have forgotten a vote may not."""
+        return self.franchise is Franchise.FULL and self.configuration.is_voter(self.id)
+
+    @property
+    def term_committed(self) -> bool:
+        """Whether an entry of the present term is committed: what a leader needs before reads and changes (dissertation 6.4)."""
+        return self.log.term_at(self.log.commit) == self.term
+
+    def broken(self, invariant: str, detail: str) -> InvariantBroken:
+        """Ends this group; the caller raises what it gets."""
+        self.failed = InvariantBroken(invariant, f"node {self.id}: {detail}")
+        return self.failed
+
+    def drop(self, reason: Drop) -> None:
+        """Counts a message that nothing is done with."""
+        self.drops[reason] += 1
+
+    def decoded(self, entries: Entries) -> list[tuple[Index, Configuration]] | None:
+        """The configurations among a peer's entries, or None (counted) when one is none."""
+        try:
+            return decoded_configurations(entries)
+        except BadConfiguration:
+            self.drop(Drop.BAD_CONFIGURATION)
+            return None
+
+    # Changes of role
+
+    def _leave_role(self) -> None:
+        """Forgets what only the present role or leader made sense of, and begins a new wait."""
+        self.read_results += [ReadResult(context, None) for context in self.reads.contexts(self.id)]
+        self.reads = Reads()
+        self.votes: dict[NodeId, bool] = {}
+        self.progress: dict[NodeId, Progress] = {}  # ascending by node: the order in which messages are made
+        self.handover: Handover | None = None
+        self.proposed: deque[tuple[Index, int]] = deque()  # (last index, bytes) of what is not committed yet
+        self.proposed_bytes = 0
+        self.restart_timer()
+        self.dirty = True
+
+    def restart_timer(self) -> None:
+        """A new random wait, so that equal time-outs do not split votes for ever (paper, section 5.2)."""
+        settings = self.settings
+        self.elapsed = self.heartbeat_elapsed = 0
+        self.timeout = settings.election_ticks * (1 + settings.patience) + self.rng.randrange(settings.election_ticks)
+
+    def become_follower(self, term: Term, leader: NodeId | None) -> None:
+        """Follows `leader`, or whoever will win. A new term has no vote yet."""
+        if term < self.term:
+            raise self.broken("terms never fall", f"{self.term} to {term}")
+        self._leave_role()
+        if term > self.term:
+            self.term, self.vote = term, None
+        self.role, self.leader = Role.FOLLOWER, leader
+
+    def become_pre_candidate(self) -> None:
+        """Asks whether it would win; neither term nor vote change (dissertation, section 9.6)."""
+        self._leave_role()
+        self.role, self.leader = Role.PRE_CANDIDATE, None
+        self.votes[self.id] = True
+
+    def become_candidate(self) -> None:
+        """Spends a term on a campaign. Its own vote counts when it is durable, like any other (see `core.advance`)."""
+        self._leave_role()
+        self.term, self.vote = Term(self.term + 1), self.id
+        self.role, self.leader = Role.CANDIDATE, None
+
+    def become_leader(self) -> None:
+        """Leads; begins its term with an empty entry, because it may commit earlier terms' entries only behind one of its own."""
+        self._leave_role()
+        self.role, self.leader = Role.LEADER, self.id
+        self.refresh_progress(self.log.last)
+        size = sum(map(len, self.log.payloads[self.log.commit - self.log.base :]))
+        self.count_proposed(size)
+        self.log.append(Entries(Index(self.log.last + 1), [self.term], EMPTY_KINDS, [b""]), [])
+
+    # What only a leader keeps
+
+    def refresh_progress(self, following: Index) -> None:
+        """One progress per peer that gets the log: every member of the configurations from the last committed one on, so that a
+        removed node still gets the entry that says so. New peers are sent what follows index `following`."""
+        settings = self.settings
+        wanted: set[NodeId] = set()
+        for index, configuration in reversed(self.log.configurations):
+            wanted.update(configuration.members())
+            if index <= self.log.commit:
+                break
+        kept = self.progress
+        self.progress = {}
+        for node in sorted(wanted - {self.id}):
+            self.progress[node] = kept.get(node) or Progress(
+                following,
+                heard=self.ticks,
+                messages_max=settings.window_messages_max,
+                bytes_max=settings.window_bytes_max,
+            )
+        if self.handover is not None and self.handover.target not in self.progress:
+            self.handover = None
+
+    def active(self) -> set[NodeId]:
+        """The nodes heard from within the last election time-out, this one included."""
+        since = self.ticks - self.settings.election_ticks
+        return {self.id, *(peer for peer, progress in self.progress.items() if progress.heard > since)}
+
+    def count_proposed(self, size: int) -> None:
+        """Counts bytes as proposed until the present end of the log is committed."""
+        self.proposed.append((self.log.last, size))
+        self.proposed_bytes += size

@@ -1,0 +1,42 @@
+"""Handing leadership to another voter (dissertation, section 3.10).
+
+One rule: while a transfer is under way nothing new is proposed, so that the target can catch up with all of the log; and a
+transfer always ends: with the new term, or by its time-out, after which proposals are taken again.
+
+A `TimeoutNow` may arrive long after the transfer was given up. The election that it causes is as safe as any; but it is not
+held up by voters that shield this leader, so a leader that has sent one has no read lease any more in this term.
+"""
+
+from __future__ import annotations
+
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.errors import ProposalRefused, Refusal
+from cmdlog.raft.messages import TimeoutNow
+from cmdlog.raft.state import Handover, Role, State
+
+
+def begin(state: State, target: NodeId) -> None:
+    """Offers leadership to `target`, in place of any other. Raises: ProposalRefused."""
+    if state.role is not Role.LEADER:
+        raise ProposalRefused(Refusal.NOT_LEADER, leader=state.leader)
+    if target == state.id or not state.configuration.is_voter(target):
+        raise ProposalRefused(Refusal.NO_SUCH_VOTER, f"node {target}")
+    state.handover = Handover(target, state.ticks + state.settings.transfer_ticks)
+    state.dirty = True
+    hand_over(state)
+
+
+def hand_over(state: State) -> None:
+    """Tells the target to campaign, as soon as it has the whole log."""
+    if state.handover is None:
+        return
+    target = state.handover.target
+    if state.progress[target].match == state.log.last:
+        state.now.append(TimeoutNow(state.id, target, state.term))
+        state.reads.lease_void = True
+
+
+def expire(state: State) -> None:
+    """Gives up a transfer that took too long: the target is behind, gone, or lost the election."""
+    if state.handover is not None and state.ticks >= state.handover.deadline:
+        state.handover = None

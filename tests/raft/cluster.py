@@ -1,0 +1,184 @@
+"""A few cores in one thread: a network and disks that do what the test says, and an order of events that is always the same.
+
+One rule: a node is driven only through the public operations of `Core`, by the duties in the head of `cmdlog.raft`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from cmdlog.raft import Configuration, Core, Entries, HardState, Manifest, Message, Ready, ReadResult, Restored, Role, Settings
+from cmdlog.raft.configuration import NodeId, nodes
+from cmdlog.raft.messages import KIND_NORMAL
+from cmdlog.wal.ids import Index
+
+ROUNDS_MAX = 2_000  # of `settle`: more means that messages go in circles
+
+
+def node(value: int) -> NodeId:
+    """Short name for a test's node ids."""
+    return NodeId(value)
+
+
+@dataclass
+class Disk:
+    """What is durable of one node."""
+
+    hard_state: HardState = field(default_factory=HardState)
+    manifest: Manifest = field(default_factory=Manifest)
+    entries: Entries = field(default_factory=lambda: Entries(Index(1), [], b"", []))
+
+    def write(self, ready: Ready) -> None:
+        """Takes a Ready's records; entries replace what stands from their first index on."""
+        self.hard_state = ready.hard_state or self.hard_state
+        if ready.snapshot is not None:
+            self.manifest = ready.snapshot
+            self.entries = Entries(Index(ready.snapshot.index + 1), [], b"", [])
+        if (new := ready.entries) is not None:
+            kept = new.first - self.entries.first
+            assert 0 <= kept <= len(self.entries), "a gap on disk"
+            old = self.entries
+            self.entries = Entries(
+                old.first, old.terms[:kept] + new.terms, old.kinds[:kept] + new.kinds, old.payloads[:kept] + new.payloads
+            )
+
+    def restored(self) -> Restored:
+        """What a restart begins from."""
+        return Restored(self.hard_state, self.manifest, self.entries)
+
+
+class Member:
+    """One node: core, disk, and the writes that are not durable yet."""
+
+    def __init__(self, core: Core, disk: Disk) -> None:
+        self.core, self.disk = core, disk
+        self.writing: deque[Ready] = deque()
+        self.applied: list[tuple[int, bytes]] = []  # (index, payload) of normal entries, since the last start
+        self.reads: list[ReadResult] = []
+        self.copies: list[Manifest] = []
+        self.synced = True  # writes become durable at once; else with `sync`
+
+    def take(self) -> list[Message]:
+        """Takes every Ready that there is; returns what may leave."""
+        out: list[Message] = []
+        while (ready := self.core.ready()) is not None:
+            out += ready.send_now
+            self.writing.append(ready)
+            self._use(ready)
+            if self.synced:
+                out += self.sync()
+        return out
+
+    def sync(self, count: int | None = None) -> list[Message]:
+        """The oldest `count` writes become durable, all by default; returns what may leave now."""
+        out: list[Message] = []
+        for _ in range(len(self.writing) if count is None else count):
+            ready = self.writing.popleft()
+            self.disk.write(ready)
+            out += ready.send_after_fsync
+            self.core.advance(ready.completion)
+        return out
+
+    def _use(self, ready: Ready) -> None:
+        if (committed := ready.committed) is not None:
+            self.applied += [
+                (committed.first + i, payload)
+                for i, (kind, payload) in enumerate(zip(committed.kinds, committed.payloads, strict=True))
+                if kind == KIND_NORMAL
+            ]
+        self.reads += ready.reads
+        self.copies += [ready.copy] if ready.copy is not None else []
+
+
+class Cluster:
+    """Nodes by id, and the messages between them in the order in which they were sent."""
+
+    def __init__(
+        self,
+        voters: Iterable[int] = (1, 2, 3),
+        *,
+        others: Iterable[int] = (),
+        settings: Settings | None = None,
+        configuration: Configuration | None = None,
+        seed: int = 1,
+    ) -> None:
+        first = configuration or Configuration(voters=nodes(voters))
+        self.settings, self.seed = settings or Settings(), seed
+        self.members: dict[NodeId, Member] = {}
+        self.wire: deque[Message] = deque()
+        self.passes: Callable[[Message], bool] = lambda message: True
+        for member in first.members():
+            self.add(member, Disk(manifest=Manifest(configuration=first)))
+        for member in nodes(others):
+            self.add(member, Disk())
+
+    def add(self, member: NodeId, disk: Disk) -> None:
+        """Starts a node from its disk."""
+        rng = random.Random(f"{self.seed}/{member}")
+        self.members[member] = Member(Core(member, rng=rng, settings=self.settings, restored=disk.restored()), disk)
+
+    def restart(self, member: int) -> None:
+        """Kills the node, with all that is not durable, and starts it again."""
+        self.seed += 1
+        self.add(node(member), self.members[node(member)].disk)
+
+    def core(self, member: int) -> Core:
+        """The node's core."""
+        return self.members[node(member)].core
+
+    def settle(self) -> None:
+        """Runs until nobody has anything to do or to say."""
+        for _ in range(ROUNDS_MAX):
+            for member in self.members.values():
+                self.wire += filter(self.passes, member.take())
+            if not self.wire:
+                return
+            self.deliver()
+        raise AssertionError(f"no end after {ROUNDS_MAX} rounds")
+
+    def deliver(self) -> None:
+        """Delivers what is under way; what is sent in answer waits for the next time."""
+        wire, self.wire = self.wire, deque()
+        for message in wire:
+            if message.receiver in self.members:
+                self.members[message.receiver].core.step(message)
+
+    def tick(self, count: int = 1) -> None:
+        """Time passes for all; everything that follows from it happens before the next tick."""
+        for _ in range(count):
+            for member in self.members.values():
+                member.core.tick()
+            self.settle()
+
+    def tick_one(self, member: int, count: int = 1) -> None:
+        """Time passes for one node alone."""
+        for _ in range(count):
+            self.core(member).tick()
+            self.settle()
+
+    def elect(self, member: int) -> Core:
+        """Makes the node leader: its time-out is the first to come."""
+        core = self.core(member)
+        self.tick_one(member, core.timeout)
+        assert core.role is Role.LEADER, core.role
+        return core
+
+    def leaders(self) -> list[NodeId]:
+        """Who leads, or thinks so."""
+        return [member.core.id for member in self.members.values() if member.core.role is Role.LEADER]
+
+    def cut(self, *members: int) -> None:
+        """The nodes hear nobody and are heard by nobody."""
+        gone = set(members)
+        self.passes = lambda message: message.sender not in gone and message.receiver not in gone
+
+    def heal(self) -> None:
+        """Every message arrives again."""
+        self.passes = lambda message: True
+
+    def applied(self, member: int) -> list[bytes]:
+        """Payloads that the node's state machine was given."""
+        return [payload for _, payload in self.members[node(member)].applied]
