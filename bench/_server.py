@@ -28,8 +28,7 @@ def bank_server(folder: Path, *, partitions: int = 1) -> Iterator[tuple[ServerPr
     server = ServerProcess(folder / "data", partitions=partitions, log=folder / "server.log")
     try:
         port = int(server.url.rpartition(":")[2])
-        loading = list(bank.loader(branches=BRANCHES, customers=CUSTOMERS, checking=1_000_000))
-        answered(run_load(Target(port, [batch_request(loading)]), connections=1, count=1))
+        load_accounts(port)
         yield server, port
         server.stop()
     finally:
@@ -48,6 +47,12 @@ def empty_server(kind: str) -> Iterator[tuple[int, int]]:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+def load_accounts(port: int) -> None:
+    """Opens every account, in one batch."""
+    loading = list(bank.loader(branches=BRANCHES, customers=CUSTOMERS, checking=1_000_000))
+    answered(run_load(Target(port, [batch_request(loading)]), connections=1, count=1))
 
 
 def fetch(port: int, path: str) -> bytes:
