@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from cmdlog.raft import Configuration, Core, Entries, HardState, Manifest, Message, Ready, ReadResult, Restored, Role, Settings
+from cmdlog.raft import Configuration, Core, Entries, HardState, Manifest, Message, ReadResult, Ready, Restored, Role, Settings
 from cmdlog.raft.configuration import NodeId, nodes
 from cmdlog.raft.messages import KIND_NORMAL
 from cmdlog.wal.ids import Index
