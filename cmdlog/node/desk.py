@@ -48,7 +48,7 @@ class Desk:
     def applied(self, partition: int, index: int, answer: Answer | None) -> None:
         """A site has applied an entry."""
         if answer is None:
-            self.sequencer.answered(partition, index, ())
+            self.sequencer.answered(partition, index, (), b"")
             return
         self.sequencer.note(
             encode_digest(
@@ -60,7 +60,8 @@ class Desk:
                 result_hashes=answer.result_hashes,
             )
         )
-        self.sequencer.answered(partition, index, answer.outcomes)
+        self.sequencer.meter.digests += 1
+        self.sequencer.answered(partition, index, answer.outcomes, answer.statuses)
 
     def read_done(self, partition: int, ident: int, *, as_of: int, status: int, body: bytes) -> None:
         """A site has served a read."""

@@ -47,6 +47,7 @@ class Answer:
     rows_digest: int
     result_hashes: bytes  # [calls] little-endian uint32
     outcomes: list[tuple[int, int, bytes]]  # status, txn id of an earlier execution or 0, JSON body
+    statuses: bytes | bytearray  # [calls] the same as in `outcomes`
 
 
 def encode_frame(kind: FrameKind, payload: bytes = b"", *, partition: int = 0, ident: int = 0) -> bytes:
@@ -87,7 +88,7 @@ def decode_applied(payload: bytes) -> Answer:
     lengths = struct.unpack_from(f"<{count}I", payload, at)
     at += 4 * count
     bodies = [payload[lo:hi] for lo, hi in pairwise(accumulate(lengths, initial=at))]
-    return Answer(rows_digest, hashes, list(zip(statuses, earlier, bodies, strict=True)))
+    return Answer(rows_digest, hashes, list(zip(statuses, earlier, bodies, strict=True)), statuses)
 
 
 class FrameReader:

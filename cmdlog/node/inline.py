@@ -170,4 +170,4 @@ def _answer(applied: Applied) -> Answer:
     count = len(applied.bodies)
     earlier = applied.txn_ids if type(applied.txn_ids) is list else bytes(count)
     outcomes = list(zip(applied.statuses, earlier, applied.bodies, strict=True))
-    return Answer(applied.rows_digest, struct.pack(f"<{count}I", *applied.result_hashes), outcomes)
+    return Answer(applied.rows_digest, struct.pack(f"<{count}I", *applied.result_hashes), outcomes, applied.statuses)

@@ -9,8 +9,8 @@ thread, or the driving caller when inline); the watch thread brings sites back a
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
+import queue
 import sys
 import threading
 import time
@@ -18,25 +18,27 @@ from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-import orjson
 import structlog
 
 from cmdlog.node.boot import Boot, adopt_fixed, create_node, live_code, make_boot, reporter, tell_recovery
 from cmdlog.node.catchup import catch_up, skips_behind
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.desk import Desk
-from cmdlog.node.gather import Gather
+from cmdlog.node.front import Front
+from cmdlog.node.history import History
 from cmdlog.node.inline import InlineSites
-from cmdlog.node.keys import EVERYWHERE, KeyOwners
-from cmdlog.node.outcome import Done, NotReady, Outcome, Refused, Reply, TooLarge
+from cmdlog.node.keys import KeyOwners
+from cmdlog.node.meter import Meter
+from cmdlog.node.outcome import Done, Durability, NotReady, OutcomeUnknown, Reply
+from cmdlog.node.overview import Health, Overview
+from cmdlog.node.placing import Placing
 from cmdlog.node.query import QueryResult, run_query
-from cmdlog.node.routes import Route, SlotMap, make_routes
+from cmdlog.node.routes import Route, make_routes
 from cmdlog.node.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites import ProcessSites
 from cmdlog.node.snapshots import Hooks, LogView, Snapshotter
 from cmdlog.node.stream import Limits, Stream
-from cmdlog.wal.batch import NO_KEY
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.ids import BlockNumber, Lsn, txn_tick
@@ -45,14 +47,12 @@ from cmdlog.wal.log import Log
 from cmdlog.wal.marks import Sync
 from cmdlog.wal.record import Kind, Record
 from procedures import Database
-from procedures.outcomes import REFUSALS, Status, stored_keys
+from procedures.outcomes import stored_keys
 from procedures.state import PartitionState
 from replay.bringup import bring_up, left_over
 from replay.plan import Leave
 from replay.trust import state_path
 
-_KEY_ELSEWHERE: Final = Outcome(Status.KEY_REUSED, 0, REFUSALS[Status.KEY_REUSED])
-_KEYS_FULL: Final = Outcome(Status.SESSIONS_FULL, 0, REFUSALS[Status.SESSIONS_FULL])
 IDLE_FLUSH_S: Final = 0.02  # how long digests and commit marks may wait for a block that calls pay for
 SWITCH_INTERVAL_S: Final = 0.0005  # at Python's 5 ms a log thread beside a busy event loop waited 10 ms for its turn
 BOOT_TIMEOUT_S: Final = 60.0
@@ -70,10 +70,10 @@ class Node:
     ) -> None:  # fmt: skip
         self.directory, self.db, self.settings = directory, db, settings
         self.routes: Mapping[str, Route] = make_routes(db)
-        self.slots = SlotMap(settings.partitions)
         self.error: BaseException | None = None  # why the node is wedged
         self.on_failure: Callable[[BaseException], None] = lambda error: None
-        self.started_at = time.time()
+        self.meter = Meter([route.name for route in self.routes.values()], partitions=settings.partitions)
+        self.front = Front(slow_call_ms=settings.slow_call_ms)
         self.recovery: list[dict[str, Any]] = []  # per partition: what its state was rebuilt from, and why
         self._wal, self._boot = wal, boot
         self.clock = HybridClock(lead_max_ms=settings.clock_lead_max_ms, last=txn_tick(wal.recovered.txn_id_max))
@@ -83,7 +83,13 @@ class Node:
         self.sequencer = self._desk.sequencer = self._make_sequencer()
         self._snapshots = self._desk.snapshots = self._make_snapshotter()
         self._keys = KeyOwners(settings.key_window_s + settings.key_forget_s, keys_max=settings.keys_max * settings.partitions)
-        self._idents = itertools.count(1)
+        self._placing = Placing(settings, self.sequencer, self._keys, self.meter)
+        self.slots = self._placing.slots
+        self.overview = Overview(
+            directory, settings, boot, wal, self.clock, self.sequencer, self._snapshots, self._keys, self.meter,
+            History(self.meter), time.time(),
+            health=lambda: Health(self.ready, self.error, self._sites.pids(), self.recovery),
+        )  # fmt: skip
         self._positions: dict[int, int] = {}  # of the sites, when they started
         self._stop = threading.Event()
         self._booted = threading.Event()  # the log has taken what the start adds, or it failed
@@ -112,8 +118,8 @@ class Node:
             catalog=self._boot.catalog,
             first_block=wal.durable_block,
             room_bytes=lambda: wal.room_bytes,
-            deliver_when_written=settings.durability == "async",
             on_failure=self._failed,
+            meter=self.meter,
         )
 
     def _make_snapshotter(self) -> Snapshotter:
@@ -190,12 +196,15 @@ class Node:
             if len(record) > self._wal.block_bytes_max // 2:
                 raise WalError(f"the code bundle takes {len(record)} bytes compressed, too much for segments of this size")
             self.sequencer.note(record, self._booted.set if record is self._boot.notes[-1] else None)  # several blocks
-        self.sequencer.kick = self._wal.kick
+        sequencer, wal = self.sequencer, self._wal
+        sequencer.kick, sequencer.hasten = wal.kick, wal.hasten
         self._wal.start(
             self.sequencer,
             threads=settings.log_threads,
             sync=sync,
             async_window_s=settings.async_window_ms / 1000,
+            early=lambda: sequencer.hasty > 0,
+            timed=self.meter.syncs.add,
         )
         self.sequencer.flush_notes()
         if not self._booted.wait(BOOT_TIMEOUT_S) or self.error is not None:
@@ -243,15 +252,21 @@ class Node:
 
     # -- calls -----------------------------------------------------------------------------------------------------------
 
-    def call(self, route: Route, params: list[Any], *, key: bytes = b"", done: Done, txn: int | None = None) -> int | None:
+    def call(
+        self, route: Route, params: list[Any], *, key: bytes = b"", done: Done, txn: int | None = None,
+        durability: Durability | None = None,
+    ) -> int | None:  # fmt: skip
         """Places one call with bound parameters (wire form). Returns its partition, None for all of them.
 
         `key` is an idempotency fingerprint; `txn` a transaction id that the caller has seen and must be ordered after.
+        `durability`: "async" answers once the call is executed, "sync" once it is durable too, whatever the node's setting is.
         Raises: Refused (nothing logged), ClockAhead.
         """
+        if not self._ready:
+            raise NotReady("the node is not ready")
         if txn is not None:
             self.clock.observe(txn)
-        partition = self._place(route, params, key, done)
+        partition = self._placing.place(route, params, key, done, durability)
         self._kick()
         return partition
 
@@ -259,30 +274,7 @@ class Node:
         """Places calls in order. A refusal of all of them raises Refused; that of one is given to its `done`."""
         if not self._ready:
             raise NotReady("the node is not ready")
-        partitions: list[int | None] = []
-        plain: list[tuple[int, int, bytes, bytes, Done]] = []
-        told: list[tuple[Done, Reply]] = []
-        limit = self.settings.call_bytes_max
-        for route, params, key, done in calls:
-            if route.everywhere or route.read_only:
-                if plain:
-                    self._add_plain(plain, first=len(plain) + len(told) == len(partitions))
-                    plain = []
-                partitions.append(self._place_or_reply(route, params, key, done))
-                continue
-            body = orjson.dumps(params)
-            partition = self.slots.partition_of(route.procedure, params)
-            partitions.append(partition)
-            if len(body) > limit:
-                told.append((done, TooLarge(f"the parameters take {len(body)} bytes, limit call_bytes_max={limit}")))
-            elif key and self._keys.claim(key, partition) != partition:
-                told.append((done, _KEY_ELSEWHERE))
-            else:
-                plain.append((partition, route.number, body, key or NO_KEY, done))
-        if plain:
-            self._add_plain(plain, first=len(plain) + len(told) == len(partitions))
-        for done, reply in told:
-            done(reply)
+        partitions = self._placing.place_many([(*call, None) for call in calls])
         self._kick()
         return partitions
 
@@ -296,13 +288,16 @@ class Node:
         sites.helped_by(None)
         sites.drive()
 
-    def call_inline(self, route: Route, params: list[Any], *, key: bytes = b"", done: Done) -> int | None:
+    def call_inline(
+        self, route: Route, params: list[Any], *, key: bytes = b"", done: Done, durability: Durability | None = None
+    ) -> int | None:
         """`call`, but the calling thread takes the log's turn if nobody has it (embedded use)."""
-        partition = self._place(route, params, key, done)
         sites = self._sites
-        if not isinstance(sites, InlineSites):
-            self._kick()
-            return partition
+        if not isinstance(sites, InlineSites) or durability == "async":  # this thread must not wait for the disk
+            return self.call(route, params, key=key, done=done, durability=durability)
+        if not self._ready:
+            raise NotReady("the node is not ready")
+        partition = self._placing.place(route, params, key, done, durability)
         sites.helped_by(threading.get_ident())
         try:
             if not self._wal.run_turn():
@@ -318,7 +313,7 @@ class Node:
         partitions = range(self.settings.partitions) if partition is None else (partition,)
         paths = {p: state_path(self.directory, p) for p in partitions}
         limits = self.settings
-        return run_query(
+        result = run_query(
             paths,
             sql,
             params,
@@ -326,66 +321,31 @@ class Node:
             timeout_s=limits.query_timeout_s,
             wal_bytes_max=limits.wal_bytes_max,
         )
+        if limits.durability == "sync":
+            for p in partitions:
+                self._wait_until_durable(p)
+        return result
+
+    def _wait_until_durable(self, partition: int) -> None:
+        """What a query has read may have been executed ahead of the disk, and must not be told before it cannot be lost.
+
+        Raises: NotReady, when the node fails meanwhile.
+        """
+        told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+        self.sequencer.when_durable(partition, told.put)
+        if isinstance(told.get(), OutcomeUnknown):
+            raise NotReady("the node failed while the query waited for what it had read to become durable")
 
     def _kick(self) -> None:
         with contextlib.suppress(WalError):  # the log has failed: whoever is placed hears of it through `failed`
             self._wal.kick()
 
-    def _add_plain(self, calls: Sequence[tuple[int, int, bytes, bytes, Done]], *, first: bool) -> None:
-        """Places calls, all or none. Raises: Refused when they are the `first`; else each `done` is told."""
-        try:
-            self.sequencer.add_many(calls)
-        except Refused as refusal:
-            if first:
-                raise
-            for *_, done in calls:
-                done(refusal.again())
-
-    def _place_or_reply(self, route: Route, params: list[Any], key: bytes, done: Done) -> int | None:
-        try:
-            return self._place(route, params, key, done)
-        except Refused as refusal:
-            done(refusal)
-            return None if route.everywhere else self.slots.partition_of(route.procedure, params)
-
-    def _place(self, route: Route, params: list[Any], key: bytes, done: Done) -> int | None:
-        if not self._ready:
-            raise NotReady("the node is not ready")
-        if route.everywhere:
-            self._place_everywhere(route, params, key, done)
-            return None
-        partition = self.slots.partition_of(route.procedure, params)
-        if route.read_only:
-            calls = orjson.dumps([(route.number, params)])
-            self.sequencer.read(partition, next(self._idents), calls, done)
-            return partition
-        body = orjson.dumps(params)
-        if len(body) > self.settings.call_bytes_max:
-            raise TooLarge(f"the parameters take {len(body)} bytes, limit call_bytes_max={self.settings.call_bytes_max}")
-        if key and self._keys.claim(key, partition) != partition:
-            done(_KEY_ELSEWHERE)
-            return partition
-        self.sequencer.add(partition, route.number, body, key or NO_KEY, done)
-        return partition
-
-    def _place_everywhere(self, route: Route, params: list[Any], key: bytes, done: Done) -> None:
-        count = self.settings.partitions
-        gather = Gather(count, done)
-        if route.read_only:
-            calls = orjson.dumps([(route.number, params)])
-            idents = [next(self._idents) for _ in range(count)]
-            self.sequencer.read_everywhere(idents, calls, gather.slots())
-            return
-        owner = EVERYWHERE if count > 1 else 0  # with one partition there is no elsewhere, and a restart could not tell
-        if key and self._keys.refuses(key):
-            done(_KEYS_FULL)
-            return
-        if key and self._keys.claim(key, owner) != owner:
-            done(_KEY_ELSEWHERE)
-            return
-        self.sequencer.add_everywhere(route.number, orjson.dumps(params), key or NO_KEY, gather.slots())
-
     # -- what others see -------------------------------------------------------------------------------------------------
+
+    def listen_to(self, front: Front) -> None:
+        """The front that serves this node from now on: its errors and refusals are shown with the node's figures."""
+        self.front = front
+        self.overview.history.listen_to(front)
 
     def take_snapshot(self, partition: int | None = None) -> list[dict[str, Any]]:
         """Takes a snapshot of one partition or of all, now; blocking. Raises: SnapshotError."""
@@ -398,32 +358,24 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         """Node, partitions with watermarks, log fill, clock: plain data."""
-        instance, recovered = self._wal.instance, self._wal.recovered
-        marks = self.sequencer.watermarks()
-        return {
-            "node": str(instance.identity),
-            "directory": self.directory,
-            "ready": self.ready,
-            "error": None if self.error is None else str(self.error),
-            "uptime_s": round(time.time() - self.started_at, 3),
-            "durability": self.settings.durability,
-            "term": self._boot.term,
-            "catalog_version": self._boot.catalog,
-            "bundle": self._boot.bundle.hash,
-            "start": {
-                "verdict": recovered.verdict.value,
-                "notes": list(recovered.notes),
-                "changes": self._boot.changes,
-                "recovery": self.recovery,
-            },
-            "partitions": {str(p): {"role": "leader", **marks[p]} for p in sorted(marks)},
-            "inflight_calls": self.sequencer.inflight_calls,
-            "inflight_bytes": self.sequencer.inflight_bytes,
-            "idempotency_keys": len(self._keys),
-            "clock": {"jumped": self.clock.jumped, "jumps": self.clock.jumps, "last_txn": str(self.clock.closed())},
-            "sites": self._sites.pids(),
-            "log": self._wal.status(),
-        }
+        return self.overview.status()
+
+    def telemetry(self, after: int = 0) -> dict[str, Any]:
+        """The last minutes for a status page, as plain data; cheap, any thread, before and after `attach`.
+
+        time     now, seconds since 1970
+        node     ready, error, uptime_s, durability, inflight_calls, inflight_bytes
+        history  step_s and rows_max: a row per second, ten minutes of them
+                 next: give it as `after` the next time, and only newer rows come
+                 columns, all of the same length, oldest first:
+                   time (of the second's end), calls_per_s, refused_per_s, log_fill (0 to 1), inflight_calls;
+                   p50_ms, p99_ms: per line (queue, log, commit, execute, settle, read, total, sync; see
+                   `cmdlog.node.meter`) a list with null for seconds without any;
+                   partitions: per partition (the first 64) durable, applied (indexes), open_calls
+        errors   the kinds of errors seen lately, the newest last: code, procedure ("" for none), count, and time and
+                 request_id of the last one; all of them every time
+        """
+        return self.overview.telemetry(self.front, after)
 
     def catalog(self) -> list[dict[str, Any]]:
         """Every procedure with the schemas of its parameters and result."""
@@ -474,6 +426,7 @@ class Node:
                 with contextlib.suppress(WalError):
                     self.sequencer.flush_notes()
             seen = self.sequencer.blocks
+            self.overview.history.look(self.overview.gauges)
 
 
 def _make_sites(desk: Desk, settings: Settings, *, inline: bool) -> InlineSites | ProcessSites:

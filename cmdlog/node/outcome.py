@@ -7,7 +7,7 @@ not: either nothing was logged (`retry is safe`), or the caller cannot know (`Ou
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from cmdlog import errors
 
@@ -67,5 +67,6 @@ class OutcomeUnknown(Refused, errors.OutcomeUnknown):
     retry_after_s = None
 
 
+Durability = Literal["sync", "async"]  # answered once it is durable, or once it is executed, durable a moment later
 Reply = Outcome | Refused
 Done = Callable[[Reply], None]  # called once, from any thread, never under a lock

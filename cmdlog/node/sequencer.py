@@ -13,6 +13,12 @@ site is the bottleneck batches grow instead of queueing.
 
 A multi-partition call is placed in every stream in one step, under the lock, and all its batches go into one block; a
 multi-partition read leaves an unlogged marker at the same place, so it sees all or nothing of any such write.
+
+Durability is promised call by call. A *lax* call is answered once it is executed, and a batch that holds one goes to the site as
+soon as it is written, with all batches of its stream before it: order is kept, and executing early harms nobody, since a state
+that is ahead of the log is discarded at start. Everything else that leaves the node waits: the answer of a call that is not lax
+until its batch is durable (then all before it are), and that of a read until everything is durable that its site had been given,
+since what it read must not be taken back by a power cut. A lax read does not wait.
 """
 
 from __future__ import annotations
@@ -24,6 +30,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from cmdlog.node.clock import HybridClock
+from cmdlog.node.closing import Closing
+from cmdlog.node.meter import Meter
 from cmdlog.node.notes import Notes
 from cmdlog.node.outcome import Done, LogFull, NotReady, Outcome, OutcomeUnknown, Overloaded, Refused, Reply, TooLarge
 from cmdlog.node.stream import (
@@ -34,17 +42,20 @@ from cmdlog.node.stream import (
     Limits,
     Marker,
     Pending,
-    Step,
+    RawOutcome,
+    Read,
     Stream,
     TakenBlock,
     answer,
+    answer_some,
     close_open,
 )
+from cmdlog.node.timing import note_answered, note_ready, note_sent, note_settled, note_taken
 from cmdlog.wal.block import RECORD_ALIGN
 from cmdlog.wal.errors import WalError
-from cmdlog.wal.ids import MULTI_PARTITION
 from cmdlog.wal.record import Kind
 
+_SETTLED: Final = Outcome(0, 0, b"")
 ROOM_LOOK_BYTES: Final = 64 << 20  # with more room than this the log is not asked at every call
 
 
@@ -62,90 +73,112 @@ class Sequencer:
         first_block: int,
         room_bytes: Callable[[], int],
         on_failure: Callable[[BaseException], None],
-        deliver_when_written: bool = False,
+        meter: Meter,
     ) -> None:
-        self.clock, self.limits, self.catalog = clock, limits, catalog
+        self.meter, self._now = meter, meter.now
+        self.clock, self.limits = clock, limits
         self.kick: Callable[[], None] = lambda: None  # set to the log's once that runs
+        self.hasten: Callable[[], None] = lambda: None  # the same: somebody waits until what is written is durable
         self.pending_bytes = 0  # about what `take` would return now: the ring looks at it to close a block, or to move on
         self.inflight_calls = 0
         self.inflight_bytes = 0
         self.blocks = 0  # taken so far
+        self.hasty = 0  # batches that were taken, are not written, and may be executed once they are
         self._written_block = first_block
         self._streams = {stream.partition: stream for stream in streams}
-        self._busy: dict[int, Stream] = {}  # streams with something to take; a superset, in order of arrival
+        self._closing = Closing(self._streams, limits, clock, catalog=catalog, pump=self._pump)
+        self._busy = self._closing.busy
         self._deliver = deliver
         self._room_bytes = room_bytes
         self._room_seen = 0  # when it was last asked, less what was taken since
-        self._when_written = deliver_when_written
         self._on_failure = on_failure
         self._lock = threading.RLock()
         self._taken: deque[TakenBlock] = deque()  # from `take` until `durable`
         self._unwritten: deque[TakenBlock] = deque()  # from `take` until `written`
-        self._reads: dict[int, tuple[int, Done]] = {}  # ident -> (partition, done), from call to answer
+        self._reads: dict[int, Read] = {}  # by ident, from call to the site's answer
+        self._settling = 0  # batches and reads that a site has answered, and somebody waits until they are durable
         self._held_bytes = 0  # of calls that no `take` can close before some site answers
-        self._short = False  # the last `take` left something for want of room in its block
         self._notes = Notes()
         self._gone = False  # everybody was told that the outcome is unknown: what comes afterwards is nobody's
         self._refusal: Refused | None = None
 
     # -- callers ---------------------------------------------------------------------------------------------------------
 
-    def add(self, partition: int, procedure: int, params: bytes, key: bytes, done: Done) -> None:
+    def add(self, partition: int, procedure: int, params: bytes, key: bytes, done: Done, *, lax: bool) -> None:
         """Places one call; `done` gets its outcome. Raises: Refused, and nothing is logged."""
         size = len(params) + CALL_OVERHEAD_BYTES
         with self._lock:
             self._raise_refusal(partition)
             self._admit(1, size)
             self._busy[partition] = stream = self._streams[partition]
-            stream.open.append(procedure, params, key, done)
+            pending = stream.open
+            if not pending.params:
+                pending.opened_at = self._now()
+            pending.append(procedure, params, key, done, lax)
 
-    def add_many(self, calls: Sequence[tuple[int, int, bytes, bytes, Done]]) -> None:
-        """Places calls (partition, procedure, params, key, done) in order, all or none. Raises: Refused."""
+    def add_many(self, calls: Sequence[tuple[int, int, bytes, bytes, Done, bool]]) -> None:
+        """Places calls (partition, procedure, params, key, done, lax) in order, all or none. Raises: Refused."""
+        now = self._now()
         with self._lock:
             for partition in {call[0] for call in calls}:
                 self._raise_refusal(partition)
             self._admit(len(calls), sum(len(call[2]) for call in calls) + CALL_OVERHEAD_BYTES * len(calls))
-            for partition, procedure, params, key, done in calls:
+            for partition, procedure, params, key, done, lax in calls:
                 self._busy[partition] = stream = self._streams[partition]
-                stream.open.append(procedure, params, key, done)
+                if not stream.open.params:
+                    stream.open.opened_at = now
+                stream.open.append(procedure, params, key, done, lax)
 
-    def add_everywhere(self, procedure: int, params: bytes, key: bytes, dones: Sequence[Done]) -> None:
+    def add_everywhere(self, procedure: int, params: bytes, key: bytes, dones: Sequence[Done], *, lax: bool) -> None:
         """Places one call in every stream, under one TxnId and in one block; one `done` per stream, in partition order."""
         size = len(params) + CALL_OVERHEAD_BYTES
         total = size * len(self._streams)
         if total + BATCH_OVERHEAD_BYTES * len(self._streams) > self.limits.batch_bytes_max:
             raise TooLarge(f"the call takes {total} bytes over all partitions, limit {self.limits.batch_bytes_max}")
+        now = self._now()
         with self._lock:
             for partition in self._streams:
                 self._raise_refusal(partition)
             self._admit(len(self._streams), total)
             for stream, done in zip(self._streams.values(), dones, strict=True):
                 close_open(stream)
-                step = Pending(everywhere=True)
-                step.append(procedure, params, key, done)
+                step = Pending(everywhere=True, opened_at=now)
+                step.append(procedure, params, key, done, lax)
                 stream.closed.append(step)
                 self._busy[stream.partition] = stream
 
-    def read(self, partition: int, ident: int, calls: bytes, done: Done) -> None:
+    def read(self, partition: int, ident: int, calls: bytes, done: Done, *, procedure: int, lax: bool) -> None:
         """Sends a read behind everything the site was given: it sees every write that anyone was told of."""
+        now = self._now()
         with self._lock:
             stream = self._streams[partition]
             self._admit_read(stream)
-            self._reads[ident] = (partition, done)
+            self._reads[ident] = Read(partition, procedure, done, lax, now, stream.sent_index)
             self._deliver.read(partition, ident, calls)
 
-    def read_everywhere(self, idents: Sequence[int], calls: bytes, dones: Sequence[Done]) -> None:
+    def read_everywhere(self, idents: Sequence[int], calls: bytes, dones: Sequence[Done], *, lax: bool) -> None:
         """Leaves a read marker at one place of the common order in every stream; each site answers for its partition."""
+        now = self._now()
         with self._lock:
             for stream in self._streams.values():
                 self._admit_read(stream)
             for stream, ident, done in zip(self._streams.values(), idents, dones, strict=True):
-                self._reads[ident] = (stream.partition, done)
+                self._reads[ident] = Read(stream.partition, -1, done, lax, now)
                 close_open(stream)
                 stream.closed.append(Marker(ident, calls))
                 self._busy[stream.partition] = stream
-                self._pass_markers(stream)
+                self._closing.pass_markers(stream)
         self._kick()
+
+    def when_durable(self, partition: int, done: Done) -> None:
+        """Calls `done`, maybe at once, when everything is durable that the partition's site has been given so far."""
+        with self._lock:
+            gone = self._gone
+            held = not gone and self._hold(self._streams[partition].sent_index, partition, done, _SETTLED)
+        if held:
+            self.hasten()
+        else:
+            done(OutcomeUnknown("the node has failed") if gone else _SETTLED)
 
     def places_of(self, partition: int, index: int) -> list[tuple[int, int]]:
         """Where the batch at `index` must be skipped if it is: everywhere for a multi-partition call, [] when it may not be."""
@@ -194,11 +227,13 @@ class Sequencer:
             self._held_bytes = 0
             room = bytes_max - len(self._streams) * BATCH_OVERHEAD_BYTES
             notes = self._notes.take(room // 2)
-            taken = self._take_batches(room - sum([len(record) + RECORD_ALIGN for record, _ in notes]))
-            more = self._short or (bool(self._busy) and self._step_is_next())
+            closing = self._closing
+            taken, closed_bytes = closing.take(room - sum([len(record) + RECORD_ALIGN for record, _ in notes]))
+            self.pending_bytes -= closed_bytes
+            more = closing.short or (bool(self._busy) and closing.step_is_next())
             if not more:
                 self._held_bytes, self.pending_bytes = self.pending_bytes, 0
-            if not taken and not self._notes.due and not (notes and self._short):
+            if not taken and not self._notes.due and not (notes and closing.short):
                 self._notes.put_back(notes)
                 return ()
             records = [flight.record for _, flight in taken]
@@ -209,6 +244,8 @@ class Sequencer:
                 return ()
             self.blocks += 1
             self._room_seen -= bytes_max
+            self.hasty += sum([flight.hasty for _, flight in taken])
+            note_taken(self.meter, [flight for _, flight in taken], records)
             block = TakenBlock(taken, [done for _, done in notes if done is not None])
             self._taken.append(block)
             self._unwritten.append(block)
@@ -218,23 +255,44 @@ class Sequencer:
 
     def written(self, block: int) -> None:
         """The oldest taken block is in the page cache."""
+        strict = False
         with self._lock:
             self._written_block = block
-            taken = self._unwritten.popleft().flights
-            for _, flight in taken:
+            for stream, flight in self._unwritten.popleft().flights:
                 flight.block = block
-            if self._when_written:
-                self._send(taken)
+                strict = strict or flight.strict
+                if flight.hasty:
+                    self.hasty -= 1
+                    note_ready(self.meter, stream.not_ready(upto=flight))
+                    self._pump(stream)
+        if strict:
+            self.hasten()
 
     def durable(self, block: int) -> None:
         """The oldest taken block survives power loss: committed, since this node is the only voter."""
+        settled: list[Flight] = []
+        reads: list[tuple[int, Done, Reply]] = []
         with self._lock:
             taken = self._taken.popleft()
+            note_ready(self.meter, [flight for _, flight in taken.flights if not flight.ready])
             for stream, flight in taken.flights:
                 stream.durable_index = flight.index
-            if not self._when_written:
-                self._send(taken.flights)
+                flight.durable = True
+                if flight.outcomes is not None:
+                    settled.append(flight)
+                    self.inflight_calls -= note_settled(self.meter, flight)
+                    self.inflight_bytes -= flight.size_bytes
+            for stream, _ in taken.flights:
+                self._pump(stream)
+                while stream.held and stream.held[0][0] <= stream.durable_index:
+                    reads.append(stream.held.popleft())
             entries = [] if self._gone else [flight for _, flight in taken.flights if flight.on_durable is not None]
+            self._settling -= len(settled) + len(reads)
+        for flight in settled:
+            if flight.outcomes is not None:
+                answer_some(flight, flight.outcomes, lax=False)
+        for _, read_done, reply in reads:
+            read_done(reply)
         for flight in entries:
             if flight.on_durable is not None:
                 flight.on_durable(Outcome(0, flight.txn_ids[0], b""))
@@ -262,8 +320,8 @@ class Sequencer:
 
     # -- the sites -------------------------------------------------------------------------------------------------------
 
-    def answered(self, partition: int, index: int, outcomes: Sequence[tuple[int, int, bytes]] | None) -> None:
-        """The site has applied batch `index`; `outcomes` holds (status, txn id or 0 for its own, body) per call."""
+    def answered(self, partition: int, index: int, outcomes: Sequence[RawOutcome], statuses: bytes | bytearray) -> None:
+        """The site has applied batch `index`: an outcome per call, and their statuses once more as bytes."""
         with self._lock:
             if self._gone:
                 return
@@ -272,32 +330,49 @@ class Sequencer:
                 raise RuntimeError(f"partition {partition} answered batch {index} out of order")
             flight = stream.flights.popleft()
             stream.applied_block = flight.block
+            note_answered(self.meter, stream, flight, statuses)
             self._pass_step(flight)
-            self.inflight_calls -= len(flight.dones)
-            self.inflight_bytes -= flight.size_bytes
+            waits = not flight.durable and False in flight.lax
+            if waits:
+                flight.outcomes = outcomes
+                self._settling += 1
+                self.inflight_calls -= sum(flight.lax)
+            else:
+                self._release(flight)
             more = stream.open.params or stream.closed
             if more:
                 self.pending_bytes += self._held_bytes
                 self._held_bytes = 0
         if more:
             self._kick()
-        answer(flight, outcomes)
+        if waits:
+            answer_some(flight, outcomes, lax=True)
+        else:
+            answer(flight, outcomes)
 
     def read_answered(self, ident: int, reply: Reply) -> None:
         """The site has served a read."""
+        now = self._now()
         with self._lock:
             if self._gone:
                 return
-            _, done = self._reads.pop(ident)
-        done(reply)
+            read = self._reads.pop(ident)
+            if read.procedure >= 0 and isinstance(reply, Outcome):
+                self.meter.reads.add(now - read.placed_at)
+                self.meter.calls[read.procedure][reply.status] += 1
+            held = not read.lax and self._hold(read.after, read.partition, read.done, reply)
+        if held:
+            self.hasten()
+        else:
+            read.done(reply)
 
     def site_down(self, partition: int) -> None:
         """The site is gone: batches wait for its successor, reads are refused (repeating them is safe)."""
         with self._lock:
             stream = self._streams[partition]
             stream.up = False
-            lost = [ident for ident, (where, _) in self._reads.items() if where == partition]
-            dones = [self._reads.pop(ident)[1] for ident in lost]
+            lost = [ident for ident, read in self._reads.items() if read.partition == partition]
+            dones = [self._reads.pop(ident).done for ident in lost]
             stream.drop_markers()
         for done in dones:
             done(NotReady(f"partition {partition} is being restored"))
@@ -309,8 +384,8 @@ class Sequencer:
             gone = [flight for flight in stream.flights if flight.index <= position]
             for flight in gone:
                 stream.flights.popleft()
-                self.inflight_calls -= len(flight.dones)
-                self.inflight_bytes -= flight.size_bytes
+                self._release(flight)
+                self.meter.unknown(flight.procedures)
             for flight in gone:
                 self._pass_step(flight)
             stream.unsent = deque(stream.flights)
@@ -330,10 +405,11 @@ class Sequencer:
 
     @property
     def idle(self) -> bool:
-        """Nothing is open, in the log, or at a site."""
+        """Nothing is open, on its way to a site, at one, or waiting to be durable."""
         with self._lock:
-            streams = self._streams.values()
-            return not self._reads and not any(s.flights or s.open.params or s.closed or s.entries for s in streams)
+            if self._reads or self._settling:
+                return False
+            return not any(s.flights or s.open.params or s.closed or s.entries for s in self._streams.values())
 
     def applied_block(self, partition: int) -> int:
         """Every entry that the site has not answered lies in this block or a later one."""
@@ -383,89 +459,19 @@ class Sequencer:
         if len(self._reads) >= self.limits.inflight_calls_max:
             raise Overloaded(f"{len(self._reads)} reads are under way")
 
-    def _take_batches(self, bytes_max: int) -> list[tuple[Stream, Flight]]:
-        taken: list[tuple[Stream, Flight]] = []
-        room, self._short = bytes_max, False
-        for stream in self._busy.values():  # before any batch: these go into one block, and batches take what room is left
-            while stream.entries:
-                if taken and stream.next_entry_bytes > room:
-                    self._short = True
-                    break
-                taken.append((stream, stream.launch_entry(tick=self.clock.reserve(1))))
-                room -= len(taken[-1][1].record) + RECORD_ALIGN
-        for stream in list(self._busy.values()):
-            while not stream.entries and len(stream.flights) < self.limits.site_batches_max:
-                pending = self._next_pending(stream, room)
-                if pending is None:
-                    break
-                room -= pending.size_bytes + BATCH_OVERHEAD_BYTES
-                self.pending_bytes -= pending.size_bytes
-                first = self.clock.reserve(len(pending.params))
-                taken.append((stream, stream.launch(pending, tick=first, bits=stream.partition, catalog=self.catalog)))
-            if not stream.open.params and not stream.closed and not stream.entries:
-                del self._busy[stream.partition]
-        if self._busy and self._step_is_next():
-            self._take_step(taken, room)
-        return taken
+    def _release(self, flight: Flight) -> None:
+        """All its calls are answered, or will be at once."""
+        self.inflight_calls -= len(flight.dones)
+        self.inflight_bytes -= flight.size_bytes
 
-    def _take_step(self, taken: list[tuple[Stream, Flight]], room: int) -> None:
-        """The multi-partition call that every stream has come to, in all of them, if the block has room for it."""
-        heads = [stream.closed[0] for stream in self._streams.values()]
-        if sum(head.size_bytes + BATCH_OVERHEAD_BYTES for head in heads if isinstance(head, Pending)) > room:
-            self._short = True
-            return
-        tick, step = self.clock.reserve(1), Step()
-        for stream in self._streams.values():
-            call = stream.closed.popleft()
-            assert isinstance(call, Pending)
-            self.pending_bytes -= call.size_bytes
-            flight = stream.launch(call, tick=tick, bits=MULTI_PARTITION, catalog=self.catalog)
-            flight.step = step
-            step.places.append((stream.partition, flight.index))
-            taken.append((stream, flight))
-            self._pass_markers(stream)
-            self._short = self._short or bool(stream.open.params or stream.closed)
-
-    def _next_pending(self, stream: Stream, room: int) -> Pending | None:
-        """The next single-partition batch of the stream that fits, removed from it; None when there is none now."""
-        if stream.closed:
-            self._pass_markers(stream)
-        source = stream.closed[0] if stream.closed else stream.open
-        if isinstance(source, Marker) or source.everywhere or not source.params:
-            return None
-        limits = self.limits
-        bytes_max = room if room < limits.batch_bytes_max else limits.batch_bytes_max
-        if source.size_bytes <= bytes_max and len(source.params) <= limits.batch_calls_max:
-            if stream.closed:
-                stream.closed.popleft()
-                self._pass_markers(stream)
-            else:
-                stream.open = Pending()
-            return source
-        if len(source.params[0]) + CALL_OVERHEAD_BYTES > room:
-            self._short = True
-            return None
-        return source.split(limits.batch_calls_max, bytes_max)
-
-    def _step_is_next(self) -> bool:
-        """Whether every stream has come to a multi-partition call, which is then the same one in all of them."""
-        for stream in self._streams.values():
-            head = stream.closed[0] if stream.closed and not stream.entries else None
-            if not isinstance(head, Pending) or not head.everywhere or len(stream.flights) >= self.limits.site_batches_max:
-                return False
+    def _hold(self, index: int, partition: int, done: Done, reply: Reply) -> bool:
+        """Keeps the reply until the batch is durable; False when it is."""
+        stream = self._streams[partition]
+        if stream.durable_index >= index:
+            return False
+        stream.held.append((index, done, reply))
+        self._settling += 1
         return True
-
-    def _pass_markers(self, stream: Stream) -> None:
-        """Markers that nothing is closed before move on; one that has nothing before it at all goes to the site."""
-        while stream.closed and isinstance(stream.closed[0], Marker):
-            stream.unsent.append(stream.closed.popleft())  # type: ignore[arg-type]
-        self._pump(stream)
-
-    def _send(self, taken: list[tuple[Stream, Flight]]) -> None:
-        for _, flight in taken:
-            flight.ready = True
-        for stream, _ in taken:
-            self._pump(stream)
 
     def _pass_step(self, flight: Flight) -> None:
         """A multi-partition call is done on the first partition: the others get it."""
@@ -478,16 +484,25 @@ class Sequencer:
         while stream.up and stream.unsent and stream.unsent[0].may_go(stream.partition):
             item = stream.unsent.popleft()
             if isinstance(item, Flight):
+                note_sent(self.meter, stream, item)
                 self._deliver.batch(stream.partition, item.record, item.index)
             else:
+                self._reads[item.ident].after = stream.sent_index
                 self._deliver.read(stream.partition, item.ident, item.calls)
 
     def _drop_everything(self) -> list[Done]:
-        dones = [done for _, done in self._reads.values()]
+        dones = [read.done for read in self._reads.values()]
+        self.meter.unknown([read.procedure for read in self._reads.values() if read.procedure >= 0])
         self._reads.clear()
-        for block in self._taken:  # also those that a site has applied before they are durable (durability=async)
-            dones += [flight.on_durable for _, flight in block.flights if flight.on_durable is not None]
+        for block in self._taken:  # also those that a site has executed before they are durable
+            for _, flight in block.flights:
+                dones += [flight.on_durable] if flight.on_durable is not None else []
+                if flight.outcomes is not None:
+                    dones += flight.waiting()
+                    flight.outcomes = None
         for stream in self._streams.values():
-            dones += stream.drop()
-        self.inflight_calls = self.inflight_bytes = self.pending_bytes = self._held_bytes = 0
+            waiting, procedures = stream.drop()
+            dones += waiting
+            self.meter.unknown(procedures)
+        self.inflight_calls = self.inflight_bytes = self.pending_bytes = self._held_bytes = self._settling = 0
         return dones

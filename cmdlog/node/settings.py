@@ -200,6 +200,9 @@ class Settings:
     )
 
     # records of the server's own running
+    slow_call_ms: float = _setting(
+        1000.0, "calls that take longer leave a line in the log, without their parameters; 0 = none", unit="ms", lowest=0
+    )
     log_format: Literal["auto", "json", "text"] = _setting(
         "auto", "lines on standard error; auto means text on a terminal and JSON elsewhere", choices=("auto", "json", "text")
     )

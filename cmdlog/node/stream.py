@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
+from operator import not_
 from typing import Any, Final, Protocol
 
 import orjson
 
-from cmdlog.node.outcome import Done, Outcome, OutcomeUnknown, Refused
+from cmdlog.node.outcome import Done, Outcome, OutcomeUnknown, Refused, Reply
 from cmdlog.wal.batch import NO_KEY, encode_batch
 from cmdlog.wal.ids import PARTITION_BITS
 from cmdlog.wal.record import Kind, encode_json
 
 CALL_OVERHEAD_BYTES: Final = 48  # columns of a keyed call, its share of headers, and rounding
 BATCH_OVERHEAD_BYTES: Final = 128  # record and batch headers, commit mark
+
+RawOutcome = tuple[int, int, bytes]  # status, transaction id of an earlier execution or 0, JSON body
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +44,18 @@ class Pending:
     params: list[bytes] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
     dones: list[Done] = field(default_factory=list)
+    lax: list[bool] = field(default_factory=list)  # may be answered before it is durable
     keyed: bool = False
     size_bytes: int = 0
     everywhere: bool = False
+    opened_at: float = 0.0  # when the first call was placed
 
-    def append(self, procedure: int, params: bytes, key: bytes, done: Done) -> None:
+    def append(self, procedure: int, params: bytes, key: bytes, done: Done, lax: bool) -> None:
         self.procedures.append(procedure)
         self.params.append(params)
         self.keys.append(key)
         self.dones.append(done)
+        self.lax.append(lax)
         self.size_bytes += len(params) + CALL_OVERHEAD_BYTES
         if key is not NO_KEY:
             self.keyed = True
@@ -61,9 +68,10 @@ class Pending:
             if count and total > bytes_max:
                 break
             count += 1
-        head = Pending(self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count], self.keyed)
+        head = Pending(self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count], self.lax[:count])
+        head.keyed, head.opened_at = self.keyed, self.opened_at
         head.size_bytes = sum(map(len, head.params)) + CALL_OVERHEAD_BYTES * count
-        del self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count]
+        del self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count], self.lax[:count]
         self.size_bytes -= head.size_bytes
         return head
 
@@ -82,21 +90,48 @@ class Step:
 
 @dataclass(slots=True)
 class Flight:
-    """One batch from its place in the log to its answer."""
+    """One batch from its place in the log to its last answer.
+
+    Invariants: a flight that the site has is written, and all flights of its stream before it are; `outcomes` is set from the
+    site's answer until the block is durable, and only when some of the calls must wait for that.
+    """
 
     index: int
     txn_ids: Sequence[int]
     dones: list[Done]
     size_bytes: int
     record: bytes
-    ready: bool = False  # durable (or written, with durability=async): may go to the site
+    procedures: Sequence[int] = ()  # of calls that are counted here: not of a multi-partition one, and an entry has none
+    lax: Sequence[bool] = ()  # for each call: may be answered before it is durable
+    opened_at: float = 0.0  # when its first call was placed
+    ready: bool = False  # may go to the site: durable, or written and needed by a call that does not wait for more
+    durable: bool = False
+    outcomes: Sequence[RawOutcome] | None = None
     on_durable: Done | None = None  # of a control entry
     block: int = 0  # number of the block that it is in, once written
     step: Step | None = None  # of a multi-partition call
+    taken_at: float = 0.0  # by the log
+    ready_at: float = 0.0
+    sent_at: float = 0.0  # to the site, for the first time
+    answered_at: float = 0.0  # by the site
+
+    @property
+    def hasty(self) -> bool:
+        """Some call in it is answered without waiting until it is durable."""
+        return True in self.lax
+
+    @property
+    def strict(self) -> bool:
+        """Somebody waits until it is durable."""
+        return False in self.lax or self.on_durable is not None
 
     def may_go(self, partition: int) -> bool:
         """Whether the site of the partition may have it now."""
         return self.ready and (self.step is None or self.step.done or self.step.places[0][0] == partition)
+
+    def waiting(self) -> Sequence[Done]:
+        """Who waits for an answer: everybody, or after the site's answer those who wait until it is durable."""
+        return self.dones if self.outcomes is None else list(compress(self.dones, map(not_, self.lax)))
 
 
 @dataclass(slots=True)
@@ -109,6 +144,18 @@ class Marker:
     def may_go(self, _partition: int) -> bool:
         """It waits for nothing but its place."""
         return True
+
+
+@dataclass(slots=True)
+class Read:
+    """A read-only call from its placing to its answer."""
+
+    partition: int
+    procedure: int  # -1: one partition's part of a call that is counted as a whole elsewhere
+    done: Done
+    lax: bool  # may tell what is not durable yet
+    placed_at: float
+    after: int = 0  # index of the last batch that the site had been given: what the read may have seen
 
 
 @dataclass(slots=True)
@@ -127,8 +174,11 @@ class Stream:
     flights: deque[Flight] = field(default_factory=deque)  # taken by the log, not answered
     unsent: deque[Flight | Marker] = field(default_factory=deque)  # not yet given to the site
     entries: deque[tuple[Kind, dict[str, Any], Done]] = field(default_factory=deque)  # control entries, taken before any batch
+    held: deque[tuple[int, Done, Reply]] = field(default_factory=deque)  # answers of reads until this index is durable; ascending
+    sent_index: int = 0  # of the last batch that any site of this partition was given
     marked_index: int = 0
     applied_block: int = 0  # block of the last entry that the site answered
+    answered_at: float = 0.0  # when the site answered last
     up: bool = False  # the site takes batches
     refusal: Refused | None = None  # why calls to this partition are refused at present
 
@@ -146,7 +196,10 @@ class Stream:
             params=pending.params,
             keys=pending.keys if pending.keyed else None,
         )
-        return self._fly(Flight(self.next_index, txn_ids, pending.dones, pending.size_bytes, record))
+        procedures = () if pending.everywhere else pending.procedures
+        flight = Flight(self.next_index, txn_ids, pending.dones, pending.size_bytes, record, procedures, pending.lax)
+        flight.opened_at = pending.opened_at
+        return self._fly(flight)
 
     @property
     def next_entry_bytes(self) -> int:
@@ -167,22 +220,28 @@ class Stream:
         self.unsent.append(flight)
         return flight
 
+    def not_ready(self, *, upto: Flight) -> list[Flight]:
+        """Those up to a written flight that its site may not have yet; written too, since blocks are told in order."""
+        return [flight for flight in self.flights if flight.index <= upto.index and not flight.ready]
+
     def drop_markers(self) -> None:
         """Forgets the reads that the site was not given."""
         self.unsent = deque(item for item in self.unsent if isinstance(item, Flight))
         self.closed = deque(item for item in self.closed if isinstance(item, Pending))
 
-    def drop(self) -> list[Done]:
-        """Empties the pipeline; returns who waits for calls and entries in it."""
+    def drop(self) -> tuple[list[Done], list[int]]:
+        """Empties the pipeline; returns who waits for calls and entries in it, and the calls' procedures."""
         dones = [done for _, _, done in self.entries]
-        for pending in (*self.closed, self.open):
-            dones += pending.dones if isinstance(pending, Pending) else ()
-        for flight in self.flights:
-            dones += flight.dones
+        procedures: list[int] = []
+        dones += [done for _, done, _ in self.held]
+        for batch in (*self.closed, self.open, *self.flights):
+            if not isinstance(batch, Marker):
+                dones += batch.dones
+                procedures += () if isinstance(batch, Pending) and batch.everywhere else batch.procedures
         self.open = Pending()
-        for stage in (self.entries, self.closed, self.flights, self.unsent):
+        for stage in (self.entries, self.closed, self.flights, self.unsent, self.held):
             stage.clear()
-        return dones
+        return dones, procedures
 
     def watermarks(self) -> dict[str, int]:
         """Term, durable, committed and applied index, and what is under way."""
@@ -218,7 +277,8 @@ def close_open(stream: Stream) -> None:
         stream.open = Pending()
 
 
-def answer(flight: Flight, outcomes: Sequence[tuple[int, int, bytes]] | None) -> None:
+def answer(flight: Flight, outcomes: Sequence[RawOutcome] | None) -> None:
+    """Tells all its callers."""
     if not flight.dones:
         return  # a control entry
     if outcomes is None:
@@ -228,3 +288,10 @@ def answer(flight: Flight, outcomes: Sequence[tuple[int, int, bytes]] | None) ->
         return
     for done, txn_id, (status, earlier, body) in zip(flight.dones, flight.txn_ids, outcomes, strict=True):
         done(Outcome(status, earlier or txn_id, body))
+
+
+def answer_some(flight: Flight, outcomes: Sequence[RawOutcome], *, lax: bool) -> None:
+    """Tells those callers who do not, or those who do, wait until it is durable."""
+    for done, txn_id, (status, earlier, body), may in zip(flight.dones, flight.txn_ids, outcomes, flight.lax, strict=True):
+        if may is lax:
+            done(Outcome(status, earlier or txn_id, body))

@@ -35,7 +35,7 @@ class Source(Protocol):
         ...
 
     def written(self, block: int) -> None:
-        """In the page cache: survives a kill. Said just before `durable` unless the log is `async`."""
+        """In the page cache: survives a kill. Said just before `durable`, unless the log is `async` or asked to be `early`."""
         ...
 
     def durable(self, block: int) -> None:
@@ -73,7 +73,7 @@ class Gate:
 
 
 class Watermarks:
-    """Invariants: `durable <= written`; `_finished` holds only numbers beyond `written + 1`."""
+    """Invariants: `durable <= written`; `_wrote` holds only numbers beyond `written + 1`, `_synced` beyond `durable + 1`."""
 
     def __init__(self, lock: threading.Lock, quiet: Gate, source: Source, *, start: int, sync: Sync) -> None:
         self._lock, self._quiet, self._source, self._sync = lock, quiet, source, sync
@@ -81,7 +81,8 @@ class Watermarks:
         self.error: WalError | None = None
         self.delivering = False
         self._told = False  # of the error
-        self._finished: set[int] = set()  # written (and synced) before their predecessors
+        self._wrote: set[int] = set()  # written before their predecessors
+        self._synced: set[int] = set()  # by themselves, before their predecessors
         self._unwritten: deque[int] = deque()  # blocks from `take` whose `written` is due
         self._undurable: deque[int] = deque()  # the same for `durable`
 
@@ -90,14 +91,16 @@ class Watermarks:
         self._unwritten.append(number)
         self._undurable.append(number)
 
+    def wrote(self, number: int) -> None:
+        """Locked. The block is in the page cache."""
+        self.written = _advance(self.written, self._wrote, number)
+
     def finish(self, number: int) -> None:
-        """Locked. The block is written, and synced if the log is `sync`."""
-        self._finished.add(number)
-        while self.written + 1 in self._finished:
-            self.written += 1
-            self._finished.discard(self.written)
+        """Locked. The block's writing has come to its end: it is synced too if the log is `sync`, and `wrote` was told before."""
         if self._sync == "sync":
-            self.durable = self.written
+            self.durable = _advance(self.durable, self._synced, number)
+        else:
+            self.wrote(number)
 
     def synced(self, upto: int) -> None:
         """Locked. Everything up to this block is durable."""
@@ -149,6 +152,18 @@ class Watermarks:
     def _acknowledged(self) -> int:
         """Up to where the source may be told `durable`; without syncs that is only what was written."""
         return self.written if self._sync == "off" else self.durable
+
+
+def _advance(mark: int, ahead: set[int], number: int) -> int:
+    """The mark, moved over the numbers that follow it without a gap."""
+    if number != mark + 1:
+        ahead.add(number)
+        return mark
+    mark = number
+    while mark + 1 in ahead:
+        mark += 1
+        ahead.discard(mark)
+    return mark
 
 
 def _due(blocks: deque[int], upto: int) -> list[int]:

@@ -8,6 +8,9 @@ flight it closes when the source has BLOCK_BYTES_TARGET pending, or when `sync l
 so that the syncs are spread evenly and each carries what came meanwhile.
 
 A thread is woken only when there is something to take: at most one hand-over per block, which costs 20-50 us in CPython.
+What is only written is told to the source early when it asks for that (`early`), and synced soon when it asks for that
+(`hasten`); both are for callers whose promise differs from the log's own.
+
 Each thread has its own open file per segment: the kernel reports a failed write-back once to each open file description, so no
 thread's sync can succeed because another one has consumed the error.
 """
@@ -49,11 +52,14 @@ class Ring:
         seal_after_s: float,
         async_window_s: float,
         settle: Callable[[], None],
+        early: Callable[[], bool] = lambda: False,
+        timed: Callable[[float], None] = lambda seconds: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._files, self._tail, self._space, self._source = files, tail, space, source
         self._sync, self._seal_after_s, self._window_s = sync, seal_after_s, async_window_s
         self._settle, self._clock = settle, clock
+        self._early, self._timed = early, timed
         self._count = threads
         lock = threading.Lock()
         self._lock = lock
@@ -71,6 +77,7 @@ class Ring:
         self._stopping = False
         self._flushing = threading.Lock()
         self._unsynced_since = 0.0
+        self._hastened = False  # somebody waits for the next sync: the window is over
         self._last_take = self._last_done = 0.0
         self._latency_s = LATENCY_FIRST_S
         self._latencies: deque[float] = deque(maxlen=LATENCIES_KEPT)
@@ -102,6 +109,13 @@ class Ring:
                 self._idle.open_one()
             elif self._pacing and self._delay() <= 0:
                 self._pace.open_one()
+
+    def hasten(self) -> None:
+        """Somebody waits until what is written so far is durable: an `async` log syncs now, not at the end of its window."""
+        if self._sync == "async" and self._marks.durable < self._marks.written:
+            with self._lock:
+                self._hastened = True
+                self._timer.open_one()
 
     def run_turn(self) -> bool:
         """Takes, writes, syncs and tells the source in the calling thread; False when that is not possible now.
@@ -337,12 +351,20 @@ class Ring:
             begin = self._clock()
             file.pwrite(placed.data, placed.offset)
             if self._sync == "sync":
+                self._note_written(placed)
                 file.fdatasync()
             self._finish(placed, self._clock() - begin)
         except WalError as error:
             self.wedge(error)
         except OSError as error:
             self.wedge(WalError(f"writing {placed.path}: {error}"))
+
+    def _note_written(self, placed: Placed) -> None:
+        """The block is in the page cache, and its sync follows."""
+        with self._lock:
+            self._marks.wrote(placed.number)
+        if self._early():
+            self._marks.deliver()
 
     def _finish(self, placed: Placed, seconds: float) -> None:
         """The block is written, and synced if that is asked for. Watermarks advance over every gap that this closes."""
@@ -353,6 +375,7 @@ class Ring:
             if self._sync == "sync":
                 self._syncs += 1
                 self._latencies.append(seconds)
+                self._timed(seconds)
             self._latency_s += (seconds - self._latency_s) * LATENCY_WEIGHT
             if self._marks.error is not None:
                 return
@@ -387,7 +410,7 @@ class Ring:
     def _keeper_wait(self) -> float | None:
         """Seconds until something is due; None when nothing will be."""
         if self._sync == "async" and self._unsynced:
-            return self._unsynced_since + self._window_s - self._clock()
+            return 0.0 if self._hastened else self._unsynced_since + self._window_s - self._clock()
         if self._tail.sealed or self._sync == "off":
             return None
         if self._in_flight or self._turn:
@@ -418,8 +441,11 @@ class Ring:
         """One sync for everything written so far. Durable on return unless the log is wedged."""
         with self._flushing:
             with self._lock:
-                upto, pending = self._marks.written, list(self._unsynced.values())
+                # A `sync` log syncs every block by itself: what is only written is another thread's to sync and to announce.
+                upto = self._marks.durable if self._sync == "sync" else self._marks.written
+                pending = list(self._unsynced.values())
                 self._unsynced.clear()
+                self._hastened = False
             for placed in pending:
                 if not self._sync_now(placed):
                     return
@@ -440,6 +466,7 @@ class Ring:
         with self._lock:
             self._syncs += 1
             self._latencies.append(self._clock() - begin)
+            self._timed(self._latencies[-1])
         return True
 
 

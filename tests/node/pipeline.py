@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
 import orjson
 
 from cmdlog.node.clock import HybridClock
+from cmdlog.node.meter import Meter
 from cmdlog.node.outcome import Done, Outcome, Reply
 from cmdlog.node.sequencer import Sequencer
 from cmdlog.node.stream import Limits, Stream
@@ -26,6 +27,7 @@ class Call:
 
     number: int
     partition: int
+    lax: bool = False
     replies: list[Reply] = field(default_factory=list)
 
 
@@ -40,14 +42,14 @@ class Block:
 
 
 class Pipeline:
-    """Is the log, the sites and the callers of one sequencer."""
+    """Is the log, the sites and the callers of one sequencer; it checks every promise at the moment it is due."""
 
     def __init__(
         self,
         partitions: int = 2,
         *,
         limits: Limits | None = None,
-        when_written: bool = False,
+        lax: bool = False,
         room_bytes: Callable[[], int] = lambda: 1 << 40,
         up: bool = True,
     ) -> None:
@@ -58,7 +60,10 @@ class Pipeline:
         self.calls: list[Call] = []
         self.kicks = 0
         self.failures: list[BaseException] = []
-        self.when_written = when_written
+        self.lax = lax  # of calls that do not say
+        self.lax_numbers: set[int] = set()  # calls with durability=async
+        self.hastened = 0
+        self.read_after: dict[int, list[Record]] = {}  # ident -> what the site had applied when it served the read
         self._idents = count(1)
         self.time = [1_700_000_000.0]
         clock = HybridClock(lead_max_ms=60_000, wall=lambda: self.time[0], boot=lambda: self.time[0])
@@ -71,9 +76,10 @@ class Pipeline:
             first_block=1,
             room_bytes=room_bytes,
             on_failure=self.failures.append,
-            deliver_when_written=when_written,
+            meter=Meter(["p"] * 10, partitions=partitions, now=self._now),
         )
         self.sequencer.kick = self._kicked
+        self.sequencer.hasten = self._hasten
         if up:
             for p in range(partitions):
                 self.sequencer.site_up(p, 0)
@@ -82,12 +88,20 @@ class Pipeline:
     def _kicked(self) -> None:
         self.kicks += 1
 
+    def _hasten(self) -> None:
+        self.hastened += 1
+
+    def _now(self) -> float:
+        """A clock that goes on with every look."""
+        self.time[0] += 0.001
+        return self.time[0]
+
     # -- as the sites (Deliver) ------------------------------------------------------------------------------------------
 
     def batch(self, partition: int, record: bytes, index: int) -> None:
-        """Under the sequencer's lock: what arrives must be durable (or written) by then."""
-        block = next(b for b in self.blocks if any(r.raw == record for r in b.records))
-        assert block.durable or (self.when_written and block.written), f"index {index} came to the site before its block was safe"
+        """Under the sequencer's lock: what arrives must be durable by then, or written and needed by a call that is lax."""
+        block = self._block_of(record)
+        assert block.durable or (block.written and self._needed(partition, index)), f"index {index} came to the site too early"
         self.at_site[partition].append(("batch", index, record))
 
     def read(self, partition: int, ident: int, calls: bytes) -> None:
@@ -100,11 +114,12 @@ class Pipeline:
         kind, ident, data = self.at_site[partition].popleft()
         if kind == "read":
             self.reads[ident] = (partition, len(self.applied[partition]))
+            self.read_after[ident] = list(self.applied[partition])
             self.sequencer.read_answered(ident, Outcome(0, 1, b"%d" % len(self.applied[partition])))
             return True
         record = self.apply(partition, data)
         outcomes = [(0, 0, orjson.dumps(p)) for p in decode_batch(record).params()] if record.kind is Kind.BATCH else ()
-        self.sequencer.answered(partition, ident, outcomes)
+        self.sequencer.answered(partition, ident, outcomes, bytes(len(outcomes)))
         return True
 
     def apply(self, partition: int, data: bytes) -> Record:
@@ -131,44 +146,75 @@ class Pipeline:
 
     # -- as callers ------------------------------------------------------------------------------------------------------
 
-    def add(self, partition: int, *, size: int = 0, key: bytes = NO_KEY) -> Call:
-        call = Call(len(self.calls), partition)
-        self.sequencer.add(partition, 7, self._params(call, size), key, self._done(call))
+    def add(self, partition: int, *, size: int = 0, key: bytes = NO_KEY, lax: bool | None = None) -> Call:
+        call = self._call(len(self.calls), partition, lax)
+        self.sequencer.add(partition, 7, self._params(call, size), key, self._done(call, partition), lax=call.lax)
         self.calls.append(call)
         return call
 
-    def add_many(self, partitions: list[int]) -> list[Call]:
-        calls = [Call(len(self.calls) + n, p) for n, p in enumerate(partitions)]
-        self.sequencer.add_many([(c.partition, 7, self._params(c), NO_KEY, self._done(c)) for c in calls])
+    def add_many(self, partitions: list[int], *, lax: list[bool] | None = None) -> list[Call]:
+        wishes: Sequence[bool | None] = lax or [None] * len(partitions)
+        calls = [self._call(len(self.calls) + n, p, may) for n, (p, may) in enumerate(zip(partitions, wishes, strict=True))]
+        self.sequencer.add_many([(c.partition, 7, self._params(c), NO_KEY, self._done(c, c.partition), c.lax) for c in calls])
         self.calls += calls
         return calls
 
-    def add_everywhere(self, *, size: int = 0) -> Call:
-        call = Call(len(self.calls), -1)
-        self.sequencer.add_everywhere(9, self._params(call, size), NO_KEY, [self._done(call) for _ in self.at_site])
+    def add_everywhere(self, *, size: int = 0, lax: bool | None = None) -> Call:
+        call = self._call(len(self.calls), -1, lax)
+        dones = [self._done(call, partition) for partition in self.at_site]
+        self.sequencer.add_everywhere(9, self._params(call, size), NO_KEY, dones, lax=call.lax)
         self.calls.append(call)
         return call
 
-    def read_one(self, partition: int) -> Call:
-        call = Call(next(self._idents), partition)
-        self.sequencer.read(partition, call.number, b"[]", self._done(call))
+    def read_one(self, partition: int, *, lax: bool = False) -> Call:
+        call = Call(next(self._idents), partition, lax)
+        self.sequencer.read(partition, call.number, b"[]", self._done_read(call, call.number), procedure=8, lax=lax)
         return call
 
-    def read_everywhere(self) -> tuple[list[int], Call]:
-        call, idents = Call(0, -1), [next(self._idents) for _ in self.at_site]
-        self.sequencer.read_everywhere(idents, b"[]", [self._done(call) for _ in idents])
+    def read_everywhere(self, *, lax: bool = False) -> tuple[list[int], Call]:
+        call, idents = Call(0, -1, lax), [next(self._idents) for _ in self.at_site]
+        self.sequencer.read_everywhere(idents, b"[]", [self._done_read(call, ident) for ident in idents], lax=lax)
         return idents, call
+
+    def _call(self, number: int, partition: int, lax: bool | None) -> Call:
+        call = Call(number, partition, self.lax if lax is None else lax)
+        if call.lax:
+            self.lax_numbers.add(number)
+        else:
+            self.lax_numbers.discard(number)  # of a call that was refused
+        return call
 
     @staticmethod
     def _params(call: Call, size: int = 0) -> bytes:
         return orjson.dumps([call.number, "x" * size])
 
-    def _done(self, call: Call) -> Done:
+    def _done(self, call: Call, partition: int) -> Done:
         def done(reply: Reply) -> None:
             assert not self.sequencer._lock._is_owned(), "answered under the lock"  # type: ignore[attr-defined]
+            if isinstance(reply, Outcome):
+                block = next(b for b in self.blocks if any(call.number in numbers_in(r, partition) for r in b.records))
+                assert block.durable or (call.lax and block.written), f"call {call.number} was answered before its promise held"
             call.replies.append(reply)
 
         return done
+
+    def _done_read(self, call: Call, ident: int) -> Done:
+        def done(reply: Reply) -> None:
+            assert not self.sequencer._lock._is_owned(), "answered under the lock"  # type: ignore[attr-defined]
+            if isinstance(reply, Outcome) and not call.lax:
+                seen = self.read_after[ident]
+                assert all(self._block_of(r.raw).durable for r in seen), "a read told what a power cut may take"
+            call.replies.append(reply)
+
+        return done
+
+    def _block_of(self, record: bytes) -> Block:
+        return next(b for b in self.blocks if any(r.raw == record for r in b.records))
+
+    def _needed(self, partition: int, index: int) -> bool:
+        """A written batch at this index or behind it holds a call that does not wait for more."""
+        written = [r for b in self.blocks if b.written for r in b.records if r.is_entry and r.index >= index]
+        return any(self.lax_numbers & numbers_in(r, partition) for r in written)
 
     # -- as the log ------------------------------------------------------------------------------------------------------
 
@@ -251,6 +297,13 @@ class Pipeline:
         assert (s.inflight_calls, s.inflight_bytes, s.pending_bytes, s._held_bytes) == (0, 0, 0, 0)
         assert s.idle
         assert not s._reads
+
+
+def numbers_in(record: Record, partition: int) -> set[int]:
+    """The calls in a record, if it is a batch of the partition."""
+    if record.kind is not Kind.BATCH or record.partition != partition:
+        return set()
+    return {params[0] for params in decode_batch(record).params()}
 
 
 def a_note() -> bytes:

@@ -247,15 +247,15 @@ def test_a_step_too_large_for_any_block_is_refused() -> None:
     pipe.check_empty()
 
 
-@pytest.mark.parametrize("when_written", [False, True])
-def test_nothing_is_given_to_a_site_before_it_is_safe(when_written: bool) -> None:
+@pytest.mark.parametrize("lax", [False, True])
+def test_nothing_is_given_to_a_site_before_it_is_safe(lax: bool) -> None:
     """A batch reaches its site when its block is durable; with durability=async when it is written, not before."""
-    pipe = Pipeline(1, when_written=when_written)
+    pipe = Pipeline(1, lax=lax)
     pipe.add(0)
     pipe.take()
     assert not pipe.at_site[0]
     pipe.write()
-    assert bool(pipe.at_site[0]) is when_written
+    assert bool(pipe.at_site[0]) is lax
     pipe.sync()
     assert len(pipe.at_site[0]) == 1
     pipe.settle()
@@ -493,12 +493,165 @@ def test_a_site_that_dies_between_doing_a_multi_partition_call_and_saying_so_hol
 
 
 def test_an_entry_that_was_applied_before_it_was_durable_is_told_when_the_log_fails() -> None:
-    """With durability=async a site may answer first; whoever waits for the entry still hears that nobody knows."""
-    pipe = Pipeline(1, when_written=True)
+    """Before a call with durability=async a site may answer first; whoever waits for the entry still hears that nobody knows."""
+    pipe = Pipeline(1)
     told: list[object] = []
     pipe.sequencer.add_entry(0, Kind.SKIP, {"index": 1, "position": 0}, told.append)
+    pipe.add(0, lax=True)
     assert pipe.take() is not None
     pipe.write()
     assert pipe.serve(0)
     pipe.sequencer.failed(Wedged("planted"))
     assert [type(reply) for reply in told] == [OutcomeUnknown]
+
+
+# -- promises of durability, call by call ----------------------------------------------------------------------------------
+
+
+def test_calls_of_one_batch_are_answered_as_each_was_promised() -> None:
+    """Of a batch that is executed ahead of the disk, lax calls are answered at once and the others when it is durable."""
+    pipe = Pipeline(1)
+    calls = pipe.add_many([0] * 5, lax=[False, True, False, True, False])
+    pipe.take()
+    pipe.write()
+    assert pipe.serve(0)
+    assert [len(call.replies) for call in calls] == [0, 1, 0, 1, 0]
+    assert pipe.sequencer.inflight_calls == 3
+    assert not pipe.sequencer.idle
+    pipe.sync()
+    assert [len(call.replies) for call in calls] == [1] * 5
+    pipe.settle()
+    pipe.check_empty()
+
+
+def test_a_lax_call_takes_what_stands_before_it_along() -> None:
+    """Batches of calls that wait for the disk are executed early when a lax one stands behind them, and still answered late."""
+    pipe = Pipeline(1, limits=Limits(batch_calls_max=1, site_batches_max=8))
+    first, second, lax, behind = (pipe.add(0, lax=n == 2) for n in range(4))
+    pipe.take(4096)
+    while len(pipe.batches(0)) < 4:
+        assert pipe.take(4096) is not None
+    while not all(b.written for b in pipe.blocks):
+        pipe.write()
+    assert [ident for _, ident, _ in pipe.at_site[0]] == [1, 2, 3]
+    while pipe.serve(0):
+        pass
+    assert [len(call.replies) for call in (first, second, lax, behind)] == [0, 0, 1, 0]
+    pipe.settle()
+    pipe.check_empty()
+
+
+def test_a_lax_call_waits_for_its_write_and_for_those_before_it() -> None:
+    """A lax call whose block is not written, or stands behind one that is not, stays where it is."""
+    pipe = Pipeline(1, limits=Limits(batch_calls_max=1, site_batches_max=8))
+    pipe.add(0)
+    assert pipe.take(2048) is not None
+    pipe.add(0, lax=True)
+    assert pipe.take(2048) is not None
+    pipe.write()
+    assert not pipe.at_site[0]
+    pipe.write()
+    assert len(pipe.at_site[0]) == 2
+    pipe.settle()
+
+
+def test_a_read_waits_until_what_it_may_have_seen_is_durable() -> None:
+    """A read behind a lax call that is executed, and not durable, is held; a lax read is not; afterwards none is."""
+    pipe = Pipeline(1)
+    pipe.add(0, lax=True)
+    pipe.take()
+    pipe.write()
+    strict, lax = pipe.read_one(0), pipe.read_one(0, lax=True)
+    while pipe.serve(0):
+        pass
+    assert (len(strict.replies), len(lax.replies)) == (0, 1)
+    assert pipe.hastened
+    assert not pipe.sequencer.idle
+    pipe.sync()
+    assert len(strict.replies) == 1
+    late = pipe.read_one(0)
+    pipe.serve(0)
+    assert len(late.replies) == 1
+    pipe.check_empty()
+
+
+def test_a_read_everywhere_waits_for_the_partitions_that_ran_ahead() -> None:
+    """Each partition's part of a multi-partition read is held by that partition's own lax calls."""
+    pipe = Pipeline(2)
+    pipe.add(0, lax=True)
+    pipe.take()
+    pipe.write()
+    _, call = pipe.read_everywhere()
+    for p in (0, 1):
+        while pipe.serve(p):
+            pass
+    assert len(call.replies) == 1
+    pipe.settle()
+    assert len(call.replies) == 2
+    pipe.check_empty()
+
+
+def test_a_query_may_wait_for_the_disk() -> None:
+    """`when_durable` calls back at once when nothing ran ahead, else with the block, and says when the node fails instead."""
+    pipe = Pipeline(1)
+    told: list[object] = []
+    pipe.sequencer.when_durable(0, told.append)
+    assert len(told) == 1
+    for fails in (False, True):
+        pipe.add(0, lax=True)
+        pipe.take()
+        pipe.write()
+        before = pipe.hastened
+        pipe.sequencer.when_durable(0, told.append)
+        assert len(told) == 1 + fails
+        assert pipe.hastened == before + 1
+        if fails:
+            pipe.sequencer.failed(Wedged("planted"))
+        pipe.sync()
+        assert len(told) == 2 + fails
+        pipe.serve(0)
+    assert isinstance(told[-1], OutcomeUnknown)
+    pipe.sequencer.when_durable(0, told.append)
+    assert isinstance(told[-1], OutcomeUnknown)
+
+
+def test_a_failure_tells_those_who_wait_for_the_disk_and_nobody_twice() -> None:
+    """Of a batch that was executed and is not durable, the lax calls keep their answers and the others hear that nobody knows."""
+    pipe = Pipeline(1)
+    calls = pipe.add_many([0] * 3, lax=[False, True, False])
+    pipe.take()
+    pipe.write()
+    pipe.serve(0)
+    pipe.sequencer.failed(Wedged("planted"))
+    assert [[type(reply) for reply in call.replies] for call in calls] == [[OutcomeUnknown], [Outcome], [OutcomeUnknown]]
+    pipe.sync()
+    assert all(len(call.replies) == 1 for call in calls)
+    pipe.check_empty()
+
+
+def test_who_waits_for_the_disk_hastens_it() -> None:
+    """A written block with a call that waits asks the log to sync; one of lax calls alone leaves it to the log's window."""
+    pipe = Pipeline(1)
+    for lax, expected in ((True, 0), (False, 1)):
+        pipe.add(0, lax=lax)
+        pipe.take()
+        pipe.write()
+        assert pipe.hastened == expected
+        pipe.settle()
+
+
+def test_a_split_batch_keeps_every_calls_promise() -> None:
+    """Calls that are cut off an open batch for want of room take their promises along."""
+    pipe = Pipeline(1, limits=Limits(batch_calls_max=3, site_batches_max=1))
+    calls = pipe.add_many([0] * 6, lax=[False, False, False, True, True, False])
+    pipe.take()
+    pipe.write()
+    assert not pipe.at_site[0]
+    pipe.sync()
+    pipe.serve(0)
+    pipe.take()
+    pipe.write()
+    pipe.serve(0)
+    assert [len(call.replies) for call in calls] == [1, 1, 1, 1, 1, 0]
+    pipe.settle()
+    pipe.check_empty()

@@ -27,7 +27,7 @@ class Interleavings(RuleBasedStateMachine):
         self.pipe: Pipeline = Pipeline(
             self.PARTITIONS,
             limits=self.limits,
-            when_written=self.when_written,
+            lax=self.promises == (True,),
         )
         self.order: dict[int, list[int]] = {p: [] for p in range(self.PARTITIONS)}  # calls as they were placed
         self.step_numbers: set[int] = set()
@@ -38,20 +38,23 @@ class Interleavings(RuleBasedStateMachine):
         self.over = False
 
     limits = Limits(batch_calls_max=3, batch_bytes_max=4000, site_batches_max=2, inflight_calls_max=40, inflight_bytes_max=20_000)
-    when_written = False
+    promises: tuple[bool, ...] = (False,)  # whether calls may be lax: one of these each
     partitions = st.integers(0, PARTITIONS - 1)
 
-    @rule(p=partitions, size=st.sampled_from([0, 10, 1500, 3900]))
-    def add(self, p: int, size: int) -> None:
-        self._place(lambda: [self.pipe.add(p, size=size)])
+    @rule(p=partitions, size=st.sampled_from([0, 10, 1500, 3900]), wish=st.integers(0, 5))
+    def add(self, p: int, size: int, wish: int) -> None:
+        self._place(lambda: [self.pipe.add(p, size=size, lax=self._lax(wish))])
 
-    @rule(ps=st.lists(partitions, max_size=6))
-    def add_many(self, ps: list[int]) -> None:
-        self._place(lambda: self.pipe.add_many(ps))
+    @rule(ps=st.lists(partitions, max_size=6), wish=st.integers(0, 63))
+    def add_many(self, ps: list[int], wish: int) -> None:
+        self._place(lambda: self.pipe.add_many(ps, lax=[self._lax(wish >> n) for n in range(len(ps))]))
 
-    @rule(size=st.sampled_from([0, 900]))
-    def add_everywhere(self, size: int) -> None:
-        self._place(lambda: [self.pipe.add_everywhere(size=size)])
+    @rule(size=st.sampled_from([0, 900]), wish=st.integers(0, 5))
+    def add_everywhere(self, size: int, wish: int) -> None:
+        self._place(lambda: [self.pipe.add_everywhere(size=size, lax=self._lax(wish))])
+
+    def _lax(self, wish: int) -> bool:
+        return self.promises[wish % len(self.promises)]
 
     def _place(self, place: Any) -> None:
         before = (self.pipe.sequencer.inflight_calls, self.pipe.sequencer.inflight_bytes)
@@ -67,10 +70,10 @@ class Interleavings(RuleBasedStateMachine):
             for p in range(self.PARTITIONS) if call.partition < 0 else (call.partition,):
                 self.order[p].append(call.number)
 
-    @rule()
-    def read_everywhere(self) -> None:
+    @rule(wish=st.integers(0, 1))
+    def read_everywhere(self, wish: int) -> None:
         try:
-            idents, call = self.pipe.read_everywhere()
+            idents, call = self.pipe.read_everywhere(lax=self._lax(wish))
         except Overloaded:
             return
         except NotReady:
@@ -78,10 +81,10 @@ class Interleavings(RuleBasedStateMachine):
             return
         self.reads.append((idents, call, set(self.step_numbers)))
 
-    @rule(p=partitions)
-    def read_one(self, p: int) -> None:
+    @rule(p=partitions, wish=st.integers(0, 1))
+    def read_one(self, p: int, wish: int) -> None:
         try:
-            self.single_reads.append(self.pipe.read_one(p))
+            self.single_reads.append(self.pipe.read_one(p, lax=self._lax(wish)))
         except Overloaded:
             return
         except NotReady:
@@ -166,10 +169,16 @@ class Interleavings(RuleBasedStateMachine):
                     assert seen == steps, "a read everywhere sees exactly the steps placed before it"
 
 
-class InterleavingsWhenWritten(Interleavings):
-    """The same with durability=async."""
+class InterleavingsLax(Interleavings):
+    """The same with durability=async for every call."""
 
-    when_written = True
+    promises = (True,)
+
+
+class InterleavingsMixed(Interleavings):
+    """The same with calls of either durability in the same batches."""
+
+    promises = (False, True)
 
 
 QUICK = settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -183,7 +192,14 @@ class TestInterleavings(Interleavings.TestCase):  # type: ignore[misc, valid-typ
 
 
 @pytest.mark.slow
-class TestInterleavingsWhenWritten(InterleavingsWhenWritten.TestCase):  # type: ignore[misc, valid-type]
+class TestInterleavingsLax(InterleavingsLax.TestCase):  # type: ignore[misc, valid-type]
     """Random interleavings, durability=async."""
+
+    settings = QUICK
+
+
+@pytest.mark.slow
+class TestInterleavingsMixed(InterleavingsMixed.TestCase):  # type: ignore[misc, valid-type]
+    """Random interleavings, both promises."""
 
     settings = QUICK

@@ -1,0 +1,122 @@
+"""What the running node counts and times: plain integers and lists, written on the path of calls, read by whoever asks.
+
+One rule: it must cost next to nothing. The clock is read once per stage and batch, never per call, and a batch of n calls weighs
+n; nothing is summed up, named or formatted before somebody asks (`cmdlog.node.metrics`, `cmdlog.node.history`).
+
+The stages of a call, each with the time of its batch:
+
+    queue    the batch's first call was placed -> the log took the batch
+    log      taken -> the batch may be executed: its block is durable (for calls with durability=async: written)
+    commit   may be executed -> given to the site; no more than a moment while one node is all there is
+    execute  given to the site -> answered by it, the way there and back and the batch before it included
+    settle   answered by the site -> durable: what calls that were promised to be durable wait longer, if their batch was
+             executed before (because calls with durability=async shared it or stood behind it)
+
+Written under the sequencer's lock, but for the syncs, which the log reports under its own. Readers take no lock: a sum may be
+one batch ahead of its counts.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from procedures.outcomes import Status
+
+_DECADE: Final = (1.0, 1.6, 2.5, 4.0, 6.3)  # five steps of the same width on a logarithmic scale: a quantile is good to a quarter
+SECONDS: Final = tuple(float(f"{step * 10**power:.3g}") for power in range(-5, 2) for step in _DECADE)
+"""Upper bounds of the buckets for times: 10 us to 63 s, five per decade."""
+CALLS: Final = tuple(float(1 << power) for power in range(17))
+"""Upper bounds of the buckets for calls in a batch: powers of two to `batch_calls_max`'s highest value."""
+BYTES: Final = tuple(float(1 << power) for power in range(6, 25, 2))
+"""Upper bounds of the buckets for bytes in a batch: powers of four, 64 B to 16 MiB."""
+
+STAGES: Final = ("queue", "log", "commit", "execute", "settle")
+OUTCOMES: Final = ("ok", "aborted", "procedure_failed", "key_reused", "session_expired", "sessions_full", "outcome_unknown")
+"""Outcome codes: by number of `procedures.outcomes.Status`, and that of calls of which nobody knows."""
+UNKNOWN: Final = len(Status)
+
+
+class Histogram:
+    """Counts per bucket; `bounds` are upper bounds, inclusive, and one more bucket is for what is above them."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float, weight: int = 1) -> None:
+        """`weight` observations of this value."""
+        self.counts[bisect_left(self.bounds, value)] += weight
+        self.total += value * weight
+
+
+def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
+    """The value below which this share of the observations lies, estimated within its bucket; None without any.
+
+    What lies above the last bound counts as the last bound.
+    """
+    rank = share * sum(counts)
+    if not rank:
+        return None
+    for at, count in enumerate(counts):
+        if count and rank <= count:
+            if at == len(bounds):
+                break
+            lower = bounds[at - 1] if at else 0.0
+            return lower + (bounds[at] - lower) * rank / count
+        rank -= count
+    return bounds[-1]
+
+
+class Meter:
+    """Of one node: calls, stages, batches, blocks, syncs."""
+
+    __slots__ = (
+        "batch_bytes",
+        "batch_calls",
+        "block_bytes",
+        "blocks",
+        "busy_s",
+        "calls",
+        "digests",
+        "names",
+        "now",
+        "reads",
+        "stages",
+        "syncs",
+    )
+
+    def __init__(self, names: Sequence[str], *, partitions: int, now: Callable[[], float] = time.monotonic) -> None:
+        self.names = list(names)  # of procedures, by number
+        self.now = now
+        self.calls = [[0] * len(OUTCOMES) for _ in names]  # by procedure number and outcome
+        self.stages = {stage: Histogram() for stage in STAGES}
+        self.reads = Histogram()  # of read-only calls, placed -> answered
+        self.batch_calls, self.batch_bytes = Histogram(CALLS), Histogram(BYTES)
+        self.syncs = Histogram()
+        self.blocks = self.block_bytes = 0
+        self.digests = 0  # logged for later comparison
+        self.busy_s = [0.0] * partitions  # in which a site had something of the partition to execute
+
+    def answered(self, procedures: Sequence[int], statuses: bytes | bytearray) -> None:
+        """The calls of a batch have these outcomes."""
+        count, first = len(procedures), procedures[0]
+        if statuses.count(0) == count == procedures.count(first):  # at C speed: most batches are of one kind and went well
+            self.calls[first][0] += count
+            return
+        for procedure, status in zip(procedures, statuses, strict=True):
+            self.calls[procedure][status] += 1
+
+    def unknown(self, procedures: Sequence[int]) -> None:
+        """Nobody knows what became of these calls."""
+        for procedure in procedures:
+            self.calls[procedure][UNKNOWN] += 1
+
+    def calls_total(self) -> int:
+        """Calls that have an outcome."""
+        return sum(map(sum, self.calls))
