@@ -217,38 +217,42 @@ class Core(State):
         self.dirty = False
         if self.role is Role.LEADER:
             leader.fill(self)
-        else:
+        elif self.reads.to_ask:
             reads.ask_leader(self)
-        ready = self._collect()
-        idle = not (ready.writes or ready.send_now or ready.send_after_fsync or ready.committed or ready.reads or ready.copy)
-        return None if idle else ready
-
-    def _collect(self) -> Ready:
         log = self.log
         entries, snapshot, copy = log.take_unstable(), self.installed, self.offered_copy
-        self.installed = self.offered_copy = None
-        hard, handed = None, self.handed_hard
-        if self.term != handed.term or self.vote != handed.vote or (entries is not None and log.commit != handed.commit):
-            hard = self.handed_hard = HardState(self.term, self.vote, log.commit)
+        hard = self._take_hard_state(entries is not None)
+        committed = log.take_committed()
         if hard is not None or entries is not None or snapshot is not None:
             self.completion = Completion(self.completion.number + 1, log.last, log.last_term)
             log.begin_write(self.completion, hard)
+        elif not (self.now or self.after or committed or self.read_results or copy):
+            return None
+        self.installed = self.offered_copy = None
         now, self.now = self.now, []
         after, self.after = self.after, []
         results, self.read_results = self.read_results, []
-        return Ready(hard, snapshot, entries, now, after, log.take_committed(), results, copy, self.completion)
+        return Ready(hard, snapshot, entries, now, after, committed, results, copy, self.completion)
+
+    def _take_hard_state(self, with_commit: bool) -> HardState | None:
+        """The hard state when it must be written; beside entries, also when only the commit mark has moved."""
+        handed, commit = self.handed_hard, self.log.commit
+        if self.term == handed.term and self.vote == handed.vote and not (with_commit and commit != handed.commit):
+            return None
+        self.handed_hard = HardState(self.term, self.vote, commit)
+        return self.handed_hard
 
     def advance(self, completion: Completion) -> None:
         """The write of a Ready, and every one before it, is durable. A completion that is of no write under way is ignored."""
         self._check_alive()
-        done = self.log.complete(completion)
-        if not done:
-            return
-        self.dirty = True
+        log = self.log
+        done = log.complete(completion)
         if self.role is Role.LEADER:
             leader.maybe_commit(self)
         elif self.role is Role.CANDIDATE and any(_votes_for(write.hard_state, self.term, self.id) for write in done):
             candidate.on_own_vote_durable(self)
+        if log.handed < log.commit:
+            self.dirty = True
 
     # Snapshots
 

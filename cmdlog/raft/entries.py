@@ -50,13 +50,15 @@ class Log:
     """Entries from `base + 1` on, in columns; see the module for the marks."""
 
     __slots__ = (
-        "_last_slice",
+        "_recent",
+        "_recent_bytes",
         "base",
         "base_term",
         "commit",
         "configurations",
         "handed",
         "kinds",
+        "last",
         "payloads",
         "stable",
         "taken",
@@ -74,7 +76,7 @@ class Log:
     def reset(self, manifest: Manifest) -> None:
         """The log becomes what the snapshot stands for, and nothing after it."""
         self.base, self.base_term = manifest.index, manifest.term
-        self.commit = self.handed = self.stable = self.taken = manifest.index
+        self.commit = self.handed = self.stable = self.taken = self.last = manifest.index
         self.terms.clear()
         self.kinds.clear()
         self.payloads.clear()
@@ -83,16 +85,13 @@ class Log:
         self._forget_proofs(manifest.index)
 
     def _forget_proofs(self, above: Index) -> None:
-        self._last_slice: tuple[Entries, int] | None = None
+        # The columns that were cut or came last, since the next step mostly wants the same ones: write, send, apply.
+        self._recent = Entries(Index(above + 1), [], b"", [])
+        self._recent_bytes = 0
         for write in self.writes:
             write.proves = min(write.proves, above)
 
     # What is there
-
-    @property
-    def last(self) -> Index:
-        """Index of the last entry, the snapshot's when there is none."""
-        return Index(self.base + len(self.terms))
 
     @property
     def last_term(self) -> Term:
@@ -124,26 +123,27 @@ class Log:
 
     def slice(self, first: Index, last: Index) -> Entries:
         """The entries `first..last`, both included and present."""
-        low, high = first - self.base - 1, last - self.base
-        return Entries(first, self.terms[low:high], bytes(self.kinds[low:high]), self.payloads[low:high])
+        recent = self._recent
+        if recent.first != first or len(recent.terms) != last - first + 1:
+            low, high = first - self.base - 1, last - self.base
+            recent = self._recent = Entries(first, self.terms[low:high], bytes(self.kinds[low:high]), self.payloads[low:high])
+            self._recent_bytes = -1
+        return recent
 
     def batch(self, first: Index, *, entries_max: int, bytes_max: int) -> tuple[Entries, int]:
         """As many entries from `first` on as fit, at least one when there is one, and their bytes.
 
-        The followers of a leader mostly want the same ones, so the last answer is kept: the columns are cut once, and whoever
-        encodes them can see by identity that it did so already.
+        The followers of a leader mostly want the same ones and are given the same object: whoever encodes it can see that it did
+        so already.
         """
-        last = min(self.last, Index(first + entries_max - 1))
-        if (kept := self._last_slice) is not None and kept[0].first == first and kept[0].last == last:
-            return kept
-        entries = self.slice(first, last)
-        size = sum(map(len, entries.payloads))
-        if size > bytes_max and len(entries) > 1:
+        entries = self.slice(first, min(self.last, Index(first + entries_max - 1)))
+        if self._recent_bytes < 0:
+            self._recent_bytes = sum(map(len, entries.payloads))
+        if self._recent_bytes > bytes_max and len(entries) > 1:
             fitting = max(1, bisect_right(list(accumulate(map(len, entries.payloads))), bytes_max))
             entries = self.slice(first, Index(first + fitting - 1))
-            size = sum(map(len, entries.payloads))
-        self._last_slice = entries, size
-        return self._last_slice
+            self._recent_bytes = sum(map(len, entries.payloads))
+        return entries, self._recent_bytes
 
     # How it changes
 
@@ -153,6 +153,8 @@ class Log:
         self.kinds += entries.kinds
         self.payloads += entries.payloads
         self.configurations += configurations
+        self.last = entries.last
+        self._recent, self._recent_bytes = entries, -1
 
     def merge(self, entries: Entries, configurations: list[tuple[Index, Configuration]]) -> None:
         """Takes a leader's entries, whose predecessor is known to match and is not below `commit`.
@@ -179,6 +181,7 @@ class Log:
         """Cuts off everything above `keep`, its configurations and the proofs of writes under way."""
         offset = keep - self.base
         del self.terms[offset:], self.kinds[offset:], self.payloads[offset:]
+        self.last = keep
         self.taken, self.stable = min(self.taken, keep), min(self.stable, keep)
         while self.configurations[-1][0] > keep:
             self.configurations.pop()
@@ -204,9 +207,6 @@ class Log:
         if self.taken == self.last:
             return None
         first, self.taken = Index(self.taken + 1), self.last
-        kept = self._last_slice
-        if kept is not None and kept[0].first == first and kept[0].last == self.taken:
-            return kept[0]
         return self.slice(first, self.taken)
 
     def take_committed(self) -> Entries | None:
@@ -224,13 +224,11 @@ class Log:
     def complete(self, completion: Completion) -> list[Write]:
         """The write and all before it are durable. Returns them, oldest first; none when the completion is not of a write under
         way: it came twice, out of order after a later one, or from before a crash."""
-        if all(write.completion != completion for write in self.writes):
-            return []
-        done: list[Write] = []
-        while not done or done[-1].completion != completion:
-            done.append(self.writes.popleft())
-        self.stable = max(self.stable, done[-1].proves)
-        return done
+        for position, write in enumerate(self.writes):
+            if write.completion == completion:
+                self.stable = max(self.stable, write.proves)
+                return [self.writes.popleft() for _ in range(position + 1)]
+        return []
 
 
 def has_configuration(entries: Entries) -> bool:
@@ -240,8 +238,6 @@ def has_configuration(entries: Entries) -> bool:
 
 def decoded_configurations(entries: Entries) -> list[tuple[Index, Configuration]]:
     """The configurations among the entries. Raises: BadConfiguration."""
-    if not has_configuration(entries):
-        return []
     return [
         (Index(entries.first + i), Configuration.from_bytes(entries.payloads[i]))
         for i, kind in enumerate(entries.kinds)

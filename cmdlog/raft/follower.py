@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from cmdlog.raft.entries import has_configuration
 from cmdlog.raft.errors import Drop
 from cmdlog.raft.messages import (
     ENTRY_KINDS,
@@ -33,7 +34,8 @@ def on_append(state: State, message: Append) -> None:
     if not _well_formed(message):
         state.drop(Drop.BAD_ENTRIES)
         return
-    if (configurations := state.decoded(entries)) is None:
+    configurations = state.decoded(entries) if has_configuration(entries) else []
+    if configurations is None:
         return
     if prev < log.commit:
         reply(AppendReply(state.id, message.sender, state.term, log.commit))

@@ -104,7 +104,8 @@ def _tick_copy(state: State, peer: NodeId, progress: Progress) -> None:
 
 def fill(state: State) -> None:
     """Sends every follower what it lacks, as far as its window is open."""
-    reads.begin_round_if_wanted(state)
+    if state.reads.waiting:
+        reads.begin_round_if_wanted(state)
     last = state.log.last
     for peer, progress in state.progress.items():
         if progress.nudge:

@@ -90,7 +90,7 @@ def unpark(state: State) -> None:
 def begin_round_if_wanted(state: State) -> None:
     """All reads that came since the last round share the next one."""
     reads = state.reads
-    if reads.waiting and reads.waiting[-1].round > reads.round:
+    if reads.waiting[-1].round > reads.round:
         begin_round(state)
 
 
@@ -159,10 +159,9 @@ def request(state: State, context: int) -> None:
 def ask_leader(state: State) -> None:
     """A follower passes on the reads that came since the last Ready, in one message."""
     reads = state.reads
-    if reads.to_ask:
-        assert state.leader is not None  # reads are taken from, and forgotten with, a leader
-        state.now.append(ReadRequest(state.id, state.leader, state.term, tuple(reads.to_ask)))
-        reads.to_ask.clear()
+    assert state.leader is not None  # reads are taken for, and forgotten with, a leader
+    state.now.append(ReadRequest(state.id, state.leader, state.term, tuple(reads.to_ask)))
+    reads.to_ask.clear()
 
 
 def expire(state: State) -> None:
