@@ -1,0 +1,226 @@
+"""Many groups of one node over one log and one connection per peer. Still sans-IO.
+
+One rule: a *round* is what all groups want at one moment, as one block's worth of records; rounds are written in order, and what
+was built on a write leaves, group by group, only when that round and all before it are durable.
+
+    groups = Groups(node)                 groups.add(group, core); groups.tick(); groups.step(group, message); groups.take(bundle)
+    round = groups.collect()              -> write round.records in one block, send round.send_now, apply round.committed
+    parcels = groups.durable(round.number)  -> send them; they were built on what is durable now
+
+A group that breaks one of its invariants is ended and named in `failed`; the others go on. A removed group leaves a tombstone
+with its term and vote, so that a late message cannot bring it back with its vote forgotten.
+
+Heartbeats of all groups to one peer, and the answers to them, travel as columns of one bundle: a thousand groups cost one message
+per peer and tick. Quiet groups cost one call of `tick` each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.core import Core
+from cmdlog.raft.errors import Drop, InvariantBroken
+from cmdlog.raft.messages import (
+    Bundle,
+    Entries,
+    HardState,
+    Heartbeat,
+    HeartbeatBundle,
+    HeartbeatReply,
+    HeartbeatReplyBundle,
+    Manifest,
+    Message,
+)
+from cmdlog.raft.ready import ReadResult, Ready
+from cmdlog.wal.ids import Index, PartitionId, Term
+
+GroupId = PartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """What must outlive a removed group: a node that comes back must not vote twice in a term."""
+
+    term: Term
+    vote: NodeId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What one group wants written; in the order of the fields."""
+
+    group: GroupId
+    hard_state: HardState | None
+    snapshot: Manifest | None
+    entries: Entries | None
+
+
+@dataclass(slots=True)
+class Parcel:
+    """What goes to one peer: messages of groups in order, and heartbeats in bundles."""
+
+    receiver: NodeId
+    messages: list[tuple[GroupId, Message]] = field(default_factory=list)
+    bundles: list[Bundle] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One moment of all groups, ascending by group in every list."""
+
+    number: int
+    records: list[Record]  # one write, all or nothing
+    send_now: list[Parcel]  # ascending by receiver
+    committed: list[tuple[GroupId, Entries]]
+    reads: list[tuple[GroupId, ReadResult]]
+    copies: list[tuple[GroupId, Manifest]]
+
+
+class Groups:
+    """The groups of one node. One owner, one thread."""
+
+    def __init__(self, node: NodeId) -> None:
+        self.node = node
+        self.cores: dict[GroupId, Core] = {}  # ascending by group
+        self.tombstones: dict[GroupId, Tombstone] = {}
+        self.failed: dict[GroupId, InvariantBroken] = {}
+        self.drops: Counter[Drop] = Counter()  # messages for groups that are not here
+        self._rounds: deque[tuple[int, list[tuple[GroupId, Core, Ready]]]] = deque()  # not durable yet
+        self._number = 0
+
+    def add(self, group: GroupId, core: Core) -> None:
+        """Takes over a group. One that has a tombstone must come back with at least its term, and its vote.
+
+        Raises: ValueError.
+        """
+        grave = self.tombstones.get(group)
+        if group in self.cores or core.id != self.node:
+            raise ValueError(f"group {group} of node {core.id} is here already, or is another node's than {self.node}")
+        if grave is not None and (core.term < grave.term or (core.term == grave.term and core.vote != grave.vote)):
+            raise ValueError(f"group {group} comes back at term {core.term} with vote {core.vote}, but had {grave}")
+        self.tombstones.pop(group, None)
+        self.failed.pop(group, None)
+        self.cores = dict(sorted([*self.cores.items(), (group, core)]))
+
+    def remove(self, group: GroupId) -> Tombstone:
+        """Forgets a group, but for its term and vote. The caller makes the tombstone durable before it deletes anything."""
+        core = self.cores.pop(group)
+        self.tombstones[group] = Tombstone(core.term, core.vote)
+        return self.tombstones[group]
+
+    def tick(self) -> None:
+        """One unit of time for every group."""
+        for group, core in list(self.cores.items()):
+            try:
+                core.tick()
+            except InvariantBroken as error:
+                self._end(group, error)
+
+    def step(self, group: GroupId, message: Message) -> None:
+        """A peer's message for one group."""
+        core = self.cores.get(group)
+        if core is None:
+            self.drops[Drop.STOPPED] += 1
+            return
+        try:
+            core.step(message)
+        except InvariantBroken as error:
+            self._end(group, error)
+
+    def take(self, bundle: Bundle) -> None:
+        """A peer's heartbeats, or its answers to ours."""
+        sender, receiver = bundle.sender, bundle.receiver
+        if isinstance(bundle, HeartbeatBundle):
+            for group, term, commit, round_ in zip(bundle.groups, bundle.terms, bundle.commits, bundle.rounds, strict=True):
+                self.step(group, Heartbeat(sender, receiver, term, commit, round_))
+        else:
+            for group, term, round_ in zip(bundle.groups, bundle.terms, bundle.rounds, strict=True):
+                self.step(group, HeartbeatReply(sender, receiver, term, round_))
+
+    def ask(self, group: GroupId, request: Callable[[Core], Any]) -> Any:
+        """Runs a request of the caller on one group: `groups.ask(group, lambda core: core.propose(payloads))`.
+
+        Raises: KeyError when the group is not here or has ended; what the request raises.
+        """
+        try:
+            return request(self.cores[group])
+        except InvariantBroken as error:
+            self._end(group, error)
+            raise
+
+    def collect(self) -> Round | None:
+        """What all groups want now, or None. Take it again until there is none: a group that is its own majority may go on."""
+        taken: list[tuple[GroupId, Core, Ready]] = []
+        for group, core in list(self.cores.items()):
+            try:
+                ready = core.ready()
+            except InvariantBroken as error:
+                self._end(group, error)
+                continue
+            if ready is not None:
+                taken.append((group, core, ready))
+        if not taken:
+            return None
+        self._number += 1
+        self._rounds.append((self._number, taken))
+        return Round(
+            self._number,
+            [Record(group, ready.hard_state, ready.snapshot, ready.entries) for group, _, ready in taken if ready.writes],
+            self._parcels((group, message) for group, _, ready in taken for message in ready.send_now),
+            [(group, ready.committed) for group, _, ready in taken if ready.committed is not None],
+            [(group, result) for group, _, ready in taken for result in ready.reads],
+            [(group, ready.copy) for group, _, ready in taken if ready.copy is not None],
+        )
+
+    def durable(self, number: int) -> list[Parcel]:
+        """The round and all before it are durable; returns what may leave now. A round that wrote nothing is durable as soon as
+        all before it are. Numbers that were reported before mean nothing."""
+        released: list[tuple[GroupId, Message]] = []
+        while self._rounds and self._rounds[0][0] <= number:
+            for group, core, ready in self._rounds.popleft()[1]:
+                if self.cores.get(group) is not core:
+                    continue  # ended or removed meanwhile: nothing may leave in its name
+                released += [(group, message) for message in ready.send_after_fsync]
+                try:
+                    core.advance(ready.completion)
+                except InvariantBroken as error:
+                    self._end(group, error)
+        return self._parcels(released)
+
+    def _end(self, group: GroupId, error: InvariantBroken) -> None:
+        self.failed[group] = error
+        del self.cores[group]
+
+    def _parcels(self, messages: Iterable[tuple[GroupId, Message]]) -> list[Parcel]:
+        parcels: dict[NodeId, Parcel] = {}
+        beats: dict[NodeId, list[tuple[GroupId, Heartbeat]]] = {}
+        answers: dict[NodeId, list[tuple[GroupId, HeartbeatReply]]] = {}
+        for group, message in messages:
+            receiver = message.receiver
+            if receiver not in parcels:
+                parcels[receiver], beats[receiver], answers[receiver] = Parcel(receiver), [], []
+            if type(message) is Heartbeat:
+                beats[receiver].append((group, message))
+            elif type(message) is HeartbeatReply:
+                answers[receiver].append((group, message))
+            else:
+                parcels[receiver].messages.append((group, message))
+        for receiver, parcel in parcels.items():
+            if sent := beats[receiver]:
+                parcel.bundles.append(self._bundle(receiver, sent))
+            if said := answers[receiver]:
+                parcel.bundles.append(self._reply_bundle(receiver, said))
+        return [parcels[receiver] for receiver in sorted(parcels)]
+
+    def _bundle(self, receiver: NodeId, beats: list[tuple[GroupId, Heartbeat]]) -> HeartbeatBundle:
+        groups, terms = [group for group, _ in beats], [beat.term for _, beat in beats]
+        commits: list[Index] = [beat.commit for _, beat in beats]
+        return HeartbeatBundle(self.node, receiver, groups, terms, commits, [beat.round for _, beat in beats])
+
+    def _reply_bundle(self, receiver: NodeId, answers: list[tuple[GroupId, HeartbeatReply]]) -> HeartbeatReplyBundle:
+        groups, terms = [group for group, _ in answers], [answer.term for _, answer in answers]
+        return HeartbeatReplyBundle(self.node, receiver, groups, terms, [answer.round for _, answer in answers])
