@@ -188,9 +188,40 @@ class Settings:
     # HTTP
     host: str = _setting("127.0.0.1", "address to listen on; one that is not loopback needs token_file")
     port: int = _setting(8642, "TCP port; 0 takes a free one and prints it", lowest=0, highest=65535)
-    token_file: Path | None = _setting(None, "file of credentials, one of which every request carries; `cmdlog token add` makes it", kind="path")  # noqa: RUF009 - a field, like all others
+    token_file: Path | None = _setting(  # noqa: RUF009 - a field, like all others
+        None, "file of credentials, one of which every request carries; `cmdlog token add` makes it", kind="path"
+    )
+    header_timeout_s: float = _setting(
+        10.0, "a request's head is complete this long after the connection or the head began; else 408", unit="s", lowest=0.05
+    )
+    header_bytes_max: int = _setting(
+        16 << 10, "a request's head, first line included; beyond it 431", unit="bytes", lowest=1024, highest=1 << 20
+    )
+    headers_max: int = _setting(100, "headers of one request; beyond it 431", unit="headers", lowest=8, highest=10_000)
     body_timeout_s: float = _setting(
-        30.0, "longest wait for the next part of a request body", unit="s", lowest=0.05, highest=3600
+        30.0,
+        "a request's body is complete this long after its head, else 408; a batch is silent no longer",
+        unit="s",
+        lowest=0.05,
+    )
+    write_timeout_s: float = _setting(
+        30.0, "a client that does not take 64 KiB of its answer for this long is cut off", unit="s", lowest=0.05
+    )
+    keep_alive_s: float = _setting(
+        75.0, "a connection without a request is kept this long, longer than usual clients keep theirs", unit="s", lowest=0.05
+    )
+    connections_max: int = _setting(
+        4096, "open connections; beyond it the one without a request for longest makes room", unit="connections", lowest=1
+    )
+    tls_cert_file: Path | None = _setting(None, "certificate chain in PEM; serves https; read again when it changes", kind="path")  # noqa: RUF009 - as above
+    tls_key_file: Path | None = _setting(  # noqa: RUF009 - as above
+        None, "its private key in PEM, not encrypted; else looked for in tls_cert_file", kind="path"
+    )
+    tls_ca_file: Path | None = _setting(  # noqa: RUF009 - as above
+        None, "CA certificates in PEM that a client's own certificate must come from", kind="path"
+    )
+    tls_client: Literal["required", "optional"] = _setting(
+        "required", "with tls_ca_file: whether a client must show a certificate, or may", choices=("required", "optional")
     )
     stream_calls_max: int = _setting(
         16_384, "calls of one batch request under way; its next lines are not read before there is room", unit="calls", lowest=1
@@ -371,6 +402,9 @@ def _check_together(settings: Settings) -> None:
         if getattr(s, smaller) > bound:
             of = f"half of {larger}" if share == 2 else larger
             raise BadSetting(smaller, f"{getattr(s, smaller)} is more than {of} ({bound})")
+    for name in ("tls_key_file", "tls_ca_file"):
+        if getattr(s, name) is not None and s.tls_cert_file is None:
+            raise BadSetting(name, "needs tls_cert_file: without a certificate nothing is encrypted")
     if s.token_file is None and not is_loopback(s.host):
         raise BadSetting("host", f"{s.host} is not loopback, so token_file is needed: nobody gets in without a credential")
 
