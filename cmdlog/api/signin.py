@@ -27,6 +27,7 @@ input, button { font: inherit; padding: .4rem .6rem } h1 { font-size: 1.2rem; ma
 <form><h1>cmdlog</h1><label for=token>Token of a credential</label>
 <input id=token type=password autocomplete=current-password required autofocus><button>Sign in</button><p role=alert></p></form>
 <script>
+(() => { // a scope of its own: the page that is fetched is written into this document
 const form = document.querySelector("form"), told = document.querySelector("p");
 async function enter(token) {
   const answer = await fetch(location.pathname, {headers: {Authorization: "Bearer " + token, Accept: "text/html"}});
@@ -43,6 +44,7 @@ form.addEventListener("submit", async event => {
 });
 const kept = sessionStorage.getItem("cmdlog-token");
 if (kept) enter(kept);
+})();
 </script></html>
 """
 

@@ -1,0 +1,159 @@
+"""The status page in a real browser over a real server; skipped where chromium and chromium-driver are not installed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+LOOKER, CALLER = "of-one-who-may-look-" + 16 * "a", "of-one-who-may-call-" + 16 * "b"
+WAIT_S = 30.0
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs a browser: Debian's chromium and chromium-driver"),
+]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`cmdlog serve` of the bank on a free port, with one credential that may look and one that may do everything."""
+    folder = tmp_path_factory.mktemp("dashboard")
+    digests = [hashlib.sha256(token.encode()).hexdigest() for token in (LOOKER, CALLER)]
+    (folder / "tokens").write_text(f"looker read sha256:{digests[0]}\ncaller admin sha256:{digests[1]}\n")
+    (folder / "tokens").chmod(0o600)
+    options = ("--data", "data", "--port", "0", "--partitions", "2", "--segment-bytes", "4MiB", "--segments", "8", "--json")
+    command = [sys.executable, "-m", "cmdlog", "serve", "procedures.samples.bank:db", *options, "--token-file", "tokens"]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("CMDLOG_")}
+    with (folder / "errors.txt").open("w") as errors:
+        server = subprocess.Popen(command, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=errors, text=True)
+    assert server.stdout is not None
+    try:
+        events = [json.loads(server.stdout.readline()) for _ in ("listening", "ready")]
+        yield events[0]["url"]
+    finally:
+        server.terminate()
+        server.wait(timeout=WAIT_S)
+        server.stdout.close()
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    """Headless Chromium, which fails the test when the page wrote an error to its console."""
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM or ""
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    try:
+        yield driver
+        told = [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]  # type: ignore[no-untyped-call]
+        assert [line for line in told if "Failed to load resource" not in line] == []  # 4xx answers are part of these tests
+    finally:
+        driver.quit()
+
+
+def until(browser: Any, holds: Callable[[Any], object]) -> None:
+    """Waits for something to show."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(browser, WAIT_S, poll_frequency=0.1).until(holds)
+
+
+def text_of(browser: Any, place: str) -> str:
+    """What stands at this place of the page."""
+    return str(browser.find_element("css selector", place).text)
+
+
+def open_page(browser: Any, url: str, token: str) -> None:
+    """Signs in and waits for the first event."""
+    browser.get(url)
+    until(browser, lambda page: page.find_elements("id", "token"))
+    browser.find_element("id", "token").send_keys(token)
+    browser.find_element("css selector", "button").click()
+    until(browser, lambda page: page.find_elements("id", "state") and text_of(page, "#state") == "serving")
+    until(browser, lambda page: "transfer" in text_of(page, "#procedure"))
+
+
+def choose(browser: Any, procedure: str, **params: object) -> None:
+    """Fills the form and sends it."""
+    from selenium.webdriver.support.ui import Select
+
+    Select(browser.find_element("id", "procedure")).select_by_value(procedure)
+    for name, value in params.items():
+        field = browser.find_element("css selector", f"#fields input[name={name}]")
+        field.clear()
+        field.send_keys(str(value))
+    browser.find_element("id", "send").click()
+
+
+def test_call_from_the_form_moves_the_watermarks(url: str, browser: Any) -> None:
+    """Who signs in calls a procedure from its form, sees the result, and then its partition's watermarks and rate move."""
+    open_page(browser, url, CALLER)
+    before = text_of(browser, "#partitions")
+    choose(browser, "open_account", branch=7, customer=2**63 - 1, savings=5, checking=6)
+    until(browser, lambda page: text_of(page, "#timing").startswith("200"))
+    assert json.loads(text_of(browser, "#result"))["txn_id"]
+    until(browser, lambda page: text_of(page, "#partitions") != before)
+    held = httpx.post(
+        f"{url}/v1/query",
+        json={"sql": "SELECT customer FROM accounts WHERE branch = 7"},
+        headers={"Authorization": f"Bearer {CALLER}"},
+    )
+    assert held.json()["rows"] == [[2**63 - 1]]  # a number that JavaScript cannot hold went through untouched
+    choose(browser, "open_account", branch=7, customer=2**63 - 1, savings=5, checking=6)
+    until(browser, lambda page: text_of(page, "#timing").startswith("409"))
+    assert json.loads(text_of(browser, "#result"))["code"] == "procedure_failed"
+
+
+def test_snapshot_taken_from_the_page_is_listed(url: str, browser: Any) -> None:
+    """The button takes a snapshot of every partition, and the list shows them."""
+    open_page(browser, url, CALLER)
+    browser.find_element("id", "take").click()
+    until(browser, lambda page: text_of(page, "#takeTold") == "taken and verified")
+    assert len(browser.find_elements("css selector", "#snapshots tr")) >= 3
+
+
+def test_credential_that_may_only_look_sees_the_page_and_calls_nothing(url: str, browser: Any) -> None:
+    """The page serves a reader; what it may not do is refused by the server and said on the page."""
+    open_page(browser, url, LOOKER)
+    browser.find_element("id", "take").click()
+    until(browser, lambda page: "admin" in text_of(page, "#takeTold"))
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)], ids=["desktop", "phone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_page_fits_its_window(url: str, browser: Any, width: int, height: int, scheme: str) -> None:
+    """Nothing is cut off sideways on a desktop or a phone, and text stands out from its background in both schemes."""
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    open_page(browser, url, CALLER)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    colours = browser.execute_script(
+        "return ['color', 'backgroundColor'].map(name => getComputedStyle(document.body)[name].match(/[0-9.]+/g).slice(0, 3))"
+    )
+    lightness = [sum(map(float, colour)) / 3 for colour in colours]
+    assert abs(lightness[0] - lightness[1]) > 150
+    assert (lightness[0] > lightness[1]) is (scheme == "dark")
+    assert browser.get_screenshot_as_png().startswith(b"\x89PNG")
+
+
+def test_page_asks_nobody_else(url: str, browser: Any) -> None:
+    """Everything that the page loads comes from its own server."""
+    open_page(browser, url, CALLER)
+    loaded = browser.execute_script("return performance.getEntriesByType('resource').map(entry => entry.name)")
+    assert loaded
+    assert {name for name in loaded if not name.startswith((url, "data:"))} == set()
