@@ -89,6 +89,9 @@ class FakeNode:
     def catalog(self) -> list[dict[str, Any]]:
         return [{"name": name} for name in self.routes]
 
+    def telemetry(self, after: int = 0) -> dict[str, Any]:
+        return {"history": {"next": after + 1}, "errors": ["one\ntwo"]}
+
     def status(self) -> dict[str, Any]:
         return {"ready": self.ready, "partitions": {0: {}}}
 
