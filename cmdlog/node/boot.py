@@ -209,8 +209,15 @@ def reporter(progress: Callable[[Any], None] | None) -> Callable[[Progress], Non
 
 def tell_recovery(plan: Plan, report: Report) -> list[dict[str, Any]]:
     """What each partition was rebuilt from, and why, for `status`."""
-    replayed = {result.partition: result.calls for result in report.results}
+    calls = {result.partition: result.calls for result in report.results}
+    digests = {result.partition: result.digests for result in report.results}
     return [
-        {"partition": part.partition, "from": part.source, "why": part.why, "replayed_calls": replayed.get(part.partition, 0)}
+        {
+            "partition": part.partition,
+            "from": part.source,
+            "why": part.why,
+            "replayed_calls": calls.get(part.partition, 0),
+            "compared_digests": digests.get(part.partition, 0),
+        }
         for part in plan.partitions
     ]

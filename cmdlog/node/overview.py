@@ -51,6 +51,7 @@ class Overview:
     history: History
     started_at: float  # seconds since 1970
     health: Callable[[], Health]
+    wall: Callable[[], float] = time.time
 
     def status(self) -> dict[str, Any]:
         """`GET /v1/status`: node, partitions with watermarks, log, who holds it, predicted recovery; plain data."""
@@ -63,7 +64,7 @@ class Overview:
             "directory": self.directory,
             "ready": health.ready,
             "error": None if health.error is None else str(health.error),
-            "uptime_s": round(time.time() - self.started_at, 3),
+            "uptime_s": round(self.wall() - self.started_at, 3),
             "durability": self.settings.durability,
             "term": self.boot.term,
             "catalog_version": self.boot.catalog,
@@ -90,11 +91,11 @@ class Overview:
         """See `Node.telemetry`."""
         health = self.health()
         return {
-            "time": round(time.time(), 3),
+            "time": round(self.wall(), 3),
             "node": {
                 "ready": health.ready,
                 "error": None if health.error is None else str(health.error),
-                "uptime_s": round(time.time() - self.started_at, 3),
+                "uptime_s": round(self.wall() - self.started_at, 3),
                 "durability": self.settings.durability,
                 "inflight_calls": self.sequencer.inflight_calls,
                 "inflight_bytes": self.sequencer.inflight_bytes,

@@ -111,6 +111,8 @@ class Snapshotter:
         self._retry_at, self._retry_s = 0.0, RETRY_FIRST_S
         self._snapshots: dict[int, list[Snapshot]] = {}
         self.error = ""  # why the last attempt failed, "" when it did not
+        self.taken = self.failures = 0
+        self.last_s = 0.0  # how long the last one took
         self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
         clean(files, directory)
         self._look()
@@ -224,12 +226,13 @@ class Snapshotter:
         gone = retain(self._files, self._snapshots[partition], kept=self._kept)
         self._look()
         made = next(describe(snapshot) for snapshot in self._snapshots[partition] if snapshot.path == path)
+        self.taken, self.last_s = self.taken + 1, time.monotonic() - began
         log.info(
             "snapshot taken",
             partition=partition,
             index=made["index"],
             bytes=made["bytes"],
-            seconds=round(time.monotonic() - began, 3),
+            seconds=round(self.last_s, 3),
             removed=gone,
         )
         return made
@@ -304,7 +307,7 @@ class Snapshotter:
     def _note_failure(self, partition: int, error: Exception) -> None:
         if self._stopping:
             return
-        self.error = str(error)
+        self.error, self.failures = str(error), self.failures + 1
         self._retry_at = time.monotonic() + self._retry_s
         log.error("snapshot failed", partition=partition, reason=str(error), retry_s=self._retry_s)
         self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)

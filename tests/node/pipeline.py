@@ -60,6 +60,7 @@ class Pipeline:
         self.calls: list[Call] = []
         self.kicks = 0
         self.failures: list[BaseException] = []
+        self.step_s = 0.001
         self.lax = lax  # of calls that do not say
         self.lax_numbers: set[int] = set()  # calls with durability=async
         self.hastened = 0
@@ -93,7 +94,7 @@ class Pipeline:
 
     def _now(self) -> float:
         """A clock that goes on with every look."""
-        self.time[0] += 0.001
+        self.time[0] += self.step_s
         return self.time[0]
 
     # -- as the sites (Deliver) ------------------------------------------------------------------------------------------
