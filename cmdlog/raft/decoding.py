@@ -1,0 +1,329 @@
+"""Bytes into messages: the gate that everything from a peer passes once, after its frame was found authentic (`codec`).
+
+One rule: no length, count or number from the wire is used before it is compared with the bytes that are there and with a named
+limit, so a frame never allocates more than a small multiple of its own size. What is left out is counted, never raised: a peer's
+impossible message must not stop the others of its frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from hmac import compare_digest
+from io import BytesIO
+from itertools import repeat
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import google_crc32c
+
+from cmdlog.raft.configuration import Configuration, NodeId
+from cmdlog.raft.errors import BadConfiguration
+from cmdlog.raft.messages import (
+    ENTRY_KINDS,
+    Append,
+    AppendReply,
+    Bundle,
+    Campaign,
+    Entries,
+    Forward,
+    Heartbeat,
+    HeartbeatBundle,
+    HeartbeatReply,
+    HeartbeatReplyBundle,
+    InstallSnapshot,
+    Kind,
+    Manifest,
+    Message,
+    ReadReply,
+    ReadRequest,
+    Segment,
+    SnapshotFailed,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+from cmdlog.raft.wire import (
+    COLUMN_MAX,
+    ENTRIES_MAX,
+    FIELD,
+    FIXED,
+    HEAD,
+    NUMBER_MAX,
+    RUN,
+    SEGMENT,
+    SEGMENTS_MAX,
+    UINT32,
+    UINT64,
+    Addressed,
+    BadFrame,
+    Fault,
+    Malformed,
+    Tag,
+    bulk_digest,
+    unpack_column,
+)
+from cmdlog.wal.ids import Term
+
+
+class Decoder:
+    """Decodes what one peer sends to this node. What is refused is counted in `faults`."""
+
+    __slots__ = ("_digest_key", "_receiver", "_sender", "faults")
+
+    def __init__(self, *, sender: NodeId, receiver: NodeId, digest_key: bytes | None) -> None:
+        self._sender, self._receiver, self._digest_key = sender, receiver, digest_key
+        self.faults: dict[Fault, int] = dict.fromkeys(Fault, 0)
+
+    def decode(self, data: bytes, *, meta_at: int, meta_end: int, bulk_at: int) -> list[Addressed]:
+        """The messages of an authentic frame. Impossible ones and those of unknown kinds are left out and counted.
+
+        Raises: BadFrame when the parts do not add up or the bulk is damaged or forged.
+        """
+        messages: list[Addressed] = []
+        while meta_at < meta_end:
+            if meta_end - meta_at < HEAD.size:
+                raise BadFrame(Fault.LENGTH, f"{meta_end - meta_at} bytes left for the head of a message")
+            meta_bytes, bulk_bytes, bulk_crc, kind, group, term = HEAD.unpack_from(data, meta_at)
+            part_end, bulk_end = meta_at + meta_bytes, bulk_at + bulk_bytes
+            if meta_bytes < HEAD.size or part_end > meta_end or bulk_end > len(data):
+                raise BadFrame(Fault.LENGTH, f"message of {meta_bytes} and {bulk_bytes} bytes does not fit")
+            if bulk_bytes and google_crc32c.value(data[bulk_at:bulk_end]) != bulk_crc:
+                raise BadFrame(Fault.CHECKSUM, f"payloads of {bulk_bytes} bytes")
+            try:
+                message = self._message(kind, term, data, (meta_at + HEAD.size, part_end), (bulk_at, bulk_end))
+            except Malformed:
+                self.faults[Fault.MALFORMED] += 1
+            else:
+                if message is not None:
+                    messages.append((group, message))
+            meta_at, bulk_at = part_end, bulk_end
+        if bulk_at != len(data):
+            raise BadFrame(Fault.LENGTH, f"{len(data) - bulk_at} bytes behind the last payload")
+        return messages
+
+    def _message(self, kind: int, term: int, data: bytes, meta: _Range, bulk: _Range) -> Message | Bundle | None:
+        """None when the kind is unknown. Raises: Malformed."""
+        make = _MAKERS.get(kind)
+        if make is None:
+            self.faults[Fault.UNKNOWN_KIND] += 1
+            return None
+        fixed_part = FIXED[Kind(kind)]
+        at, end = meta
+        if end - at < fixed_part.size:
+            raise Malformed
+        fixed = fixed_part.unpack_from(data, at)
+        if term > NUMBER_MAX or (fixed and max(fixed) > NUMBER_MAX):
+            raise Malformed
+        fields_at = at + fixed_part.size
+        fields = _fields(data, fields_at, end) if fields_at < end else _NO_FIELDS
+        if self._digest_key is not None and bulk[0] != bulk[1]:
+            self._check_digest(fields, data[slice(*bulk)])
+        return make((self._sender, self._receiver, Term(term)), fixed, _Rest(fields, data, *bulk))
+
+    def _check_digest(self, fields: Mapping[int, bytes], bulk: bytes) -> None:
+        assert self._digest_key is not None
+        if not compare_digest(fields.get(Tag.DIGEST, b""), bulk_digest(bulk, self._digest_key)):
+            raise BadFrame(Fault.MAC, f"payloads of {len(bulk)} bytes")
+
+
+_Range = tuple[int, int]
+_Head = tuple[NodeId, NodeId, Term]  # what every message begins with
+
+
+class _Rest(NamedTuple):
+    """What a message has behind its fixed part."""
+
+    fields: Mapping[int, bytes]
+    data: bytes  # the whole frame; the payloads are data[low:high]
+    low: int
+    high: int
+
+
+_NO_FIELDS: Final[Mapping[int, bytes]] = MappingProxyType({})
+
+
+def _fields(data: bytes, at: int, end: int) -> dict[int, bytes]:
+    """The tagged fields, known or not. Raises: Malformed."""
+    fields: dict[int, bytes] = {}
+    while at < end:
+        if end - at < FIELD.size:
+            raise Malformed
+        tag, size = FIELD.unpack_from(data, at)
+        at += FIELD.size
+        if size > end - at or tag in fields:
+            raise Malformed
+        fields[tag] = data[at : at + size]
+        at += size
+    return fields
+
+
+def _required(fields: Mapping[int, bytes], tag: Tag) -> bytes:
+    if (content := fields.get(tag)) is None:
+        raise Malformed
+    return content
+
+
+def _flag(value: int) -> bool:
+    if value > 1:
+        raise Malformed
+    return value == 1
+
+
+def _campaign(value: int) -> Campaign:
+    if (campaign := _CAMPAIGNS.get(value)) is None:
+        raise Malformed
+    return campaign
+
+
+_CAMPAIGNS: Final[dict[int, Campaign]] = {campaign.value: campaign for campaign in Campaign}
+
+
+def _payloads(count: int, rest: _Rest) -> list[bytes]:
+    """Cuts the bulk. Without sizes all payloads are of one size."""
+    fields, data, low, high = rest
+    if count == 1 and Tag.SIZES not in fields:
+        return [data[low:high]]
+    stream = BytesIO(data)  # shares the bytes; its `read` takes a third of the time of a slice
+    stream.seek(low)
+    return list(map(stream.read, _sizes(count, high - low, fields)))
+
+
+def _sizes(count: int, total: int, fields: Mapping[int, bytes]) -> Iterable[int]:
+    raw = fields.get(Tag.SIZES)
+    if raw is None:
+        size, over = divmod(total, count) if count else (0, total)
+        if over:
+            raise Malformed
+        return repeat(size, count)
+    sizes = unpack_column(UINT32, raw, ENTRIES_MAX)
+    if len(sizes) != count or sum(sizes) != total:
+        raise Malformed
+    return sizes
+
+
+def _append(head: _Head, fixed: Any, rest: _Rest) -> Append:
+    first, prev_term, commit, entries_term, count = fixed
+    if not first or count > ENTRIES_MAX:
+        raise Malformed
+    runs = rest.fields.get(Tag.TERM_RUNS)
+    terms = [entries_term] * count if runs is None else _terms(runs, count)
+    kinds = rest.fields.get(Tag.KINDS)
+    if kinds is None:
+        kinds = bytes(count)
+    elif len(kinds) != count or kinds.strip(_ENTRY_KINDS):
+        raise Malformed
+    return Append(*head, prev_term, commit, Entries(first, terms, kinds, _payloads(count, rest)))
+
+
+_ENTRY_KINDS: Final = bytes(ENTRY_KINDS)
+
+
+def _terms(runs: bytes, count: int) -> list[Term]:
+    if len(runs) % RUN.size:
+        raise Malformed
+    terms: list[Term] = []
+    for length, term in RUN.iter_unpack(runs):
+        if not 0 < length <= count - len(terms) or term > NUMBER_MAX:
+            raise Malformed
+        terms += [term] * length
+    if len(terms) != count:
+        raise Malformed
+    return terms
+
+
+def _forward(head: _Head, fixed: Any, rest: _Rest) -> Forward:
+    (count,) = fixed
+    if count > ENTRIES_MAX:
+        raise Malformed
+    return Forward(*head, _payloads(count, rest))
+
+
+def _install_snapshot(head: _Head, fixed: Any, rest: _Rest) -> InstallSnapshot:
+    index, snapshot_term = fixed
+    try:
+        configuration = Configuration.from_bytes(_required(rest.fields, Tag.CONFIGURATION))
+    except BadConfiguration:
+        raise Malformed from None
+    segments = tuple(_segments(rest.fields.get(Tag.SEGMENTS, b"")))
+    return InstallSnapshot(*head, Manifest(index, snapshot_term, configuration, segments))
+
+
+def _segments(raw: bytes) -> Iterator[Segment]:
+    at = count = 0
+    while at < len(raw):
+        count += 1
+        if count > SEGMENTS_MAX or len(raw) - at < SEGMENT.size:
+            raise Malformed
+        size_bytes, checksum, name_bytes = SEGMENT.unpack_from(raw, at)
+        at += SEGMENT.size
+        if size_bytes > NUMBER_MAX or name_bytes > len(raw) - at:
+            raise Malformed
+        yield Segment(_file_name(raw[at : at + name_bytes]), size_bytes, checksum)
+        at += name_bytes
+
+
+def _file_name(raw: bytes) -> str:
+    """A path below the directory of the copy: it must not lead out of it, wherever a peer wants it to."""
+    try:
+        name = raw.decode()
+    except UnicodeDecodeError:
+        raise Malformed from None
+    if not name.isprintable() or "\\" in name or any(part in ("", ".", "..") for part in name.split("/")):
+        raise Malformed
+    return name
+
+
+def _contexts(rest: _Rest) -> tuple[int, ...]:
+    return unpack_column(UINT64, _required(rest.fields, Tag.CONTEXTS), COLUMN_MAX)
+
+
+def _columns(fields: Mapping[int, bytes], *tags: Tag) -> tuple[list[int], list[list[int]]]:
+    """The groups of a bundle, and its columns of numbers, all of one length."""
+    groups = list(unpack_column(UINT32, _required(fields, Tag.GROUPS), COLUMN_MAX))
+    columns = [list(unpack_column(UINT64, _required(fields, tag), COLUMN_MAX)) for tag in tags]
+    if any(len(column) != len(groups) or max(column, default=0) > NUMBER_MAX for column in columns):
+        raise Malformed
+    return groups, columns
+
+
+def _heartbeat_bundle(head: _Head, _: Any, rest: _Rest) -> HeartbeatBundle:
+    groups, columns = _columns(rest.fields, Tag.TERMS, Tag.COMMITS, Tag.ROUNDS)
+    return HeartbeatBundle(head[0], head[1], groups, *columns)  # type: ignore[arg-type]  # here the numbers get their types
+
+
+def _heartbeat_reply_bundle(head: _Head, _: Any, rest: _Rest) -> HeartbeatReplyBundle:
+    groups, columns = _columns(rest.fields, Tag.TERMS, Tag.ROUNDS)
+    return HeartbeatReplyBundle(head[0], head[1], groups, *columns)  # type: ignore[arg-type]
+
+
+def _vote_request(head: _Head, fixed: Any, _: _Rest) -> VoteRequest:
+    campaign, last_index, last_term = fixed
+    return VoteRequest(*head, _campaign(campaign), last_index, last_term)
+
+
+def _vote_reply(head: _Head, fixed: Any, _: _Rest) -> VoteReply:
+    campaign, granted = fixed
+    return VoteReply(*head, _campaign(campaign), _flag(granted))
+
+
+def _append_reply(head: _Head, fixed: Any, _: _Rest) -> AppendReply:
+    index, rejected, hint_index, hint_term = fixed
+    return AppendReply(*head, index, _flag(rejected), hint_index, hint_term)
+
+
+_MAKERS: Final[dict[int, Callable[[_Head, Any, _Rest], Message | Bundle]]] = {
+    Kind.VOTE_REQUEST: _vote_request,
+    Kind.VOTE_REPLY: _vote_reply,
+    Kind.APPEND: _append,
+    Kind.APPEND_REPLY: _append_reply,
+    Kind.HEARTBEAT: lambda head, fixed, _: Heartbeat(*head, *fixed),
+    Kind.HEARTBEAT_REPLY: lambda head, fixed, _: HeartbeatReply(*head, *fixed),
+    Kind.INSTALL_SNAPSHOT: _install_snapshot,
+    Kind.SNAPSHOT_FAILED: lambda head, fixed, _: SnapshotFailed(*head, *fixed),
+    Kind.TIMEOUT_NOW: lambda head, _, __: TimeoutNow(*head),
+    Kind.READ_REQUEST: lambda head, _, rest: ReadRequest(*head, _contexts(rest)),
+    Kind.READ_REPLY: lambda head, fixed, rest: ReadReply(*head, fixed[0], _contexts(rest)),
+    Kind.FORWARD: _forward,
+    Kind.HEARTBEAT_BUNDLE: _heartbeat_bundle,
+    Kind.HEARTBEAT_REPLY_BUNDLE: _heartbeat_reply_bundle,
+}

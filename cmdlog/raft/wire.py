@@ -1,0 +1,144 @@
+"""The tables of the wire: fields, tags, limits, and why bytes are refused. WIRE.md shows them; a test compares the two.
+
+One rule: numbers in here are for ever. The fixed part of a kind never changes; what is added later is a field with a new tag,
+which older readers skip, as they skip kinds that they do not know. A new frame version is only for a change of the layout itself.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Sequence
+from hashlib import blake2b
+from struct import Struct, calcsize, pack, unpack
+from typing import Final
+
+from cmdlog.raft.errors import RaftError
+from cmdlog.raft.messages import Bundle, Kind, Message
+from cmdlog.wal.ids import PartitionId
+
+NUMBER_MAX: Final = (1 << 62) - 1  # of a term, index or round: a sum of two of them is still a positive 64-bit number
+ENTRIES_MAX: Final = 1 << 14  # of one message, empty ones too: bounds the objects that a short message can make
+MESSAGES_MAX: Final = 4096  # of one frame: above the groups that a node has
+COLUMN_MAX: Final = 1 << 16  # contexts of a message, groups of a bundle
+SEGMENTS_MAX: Final = 4096  # files of one manifest
+NAME_BYTES_MAX: Final = 255  # of a file's name: what file systems take
+KEPT_BYTES_MAX: Final = 16 << 20  # bulk that an encoder keeps for the next follower
+DIGEST_BYTES: Final = 16
+NO_GROUP: Final = PartitionId(0xFFFFFFFF)  # a bundle's: it goes from node to node
+
+Addressed = tuple[PartitionId, Message | Bundle]
+"""A message and the group that it belongs to."""
+
+
+class Fault(enum.Enum):
+    """Why bytes of a peer were refused. Counted; the first ten refuse the whole frame, the others one message of it."""
+
+    LENGTH = "length"  # shorter or longer than it says or may be
+    MAGIC = "magic"  # not a frame
+    VERSION = "version"  # a layout that this program does not know
+    CHECKSUM = "checksum"  # damaged under way
+    CLUSTER = "cluster"  # of another cluster
+    SENDER = "sender"  # not the peer, or not the incarnation of its disk, that this link belongs to
+    RECEIVER = "receiver"  # for another node, or for an earlier incarnation of this one
+    SESSION = "session"  # of an earlier connection, or sealed otherwise than agreed
+    MAC = "mac"  # not made with the cluster's secret
+    SEQUENCE = "sequence"  # seen before, or out of order
+    MALFORMED = "malformed"  # authentic and impossible: a defect of the peer
+    UNKNOWN_KIND = "unknown_kind"  # of a newer version: normal during a rolling upgrade
+
+
+class BadFrame(RaftError):
+    """Nothing of the frame was taken. The connection has to be closed: where the next frame begins is not known any more."""
+
+    def __init__(self, fault: Fault, detail: str) -> None:
+        self.fault = fault
+        super().__init__(f"frame refused: {fault.value}: {detail}")
+
+
+class MessageTooLarge(RaftError):
+    """A message of ours that no frame holds: a limit of the group's settings is above the frame's."""
+
+
+class Malformed(Exception):
+    """Ends the decoding of one message."""
+
+
+class Tag(enum.IntEnum):
+    """Fields behind the fixed part, each at most once. Numbers for ever."""
+
+    SIZES = 1  # uint32 per payload; absent: all payloads are of one size
+    KINDS = 2  # uint8 per entry; absent: all are normal
+    TERM_RUNS = 3  # (uint32 count, uint64 term) per run of entries; absent: all have the term of the fixed part
+    DIGEST = 4  # keyed BLAKE2b-128 of the bulk
+    CONFIGURATION = 5  # JSON
+    SEGMENTS = 6  # (uint64 size_bytes, uint32 checksum, uint8 name_bytes, name) per file
+    CONTEXTS = 7  # uint64 per read
+    GROUPS = 8  # uint32 per group, ascending
+    TERMS = 9  # uint64 per group
+    COMMITS = 10  # uint64 per group
+    ROUNDS = 11  # uint64 per group
+
+
+HEAD_FIELDS: Final = (
+    ("meta_bytes", "I"),
+    ("bulk_bytes", "I"),
+    ("bulk_crc", "I"),
+    ("kind", "H"),
+    ("reserved", "2x"),
+    ("group", "I"),
+    ("term", "Q"),
+)
+FIXED_FIELDS: Final[dict[Kind, tuple[tuple[str, str], ...]]] = {
+    Kind.VOTE_REQUEST: (("campaign", "B"), ("last_index", "Q"), ("last_term", "Q")),
+    Kind.VOTE_REPLY: (("campaign", "B"), ("granted", "B")),
+    Kind.APPEND: (("first", "Q"), ("prev_term", "Q"), ("commit", "Q"), ("entries_term", "Q"), ("count", "I")),
+    Kind.APPEND_REPLY: (("index", "Q"), ("rejected", "B"), ("hint_index", "Q"), ("hint_term", "Q")),
+    Kind.HEARTBEAT: (("commit", "Q"), ("round", "Q")),
+    Kind.HEARTBEAT_REPLY: (("round", "Q"),),
+    Kind.INSTALL_SNAPSHOT: (("index", "Q"), ("snapshot_term", "Q")),
+    Kind.SNAPSHOT_FAILED: (("index", "Q"),),
+    Kind.TIMEOUT_NOW: (),
+    Kind.READ_REQUEST: (),
+    Kind.READ_REPLY: (("index", "Q"),),
+    Kind.FORWARD: (("count", "I"),),
+    Kind.HEARTBEAT_BUNDLE: (),
+    Kind.HEARTBEAT_REPLY_BUNDLE: (),
+}
+
+
+def layout(fields: Sequence[tuple[str, str]]) -> Struct:
+    """Little-endian, without padding."""
+    return Struct("<" + "".join(code for _, code in fields))
+
+
+HEAD: Final = layout(HEAD_FIELDS)
+FIELD: Final = Struct("<HxxI")  # tag, bytes that follow
+RUN: Final = Struct("<IQ")  # count, term
+SEGMENT: Final = Struct("<QIB")  # size_bytes, checksum, name_bytes
+FIXED: Final = {kind: layout(fields) for kind, fields in FIXED_FIELDS.items()}
+WHOLE: Final = {kind: layout((*HEAD_FIELDS, *fields)) for kind, fields in FIXED_FIELDS.items()}  # head and fixed part in one call
+UINT32: Final = "I"  # columns, by their struct code
+UINT64: Final = "Q"
+
+
+def pack_column(code: str, values: Collection[int]) -> bytes:
+    """Numbers of one width, one after the other."""
+    return pack(f"<{len(values)}{code}", *values)
+
+
+def unpack_column(code: str, raw: bytes, limit: int) -> tuple[int, ...]:
+    """The inverse. Raises: Malformed when `raw` ends within a number or has more of them than `limit`."""
+    count, rest = divmod(len(raw), calcsize(code))
+    if rest or count > limit:
+        raise Malformed
+    return unpack(f"<{count}{code}", raw)
+
+
+def pack_field(tag: Tag, content: bytes) -> bytes:
+    """A field behind the fixed part of a message."""
+    return FIELD.pack(tag, len(content)) + content
+
+
+def bulk_digest(bulk: bytes, key: bytes) -> bytes:
+    """What a link whose bytes nobody else protects authenticates payloads by."""
+    return blake2b(bulk, key=key, digest_size=DIGEST_BYTES, person=b"raft bulk").digest()

@@ -1,0 +1,306 @@
+"""The gate for messages: newer ones are skipped, impossible ones dropped and counted, whatever the garbage."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from cmdlog.raft.codec import FRAME_BYTES_MAX, FRAME_BYTES_MIN, HELLO_BYTES_MAX, FrameCutter, Opener, Seal, Sealer, decode_hello
+from cmdlog.raft.messages import Append, AppendReply, Forward, Heartbeat, InstallSnapshot, Kind, Manifest, Segment
+from cmdlog.raft.wire import (
+    ENTRIES_MAX,
+    FIELD,
+    FIXED,
+    HEAD,
+    MESSAGES_MAX,
+    NAME_BYTES_MAX,
+    NUMBER_MAX,
+    SEGMENTS_MAX,
+    Addressed,
+    BadFrame,
+    Fault,
+    MessageTooLarge,
+    Tag,
+)
+from cmdlog.wal.ids import Index, PartitionId
+from tests.raft.wirekit import (
+    BEAT,
+    CLUSTER,
+    GROUP,
+    LINK_HEADS,
+    ME,
+    MESSAGES,
+    PEER,
+    SECRET,
+    TERM,
+    THIRD,
+    append,
+    fault_of,
+    field,
+    meta_of,
+    one_frame,
+    opened,
+    sealed_by_hand,
+)
+
+ANY_MESSAGE = pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m[1]).__name__)
+
+# -- rolling upgrade -----------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_kind_is_skipped_and_counted() -> None:
+    """With its payloads; the messages around it are taken."""
+    around = one_frame([BEAT])[FRAME_BYTES_MIN - 20 : -20]
+    frame = sealed_by_hand(around + meta_of(999, b"what a newer version says", b"with payloads") + around, b"with payloads")
+    assert opened(frame) == ([BEAT, BEAT], {Fault.UNKNOWN_KIND: 1})
+
+
+@ANY_MESSAGE
+def test_an_unknown_field_is_skipped(message: Addressed) -> None:
+    """In every kind, alone or behind known ones: a newer version says more."""
+    meta, bulk = SECRET.encoder(Seal.HEADS).encode(*message)
+    more = field(777, b"news") + field(778, b"")
+    grown = (len(meta) + len(more)).to_bytes(4, "little") + meta[4:] + more
+    assert opened(sealed_by_hand(grown, bulk)) == ([message], {})
+
+
+# -- impossible messages -------------------------------------------------------------------------------------------------
+
+
+def fixed(kind: Kind, *values: int) -> bytes:
+    """The fixed part."""
+    return FIXED[kind].pack(*values)
+
+
+def append_body(count: int, *fields: bytes, first: int = 1, commit: int = 0) -> bytes:
+    """The body of an append."""
+    return fixed(Kind.APPEND, first, 0, commit, TERM, count) + b"".join(fields)
+
+
+def snapshot_body(*fields: bytes) -> bytes:
+    """The body of a snapshot's manifest."""
+    return fixed(Kind.INSTALL_SNAPSHOT, 9, 3) + b"".join(fields)
+
+
+def file_field(name: bytes, *, name_bytes: int | None = None, size: int = 1) -> bytes:
+    """A valid configuration and one file."""
+    head = size.to_bytes(8, "little") + bytes(4) + bytes([len(name) if name_bytes is None else name_bytes])
+    return field(Tag.CONFIGURATION, b"{}") + field(Tag.SEGMENTS, head + name)
+
+
+U32, U64 = (4).to_bytes(4, "little"), (4).to_bytes(8, "little")
+HUGE = NUMBER_MAX + 1
+IMPOSSIBLE: dict[str, tuple[int, bytes, bytes]] = {
+    "no fixed part": (Kind.HEARTBEAT, b"", b""),
+    "fixed part cut": (Kind.HEARTBEAT, bytes(15), b""),
+    "commit too large": (Kind.HEARTBEAT, fixed(Kind.HEARTBEAT, HUGE, 1), b""),
+    "field head cut": (Kind.TIMEOUT_NOW, bytes(7), b""),
+    "field longer than its message": (Kind.TIMEOUT_NOW, field(777, b"abc", size=4), b""),
+    "field of gigabytes": (Kind.TIMEOUT_NOW, field(777, b"", size=0xFFFFFFFF), b""),
+    "field twice": (Kind.TIMEOUT_NOW, field(777, b"") * 2, b""),
+    "campaign of no kind": (Kind.VOTE_REQUEST, fixed(Kind.VOTE_REQUEST, 9, 1, 1), b""),
+    "vote of no kind": (Kind.VOTE_REPLY, fixed(Kind.VOTE_REPLY, 1, 2), b""),
+    "campaign of a vote of no kind": (Kind.VOTE_REPLY, fixed(Kind.VOTE_REPLY, 0, 1), b""),
+    "rejection of no kind": (Kind.APPEND_REPLY, fixed(Kind.APPEND_REPLY, 1, 255, 0, 0), b""),
+    "first entry zero": (Kind.APPEND, append_body(0, first=0), b""),
+    "payloads without entries": (Kind.APPEND, append_body(0), b"x"),
+    "too many entries": (Kind.APPEND, append_body(ENTRIES_MAX + 1), b""),
+    "entries of uneven size without sizes": (Kind.APPEND, append_body(2), b"xyz"),
+    "sizes that end within a number": (Kind.APPEND, append_body(1, field(Tag.SIZES, b"abc")), b""),
+    "fewer sizes than entries": (Kind.APPEND, append_body(2, field(Tag.SIZES, U32)), b"four"),
+    "sizes beyond the payloads": (Kind.APPEND, append_body(1, field(Tag.SIZES, b"\xff" * 4)), b"four"),
+    "more sizes than any message": (Kind.APPEND, append_body(1, field(Tag.SIZES, bytes(4 * (ENTRIES_MAX + 1)))), b""),
+    "fewer kinds than entries": (Kind.APPEND, append_body(2, field(Tag.KINDS, b"\1")), b""),
+    "entry of no kind": (Kind.APPEND, append_body(1, field(Tag.KINDS, b"\x63")), b""),
+    "runs that end within one": (Kind.APPEND, append_body(1, field(Tag.TERM_RUNS, bytes(11))), b""),
+    "run of no entries": (Kind.APPEND, append_body(1, field(Tag.TERM_RUNS, bytes(12))), b""),
+    "run of gigabytes": (Kind.APPEND, append_body(1, field(Tag.TERM_RUNS, b"\xff" * 4 + bytes(8))), b""),
+    "run of a term too large": (Kind.APPEND, append_body(4, field(Tag.TERM_RUNS, U32 + b"\xff" * 8)), b""),
+    "runs of fewer entries": (Kind.APPEND, append_body(5, field(Tag.TERM_RUNS, U32 + U64)), b""),
+    "forward of too many": (Kind.FORWARD, fixed(Kind.FORWARD, ENTRIES_MAX + 1), b""),
+    "manifest without configuration": (Kind.INSTALL_SNAPSHOT, snapshot_body(), b""),
+    "manifest of no configuration": (Kind.INSTALL_SNAPSHOT, snapshot_body(field(Tag.CONFIGURATION, b"[1")), b""),
+    "file head cut": (Kind.INSTALL_SNAPSHOT, snapshot_body(field(Tag.CONFIGURATION, b"{}"), field(Tag.SEGMENTS, b"12")), b""),
+    "file name cut": (Kind.INSTALL_SNAPSHOT, snapshot_body(file_field(b"name", name_bytes=5)), b""),
+    "file too large": (Kind.INSTALL_SNAPSHOT, snapshot_body(file_field(b"name", size=HUGE)), b""),
+    "too many files": (
+        Kind.INSTALL_SNAPSHOT,
+        snapshot_body(field(Tag.CONFIGURATION, b"{}"), field(Tag.SEGMENTS, (bytes(12) + b"\1a") * (SEGMENTS_MAX + 1))),
+        b"",
+    ),
+    **{
+        f"file named {name!r}": (Kind.INSTALL_SNAPSHOT, snapshot_body(file_field(name)), b"")
+        for name in (b"", b"/etc/passwd", b"../log", b"a/../../b", b"a//b", b"./a", b"a\\b", b"a\0b", b"\xff\xfe", b"a/")
+    },
+    "read without contexts": (Kind.READ_REQUEST, b"", b""),
+    "contexts that end within a number": (Kind.READ_REQUEST, field(Tag.CONTEXTS, bytes(9)), b""),
+    "bundle without groups": (Kind.HEARTBEAT_REPLY_BUNDLE, field(Tag.TERMS, U64) + field(Tag.ROUNDS, U64), b""),
+    "bundle of uneven columns": (
+        Kind.HEARTBEAT_REPLY_BUNDLE,
+        field(Tag.GROUPS, U32) + field(Tag.TERMS, U64) + field(Tag.ROUNDS, b""),
+        b"",
+    ),
+    "bundle of terms too large": (
+        Kind.HEARTBEAT_REPLY_BUNDLE,
+        field(Tag.GROUPS, U32) + field(Tag.TERMS, b"\xff" * 8) + field(Tag.ROUNDS, U64),
+        b"",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_an_impossible_message_is_dropped_and_counted(name: str) -> None:
+    """It is authentic, so the peer has a defect; what else its frame says is still taken."""
+    kind, body, bulk = IMPOSSIBLE[name]
+    beat = one_frame([BEAT])[FRAME_BYTES_MIN - 20 : -20]
+    assert opened(sealed_by_hand(beat + meta_of(kind, body, bulk) + beat, bulk)) == ([BEAT, BEAT], {Fault.MALFORMED: 1})
+
+
+def test_a_term_that_no_election_reaches_is_impossible() -> None:
+    """A term near the end of 64 bits could never be answered by a higher one."""
+    frame = sealed_by_hand(meta_of(Kind.TIMEOUT_NOW, b"", term=HUGE))
+    assert opened(frame) == ([], {Fault.MALFORMED: 1})
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        bytes(HEAD.size - 1),
+        HEAD.pack(HEAD.size - 1, 0, 0, Kind.TIMEOUT_NOW, GROUP, TERM),
+        HEAD.pack(HEAD.size + 1, 0, 0, Kind.TIMEOUT_NOW, GROUP, TERM),
+        HEAD.pack(0xFFFFFFFF, 0, 0, Kind.TIMEOUT_NOW, GROUP, TERM),
+        HEAD.pack(HEAD.size, 1, 0, Kind.TIMEOUT_NOW, GROUP, TERM),
+        HEAD.pack(HEAD.size, 0xFFFFFFFF, 0, Kind.TIMEOUT_NOW, GROUP, TERM),
+    ],
+)
+def test_parts_that_do_not_add_up_refuse_the_frame(meta: bytes) -> None:
+    """Where one message ends is where the next one begins, so nothing of it can be believed."""
+    assert fault_of(sealed_by_hand(meta)) is Fault.LENGTH
+
+
+def test_bytes_behind_the_last_payload_refuse_the_frame() -> None:
+    """They belong to no message."""
+    assert fault_of(sealed_by_hand(meta_of(Kind.TIMEOUT_NOW, b""), b"more")) is Fault.LENGTH
+
+
+# -- limits --------------------------------------------------------------------------------------------------------------
+
+
+def test_messages_beyond_one_frame_go_into_the_next() -> None:
+    """In order, whether the bytes or the number is the limit."""
+    large = [(GROUP, append([bytes(FRAME_BYTES_MAX // 3)], first=number)) for number in (1, 2, 3, 4)]
+    sealer, opener = Sealer(LINK_HEADS, SECRET, SECRET.encoder(Seal.HEADS)), Opener(LINK_HEADS, SECRET)
+    frames = sealer.seal(large)
+    assert [len(opener.open(frame)) for frame in frames] == [2, 2]
+    assert max(map(len, frames)) <= FRAME_BYTES_MAX
+    assert [len(opener.open(frame)) for frame in sealer.seal([BEAT] * (MESSAGES_MAX + 1))] == [MESSAGES_MAX, 1]
+    assert sealer.seal([]) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        append([bytes(FRAME_BYTES_MAX)]),
+        append([b""] * (ENTRIES_MAX + 1)),
+        Forward(ME, PEER, TERM, [b""] * (ENTRIES_MAX + 1)),
+        InstallSnapshot(ME, PEER, TERM, Manifest(segments=(Segment("n" * (NAME_BYTES_MAX + 1), 0, 0),))),
+        InstallSnapshot(ME, PEER, TERM, Manifest(segments=(Segment("n", 0, 0),) * (SEGMENTS_MAX + 1))),
+    ],
+    ids=["bytes", "entries", "forwarded", "name", "files"],
+)
+def test_a_message_that_no_peer_would_take_is_not_sent(message: Append | Forward | InstallSnapshot) -> None:
+    """It is our own limit that is set too high; no sequence is used up by it."""
+    sealer, opener = Sealer(LINK_HEADS, SECRET, SECRET.encoder(Seal.HEADS)), Opener(LINK_HEADS, SECRET)
+    with pytest.raises(MessageTooLarge):
+        sealer.seal([BEAT, (GROUP, message)])
+    assert [opener.open(frame) for frame in sealer.seal([BEAT])] == [[BEAT]]
+
+
+def test_a_message_for_another_node_is_not_sent() -> None:
+    """A mistake of the caller: on this link it would be taken for this receiver's."""
+    with pytest.raises(ValueError, match="on the link"):
+        Sealer(LINK_HEADS, SECRET, SECRET.encoder(Seal.HEADS)).seal([(GROUP, Heartbeat(ME, THIRD, TERM, Index(0), 0))])
+
+
+# -- garbage -------------------------------------------------------------------------------------------------------------
+
+
+def mutated(data: bytes, chance: random.Random) -> bytes:
+    """Flips, a cut, a repeated stretch, a number at its end."""
+    out = bytearray(data)
+    for _ in range(chance.randrange(1, 4)):
+        at = chance.randrange(len(out) + 1)
+        way = chance.randrange(4)
+        if way == 0:
+            out[at : at + 1] = chance.randbytes(1)
+        elif way == 1:
+            del out[at : at + chance.randrange(9)]
+        elif way == 2:
+            out[at:at] = out[at : at + chance.randrange(40)]
+        else:
+            out[at : at + 4] = b"\xff" * 4
+    return bytes(out)
+
+
+def fuzz(seed: int, rounds: int) -> int:
+    """Garbage, damaged frames, and damaged messages under the right seal. Returns how many messages were still understood."""
+    chance = random.Random(seed)
+    encoder = SECRET.encoder(Seal.HEADS)
+    understood = 0
+    attempts: list[Callable[[bytes, bytes], bytes]] = [
+        lambda _meta, _bulk: chance.randbytes(chance.randrange(300)),
+        lambda meta, bulk: mutated(sealed_by_hand(meta, bulk), chance),
+        lambda meta, bulk: sealed_by_hand(mutated(meta, chance), bulk),
+        lambda meta, bulk: sealed_by_hand(meta[:28] + mutated(meta[28:] + b"?", chance)[: len(meta) - 28], bulk),
+    ]
+    for _ in range(rounds):
+        meta, bulk = encoder.encode(*chance.choice(MESSAGES))
+        frame = chance.choice(attempts)(meta, bulk)
+        opener = Opener(LINK_HEADS, SECRET)
+        with suppress(BadFrame):
+            understood += len(opener.open(frame))
+        with suppress(BadFrame):
+            assert all(len(part) <= HELLO_BYTES_MAX for part in FrameCutter().feed(frame))
+        with suppress(BadFrame):
+            decode_hello(frame, secret=SECRET, cluster=CLUSTER, receiver=PEER)
+    return understood
+
+
+@pytest.mark.slow
+def test_garbage_is_refused_or_understood_and_nothing_else() -> None:
+    """No other exception, whatever comes. A failure repeats with the seed."""
+    assert fuzz(seed=1, rounds=3000) > 100
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("seed", range(20))
+def test_garbage_is_refused_or_understood_for_minutes(seed: int) -> None:
+    """The same with more rounds."""
+    assert fuzz(seed=100 + seed, rounds=100_000) > 1000
+
+
+def test_a_frame_makes_no_more_than_a_small_multiple_of_its_size() -> None:
+    """Counts that claim millions allocate nothing; the most that a short message can make are empty entries, to their limit."""
+    bodies = [append_body(ENTRIES_MAX), append_body(0xFFFFFFFF), append_body(9, field(Tag.TERM_RUNS, b"\xff" * 12))]
+    frames = [sealed_by_hand(meta_of(Kind.APPEND, body)) for body in bodies]
+    frames.append(sealed_by_hand(meta_of(Kind.READ_REQUEST, FIELD.pack(Tag.CONTEXTS, 0x7FFFFFFF))))
+    opener = Opener(LINK_HEADS, SECRET)
+    tracemalloc.start()
+    try:
+        for frame in frames:
+            opener._sequence = 0
+            opener.open(frame)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 * ENTRIES_MAX
+
+
+def test_a_reply_is_a_hundred_bytes_or_so() -> None:
+    """What a heartbeat or an acknowledgement costs on the network."""
+    reply: Addressed = (PartitionId(1), AppendReply(ME, PEER, TERM, Index(9)))
+    assert len(one_frame([reply])) < 160
