@@ -92,6 +92,12 @@ class FakeNode:
     def telemetry(self, after: int = 0) -> dict[str, Any]:
         return {"history": {"next": after + 1}, "errors": ["one\ntwo"]}
 
+    def snapshots(self) -> list[dict[str, Any]]:
+        return [{"name": "0-1"}]
+
+    def take_snapshot(self) -> list[dict[str, Any]]:
+        return self.snapshots()
+
     def status(self) -> dict[str, Any]:
         return {"ready": self.ready, "partitions": {0: {}}}
 

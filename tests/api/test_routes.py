@@ -1,8 +1,7 @@
-"""The other routes: query, catalog, health, description, and the credential that all of them want."""
+"""The other routes: query, catalog, health, description."""
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +9,9 @@ import pytest
 from cmdlog.api.app import Api, create_app
 from cmdlog.api.problem import CODES
 from cmdlog.node.query import QueryRefused
-from cmdlog.node.settings import BadSetting, Settings
+from cmdlog.node.settings import Settings
 
 Post = Callable[..., Any]
-TOKEN = "a-token-of-23-characters"
 
 
 def test_query_answers_with_its_wire_forms(post: Post) -> None:
@@ -161,51 +159,6 @@ def test_docs_need_nothing_from_elsewhere(fetch: Post) -> None:
     assert "http://" not in page
     assert "https://" not in page
     assert "<script" not in page
-
-
-@pytest.fixture
-def locked(tmp_path: Path, node: Any) -> Api:
-    """The application behind a token."""
-    (tmp_path / "token").write_text(TOKEN + "\n")
-    return create_app(node, Settings(token_file=tmp_path / "token"))
-
-
-def all_routes(app: Api) -> list[tuple[str, str]]:
-    """Every route of the application by its own description, and what is not in it."""
-    described = app._cold.openapi()["paths"]  # type: ignore[attr-defined]  # FastAPI behind the gate
-    listed = [(method.upper(), path) for path, methods in described.items() for method in methods]
-    return [*listed, ("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/"), ("GET", "/nothing"), ("OPTIONS", "/v1/batch")]
-
-
-@pytest.mark.parametrize(
-    "header",
-    [None, "", "Bearer", "Bearer ", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN, "Bearer \xff"],
-)
-def test_no_route_opens_without_the_token(locked: Api, node: Any, ask_app: Any, header: str | None) -> None:
-    """No, wrong, truncated or misplaced credential: 401 on every route, and nothing is called."""
-    headers = [] if header is None else [("Authorization", header)]
-    for method, path in all_routes(locked):
-        answer = asyncio.run(ask_app(locked, method, path, b'{"item": 1}', headers=headers))
-        assert (answer.status, answer.json()["code"]) == (401, "unauthenticated"), path
-        assert answer.headers["www-authenticate"] == "Bearer"
-    assert node.logged == []
-
-
-def test_token_opens_every_route(locked: Api, ask_app: Any) -> None:
-    """The right token is let in, whatever the case of the scheme."""
-    for scheme in ("Bearer", "bearer", "BEARER"):
-        answer = asyncio.run(ask_app(locked, "GET", "/readyz", headers=[("Authorization", f"{scheme} {TOKEN}")]))
-        assert answer.status == 200
-
-
-@pytest.mark.parametrize("text", ["", "short", "two tokens in one file", "caf\u00e9-au-lait-et-croissant"])
-def test_token_that_cannot_serve_is_refused_at_start(tmp_path: Path, text: str) -> None:
-    """An empty, guessable or unsendable token names the setting at start."""
-    (tmp_path / "token").write_text(text)
-    with pytest.raises(BadSetting, match="token_file"):
-        create_app(None, Settings(token_file=tmp_path / "token"))
-    with pytest.raises(BadSetting, match="token_file"):
-        create_app(None, Settings(token_file=tmp_path / "none"))
 
 
 def test_codes_of_the_contract_keep_their_status() -> None:

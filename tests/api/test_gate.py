@@ -1,0 +1,287 @@
+"""The gate: no route opens without the right credential, and every route stands in the table that these tests walk over."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.routing import Route
+
+from cmdlog.api.app import Api, create_app
+from cmdlog.api.problem import Problem
+from cmdlog.api.table import ADMIN, INVOKE, READ, ROLES, TABLE, Entry, allowed, methods_of
+from cmdlog.api.tokenfile import Credential, digest_of, write_line
+from cmdlog.node.settings import Settings
+from procedures.outcomes import key_fingerprint
+
+TOKENS = {role: f"token-of-{role}-and-more" for role in ROLES}
+EXPIRED = "token-that-has-expired"
+GOOD = TOKENS[ADMIN]
+BODIES = {
+    "call": b'{"item": 1}',
+    "batch": b'{"procedure": "put", "params": {"item": 1}}\n',
+    "query": b'{"sql": "select 1"}',
+}
+BAD_HEADERS = {
+    "none": [],
+    "empty": [("Authorization", "")],
+    "scheme alone": [("Authorization", "Bearer")],
+    "no token": [("Authorization", "Bearer ")],
+    "wrong": [("Authorization", "Bearer wrong-token-of-some-length")],
+    "truncated": [("Authorization", f"Bearer {GOOD[:-1]}")],
+    "too long": [("Authorization", f"Bearer {GOOD}x")],
+    "other case": [("Authorization", f"Bearer {GOOD.upper()}")],
+    "expired": [("Authorization", f"Bearer {EXPIRED}")],
+    "wrong scheme": [("Authorization", f"Basic {GOOD}")],
+    "no scheme": [("Authorization", GOOD)],
+    "hash": [("Authorization", f"Bearer {digest_of(GOOD.encode()).hex()}")],
+    "not ASCII": [("Authorization", "Bearer \xff\xfe")],
+    "two": [("Authorization", f"Bearer {GOOD}"), ("Authorization", f"Bearer {GOOD}")],
+    "two, the first wrong": [("Authorization", "Bearer wrong"), ("Authorization", f"Bearer {GOOD}")],
+    "other header": [
+        ("X-Authorization", f"Bearer {GOOD}"),
+        ("Cookie", f"token={GOOD}"),
+        ("Proxy-Authorization", f"Bearer {GOOD}"),
+    ],
+}
+
+
+class Tripwire:
+    """A node that nobody may touch; it knows its procedures, which 404 and the roles of calls need."""
+
+    def __init__(self, routes: Any) -> None:
+        self.routes = routes
+        self.touched: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.touched.append(name)
+        raise AssertionError(f"node.{name} was reached")
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    """One credential of each role, and one of all roles that has expired."""
+    credentials = [
+        Credential(role, frozenset(ROLES if role == ADMIN else (role,)), digest_of(TOKENS[role].encode())) for role in ROLES
+    ]
+    credentials.append(Credential("old", frozenset(ROLES), digest_of(EXPIRED.encode()), expires_s=1e9))
+    path = tmp_path / "tokens"
+    path.write_text("".join(write_line(credential) + "\n" for credential in credentials))
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def locked(token_file: Path, node: Any) -> Api:
+    """The application behind credentials, over the fake node."""
+    return create_app(node, Settings(token_file=token_file))
+
+
+@pytest.fixture
+def wired(token_file: Path, node: Any) -> Api:
+    """The same over a node that must not be touched."""
+    return create_app(Tripwire(node.routes), Settings(token_file=token_file))  # type: ignore[arg-type]  # stands in for the node
+
+
+def path_of(entry: Entry) -> str:
+    """A path that the entry serves."""
+    return entry.path.replace("{name}", "put")
+
+
+def bearer(role: str) -> list[tuple[str, str]]:
+    """The header of a role's credential."""
+    return [("Authorization", f"Bearer {TOKENS[role]}")]
+
+
+def test_every_route_of_fastapi_stands_in_the_table(locked: Api) -> None:
+    """FastAPI holds the cold entries of the table and not one route more."""
+    held = {(method, route.path) for route in locked._cold.routes if isinstance(route, Route) for method in route.methods or ()}  # type: ignore[attr-defined]
+    assert len(locked._cold.routes) == len(held)  # type: ignore[attr-defined]  # no mounts, no websockets
+    assert held == {(entry.method, entry.path) for entry in TABLE if entry.kind in ("cold", "page")}
+
+
+def test_table_names_every_route_of_the_contract() -> None:
+    """The routes that clients rely on, with the least role that opens each."""
+    promised = {
+        "POST /v1/procedures/{name}": READ,
+        "POST /v1/batch": INVOKE,
+        "POST /v1/query": READ,
+        "GET /v1/procedures": READ,
+        "GET /v1/status": READ,
+        "GET /v1/snapshots": READ,
+        "POST /v1/snapshots": ADMIN,
+        "GET /healthz": READ,
+        "GET /readyz": READ,
+        "GET /docs": READ,
+        "GET /openapi.json": READ,
+        "GET /": READ,
+    }
+    table = {f"{entry.method} {entry.path}": entry for entry in TABLE}
+    assert {route: table[route].needs[0] for route in promised} == promised
+    assert all(ADMIN in entry.roles and entry.roles <= set(ROLES) for entry in TABLE)
+
+
+@pytest.mark.parametrize("bad", BAD_HEADERS)
+@pytest.mark.parametrize("entry", TABLE, ids=lambda entry: f"{entry.method} {entry.path}")
+def test_no_route_opens_to_a_bad_credential(wired: Api, ask_app: Any, entry: Entry, bad: str) -> None:
+    """No, wrong, cut, expired or misplaced: 401 as a problem, with the scheme to use, and nothing is touched."""
+    answer = asyncio.run(ask_app(wired, entry.method, path_of(entry), BODIES.get(entry.name, b""), headers=BAD_HEADERS[bad]))
+    assert (answer.status, answer.json()["code"]) == (401, "unauthenticated")
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert wired.service.maybe_node.touched == []  # type: ignore[union-attr]
+
+
+WRONG_ROLES = [(entry, role) for entry in TABLE for role in ROLES if role not in entry.roles]
+
+
+@pytest.mark.parametrize(("entry", "role"), WRONG_ROLES, ids=lambda value: getattr(value, "name", value))
+def test_no_route_opens_to_a_wrong_role(wired: Api, ask_app: Any, entry: Entry, role: str) -> None:
+    """403 names the role that is needed, and nothing is touched."""
+    answer = asyncio.run(ask_app(wired, entry.method, path_of(entry), BODIES.get(entry.name, b""), headers=bearer(role)))
+    told = answer.json()
+    assert (answer.status, told["code"], told["needs"]) == (403, "forbidden", list(entry.needs))
+    assert all(needed in told["detail"] for needed in entry.needs)
+    assert wired.service.maybe_node.touched == []  # type: ignore[union-attr]
+
+
+RIGHT_ROLES = [(entry, role) for entry in TABLE for role in entry.needs if entry.kind != "events"]
+
+
+@pytest.mark.parametrize(("entry", "role"), RIGHT_ROLES, ids=lambda value: getattr(value, "name", value))
+def test_every_role_of_an_entry_opens_it(locked: Api, ask_app: Any, entry: Entry, role: str) -> None:
+    """Whoever should get in does; a call with `read` is of a read-only procedure."""
+    path = entry.path.replace("{name}", "get" if role == READ else "put")
+    answer = asyncio.run(ask_app(locked, entry.method, path, BODIES.get(entry.name, b""), headers=bearer(role)))
+    assert answer.status == 200, answer.body
+
+
+def test_reader_calls_what_only_reads(locked: Api, node: Any, ask_app: Any) -> None:
+    """`read` opens read-only procedures; one that writes needs `invoke`, and is not called."""
+    assert asyncio.run(ask_app(locked, "POST", "/v1/procedures/get", b'{"item": 1}', headers=bearer(READ))).status == 200
+    node.logged.clear()
+    answer = asyncio.run(ask_app(locked, "POST", "/v1/procedures/put", b'{"item": 1}', headers=bearer(READ)))
+    assert (answer.status, answer.json()["needs"]) == (403, [INVOKE])
+    assert node.logged == []
+
+
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/v1", "/v1/batch/", "//v1/batch", "/v1/../v1/batch", "/v1%2fbatch", "/V1/BATCH", "*", ""]
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "HEAD", "PUT"])
+def test_what_is_not_served_needs_a_credential_to_be_told_so(locked: Api, ask_app: Any, method: str, path: str) -> None:
+    """Without one it is 401 like anything else, with one 404."""
+    assert asyncio.run(ask_app(locked, method, path)).status == 401
+    assert asyncio.run(ask_app(locked, method, path, headers=bearer(READ))).status == 404
+
+
+@pytest.mark.parametrize("entry", TABLE, ids=lambda entry: f"{entry.method} {entry.path}")
+def test_other_methods_are_told_what_is_allowed(locked: Api, node: Any, ask_app: Any, entry: Entry) -> None:
+    """405 with an `Allow` header that is right: every method in it works, every other one is refused."""
+    path = path_of(entry)
+    methods = methods_of(path)
+    assert methods is not None
+    for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT", "get", "X" * 500):
+        if method in allowed(methods).split(", "):
+            continue
+        assert asyncio.run(ask_app(locked, method, path)).status == 401
+        answer = asyncio.run(ask_app(locked, method, path, BODIES.get(entry.name, b""), headers=bearer(ADMIN)))
+        assert (answer.status, answer.json()["code"]) == (405, "method_not_allowed")
+        assert answer.headers["allow"] == allowed(methods)
+    options = asyncio.run(ask_app(locked, "OPTIONS", path, headers=bearer(READ)))
+    assert (options.status, options.headers["allow"], options.body) == (200, allowed(methods), b"")
+    assert node.logged == []
+
+
+@pytest.mark.parametrize(
+    "entry", [entry for entry in TABLE if entry.method == "GET" and entry.kind != "events"], ids=lambda e: e.path
+)
+def test_head_is_get_without_the_body(locked: Api, ask_app: Any, entry: Entry) -> None:
+    """Same status, same length in the header, no body; and the same credential."""
+    got = asyncio.run(ask_app(locked, "GET", entry.path, headers=bearer(ADMIN)))
+    head = asyncio.run(ask_app(locked, "HEAD", entry.path, headers=bearer(ADMIN)))
+    assert (head.status, head.body, head.headers["content-type"]) == (got.status, b"", got.headers["content-type"])
+    assert int(head.headers["content-length"]) >= 0
+    assert asyncio.run(ask_app(locked, "HEAD", entry.path)).status == 401
+
+
+@pytest.mark.parametrize("entry", [entry for entry in TABLE if entry.kind == "page"], ids=lambda entry: entry.path)
+def test_browser_without_a_credential_is_asked_for_a_token(wired: Api, ask_app: Any, entry: Entry) -> None:
+    """A page is 401 with a form for people and a problem for programs; the form needs nothing from elsewhere."""
+    headers = [("Accept", "text/html,application/xhtml+xml")]
+    answer = asyncio.run(ask_app(wired, "GET", entry.path, headers=headers))
+    assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
+    assert answer.headers["content-type"].startswith("text/html")
+    assert b"<form" in answer.body
+    assert not any(outside in answer.body for outside in (b"http:", b"https:", b"src=", b"url("))
+    assert asyncio.run(ask_app(wired, "GET", "/v1/status", headers=headers)).json()["code"] == "unauthenticated"
+
+
+def test_keys_belong_to_the_name_of_the_credential(locked: Api, node: Any, ask_app: Any, token_file: Path) -> None:
+    """Another caller's same key is another key, for single calls and in batches; a new token of a name keeps its keys."""
+    line = b'{"procedure": "put", "params": {"item": 1}, "key": "order-1"}\n'
+    for role in (INVOKE, ADMIN):
+        headers = [*bearer(role), ("Idempotency-Key", "order-1")]
+        assert asyncio.run(ask_app(locked, "POST", "/v1/procedures/put", b'{"item": 1}', headers=headers)).status == 200
+        assert asyncio.run(ask_app(locked, "POST", "/v1/batch", line, headers=bearer(role))).status == 200
+    invoke, admin = key_fingerprint("invoke", "order-1"), key_fingerprint("admin", "order-1")
+    assert [key for _, _, key in node.logged] == [invoke, invoke, admin, admin]
+    assert len({invoke, admin, key_fingerprint("", "order-1")}) == 3
+    token_file.write_text(write_line(Credential("invoke", frozenset((INVOKE,)), digest_of(b"new-token"))) + "\n")
+    rotated = create_app(node, Settings(token_file=token_file))
+    headers = [("Authorization", "Bearer new-token"), ("Idempotency-Key", "order-1")]
+    assert asyncio.run(ask_app(rotated, "POST", "/v1/procedures/put", b'{"item": 1}', headers=headers)).status == 200
+    assert node.logged[-1][2] == invoke
+
+
+def test_stream_ends_when_its_credential_does(locked: Api, node: Any, ask_app: Any, token_file: Path) -> None:
+    """A batch that outlives its credential gets an error in the place of its next lines, which are not called."""
+    line = b'{"procedure": "put", "params": {"item": 1}}\n'
+
+    def withdraw() -> None:
+        token_file.write_text("# nobody\n")
+        locked.service.gatekeeper._looked = -1e9  # type: ignore[attr-defined]  # the next look at the file is due
+
+    async def chunks() -> Any:
+        yield line
+        withdraw()
+        yield line * 3
+        yield line
+
+    answer = asyncio.run(ask_app(locked, "POST", "/v1/batch", chunks(), headers=bearer(INVOKE)))
+    assert [sorted(told) for told in answer.lines()] == [["partition", "result", "txn_id"], ["error"]]
+    assert answer.lines()[-1]["error"]["code"] == "unauthenticated"
+    assert len(node.logged) == 1
+
+
+def test_credential_comes_before_everything_else(wired: Api, ask_app: Any) -> None:
+    """Whatever else is wrong with a request, without a credential the answer is 401 and says nothing more."""
+    wrong = [
+        ("Origin", "http://evil.example"),
+        ("Content-Encoding", "gzip"),
+        ("Content-Type", "x/y"),
+        ("Idempotency-Key", "a"),
+        ("Idempotency-Key", "b"),
+    ]
+    answer = asyncio.run(ask_app(wired, "POST", "/v1/procedures/nothing", b"{", headers=wrong))
+    assert (answer.status, answer.json()["code"]) == (401, "unauthenticated")
+
+
+def test_anonymous_is_admin_and_origin_is_still_checked(app: Api, ask_app: Any) -> None:
+    """Without a token file (loopback alone) everything is open to programs, and nothing to other sites' pages."""
+    assert asyncio.run(ask_app(app, "GET", "/v1/status")).status == 200
+    for entry in TABLE:
+        answer = asyncio.run(ask_app(app, entry.method, path_of(entry), headers=[("Origin", "http://evil.example")]))
+        assert (answer.status, answer.json()["code"]) == (403, "forbidden")
+
+
+def test_problem_of_a_role_names_it() -> None:
+    """For people and for programs."""
+    from cmdlog.api.problem import forbidden
+
+    problem = forbidden(READ, INVOKE)
+    assert isinstance(problem, Problem)
+    assert problem.members()["needs"] == [READ, INVOKE]
+    assert "`read` or `invoke`" in problem.detail
