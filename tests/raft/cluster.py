@@ -10,10 +10,23 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from cmdlog.raft import Configuration, Core, Entries, HardState, Manifest, Message, ReadResult, Ready, Restored, Role, Settings
+from cmdlog.raft import (
+    Configuration,
+    Core,
+    Entries,
+    Franchise,
+    HardState,
+    Manifest,
+    Message,
+    ReadResult,
+    Ready,
+    Restored,
+    Role,
+    Settings,
+)
 from cmdlog.raft.configuration import NodeId, nodes
-from cmdlog.raft.messages import KIND_NORMAL
-from cmdlog.wal.ids import Index
+from cmdlog.raft.messages import KIND_NORMAL, VoteReply, VoteRequest
+from cmdlog.wal.ids import Index, Term
 
 ROUNDS_MAX = 2_000  # of `settle`: more means that messages go in circles
 
@@ -182,3 +195,42 @@ class Cluster:
     def applied(self, member: int) -> list[bytes]:
         """Payloads that the node's state machine was given."""
         return [payload for _, payload in self.members[node(member)].applied]
+
+
+def column(first: int, *terms: int, kinds: bytes | None = None, payloads: list[bytes] | None = None) -> Entries:
+    """Entries from `first` on with these terms; normal ones, each with its own place as payload."""
+    named = [f"{first + i}@{term}".encode() for i, term in enumerate(terms)]
+    return Entries(Index(first), [Term(term) for term in terms], kinds or bytes(len(terms)), payloads or named)
+
+
+def solo(
+    member: int = 1,
+    *,
+    voters: Iterable[int] = (1, 2, 3),
+    learners: Iterable[int] = (),
+    terms: Iterable[int] = (),
+    term: int | None = None,
+    vote: int | None = None,
+    commit: int = 0,
+    settings: Settings | None = None,
+    franchise: Franchise = Franchise.FULL,
+) -> Member:
+    """One node by itself, whose log has entries of these terms; the test plays the others."""
+    log = column(1, *terms)
+    hard = HardState(Term(max([0, *terms]) if term is None else term), None if vote is None else node(vote), Index(commit))
+    first = Manifest(configuration=Configuration(voters=nodes(voters), learners=nodes(learners)))
+    disk = Disk(hard, first, log)
+    restored = Restored(hard, first, log, franchise)
+    return Member(Core(node(member), rng=random.Random(member), settings=settings, restored=restored), disk)
+
+
+def lead(member: Member) -> Core:
+    """Makes a node by itself leader, by votes of the others; what it sends until then is gone."""
+    core = member.core
+    while core.role is not Role.LEADER:
+        core.tick()
+        asked = [message for message in member.take() if isinstance(message, VoteRequest)]
+        for request in asked:
+            core.step(VoteReply(request.receiver, core.id, request.term, request.campaign, True))
+    member.take()
+    return core

@@ -1,0 +1,291 @@
+"""Reads without an entry: rounds, leases, followers, and what is lost with a leader."""
+
+from __future__ import annotations
+
+import pytest
+
+from cmdlog.raft import (
+    Act,
+    Change,
+    Core,
+    Drop,
+    Guard,
+    ProposalRefused,
+    ReadResult,
+    Refusal,
+    Role,
+    Settings,
+    Step,
+)
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.messages import Append, AppendReply, Heartbeat, HeartbeatReply, ReadReply, ReadRequest, VoteRequest
+from cmdlog.raft.messages import Campaign as For
+from cmdlog.wal.ids import Index, Term
+from tests.raft.cluster import Cluster, Member, lead, node, solo
+
+A, B, C = NodeId(1), NodeId(2), NodeId(3)
+LEASE = Settings(lease_ticks=5)
+
+
+def a_leader(settings: Settings | None = None) -> Member:
+    """A alone as leader, with the empty entry of its term committed."""
+    member = solo(settings=settings)
+    core = lead(member)
+    core.step(AppendReply(B, A, core.term, Index(1)))
+    member.take()
+    return member
+
+
+def confirm(core: Core, sender: NodeId, round_: int | None = None) -> None:
+    """A follower's answer to the latest round, or to another."""
+    core.step(HeartbeatReply(sender, A, core.term, core.reads.round if round_ is None else round_))
+
+
+def test_a_read_waits_for_a_majority_to_confirm_a_round_begun_after_it() -> None:
+    """An answer to an earlier round does not say that this leader still led when the read came."""
+    member = a_leader()
+    core = member.core
+    core.tick()
+    member.take()
+    before = core.reads.round
+    core.read_index(7)
+    sent = [message for message in member.take() if isinstance(message, Heartbeat)]
+    assert [message.round for message in sent] == [before + 1] * 2
+    confirm(core, B, before)
+    member.take()
+    assert member.reads == []
+    confirm(core, B)
+    member.take()
+    assert member.reads == [ReadResult(7, Index(1))]
+
+
+def test_reads_that_come_together_share_a_round() -> None:
+    """One exchange answers them all, in order."""
+    member = a_leader()
+    for context in (3, 1, 2):
+        member.core.read_index(context)
+    assert len([message for message in member.take() if isinstance(message, Heartbeat)]) == 2
+    confirm(member.core, C)
+    member.take()
+    assert [read.context for read in member.reads] == [3, 1, 2]
+
+
+def test_a_read_that_comes_while_a_round_is_under_way_waits_for_the_next() -> None:
+    """Rounds answer only what came before them."""
+    member = a_leader()
+    core = member.core
+    core.read_index(1)
+    member.take()
+    core.read_index(2)
+    member.take()
+    confirm(core, B, core.reads.round - 1)
+    member.take()
+    assert [read.context for read in member.reads] == [1]
+    confirm(core, B)
+    member.take()
+    assert [read.context for read in member.reads] == [1, 2]
+
+
+def test_a_read_before_the_leaders_own_commit_is_parked() -> None:
+    """A new leader may not know yet what its predecessor committed."""
+    member = solo(terms=[1, 1])
+    core = lead(member)
+    core.read_index(7)
+    core.step(ReadRequest(C, A, core.term, (8, 9)))
+    member.take()
+    confirm(core, B)
+    assert core.reads.count == 3
+    core.step(AppendReply(B, A, core.term, Index(3)))
+    member.take()
+    assert member.reads == []
+    confirm(core, B)
+    (reply,) = [message for message in member.take() if isinstance(message, ReadReply)]
+    assert member.reads == [ReadResult(7, Index(3))]
+    assert (reply.receiver, reply.index, reply.contexts) == (C, 3, (8, 9))
+    assert core.reads.count == 0
+
+
+def test_a_leader_that_is_a_majority_answers_at_once() -> None:
+    """Nobody else could lead."""
+    member = solo(voters=(1,))
+    for _ in range(member.core.timeout):
+        member.core.tick()
+    member.take()
+    member.core.read_index(7)
+    member.take()
+    assert member.reads == [ReadResult(7, Index(1))]
+
+
+@pytest.mark.parametrize("parked", [True, False])
+def test_reads_are_lost_with_the_leader(*, parked: bool) -> None:
+    """A read is tied to its leader's term: it is told as lost, never answered later."""
+    member = solo()
+    core = lead(member)
+    if not parked:
+        core.step(AppendReply(B, A, core.term, Index(1)))
+    core.read_index(7)
+    core.step(ReadRequest(C, A, core.term, (8,)))
+    member.take()
+    core.step(Heartbeat(B, A, Term(core.term + 1), Index(0), 0))
+    member.take()
+    assert member.reads == [ReadResult(7, None)]
+
+
+def test_a_follower_reads_through_its_leader() -> None:
+    """The answer covers what was acknowledged before the read; the follower has then only to apply so far."""
+    cluster = Cluster()
+    cluster.elect(1).propose([b"x"])
+    cluster.settle()
+    cluster.core(2).read_index(5)
+    cluster.core(2).read_index(6)
+    cluster.settle()
+    assert cluster.members[B].reads == [ReadResult(5, Index(2)), ReadResult(6, Index(2))]
+    assert cluster.applied(2) == [b"x"]  # the round carried the commit mark
+
+
+def test_a_followers_read_without_answer_is_given_up() -> None:
+    """Request or answer may be lost; a late answer is no answer any more."""
+    member = solo(settings=Settings(read_ticks=4, election_ticks=50))
+    core = member.core
+    core.step(Heartbeat(B, A, Term(1), Index(0), 0))
+    core.read_index(5)
+    core.tick()
+    core.read_index(6)
+    sent = [message for message in member.take() if isinstance(message, ReadRequest)]
+    assert [message.contexts for message in sent] == [(5, 6)]
+    for _ in range(3):
+        core.tick()
+    member.take()
+    assert member.reads == [ReadResult(5, None)]
+    core.tick()
+    core.step(ReadReply(B, A, Term(1), Index(0), (5, 6)))
+    member.take()
+    assert member.reads == [ReadResult(5, None), ReadResult(6, None)]
+    assert core.drops[Drop.STALE_REPLY] == 2
+
+
+def test_a_followers_reads_are_lost_with_its_leader() -> None:
+    """The next leader knows nothing of them."""
+    member = solo()
+    member.core.step(Heartbeat(B, A, Term(1), Index(0), 0))
+    member.core.read_index(5)
+    member.core.step(Heartbeat(C, A, Term(2), Index(0), 0))
+    member.take()
+    assert member.reads == [ReadResult(5, None)]
+
+
+def test_reads_are_refused_without_a_leader_and_beyond_their_limit() -> None:
+    """Nothing grows without bound while a majority is away."""
+    member = solo(settings=Settings(reads_max=1))
+    with pytest.raises(ProposalRefused) as refused:
+        member.core.read_index(1)
+    assert refused.value.reason is Refusal.NOT_LEADER
+    core = lead(member)
+    core.read_index(1)
+    with pytest.raises(ProposalRefused) as refused:
+        core.read_index(2)
+    assert refused.value.reason is Refusal.READS_PENDING
+    core.step(ReadRequest(C, A, core.term, (8,)))
+    assert core.drops[Drop.PROPOSAL_REFUSED] == 1
+
+
+# Leases
+
+
+def test_leases_are_off_by_default() -> None:
+    """Without a round, no read, however fresh the last confirmation is."""
+    member = a_leader()
+    member.core.tick()
+    member.take()
+    confirm(member.core, B)
+    member.core.read_index(1)
+    assert member.core.reads.waiting
+    assert Settings().lease_ticks == 0
+
+
+def a_leaseholder() -> Member:
+    """A leader whose round of the present tick a majority has confirmed."""
+    member = a_leader(LEASE)
+    member.core.tick()
+    member.take()
+    confirm(member.core, B)
+    return member
+
+
+def test_a_lease_answers_at_once_until_it_ends() -> None:
+    """It counts from the moment at which the confirmed round was sent, not from the answer."""
+    member = a_leaseholder()
+    for context in range(7):
+        member.core.read_index(context)
+        member.core.tick()
+    assert [read.context for read in member.core.read_results] == [0, 1, 2, 3, 4]
+    assert member.core.reads.count == 2
+
+
+def test_a_new_leader_has_no_lease() -> None:
+    """Only a confirmed round of this term begins one."""
+    member = a_leader(LEASE)
+    member.core.read_index(1)
+    assert member.core.reads.waiting
+
+
+def test_an_offer_of_leadership_voids_the_lease_for_the_term() -> None:
+    """The target's election is not held up by voters that shield this leader, and may come late."""
+    member = a_leaseholder()
+    core = member.core
+    core.transfer(B)
+    for _ in range(20):
+        core.tick()
+        confirm(core, B)
+        member.take()
+    assert (core.handover, core.role) == (None, Role.LEADER)
+    core.read_index(1)
+    assert core.reads.waiting
+
+
+def test_a_change_of_members_voids_the_lease_until_it_is_committed() -> None:
+    """The majority that confirmed might not be one any more."""
+    member = a_leaseholder()
+    core = member.core
+    core.change(Change((Step(Act.ADD_LEARNER, node(4)),)), guard=Guard.FORCED)
+    core.read_index(1)
+    assert core.reads.waiting
+    member.take()
+    core.step(AppendReply(B, A, core.term, Index(2)))
+    confirm(core, B)
+    core.read_index(2)
+    assert [read.context for read in core.read_results] == [1, 2]
+
+
+def test_a_voter_that_has_just_started_shields_whom_it_may_have_shielded_before() -> None:
+    """With leases in use, a restart must not free a voter from what it promised by answering a heartbeat."""
+    member = solo(settings=LEASE)
+    request = VoteRequest(C, A, Term(1), For.REAL, Index(9), Term(1))
+    member.core.step(request)
+    assert member.core.drops[Drop.LEADER_ALIVE] == 1
+    for _ in range(LEASE.election_ticks):
+        member.core.tick()
+    member.core.step(request)
+    assert member.core.vote == C
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"lease_ticks": 9}, {"lease_ticks": 5, "check_quorum": False}, {"heartbeat_ticks": 10}, {"heartbeat_ticks": 0}],
+)
+def test_settings_that_cannot_be_safe_are_refused(wrong: dict[str, int]) -> None:
+    """A lease must end before a voter's shield; heartbeats must come within an election time-out."""
+    with pytest.raises(ValueError, match=r"must be below|needs check_quorum"):
+        Settings(**wrong)  # type: ignore[arg-type]
+
+
+def test_appends_do_not_confirm_rounds() -> None:
+    """Only an answer with the round's number does."""
+    member = a_leader()
+    core = member.core
+    core.read_index(1)
+    core.propose([b"x"])
+    assert any(isinstance(message, Append) for message in member.take())
+    core.step(AppendReply(B, A, core.term, Index(2)))
+    member.take()
+    assert member.reads == []
