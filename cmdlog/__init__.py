@@ -10,6 +10,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cmdlog.client import AsyncClient as AsyncClient
+    from cmdlog.client import AutoBatch as AutoBatch
+    from cmdlog.client import Call as Call
+    from cmdlog.client import Client as Client
+    from cmdlog.client import RetryPolicy as RetryPolicy
     from cmdlog.errors import Aborted as Aborted
     from cmdlog.errors import BadAnswer as BadAnswer
     from cmdlog.errors import CallError as CallError
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {
+    "cmdlog.client": ("AsyncClient", "AutoBatch", "Call", "Client", "RetryPolicy"),
     "cmdlog.errors": (
         "Aborted",
         "BadAnswer",
@@ -66,4 +72,5 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'cmdlog' has no attribute {name!r}")
     module, attribute = _HOMES[name]
-    return getattr(importlib.import_module(module), attribute)
+    value = globals()[name] = getattr(importlib.import_module(module), attribute)
+    return value

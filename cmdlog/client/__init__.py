@@ -1,1 +1,23 @@
-"""Clients of the HTTP interface."""
+"""Clients of the HTTP interface: `Client` for threads, `AsyncClient` for tasks.
+
+One rule: this package knows the contract on the wire and imports nothing of the server. What is decided (requests, what an answer
+proves, when to send again) is pure and shared; the two clients only carry it out, with httpx.
+
+    values, keys, ask      Python values, idempotency keys, requests
+    answer, lines          what an attempt proves; the answers of a batch
+    retry, exchange        the table of retries; one request from its first attempt to its end
+    window                 a batch under way
+    coalesce, …_tasks      calls that share requests
+    options, core          options; what both clients have in common
+    sync, aio              the clients
+"""
+
+from __future__ import annotations
+
+from cmdlog.client.aio import AsyncClient
+from cmdlog.client.ask import NEW_KEY, Call
+from cmdlog.client.options import DEFAULT_URL, AutoBatch
+from cmdlog.client.retry import RetryPolicy
+from cmdlog.client.sync import Client
+
+__all__ = ["DEFAULT_URL", "NEW_KEY", "AsyncClient", "AutoBatch", "Call", "Client", "RetryPolicy"]

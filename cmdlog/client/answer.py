@@ -1,0 +1,268 @@
+"""Answers as values, and what each of them proves about the request. No socket here.
+
+One rule: every answer, and every way of getting none, has exactly one `Fate`; retries are decided by fates alone (`retry.py`).
+"""
+
+from __future__ import annotations
+
+import email.utils
+import ssl
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+import httpx
+import orjson
+
+from cmdlog import errors
+from cmdlog.errors import CmdlogError
+from cmdlog.results import QueryResult, Result
+
+PROBLEM: Final = "application/problem+json"
+JSON: Final = "application/json"
+TEXT_SHOWN: Final = 200
+
+
+class Fate(Enum):
+    """What is known about a request after an attempt that gave no result."""
+
+    DECIDED = "the state machine has given an outcome, and a repetition gets the same"
+    REJECTED = "the request is at fault, nothing was done, and a repetition is rejected again"
+    REFUSED = "nothing was done, and a repetition may succeed"
+    BUSY = "turned away before it was looked at, without a promise"
+    UNKNOWN = "it may have been done"
+    BROKEN = "it may have been done, and a repetition would hardly be answered better"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A complete answer. `value` is its JSON; None when it holds none."""
+
+    status: int
+    value: Any
+    retry_after_s: float | None = None
+    date: str = ""  # the server's clock
+    about: str = ""  # what to tell of an answer without JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """No answer. `reached` False: the request surely never got to the server."""
+
+    reached: bool
+    reason: str
+    hopeless: bool = False  # the next attempt would fail alike
+
+
+Attempt = Answer | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An attempt that gave no result."""
+
+    fate: Fate
+    error: CmdlogError
+    retry_after_s: float | None = None
+    date: str = ""
+
+
+_OUTCOMES: Final[Mapping[str, type[CmdlogError]]] = {
+    "aborted": errors.Aborted,
+    "procedure_failed": errors.ProcedureFailed,
+    "key_reused": errors.KeyReused,
+    "session_expired": errors.SessionExpired,
+}
+_REJECTIONS: Final[Mapping[str, type[CmdlogError]]] = {
+    "invalid_parameters": errors.InvalidParameters,
+    "unknown_procedure": errors.UnknownProcedure,
+    "unauthenticated": errors.Unauthenticated,
+    "forbidden": errors.Forbidden,
+    "too_large": errors.TooLarge,
+}
+_BY_STATUS: Final[Mapping[int, type[CmdlogError]]] = {
+    401: errors.Unauthenticated,
+    403: errors.Forbidden,
+    413: errors.TooLarge,
+}
+PROMISES: Final = frozenset(("log_full", "disk_full", "not_ready", "no_quorum", "sessions_full"))
+"""Codes that promise that nothing was logged; of one that is newer than this program we do not know."""
+
+BUSY: Final = frozenset((408, 429))
+GATEWAY: Final = frozenset((502, 503, 504))
+
+
+def read_answer(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
+    """An answer from its parts; header names in lower case."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    date = headers.get("date", "")
+    value = None
+    if kind in (JSON, PROBLEM):
+        try:
+            value = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            value = None
+    about = "" if value is not None else _describe(kind, headers, body)
+    return Answer(status, value, _seconds(headers.get("retry-after", ""), date), date, about)
+
+
+def line_answer(line: bytes, date: str) -> Answer | None:
+    """The answer that a line of /v1/batch is; None: it is no such line."""
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    if type(value) is not dict:
+        return None
+    problem = value.get("error")
+    if problem is None:
+        return Answer(200, value, None, date)
+    if type(problem) is not dict or type(problem.get("status")) is not int:
+        return None
+    wait = problem.get("retry_after_s")
+    return Answer(problem["status"], problem, float(wait) if isinstance(wait, int | float) else None, date)
+
+
+def judge(attempt: Attempt) -> Any | Failure:
+    """The JSON of a success, or the failure that the attempt was."""
+    if isinstance(attempt, Lost):
+        return _judge_lost(attempt)
+    if attempt.status == 200 and attempt.value is not None:
+        return attempt.value
+    value = attempt.value if isinstance(attempt.value, dict) else {}
+    code = value.get("code")
+    if type(code) is not str:
+        return _judge_stranger(attempt)
+    fate, error = _judge_problem(attempt.status, code, value)
+    if attempt.retry_after_s is not None:
+        error.retry_after_s = attempt.retry_after_s
+    return Failure(fate, error, attempt.retry_after_s, attempt.date)
+
+
+def _judge_lost(lost: Lost) -> Failure:
+    if lost.reached:
+        return Failure(Fate.UNKNOWN, errors.OutcomeUnknown(lost.reason))
+    return Failure(Fate.REJECTED if lost.hopeless else Fate.REFUSED, errors.Unreachable(lost.reason))
+
+
+def _judge_problem(status: int, code: str, value: Mapping[str, Any]) -> tuple[Fate, CmdlogError]:
+    detail = str(value.get("detail") or value.get("title") or code)
+    if code in _OUTCOMES:
+        return Fate.DECIDED, _outcome(code, detail, value)
+    if code == "invalid_parameters":
+        return Fate.REJECTED, errors.InvalidParameters(detail, problems=list(_problems(value)))
+    if code in _REJECTIONS:
+        return Fate.REJECTED, _REJECTIONS[code](detail)
+    if code in PROMISES:
+        return Fate.REFUSED, errors.Unavailable(detail, code=code)
+    if status in BUSY or status == 503:
+        return Fate.BUSY, errors.Unavailable(detail, code=code)
+    if status in GATEWAY:
+        return Fate.UNKNOWN, errors.OutcomeUnknown(detail, code=code)
+    if status >= 500:
+        return Fate.BROKEN, errors.ServerFault(detail, code=code)
+    return Fate.REJECTED, _BY_STATUS.get(status, errors.RequestRefused)(detail, code=code)
+
+
+def _outcome(code: str, detail: str, value: Mapping[str, Any]) -> CmdlogError:
+    txn_id = txn_number(value.get("txn_id")) or 0
+    if code == "aborted":
+        return errors.Aborted(detail, abort_code=str(value.get("abort_code") or ""), txn_id=txn_id)
+    if code == "procedure_failed":
+        kind = str(value.get("error") or "")
+        return errors.ProcedureFailed(f"{kind}: {detail}" if kind else detail, error_type=kind, txn_id=txn_id)
+    return _OUTCOMES[code](detail, txn_id=txn_id)
+
+
+def _problems(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    listed = value.get("problems")
+    for entry in listed if isinstance(listed, list) else []:
+        if isinstance(entry, dict):
+            yield str(entry.get("field", "")), str(entry.get("problem", ""))
+
+
+def _judge_stranger(attempt: Answer) -> Failure:
+    """An answer without a code: of a proxy, or of something else that listens there."""
+    status, about = attempt.status, f"the server answered {attempt.status} and {attempt.about or 'no problem with a code'}"
+    if status in BUSY:
+        return Failure(Fate.BUSY, errors.Unavailable(about, code="busy"), attempt.retry_after_s)
+    if status in GATEWAY:
+        return Failure(Fate.UNKNOWN, errors.OutcomeUnknown(about), attempt.retry_after_s)
+    if status >= 500 or status < 300:
+        return Failure(Fate.BROKEN, errors.BadAnswer(about))
+    if status in _BY_STATUS:
+        return Failure(Fate.REJECTED, _BY_STATUS[status](about))
+    return Failure(Fate.REJECTED, errors.BadAnswer(about))
+
+
+def _describe(kind: str, headers: Mapping[str, str], body: bytes) -> str:
+    if "location" in headers:
+        return f"points to {headers['location'][:TEXT_SHOWN]}; redirects are not followed"
+    if kind in (JSON, PROBLEM):
+        return "what it calls JSON is none"
+    shown = body[:TEXT_SHOWN].decode(errors="replace").strip()
+    return f"{kind or 'no content type'}, not JSON ({shown!r}); is it cmdlog that listens there?"
+
+
+def _seconds(value: str, date: str) -> float | None:
+    """`Retry-After` in seconds; a date in it is held against the server's own clock."""
+    if value.isascii() and value.isdigit():
+        return float(value)
+    try:
+        wait = email.utils.parsedate_to_datetime(value) - email.utils.parsedate_to_datetime(date)
+    except (TypeError, ValueError):
+        return None
+    return max(0.0, wait.total_seconds())
+
+
+def lost(error: Exception) -> Lost:
+    """What an exception of the transport proves.
+
+    Only a connection that never came about proves that the request was not executed. After that even a reset in the middle of
+    the request may have been preceded by a copy of it.
+    """
+    reason = str(error) or type(error).__name__
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.ProxyError):
+        return Lost(reached=False, reason=reason, hopeless=_bad_certificate(error))
+    if isinstance(error, httpx.UnsupportedProtocol):
+        return Lost(reached=False, reason=reason, hopeless=True)
+    return Lost(reached=True, reason=reason)
+
+
+def _bad_certificate(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def read_result(value: Any) -> Result[Any]:
+    """The result object of a call. Raises: BadAnswer."""
+    if type(value) is dict and "result" in value:
+        txn_id, partition = txn_number(value.get("txn_id")), value.get("partition")
+        if txn_id is not None and (partition is None or type(partition) is int):
+            return Result(txn_id, partition, value["result"])
+    raise errors.BadAnswer("the answer is no result of a call: txn_id, partition and result belong in it")
+
+
+def read_rows(value: Any) -> QueryResult:
+    """The answer of /v1/query. Raises: BadAnswer."""
+    try:
+        as_of = {int(partition): int(txn_id) for partition, txn_id in value["as_of"].items()}
+        return QueryResult(list(map(str, value["columns"])), list(map(tuple, value["rows"])), as_of)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise errors.BadAnswer("the answer is no result of a query: columns, rows and as_of belong in it") from None
+
+
+def member(value: Any, name: str) -> Any:
+    """A member of an answer that is an object. Raises: BadAnswer."""
+    if type(value) is dict and name in value:
+        return value[name]
+    raise errors.BadAnswer(f"the answer holds no {name}")
+
+
+def txn_number(value: Any) -> int | None:
+    """A transaction id from its decimal string."""
+    return int(value) if type(value) is str and value.isascii() and value.isdigit() and len(value) <= 20 else None

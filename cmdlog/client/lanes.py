@@ -1,0 +1,107 @@
+"""Connections: one httpx client for each, taken last in, first out, so that few are kept busy and the others may close.
+
+One rule: a lane carries one request at a time. httpx's own pool looks at all pairs of its connections several times per request,
+which with 32 of them takes longer than the request; so it is never given more than one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+
+
+class Lanes:
+    """Connections of threads."""
+
+    def __init__(self, arguments: dict[str, Any], connections_max: int) -> None:
+        self._arguments = arguments
+        self._free = threading.Semaphore(connections_max)
+        self._lock = threading.Lock()
+        self._idle: list[httpx.Client] = []
+        self._all: list[httpx.Client] = []
+        self._closed = False
+
+    @contextlib.contextmanager
+    def response(self, request: httpx.Request, *, wait_s: float) -> Iterator[httpx.Response]:
+        """The beginning of the answer, over a lane that gets free within `wait_s`. Raises: httpx.RequestError."""
+        if not self._free.acquire(timeout=wait_s):
+            raise httpx.PoolTimeout(f"no connection was free for {wait_s:g} s")
+        try:
+            lane = self._take()
+            try:
+                response = lane.send(request, stream=True)
+                try:
+                    yield response
+                finally:
+                    response.close()
+            finally:
+                self._idle.append(lane)
+        finally:
+            self._free.release()
+
+    def close(self) -> None:
+        """Requests under way fail."""
+        with self._lock:
+            self._closed = True
+            for lane in self._all:
+                lane.close()
+
+    def _take(self) -> httpx.Client:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the client is closed")
+            if self._idle:
+                return self._idle.pop()
+            self._all.append(httpx.Client(**self._arguments))
+            return self._all[-1]
+
+
+class TaskLanes:
+    """Connections of tasks."""
+
+    def __init__(self, arguments: dict[str, Any], connections_max: int) -> None:
+        self._arguments = arguments
+        self._free = asyncio.Semaphore(connections_max)
+        self._idle: list[httpx.AsyncClient] = []
+        self._all: list[httpx.AsyncClient] = []
+        self._closed = False
+
+    @contextlib.asynccontextmanager
+    async def response(self, request: httpx.Request, *, wait_s: float) -> AsyncIterator[httpx.Response]:
+        """The beginning of the answer, over a lane that gets free within `wait_s`. Raises: httpx.RequestError."""
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._free.acquire()
+        except TimeoutError:
+            raise httpx.PoolTimeout(f"no connection was free for {wait_s:g} s") from None
+        try:
+            lane = self._take()
+            try:
+                response = await lane.send(request, stream=True)
+                try:
+                    yield response
+                finally:
+                    await response.aclose()
+            finally:
+                self._idle.append(lane)
+        finally:
+            self._free.release()
+
+    async def close(self) -> None:
+        """Requests under way fail."""
+        self._closed = True
+        for lane in self._all:
+            await lane.aclose()
+
+    def _take(self) -> httpx.AsyncClient:
+        if self._closed:
+            raise RuntimeError("the client is closed")
+        if self._idle:
+            return self._idle.pop()
+        self._all.append(httpx.AsyncClient(**self._arguments))
+        return self._all[-1]

@@ -1,0 +1,129 @@
+"""Every option of a client, checked once. `Client` and `AsyncClient` take the same."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+
+import httpx
+
+from cmdlog.client.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from procedures import Database
+
+DEFAULT_URL: Final = "http://127.0.0.1:8642"
+TOKEN_VARIABLE: Final = "CMDLOG_TOKEN"  # noqa: S105 - the name of a variable
+IDLE_S: Final = 30.0  # shorter than the server's 75, so that we close first and no request meets a closing connection
+
+
+@dataclass(frozen=True, slots=True)
+class AutoBatch:
+    """How calls that are made at the same time share requests."""
+
+    calls_max: int = 1024  # of one request
+    bytes_max: int = 1 << 20  # of one request's body
+    linger_ms: float = 0.0  # a request waits so long for company; 0: only while another one is under way
+    streams: int = 1  # requests under way at a time
+
+    def __post_init__(self) -> None:
+        if self.calls_max < 1 or self.bytes_max < 1 or self.streams < 1 or not 0 <= self.linger_ms <= 1000:
+            raise ValueError("auto_batch: calls_max, bytes_max and streams are at least 1, linger_ms is 0 to 1000")
+
+
+class Given(TypedDict, total=False):
+    """What a client may be given, by name."""
+
+    token: str | None  # bearer token; else token_file, else the variable CMDLOG_TOKEN
+    token_file: str | os.PathLike[str] | None
+    timeout_s: float  # for one call with all its attempts
+    retry: RetryPolicy
+    keys: Literal["new", "none"]  # whether a call without a key of its own gets a new one; without, less is retried
+    causality: Literal[
+        "echo", "off"
+    ]  # whether the highest transaction id seen is sent along, so that later calls get a greater one
+    auto_batch: bool | AutoBatch
+    db: Database | None  # results are decoded by its return annotations
+    connections_max: int
+    verify: bool | str | os.PathLike[str] | ssl.SSLContext  # certificates: usual ones, none, a file of authorities, a context
+    trust_env: bool  # whether proxies of the environment are used
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options, complete."""
+
+    token: str
+    timeout_s: float = 60.0
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    keys: Literal["new", "none"] = "new"
+    causality: Literal["echo", "off"] = "echo"
+    auto_batch: AutoBatch | None = None
+    db: Database | None = None
+    connections_max: int = 100
+    verify: bool | ssl.SSLContext = True
+    trust_env: bool = False
+
+    def http(self, url: httpx.URL) -> dict[str, Any]:
+        """Arguments of httpx's clients, of which there is one for each connection."""
+        return {
+            "limits": httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=IDLE_S),
+            "verify": self._certificates(url),
+            "trust_env": self.trust_env,
+            "timeout": None,  # each request brings its own
+        }
+
+    def _certificates(self, url: httpx.URL) -> ssl.SSLContext:
+        """One for all connections: reading the authorities takes longer than a call."""
+        if isinstance(self.verify, ssl.SSLContext):
+            return self.verify
+        if url.scheme == "http":
+            return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody, and is not asked
+        return httpx.create_ssl_context(verify=self.verify, trust_env=self.trust_env)
+
+    def headers(self) -> list[tuple[str, str]]:
+        """Headers of every request."""
+        headers = [("User-Agent", "cmdlog"), ("Accept-Encoding", "identity")]
+        return [*headers, ("Authorization", f"Bearer {self.token}")] if self.token else headers
+
+
+def make_options(given: Given) -> Options:
+    """Raises: ValueError, OSError (of files)."""
+    own: dict[str, Any] = {name: value for name, value in given.items() if name not in ("token_file", "auto_batch", "verify")}
+    own["token"] = _token(given.get("token"), given.get("token_file"))
+    auto_batch, verify = given.get("auto_batch", False), given.get("verify", True)
+    own["auto_batch"] = auto_batch if isinstance(auto_batch, AutoBatch) else AutoBatch() if auto_batch else None
+    if not isinstance(verify, bool | ssl.SSLContext):
+        verify = ssl.create_default_context(cafile=os.fspath(verify))
+    options = Options(**own, verify=verify)
+    if not options.timeout_s > 0 or options.connections_max < 1:
+        raise ValueError("timeout_s must be more than 0, connections_max at least 1")
+    if options.keys not in ("new", "none") or options.causality not in ("echo", "off"):
+        raise ValueError('keys is "new" or "none", causality is "echo" or "off"')
+    return options
+
+
+def _token(token: str | None, token_file: str | os.PathLike[str] | None) -> str:
+    if token is not None and token_file is not None:
+        raise ValueError("give either token or token_file")
+    if token_file is not None:
+        token = Path(token_file).read_text(encoding="ascii").strip()
+    if token is None:
+        token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if not (token.isascii() and token.isprintable() and " " not in token):
+        raise ValueError("a token holds visible ASCII characters alone")
+    return token
+
+
+def base_url(url: str) -> httpx.URL:
+    """The server's address, without a slash at its end. Raises: ValueError."""
+    try:
+        parsed = httpx.URL(url.rstrip("/"))
+    except (httpx.InvalidURL, TypeError) as error:
+        raise ValueError(f"{url!r} is no address of a server: {error}") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ValueError(f"{url!r} is no address of a server, such as {DEFAULT_URL}")
+    return parsed

@@ -1,0 +1,98 @@
+"""When a request is sent again, and what is told when it is not. Pure: time left and chance are arguments.
+
+One rule: nothing is ever executed twice. What may have been executed is sent again only if a second execution does no harm.
+
+| fate of the attempt | reads | keyed | once |
+|---|---|---|---|
+| DECIDED, REJECTED, BROKEN | no | no | no |
+| REFUSED | again | again | again |
+| BUSY, UNKNOWN | again | again | no |
+
+And nothing is claimed that is not known: once an attempt may have been executed, only an outcome that the key's table gives
+settles the call. A rejection, a refusal or `session_expired` after it is told as `OutcomeUnknown`.
+
+Waits grow by powers of two to a cap, and chance takes a share of each ("full jitter"), so that callers who failed together do not
+come back together. `Retry-After` is waited for in full, with the jitter on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from cmdlog.client.answer import Failure, Fate
+from cmdlog.client.ask import Effect
+from cmdlog.errors import CmdlogError, OutcomeUnknown, SessionExpired, Unreachable
+
+DOUBLINGS_MAX: Final = 30  # of the wait; any cap is reached by then
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How patient a client is with one call; the total is the client's `timeout_s`."""
+
+    connect_s: float = 5.0  # for a connection
+    attempt_s: float = 20.0  # for an answer; a call that takes longer is asked for again, under its key
+    backoff_first_s: float = 0.05
+    backoff_max_s: float = 2.0
+    attempts_max: int = 100
+
+    def __post_init__(self) -> None:
+        for name in ("connect_s", "attempt_s", "backoff_first_s", "backoff_max_s", "attempts_max"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be more than 0")
+
+
+@dataclass(slots=True)
+class Tries:
+    """What happened to one call so far."""
+
+    count: int = 0
+    uncertain: bool = False  # an attempt may have been executed
+
+
+Again = float
+"""Seconds to wait before the next attempt."""
+
+
+def decide(
+    failure: Failure, tries: Tries, effect: Effect, policy: RetryPolicy, *, left_s: float, chance: float
+) -> Again | CmdlogError:
+    """The wait before the next attempt, or the error to raise. Counts the attempt in `tries`."""
+    was_uncertain = tries.uncertain
+    tries.count += 1
+    tries.uncertain = was_uncertain or (effect is not Effect.READS and failure.fate in (Fate.UNKNOWN, Fate.BROKEN))
+    if _may_go_again(failure.fate, effect) and tries.count < policy.attempts_max:
+        wait = pause(tries.count, policy, chance=chance) + (failure.retry_after_s or 0.0)
+        if wait < left_s:
+            return wait
+    return truth(failure, effect, was_uncertain=was_uncertain)
+
+
+def pause(count: int, policy: RetryPolicy, *, chance: float) -> Again:
+    """The wait after attempt `count`, from 1. `chance` is in [0, 1)."""
+    return chance * min(policy.backoff_max_s, policy.backoff_first_s * (1 << min(count - 1, DOUBLINGS_MAX)))
+
+
+def _may_go_again(fate: Fate, effect: Effect) -> bool:
+    if fate is Fate.REFUSED:
+        return True
+    return fate in (Fate.BUSY, Fate.UNKNOWN) and effect is not Effect.ONCE
+
+
+def truth(failure: Failure, effect: Effect, *, was_uncertain: bool) -> CmdlogError:
+    """The error that claims no more than is known."""
+    error = failure.error
+    if effect is Effect.READS:
+        return _blamed(Unreachable(f"no answer: {error}"), error) if isinstance(error, OutcomeUnknown) else error
+    if not was_uncertain or isinstance(error, OutcomeUnknown):
+        return error
+    if failure.fate is Fate.DECIDED and not isinstance(error, SessionExpired):
+        return error
+    told = OutcomeUnknown(f"an earlier attempt may have been executed, and then: {error}", retry_after_s=error.retry_after_s)
+    return _blamed(told, error)
+
+
+def _blamed(error: CmdlogError, cause: CmdlogError) -> CmdlogError:
+    error.__cause__ = cause
+    return error
