@@ -1,0 +1,301 @@
+"""Changes of members: in force when appended, undone when cut, one at a time, and never the end of the group by accident."""
+
+from __future__ import annotations
+
+import pytest
+
+from cmdlog.raft import (
+    LEAVE_JOINT,
+    Act,
+    BadChange,
+    Change,
+    ChangeRefused,
+    Configuration,
+    Drop,
+    Guard,
+    Refusal,
+    Role,
+    Settings,
+    Step,
+    Transition,
+)
+from cmdlog.raft.configuration import NodeId, nodes
+from cmdlog.raft.messages import KIND_CONFIGURATION, Append, AppendReply, Heartbeat
+from cmdlog.wal.ids import Index, Term
+from tests.raft.cluster import Cluster, column, lead, node, solo
+
+A, B, C, D, E = (NodeId(value) for value in (1, 2, 3, 4, 5))
+ADD_D = Change((Step(Act.ADD_LEARNER, D),))
+PROMOTE_D = Change((Step(Act.ADD_VOTER, D),))
+
+
+def refusal(error: pytest.ExceptionInfo[ChangeRefused]) -> Refusal:
+    """The stable part of a refusal."""
+    return error.value.reason
+
+
+def test_a_learner_is_added_catches_up_and_is_promoted() -> None:
+    """The way in: entries from the first one on, no vote meanwhile."""
+    cluster = Cluster(others=(4,))
+    leader = cluster.elect(1)
+    leader.propose([b"x"])
+    cluster.settle()
+    leader.change(ADD_D)
+    cluster.settle()
+    cluster.tick()
+    assert (leader.configuration.learners, cluster.applied(4)) == ((D,), [b"x"])
+    leader.change(PROMOTE_D)
+    cluster.settle()
+    assert cluster.core(4).configuration == Configuration(voters=(A, B, C, D))
+    leader.transfer(D)
+    cluster.settle()
+    assert cluster.leaders() == [D]
+
+
+def test_a_configuration_is_in_force_when_it_is_appended() -> None:
+    """Also when it is not committed: the old majority alone does not decide any more."""
+    cluster = Cluster(others=(4, 5))
+    leader = cluster.elect(1)
+    cluster.cut(4, 5)
+    swap = [Step(Act.ADD_VOTER, D), Step(Act.ADD_VOTER, E), Step(Act.REMOVE, B), Step(Act.REMOVE, C)]
+    leader.change(Change(tuple(swap)), guard=Guard.FORCED)
+    leader.propose([b"x"])
+    cluster.settle()
+    assert (leader.configuration.joint, leader.log.commit) == (True, 1)
+    cluster.heal()
+    cluster.tick(3)
+    assert leader.configuration == Configuration(voters=(A, D, E))
+    assert cluster.applied(1) == [b"x"]
+
+
+def test_a_cut_entry_takes_its_configuration_with_it() -> None:
+    """A change that the next leader does not have has never been."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.cut(1)
+    cluster.core(1).change(ADD_D)
+    cluster.settle()
+    assert cluster.core(1).configuration.learners == (D,)
+    cluster.tick(60)
+    cluster.heal()
+    cluster.tick(3)
+    assert cluster.leaders() in ([B], [C])
+    assert cluster.core(1).configuration == Configuration(voters=(A, B, C))
+
+
+def test_a_restart_finds_the_configuration_in_the_log() -> None:
+    """Committed or not: it is a function of snapshot and log."""
+    cluster = Cluster(others=(4,))
+    cluster.elect(1).change(ADD_D)
+    cluster.settle()
+    cluster.restart(1)
+    assert (cluster.core(1).configuration.learners, cluster.core(1).configuration_index) == ((D,), 2)
+
+
+def test_one_change_at_a_time_and_only_after_an_own_commit() -> None:
+    """Two that are not committed could win two elections (the bug of single-server changes)."""
+    member = solo(terms=[1])
+    with pytest.raises(ChangeRefused) as refused:
+        member.core.change(ADD_D)
+    assert refusal(refused) is Refusal.NOT_LEADER
+    core = lead(member)
+    with pytest.raises(ChangeRefused) as refused:
+        core.change(ADD_D)
+    assert refusal(refused) is Refusal.TERM_NOT_COMMITTED
+    core.step(AppendReply(B, A, core.term, Index(2)))
+    core.change(ADD_D)
+    with pytest.raises(ChangeRefused) as refused:
+        core.change(Change((Step(Act.ADD_LEARNER, E),)))
+    assert refusal(refused) is Refusal.CHANGE_PENDING
+    core.step(AppendReply(B, A, core.term, Index(3)))
+    core.transfer(C)
+    with pytest.raises(ChangeRefused) as refused:
+        core.change(PROMOTE_D)
+    assert refusal(refused) is Refusal.TRANSFERRING
+
+
+def test_a_change_is_compare_and_set() -> None:
+    """Made for another configuration it is refused, and so is one that makes no sense."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    base = leader.configuration
+    leader.change(ADD_D, base=base)
+    cluster.settle()
+    with pytest.raises(ChangeRefused) as refused:
+        leader.change(Change((Step(Act.ADD_LEARNER, E),)), base=base)
+    assert refusal(refused) is Refusal.STALE_BASE
+    with pytest.raises(BadChange):
+        leader.change(LEAVE_JOINT)
+
+
+def test_a_voter_must_have_been_a_learner_that_caught_up() -> None:
+    """Else commits would wait for it."""
+    cluster = Cluster(others=(4,), settings=Settings(promotion_entries_max=5))
+    leader = cluster.elect(1)
+    with pytest.raises(ChangeRefused) as refused:
+        leader.change(PROMOTE_D)
+    assert refusal(refused) is Refusal.LAGGING
+    cluster.cut(4)
+    leader.change(ADD_D)
+    cluster.settle()
+    leader.propose([b"x"] * 9)
+    cluster.settle()
+    with pytest.raises(ChangeRefused) as refused:
+        leader.change(PROMOTE_D)
+    assert refusal(refused) is Refusal.LAGGING
+    cluster.heal()
+    cluster.tick(3)
+    leader.change(PROMOTE_D)
+
+
+def test_a_change_that_leaves_no_live_majority_is_refused_unless_forced() -> None:
+    """It would be the last one that this group commits."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    cluster.cut(3)
+    cluster.tick(12)
+    remove = Change((Step(Act.REMOVE, B),))
+    with pytest.raises(ChangeRefused) as refused:
+        leader.change(remove)
+    assert refusal(refused) is Refusal.QUORUM_AT_RISK
+    leader.change(remove, guard=Guard.FORCED)
+
+
+def test_a_joint_configuration_ends_by_itself_when_it_is_committed() -> None:
+    """Both majorities first, then the new one alone; the demoted voter learns on."""
+    cluster = Cluster(others=(4, 5))
+    leader = cluster.elect(1)
+    leader.change(Change((Step(Act.ADD_VOTER, D), Step(Act.ADD_VOTER, E), Step(Act.ADD_LEARNER, B))), guard=Guard.FORCED)
+    assert leader.configuration == Configuration((A, C, D, E), (A, B, C), (), (B,), auto_leave=True)
+    cluster.settle()
+    cluster.tick()
+    assert {member.core.configuration for member in cluster.members.values()} == {Configuration((A, C, D, E), learners=(B,))}
+
+
+def test_a_joint_configuration_that_is_to_stay_stays() -> None:
+    """Until it is left on request."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    leader.change(Change((Step(Act.REMOVE, C),), Transition.JOINT_STAY))
+    cluster.tick(20)
+    assert leader.configuration.joint
+    leader.change(LEAVE_JOINT)
+    cluster.settle()
+    assert leader.configuration == Configuration(voters=(A, B))
+
+
+def test_a_new_leader_ends_the_joint_configuration_of_its_predecessor() -> None:
+    """A crash between the two halves of a change does not leave it half done."""
+    cluster = Cluster(others=(4, 5))
+    leader = cluster.elect(1)
+    cluster.passes = lambda message: not (isinstance(message, AppendReply) and message.index == 2)
+    leader.change(Change((Step(Act.ADD_VOTER, D), Step(Act.ADD_VOTER, E))), guard=Guard.FORCED)
+    cluster.settle()
+    cluster.cut(1)
+    cluster.tick(60)
+    (successor,) = [cluster.core(each) for each in cluster.leaders() if each != A]
+    assert successor.configuration == Configuration(voters=(A, B, C, D, E))
+
+
+def test_a_leader_that_removes_itself_leads_until_that_is_committed() -> None:
+    """It does not count itself meanwhile; then it follows, never campaigns, and another leads."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    leader.change(Change((Step(Act.REMOVE, A),)))
+    assert leader.leader == A
+    cluster.settle()
+    assert (leader.role, leader.log.commit) == (Role.FOLLOWER, 2)
+    cluster.tick(60)
+    assert cluster.leaders() in ([B], [C])
+    assert leader.leader is None
+
+
+def test_a_removing_leader_alone_is_no_majority_of_the_others() -> None:
+    """Its own log counts nothing for a configuration that it is not in."""
+    member = solo()
+    core = lead(member)
+    core.step(AppendReply(B, A, core.term, Index(1)))
+    core.change(Change((Step(Act.REMOVE, A),)))
+    member.take()
+    core.step(AppendReply(B, A, core.term, Index(2)))
+    assert core.log.commit == 1
+    core.step(AppendReply(C, A, core.term, Index(2)))
+    assert core.log.commit == 2
+
+
+def test_a_removed_node_is_told_and_forgotten() -> None:
+    """It gets the entry that removes it, so it does not campaign; then the leader has nothing to do with it."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    leader.change(Change((Step(Act.REMOVE, C),)))
+    cluster.settle()
+    removed = cluster.core(3)
+    assert removed.configuration.voters == (A, B)
+    assert list(leader.progress) == [B]
+    cluster.tick(60)
+    assert (cluster.leaders(), removed.term) == ([A], leader.term)
+    leader.drops.clear()
+    leader.step(AppendReply(C, A, leader.term, Index(2)))
+    assert leader.drops == {Drop.UNKNOWN_SENDER: 1}
+
+
+def test_a_node_that_comes_back_starts_anew() -> None:
+    """Nothing that was known of its former life counts."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    leader.change(Change((Step(Act.REMOVE, C),)))
+    cluster.settle()
+    leader.change(Change((Step(Act.ADD_LEARNER, C),)))
+    assert leader.progress[C].match == 0
+    cluster.settle()
+    assert leader.progress[C].match == leader.log.last
+
+
+def test_a_learner_counts_for_nothing() -> None:
+    """Neither its log nor its vote makes a majority."""
+    member = solo(voters=(1, 2), learners=(3, 4))
+    core = lead(member)
+    for learner in (C, D):
+        core.step(AppendReply(learner, A, core.term, Index(1)))
+    assert core.log.commit == 0
+
+
+def test_a_configuration_entry_that_is_none_is_dropped() -> None:
+    """A peer's fault; the log stays as it was."""
+    member = solo()
+    bad = column(1, 1, kinds=bytes([KIND_CONFIGURATION]), payloads=[b"{"])
+    member.core.step(Append(B, A, Term(1), Term(0), Index(0), bad))
+    assert (member.core.log.last, member.core.drops[Drop.BAD_CONFIGURATION]) == (0, 1)
+
+
+def test_a_lost_majority_is_recovered_by_force_and_marked() -> None:
+    """The survivor goes on alone; the mark stays in every later configuration."""
+    cluster = Cluster()
+    cluster.elect(1).propose([b"x"])
+    cluster.settle()
+    cluster.tick()
+    cluster.cut(1, 2)
+    survivor = cluster.core(3)
+    with pytest.raises(ChangeRefused) as refused:
+        survivor.force_recovery()
+    assert refusal(refused) is Refusal.LEADER_ALIVE
+    cluster.tick_one(3, 20)
+    survivor.force_recovery(nodes((2,)))
+    assert survivor.leader is None
+    cluster.settle()
+    assert survivor.leader == C
+    assert survivor.configuration == Configuration(voters=(C,), learners=(B,), forced=True)
+    cluster.passes = lambda message: A not in {message.sender, message.receiver}
+    cluster.core(2).timeout = 99
+    cluster.tick(2)
+    assert cluster.applied(2) == [b"x"]
+    survivor.change(Change((Step(Act.ADD_VOTER, B),)))
+    cluster.settle()
+    assert cluster.core(2).configuration == Configuration(voters=nodes((2, 3)), forced=True)
+
+
+def test_heartbeats_keep_a_learner_from_nothing() -> None:
+    """A learner follows, without ever waiting for an election."""
+    member = solo(4, learners=(4,))
+    member.core.step(Heartbeat(A, node(4), Term(1), Index(0), 0))
+    assert member.core.leader == A

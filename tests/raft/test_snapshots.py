@@ -1,0 +1,281 @@
+"""Compaction and copies: the log is never gone before a snapshot stands for it, and a copy always ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from cmdlog.raft import Configuration, CopyOutcome, Core, Drop, Manifest, Message, Role, Segment, Settings
+from cmdlog.raft.configuration import NodeId, nodes
+from cmdlog.raft.messages import Append, AppendReply, Heartbeat, HeartbeatReply, InstallSnapshot, SnapshotFailed
+from cmdlog.raft.progress import Sending
+from cmdlog.wal.ids import Index, Term
+from tests.raft.cluster import Cluster, Member, column, lead, solo
+
+A, B, C = NodeId(1), NodeId(2), NodeId(3)
+FILES = (Segment("0001.snap", 4_096, 7),)
+TRIO = Configuration(voters=nodes((1, 2, 3)))
+
+
+def compact(core: Core, index: int, *, upto: int | None = None) -> Manifest:
+    """Takes a snapshot at `index` and forgets the log up to there."""
+    manifest = core.manifest_at(Index(index), FILES)
+    core.compact(manifest, Index(index if upto is None else upto))
+    return manifest
+
+
+def behind(settings: Settings | None = None) -> Cluster:
+    """A leads and has compacted to 6; C has only the first entry and is asked to copy."""
+    cluster = Cluster(settings=settings)
+    leader = cluster.elect(1)
+    cluster.cut(3)
+    leader.propose([b"%d" % number for number in range(5)])
+    cluster.settle()
+    compact(leader, 6)
+    leader.propose([b"5"])
+    cluster.heal()
+    cluster.tick(2)
+    return cluster
+
+
+def test_a_follower_behind_the_log_copies_the_snapshot_and_gets_the_rest() -> None:
+    """The manifest alone is in the protocol; the log goes on behind it, configuration included."""
+    cluster = behind()
+    follower = cluster.members[C]
+    (manifest,) = follower.copies
+    assert manifest == Manifest(Index(6), cluster.core(1).term, TRIO, FILES)
+    assert cluster.core(1).progress[C].sending is Sending.SNAPSHOT
+    follower.core.report_snapshot(manifest, CopyOutcome.COMPLETE)
+    cluster.settle()
+    cluster.tick()
+    assert (follower.disk.manifest, follower.disk.entries.first) == (manifest, 7)
+    assert cluster.applied(3)[-1:] == [b"5"]
+    assert cluster.core(1).progress[C].sending is Sending.REPLICATE
+    assert follower.core.manifest == manifest
+
+
+def test_the_snapshot_is_acknowledged_when_its_record_is_durable() -> None:
+    """A crash before that leaves the old log, and the leader has heard nothing else."""
+    cluster = behind()
+    follower = cluster.members[C]
+    follower.synced = False
+    follower.core.report_snapshot(follower.copies[0], CopyOutcome.COMPLETE)
+    assert not [message for message in follower.take() if isinstance(message, AppendReply)]
+    cluster.restart(3)
+    assert cluster.core(3).log.base == 0
+    assert cluster.core(1).progress[C].match == 1
+
+
+def test_a_failed_copy_is_told_and_tried_again() -> None:
+    """The leader probes and finds that a copy is needed still."""
+    cluster = behind()
+    follower = cluster.members[C]
+    follower.core.report_snapshot(follower.copies[0], CopyOutcome.FAILED)
+    cluster.settle()
+    assert len(follower.copies) == 2
+    follower.core.report_snapshot(Manifest(Index(3), Term(1), TRIO), CopyOutcome.COMPLETE)  # not the one under way
+    assert follower.core.log.base == 0
+
+
+def test_the_log_behind_a_copy_is_kept_until_it_ends() -> None:
+    """Else the follower would need another copy as soon as it has this one."""
+    cluster = behind()
+    leader = cluster.core(1)
+    leader.propose([b"6", b"7"])
+    cluster.settle()
+    newer = leader.manifest_at(Index(9), FILES)
+    assert leader.compact(newer, Index(9)) == 6
+    follower = cluster.members[C]
+    follower.core.report_snapshot(follower.copies[0], CopyOutcome.COMPLETE)
+    cluster.settle()
+    cluster.tick()
+    assert cluster.applied(3) == [b"5", b"6", b"7"]
+    assert leader.compact(newer, Index(9)) == 9
+
+
+def test_a_lost_manifest_is_sent_again_and_a_copy_without_end_given_up() -> None:
+    """Nobody keeps a log for ever; the follower that copies the same already goes on undisturbed."""
+    settings = Settings(copy_ticks_max=25)
+    cluster = behind(settings)
+    cluster.members[C].copies.clear()
+    sent: list[Message] = []
+
+    def count(message: Message) -> bool:
+        sent.extend([message] if isinstance(message, InstallSnapshot) else [])
+        return True
+
+    cluster.passes = count
+    cluster.tick(22)
+    assert len(sent) == 2
+    cluster.tick(8)
+    assert len(sent) == 3  # given up, probed, and offered anew
+    assert cluster.members[C].copies == []  # it copies it already
+
+
+def test_nobody_keeps_a_log_for_a_node_that_does_not_answer() -> None:
+    """A dead follower gets its manifest when it is back."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    cluster.cut(3)
+    leader.propose([b"x"])
+    cluster.tick(30)
+    compact(leader, 2)
+    cluster.tick(3)
+    assert leader.progress[C].sending is not Sending.SNAPSHOT
+    cluster.heal()
+    cluster.tick(3)
+    assert leader.progress[C].sending is Sending.SNAPSHOT
+
+
+def test_a_window_left_behind_by_compaction_is_found_out() -> None:
+    """A replicating follower that answers again, but whose next entry is gone, is given a copy."""
+    member = solo()
+    core = lead(member)
+    for sender in (B, C):
+        core.step(AppendReply(sender, A, core.term, Index(1)))
+    core.propose([b"x", b"y"])
+    member.take()
+    core.step(AppendReply(B, A, core.term, Index(3)))
+    member.take()
+    core.progress[C].next = Index(2)  # as after a window full of messages that were lost
+    compact(core, 3)
+    core.step(HeartbeatReply(C, A, core.term, 0))
+    assert any(isinstance(message, InstallSnapshot) for message in member.take())
+
+
+def test_what_the_snapshot_has_already_is_not_copied() -> None:
+    """Older than the commit mark: acknowledged as it is. Matching log: fast-forward, nothing is lost."""
+    member = solo(terms=[1, 1, 1], commit=1)
+    for index, commit in ((1, 1), (2, 2)):
+        member.core.step(InstallSnapshot(B, A, Term(1), Manifest(Index(index), Term(1), TRIO)))
+        (reply,) = member.take()
+        assert isinstance(reply, AppendReply)
+        assert (reply.index, member.core.log.commit, member.core.log.last) == (commit, commit, 3)
+    assert member.copies == []
+
+
+def test_a_conflicting_log_is_dropped_when_the_copy_is_complete() -> None:
+    """Not before: until then it is what this node has."""
+    member = solo(terms=[1, 1, 1])
+    manifest = Manifest(Index(2), Term(2), TRIO, FILES)
+    member.core.step(InstallSnapshot(B, A, Term(2), manifest))
+    member.take()
+    assert (member.copies, member.core.log.last) == ([manifest], 3)
+    member.core.report_snapshot(manifest, CopyOutcome.COMPLETE)
+    member.take()
+    assert (member.core.log.base, member.core.log.last, member.disk.manifest) == (2, 2, manifest)
+
+
+def test_a_copy_that_the_log_has_overtaken_changes_nothing() -> None:
+    """Entries that came meanwhile stay."""
+    member = solo(terms=[1])
+    manifest = Manifest(Index(2), Term(1), TRIO, FILES)
+    member.core.step(InstallSnapshot(B, A, Term(1), manifest))
+    member.core.step(Append(B, A, Term(1), Term(1), Index(3), column(2, 1, 1)))
+    member.take()
+    member.core.report_snapshot(manifest, CopyOutcome.COMPLETE)
+    member.take()
+    assert (member.core.log.base, member.core.log.last, member.disk.manifest.index) == (0, 3, 0)
+
+
+def test_a_second_snapshot_takes_the_place_of_the_first() -> None:
+    """The end of the copy that was given up means nothing any more."""
+    member = solo()
+    first, second = (Manifest(Index(index), Term(1), TRIO, FILES) for index in (5, 9))
+    for manifest in (first, first, second):
+        member.core.step(InstallSnapshot(B, A, Term(1), manifest))
+        member.take()
+    assert member.copies == [first, second]
+    member.core.report_snapshot(first, CopyOutcome.COMPLETE)
+    assert member.core.log.base == 0
+    member.core.report_snapshot(second, CopyOutcome.COMPLETE)
+    assert member.core.log.base == 9
+
+
+def test_the_end_of_a_copy_after_its_leader_is_still_good() -> None:
+    """A snapshot is of committed entries, whoever sent it; nobody is told when nobody leads."""
+    member = solo()
+    manifest = Manifest(Index(5), Term(1), TRIO, FILES)
+    member.core.step(InstallSnapshot(B, A, Term(1), manifest))
+    member.take()
+    for _ in range(member.core.timeout):
+        member.core.tick()
+    member.take()
+    assert member.core.role is Role.PRE_CANDIDATE
+    member.core.report_snapshot(manifest, CopyOutcome.COMPLETE)
+    assert member.take() == []
+    assert member.disk.manifest == manifest
+
+
+def test_a_manifest_newer_than_its_message_is_impossible() -> None:
+    """Counted, not believed."""
+    member = solo()
+    member.core.step(InstallSnapshot(B, A, Term(1), Manifest(Index(5), Term(2), TRIO)))
+    assert (member.copies, member.core.drops[Drop.BAD_ENTRIES]) == ([], 1)
+
+
+def test_a_late_failure_is_no_news() -> None:
+    """It speaks of a copy that nobody waits for, or of a node that is no member."""
+    member = solo()
+    core = lead(member)
+    core.drops.clear()
+    core.step(SnapshotFailed(B, A, core.term, Index(3)))
+    core.step(SnapshotFailed(NodeId(9), A, core.term, Index(3)))
+    core.step(HeartbeatReply(NodeId(9), A, core.term, 0))
+    assert (core.drops[Drop.STALE_REPLY], core.drops[Drop.UNKNOWN_SENDER]) == (1, 2)
+
+
+@pytest.mark.parametrize("index", [0, 5])
+def test_only_what_was_handed_out_makes_a_snapshot(index: int) -> None:
+    """Nobody has applied anything else."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    leader.propose([b"x", b"y"])
+    cluster.settle()
+    compact(leader, 2)
+    with pytest.raises(ValueError, match="no snapshot at"):
+        leader.manifest_at(Index(index), ())
+
+
+def test_compaction_goes_no_further_than_its_snapshot_and_never_back() -> None:
+    """The log keeps what no snapshot stands for; a tail below the snapshot may be kept for slow followers."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    leader.propose([b"x", b"y", b"z"])
+    cluster.settle()
+    manifest = leader.manifest_at(Index(3), ())
+    with pytest.raises(ValueError, match="cannot compact"):
+        leader.compact(manifest, Index(4))
+    older = leader.manifest_at(Index(2), ())
+    assert leader.compact(manifest, Index(1)) == 1
+    assert leader.compact(manifest, Index(0)) == 1
+    with pytest.raises(ValueError, match="cannot compact"):
+        leader.compact(older, Index(2))
+
+
+def test_a_restart_goes_on_behind_the_manifest() -> None:
+    """Entries that the snapshot stands for are not taken again."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    leader.propose([b"x", b"y", b"z"])
+    cluster.settle()
+    cluster.members[A].disk.manifest = compact(leader, 3)
+    cluster.restart(1)
+    core = cluster.core(1)
+    assert (core.log.base, core.log.last, core.log.payloads) == (3, 4, [b"z"])
+    assert core.configuration == TRIO
+
+
+def test_a_member_that_is_heard_from_by_heartbeats_only_is_behind() -> None:
+    """A heartbeat that speaks of entries which the log has not is impossible: this disk lost some, or the leader is mistaken."""
+    member = solo(terms=[1])
+    member.core.step(Heartbeat(B, A, Term(1), Index(2), 0))
+    assert (member.core.log.commit, member.core.drops[Drop.BEYOND_LOG]) == (0, 1)
+
+
+def test_a_follower_answers_for_what_is_committed() -> None:
+    """An append from before the commit mark tells the leader how far it may go on at once."""
+    member: Member = solo(terms=[1, 1, 1], commit=2)
+    member.core.step(Append(B, A, Term(1), Term(1), Index(2), column(2, 1)))
+    (reply,) = member.take()
+    assert isinstance(reply, AppendReply)
+    assert (reply.index, reply.rejected) == (2, False)

@@ -1,0 +1,102 @@
+"""Handing leadership over: it happens, or it is given up, and proposals are taken again."""
+
+from __future__ import annotations
+
+import pytest
+
+from cmdlog.raft import Act, Change, ProposalRefused, Refusal, Role, Step, Transition
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.messages import Append, TimeoutNow
+from tests.raft.cluster import Cluster
+
+A, B, C = NodeId(1), NodeId(2), NodeId(3)
+
+
+def test_a_transfer_to_a_voter_that_has_everything_takes_one_election() -> None:
+    """The target leads in the next term, although the others hear from the old leader."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    leader.transfer(C)
+    cluster.settle()
+    assert (cluster.leaders(), cluster.core(3).term) == ([C], leader.term)
+
+
+def test_a_target_that_is_behind_is_fed_first() -> None:
+    """It is told to campaign when it has the whole log, so that it can win."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    cluster.passes = lambda message: message.receiver != C
+    leader.propose([b"x"])
+    cluster.settle()
+    leader.transfer(C)
+    cluster.settle()
+    assert cluster.leaders() == [A]
+    cluster.heal()
+    cluster.tick(3)
+    assert cluster.leaders() == [C]
+
+
+def test_proposals_wait_for_the_transfer_and_its_time_out() -> None:
+    """A target that is gone costs one time-out."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    cluster.cut(3)
+    leader.transfer(C)
+    with pytest.raises(ProposalRefused) as refused:
+        leader.propose([b"x"])
+    assert (refused.value.reason, refused.value.leader) == (Refusal.TRANSFERRING, C)
+    cluster.tick(cluster.settings.transfer_ticks)
+    assert leader.propose([b"x"]) is not None
+    assert leader.role is Role.LEADER
+
+
+def test_a_later_transfer_takes_the_place_of_an_earlier_one() -> None:
+    """The operator changed its mind."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    cluster.passes = lambda message: message.receiver != C or isinstance(message, Append)
+    leader.transfer(C)
+    cluster.settle()
+    cluster.heal()
+    leader.transfer(B)
+    cluster.settle()
+    assert cluster.leaders() == [B]
+
+
+def test_only_a_leader_hands_over_and_only_to_another_voter() -> None:
+    """Anything else is refused by name."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    for core, target, reason in (
+        (cluster.core(2), C, Refusal.NOT_LEADER),
+        (leader, A, Refusal.NO_SUCH_VOTER),
+        (leader, NodeId(9), Refusal.NO_SUCH_VOTER),
+    ):
+        with pytest.raises(ProposalRefused) as refused:
+            core.transfer(target)
+        assert refused.value.reason is reason
+
+
+def test_a_late_timeout_now_is_only_another_election() -> None:
+    """It may come after the transfer was given up; what is committed stays."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    leader.propose([b"x"])
+    cluster.settle()
+    cluster.core(2).step(TimeoutNow(A, B, leader.term))
+    cluster.settle()
+    cluster.tick()
+    assert cluster.leaders() == [B]
+    assert [cluster.applied(member) for member in (1, 2, 3)] == [[b"x"]] * 3
+
+
+def test_a_transfer_to_a_node_that_leaves_ends_with_its_removal() -> None:
+    """Its removal was under way already; no proposal waits for a node that left."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    cluster.cut(3)
+    leader.change(Change((Step(Act.REMOVE, C),), Transition.JOINT_AUTO_LEAVE))
+    leader.transfer(C)
+    cluster.settle()
+    assert leader.configuration.members() == (A, B)
+    assert leader.propose([b"x"]) is not None
