@@ -20,16 +20,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import uvicorn
+import uvloop
 
 from cmdlog.api.app import Api
+from cmdlog.api.descriptors import connections_allowed
+from cmdlog.api.roster import Roster
 from cmdlog.api.service import Service
-from cmdlog.node.settings import BadSetting, Settings
+from cmdlog.api.table import TABLE
+from cmdlog.api.tls import Certificate
+from cmdlog.node.settings import BadSetting, Settings, is_loopback
 
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
 
 BACKLOG: Final = 2048
-KEEP_ALIVE_S: Final = 75  # longer than the idle time of usual clients' pools, so that they close first
+STREAMS: Final = frozenset(entry.path for entry in TABLE if entry.kind == "batch")
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 Open = Callable[[Callable[[Any], None]], "Node"]  # opens the node; is given what to report progress to
@@ -52,27 +57,41 @@ def serve(open_node: Open, settings: Settings, *, events: Events | None = None, 
     Raises: BadSetting; what `open_node` raises; the error that wedged the node, when one did.
     """
     service = Service(settings)
-    listener = listen(settings.host, settings.port)
-    config = uvicorn.Config(
+    certificate = Certificate(settings) if settings.tls_cert_file is not None else None
+    if certificate is None and not is_loopback(settings.host):
+        logger.warning("not_encrypted", host=settings.host, hint="credentials and data can be read on the way: set tls_cert_file")
+    roster = Roster(
         Api(service, version=version),
-        loop="uvloop",
-        http="httptools",
+        settings,
+        connections_max=connections_allowed(settings),
+        certificate=certificate,
+        streams=STREAMS,
+    )
+    listener = listen(settings.host, settings.port, silence_max_s=settings.write_timeout_s)
+    runner = _Runner(service, roster, open_node, events or Events())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+        loop.run(runner.run(listener))
+
+
+def make_config(roster: Roster) -> uvicorn.Config:
+    """uvicorn's server with our protocol; of its middleware none, since headers of a proxy are nobody's word for an address."""
+    return uvicorn.Config(
+        roster.application,
+        http=roster.connect,  # type: ignore[arg-type]  # it is called as a class of protocols would be
         ws="none",
         lifespan="off",
+        interface="asgi3",
+        proxy_headers=False,
         access_log=False,
         log_config=None,
         server_header=False,
         backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
+        timeout_graceful_shutdown=max(1, round(roster.settings.drain_timeout_s)),
     )
-    runner = _Runner(service, config, open_node, events or Events())
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as loop:
-        loop.run(runner.run(listener))
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A bound socket. Raises: BadSetting."""
+def listen(host: str, port: int, *, silence_max_s: float) -> socket.socket:
+    """A bound socket, whose connections end when the other machine takes nothing for `silence_max_s`. Raises: BadSetting."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.socket(family, kind, proto)
@@ -80,6 +99,9 @@ def listen(host: str, port: int) -> socket.socket:
         raise BadSetting("host", f"{host} is no address to listen on: {error.strerror}") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # this and what follows is passed on to connections
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(silence_max_s * 1000))
         listener.bind(address)
     except OSError as error:
         listener.close()
@@ -87,10 +109,10 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, *, scheme: str) -> str:
     """The address that clients use."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class _Server(uvicorn.Server):
@@ -104,9 +126,9 @@ class _Server(uvicorn.Server):
 class _Runner:
     """One run of the server."""
 
-    def __init__(self, service: Service, config: uvicorn.Config, open_node: Open, events: Events) -> None:
-        self._service, self._open_node, self._events = service, open_node, events
-        self._server = _Server(config)
+    def __init__(self, service: Service, roster: Roster, open_node: Open, events: Events) -> None:
+        self._service, self._roster, self._open_node, self._events = service, roster, open_node, events
+        self._server = _Server(make_config(roster))
         self._progress: Mapping[str, object] = {}
         self._failure: BaseException | None = None
 
@@ -116,11 +138,13 @@ class _Runner:
             loop.add_signal_handler(number, self._stop)
         self._service.progress = lambda: self._progress
         opening = asyncio.create_task(self._open())
-        url = url_of(listener)
+        url = url_of(listener, scheme="http" if self._roster.certificate is None else "https")
         loop.call_soon(self._events.listening, url)
+        self._roster.start()
         try:
             await self._server.serve(sockets=[listener])
         finally:
+            self._roster.stop()
             with contextlib.suppress(asyncio.CancelledError):
                 await opening
             await self._close()
@@ -148,7 +172,7 @@ class _Runner:
         self._progress = progress if isinstance(progress, Mapping) else {"step": str(progress)}
 
     async def _close(self) -> None:
-        self._service.slow.shutdown(wait=False, cancel_futures=True)
+        self._service.close()
         node = self._service.maybe_node
         if node is not None:
             await asyncio.get_running_loop().run_in_executor(None, node.close)
