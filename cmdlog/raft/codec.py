@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from hmac import compare_digest
-from struct import Struct
 from typing import Final
 
 import google_crc32c
@@ -39,7 +38,6 @@ SECRET_BYTES_MAX: Final = 64  # what BLAKE2b takes as a key
 NONCE_BYTES: Final = 16
 NO_NONCE: Final = bytes(NONCE_BYTES)
 SESSION_BYTES: Final = 8
-CRC_BYTES: Final = 4
 MAC_BYTES: Final = 16
 
 LENGTH_FIELDS: Final = (("frame_bytes", "I"),)
@@ -68,13 +66,12 @@ HELLO_FIELDS: Final = (
 )
 LENGTH: Final = layout(LENGTH_FIELDS)
 LINK: Final = layout(LINK_FIELDS)
-ORDER: Final = layout(ORDER_FIELDS)
 HELLO: Final = layout(HELLO_FIELDS)
-_CRC: Final = Struct("<I")
-_LINK_END: Final = LENGTH.size + LINK.size
-_META_AT: Final = _LINK_END + ORDER.size
-_TRAILER_BYTES: Final = CRC_BYTES + MAC_BYTES
-FRAME_BYTES_MIN: Final = _META_AT + _TRAILER_BYTES
+FRONT: Final = layout((*LENGTH_FIELDS, ("link", f"{LINK.size}s"), *ORDER_FIELDS))
+TRAILER: Final = layout((("crc", "I"), ("mac", f"{MAC_BYTES}s")))
+FRAME_BYTES_MIN: Final = FRONT.size + TRAILER.size
+_ROOM_BYTES: Final = FRAME_BYTES_MAX - FRAME_BYTES_MIN  # for messages
+_crc32c: Final = google_crc32c.value
 
 
 class Seal(enum.IntEnum):
@@ -150,33 +147,40 @@ class Sealer:
 
         Raises: MessageTooLarge, before any frame was made.
         """
-        ends = self._link.sender.node, self._link.receiver.node
-        rounds: list[tuple[list[bytes], list[bytes]]] = []
-        room = 0
+        sender, receiver, encode = self._link.sender.node, self._link.receiver.node, self._encoder.encode
+        full: list[tuple[list[bytes], list[bytes]]] = []
+        metas: list[bytes] = []
+        bulks: list[bytes] = []
+        room = _ROOM_BYTES
         for group, message in messages:
-            if (message.sender, message.receiver) != ends:
-                raise ValueError(f"message from {message.sender} to {message.receiver} on the link {ends}")
-            meta, bulk = self._encoder.encode(group, message)
+            if message.receiver != receiver or message.sender != sender:
+                raise ValueError(f"message from {message.sender} to {message.receiver} on the link {sender} to {receiver}")
+            meta, bulk = encode(group, message)
             size = len(meta) + len(bulk)
-            if size > FRAME_BYTES_MAX - FRAME_BYTES_MIN:
-                raise MessageTooLarge(f"message of {size} bytes, at most {FRAME_BYTES_MAX - FRAME_BYTES_MIN}")
-            if size > room or len(rounds[-1][0]) == MESSAGES_MAX:
-                rounds.append(([], []))
-                room = FRAME_BYTES_MAX - FRAME_BYTES_MIN
+            if size > room or len(metas) == MESSAGES_MAX:
+                if size > _ROOM_BYTES:
+                    raise MessageTooLarge(f"message of {size} bytes, at most {_ROOM_BYTES}")
+                full.append((metas, bulks))
+                metas, bulks, room = [], [], _ROOM_BYTES
             room -= size
-            metas, bulks = rounds[-1]
             metas.append(meta)
-            bulks.append(bulk)
-        return [self._frame(metas, bulks) for metas, bulks in rounds]
+            if bulk:
+                bulks.append(bulk)
+        if not metas:
+            return []
+        if not full:
+            return [self._frame(metas, bulks)]
+        return [self._frame(*parts) for parts in (*full, (metas, bulks))]
 
     def _frame(self, metas: list[bytes], bulks: list[bytes]) -> bytes:
         self._sequence += 1
         meta = metas[0] if len(metas) == 1 else b"".join(metas)
-        size = FRAME_BYTES_MIN + len(meta) + sum(map(len, bulks))
-        front = b"".join((LENGTH.pack(size), self._head, ORDER.pack(self._sequence, len(meta)), meta))
+        size = FRAME_BYTES_MIN + len(meta) + (sum(map(len, bulks)) if bulks else 0)
+        front = FRONT.pack(size, self._head, self._sequence, len(meta)) + meta
         mac = self._mac.copy()
         mac.update(front)
-        return b"".join((front, _CRC.pack(google_crc32c.value(front)), mac.digest(), *bulks))
+        trailer = TRAILER.pack(_crc32c(front), mac.digest())
+        return b"".join((front, trailer, *bulks)) if bulks else front + trailer
 
 
 class Opener:
@@ -204,28 +208,35 @@ class Opener:
             raise
 
     def _open(self, frame: bytes) -> list[Addressed]:
-        if len(frame) < FRAME_BYTES_MIN or LENGTH.unpack_from(frame)[0] != len(frame):
-            raise BadFrame(Fault.LENGTH, f"{len(frame)} bytes")
-        sequence, meta_bytes = ORDER.unpack_from(frame, _LINK_END)
-        meta_end = _META_AT + meta_bytes
-        front, bulk_at = frame[:meta_end], meta_end + _TRAILER_BYTES
-        if bulk_at > len(frame) or google_crc32c.value(front) != _CRC.unpack_from(frame, meta_end)[0]:
+        size = len(frame)
+        if size < FRAME_BYTES_MIN:
+            raise BadFrame(Fault.LENGTH, f"{size} bytes")
+        stated, head, sequence, meta_bytes = FRONT.unpack_from(frame)
+        if stated != size:
+            raise BadFrame(Fault.LENGTH, f"{size} bytes, but {stated} are stated")
+        meta_end = FRONT.size + meta_bytes
+        bulk_at = meta_end + TRAILER.size
+        if bulk_at > size:
             raise _unreadable(frame)
-        if front[LENGTH.size : _LINK_END] != self._head:
-            raise self._foreign(front)
+        front = frame[:meta_end]
+        crc, tag = TRAILER.unpack_from(frame, meta_end)
+        if _crc32c(front) != crc:
+            raise _unreadable(frame)
+        if head != self._head:
+            raise self._foreign(head)
         mac = self._mac.copy()
         mac.update(front)
-        if not compare_digest(mac.digest(), frame[bulk_at - MAC_BYTES : bulk_at]):
+        if not compare_digest(mac.digest(), tag):
             raise BadFrame(Fault.MAC, "not made with this cluster's secret")
         if sequence <= self._sequence:
             raise BadFrame(Fault.SEQUENCE, f"{sequence} after {self._sequence}")
-        messages = self._decoder.decode(frame, meta_at=_META_AT, meta_end=meta_end, bulk_at=bulk_at)
+        messages = self._decoder.decode(frame, at=FRONT.size, end=meta_end, bulk_at=bulk_at)
         self._sequence = sequence
         return messages
 
-    def _foreign(self, front: bytes) -> BadFrame:
+    def _foreign(self, head: bytes) -> BadFrame:
         """Names what is not this link's. Nothing of it is proved: it tells the operator where to look."""
-        _, _, seal, cluster, sender, sender_life, receiver, receiver_life, _ = LINK.unpack_from(front, LENGTH.size)
+        _, _, seal, cluster, sender, sender_life, receiver, receiver_life, _ = LINK.unpack(head)
         link = self._link
         if cluster != link.cluster:
             return BadFrame(Fault.CLUSTER, f"{cluster.hex()}, but this is {link.cluster.hex()}")

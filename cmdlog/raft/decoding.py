@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from hmac import compare_digest
 from io import BytesIO
 from itertools import repeat
+from struct import Struct
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import google_crc32c
 
@@ -74,51 +75,48 @@ class Decoder:
         self._sender, self._receiver, self._digest_key = sender, receiver, digest_key
         self.faults: dict[Fault, int] = dict.fromkeys(Fault, 0)
 
-    def decode(self, data: bytes, *, meta_at: int, meta_end: int, bulk_at: int) -> list[Addressed]:
-        """The messages of an authentic frame. Impossible ones and those of unknown kinds are left out and counted.
-
-        Raises: BadFrame when the parts do not add up or the bulk is damaged or forged.
+    def decode(self, data: bytes, *, at: int, end: int, bulk_at: int) -> list[Addressed]:
+        """The messages of an authentic frame, whose meta is data[at:end]. Impossible ones and those of unknown kinds are left out
+        and counted. Raises: BadFrame when the parts do not add up or the bulk is damaged or forged.
         """
         messages: list[Addressed] = []
-        while meta_at < meta_end:
-            if meta_end - meta_at < HEAD.size:
-                raise BadFrame(Fault.LENGTH, f"{meta_end - meta_at} bytes left for the head of a message")
-            meta_bytes, bulk_bytes, bulk_crc, kind, group, term = HEAD.unpack_from(data, meta_at)
-            part_end, bulk_end = meta_at + meta_bytes, bulk_at + bulk_bytes
-            if meta_bytes < HEAD.size or part_end > meta_end or bulk_end > len(data):
+        size = len(data)
+        while at < end:
+            if end - at < HEAD.size:
+                raise BadFrame(Fault.LENGTH, f"{end - at} bytes left for the head of a message")
+            meta_bytes, bulk_bytes, bulk_crc, kind, group, term = HEAD.unpack_from(data, at)
+            part_end, bulk_end = at + meta_bytes, bulk_at + bulk_bytes
+            if meta_bytes < HEAD.size or part_end > end or bulk_end > size:
                 raise BadFrame(Fault.LENGTH, f"message of {meta_bytes} and {bulk_bytes} bytes does not fit")
             if bulk_bytes and google_crc32c.value(data[bulk_at:bulk_end]) != bulk_crc:
                 raise BadFrame(Fault.CHECKSUM, f"payloads of {bulk_bytes} bytes")
-            try:
-                message = self._message(kind, term, data, (meta_at + HEAD.size, part_end), (bulk_at, bulk_end))
-            except Malformed:
-                self.faults[Fault.MALFORMED] += 1
+            form = _FORMS.get(kind)
+            if form is None:
+                self.faults[Fault.UNKNOWN_KIND] += 1
             else:
-                if message is not None:
-                    messages.append((group, message))
-            meta_at, bulk_at = part_end, bulk_end
-        if bulk_at != len(data):
-            raise BadFrame(Fault.LENGTH, f"{len(data) - bulk_at} bytes behind the last payload")
+                try:
+                    messages.append((group, self._message(form, term, (data, at + HEAD.size, part_end, bulk_at, bulk_end))))
+                except Malformed:
+                    self.faults[Fault.MALFORMED] += 1
+            at, bulk_at = part_end, bulk_end
+        if bulk_at != size:
+            raise BadFrame(Fault.LENGTH, f"{size - bulk_at} bytes behind the last payload")
         return messages
 
-    def _message(self, kind: int, term: int, data: bytes, meta: _Range, bulk: _Range) -> Message | Bundle | None:
-        """None when the kind is unknown. Raises: Malformed."""
-        make = _MAKERS.get(kind)
-        if make is None:
-            self.faults[Fault.UNKNOWN_KIND] += 1
-            return None
-        fixed_part = FIXED[Kind(kind)]
-        at, end = meta
-        if end - at < fixed_part.size:
+    def _message(self, form: _Form, term: int, place: _Place) -> Message | Bundle:
+        """Raises: Malformed."""
+        fixed_part, make = form
+        data, at, end, low, high = place
+        fields_at = at + fixed_part.size
+        if fields_at > end:
             raise Malformed
         fixed = fixed_part.unpack_from(data, at)
         if term > NUMBER_MAX or (fixed and max(fixed) > NUMBER_MAX):
             raise Malformed
-        fields_at = at + fixed_part.size
         fields = _fields(data, fields_at, end) if fields_at < end else _NO_FIELDS
-        if self._digest_key is not None and bulk[0] != bulk[1]:
-            self._check_digest(fields, data[slice(*bulk)])
-        return make((self._sender, self._receiver, Term(term)), fixed, _Rest(fields, data, *bulk))
+        if self._digest_key is not None and low != high:
+            self._check_digest(fields, data[low:high])
+        return make((self._sender, self._receiver, Term(term)), fixed, (fields, data, low, high))
 
     def _check_digest(self, fields: Mapping[int, bytes], bulk: bytes) -> None:
         assert self._digest_key is not None
@@ -126,19 +124,11 @@ class Decoder:
             raise BadFrame(Fault.MAC, f"payloads of {len(bulk)} bytes")
 
 
-_Range = tuple[int, int]
 _Head = tuple[NodeId, NodeId, Term]  # what every message begins with
-
-
-class _Rest(NamedTuple):
-    """What a message has behind its fixed part."""
-
-    fields: Mapping[int, bytes]
-    data: bytes  # the whole frame; the payloads are data[low:high]
-    low: int
-    high: int
-
-
+_Rest = tuple[Mapping[int, bytes], bytes, int, int]  # the fields, the whole frame, and where in it the payloads are
+_Maker = Callable[[_Head, Any, _Rest], Message | Bundle]
+_Form = tuple[Struct, _Maker]
+_Place = tuple[bytes, int, int, int, int]  # the whole frame; where in it fixed part and fields are, and the payloads
 _NO_FIELDS: Final[Mapping[int, bytes]] = MappingProxyType({})
 
 
@@ -205,9 +195,9 @@ def _append(head: _Head, fixed: Any, rest: _Rest) -> Append:
     first, prev_term, commit, entries_term, count = fixed
     if not first or count > ENTRIES_MAX:
         raise Malformed
-    runs = rest.fields.get(Tag.TERM_RUNS)
+    runs = rest[0].get(Tag.TERM_RUNS)
     terms = [entries_term] * count if runs is None else _terms(runs, count)
-    kinds = rest.fields.get(Tag.KINDS)
+    kinds = rest[0].get(Tag.KINDS)
     if kinds is None:
         kinds = bytes(count)
     elif len(kinds) != count or kinds.strip(_ENTRY_KINDS):
@@ -241,10 +231,10 @@ def _forward(head: _Head, fixed: Any, rest: _Rest) -> Forward:
 def _install_snapshot(head: _Head, fixed: Any, rest: _Rest) -> InstallSnapshot:
     index, snapshot_term = fixed
     try:
-        configuration = Configuration.from_bytes(_required(rest.fields, Tag.CONFIGURATION))
+        configuration = Configuration.from_bytes(_required(rest[0], Tag.CONFIGURATION))
     except BadConfiguration:
         raise Malformed from None
-    segments = tuple(_segments(rest.fields.get(Tag.SEGMENTS, b"")))
+    segments = tuple(_segments(rest[0].get(Tag.SEGMENTS, b"")))
     return InstallSnapshot(*head, Manifest(index, snapshot_term, configuration, segments))
 
 
@@ -274,7 +264,7 @@ def _file_name(raw: bytes) -> str:
 
 
 def _contexts(rest: _Rest) -> tuple[int, ...]:
-    return unpack_column(UINT64, _required(rest.fields, Tag.CONTEXTS), COLUMN_MAX)
+    return unpack_column(UINT64, _required(rest[0], Tag.CONTEXTS), COLUMN_MAX)
 
 
 def _columns(fields: Mapping[int, bytes], *tags: Tag) -> tuple[list[int], list[list[int]]]:
@@ -287,12 +277,12 @@ def _columns(fields: Mapping[int, bytes], *tags: Tag) -> tuple[list[int], list[l
 
 
 def _heartbeat_bundle(head: _Head, _: Any, rest: _Rest) -> HeartbeatBundle:
-    groups, columns = _columns(rest.fields, Tag.TERMS, Tag.COMMITS, Tag.ROUNDS)
+    groups, columns = _columns(rest[0], Tag.TERMS, Tag.COMMITS, Tag.ROUNDS)
     return HeartbeatBundle(head[0], head[1], groups, *columns)  # type: ignore[arg-type]  # here the numbers get their types
 
 
 def _heartbeat_reply_bundle(head: _Head, _: Any, rest: _Rest) -> HeartbeatReplyBundle:
-    groups, columns = _columns(rest.fields, Tag.TERMS, Tag.ROUNDS)
+    groups, columns = _columns(rest[0], Tag.TERMS, Tag.ROUNDS)
     return HeartbeatReplyBundle(head[0], head[1], groups, *columns)  # type: ignore[arg-type]
 
 
@@ -311,7 +301,7 @@ def _append_reply(head: _Head, fixed: Any, _: _Rest) -> AppendReply:
     return AppendReply(*head, index, _flag(rejected), hint_index, hint_term)
 
 
-_MAKERS: Final[dict[int, Callable[[_Head, Any, _Rest], Message | Bundle]]] = {
+_MAKERS: Final[dict[Kind, _Maker]] = {
     Kind.VOTE_REQUEST: _vote_request,
     Kind.VOTE_REPLY: _vote_reply,
     Kind.APPEND: _append,
@@ -327,3 +317,4 @@ _MAKERS: Final[dict[int, Callable[[_Head, Any, _Rest], Message | Bundle]]] = {
     Kind.HEARTBEAT_BUNDLE: _heartbeat_bundle,
     Kind.HEARTBEAT_REPLY_BUNDLE: _heartbeat_reply_bundle,
 }
+_FORMS: Final[dict[int, _Form]] = {kind.value: (FIXED[kind], make) for kind, make in _MAKERS.items()}

@@ -126,15 +126,22 @@ def _kinds_and_terms(entries: Entries) -> bytes:
 
 
 def _with_bulk(group: PartitionId, message: Append | Forward, columns: _Columns, *fixed: int) -> bytes:
-    whole = WHOLE[message.kind]
-    bulk = columns.bulk
-    size = whole.size + len(columns.fields)
-    return whole.pack(size, len(bulk), columns.bulk_crc, message.kind, group, message.term, *fixed) + columns.fields
+    size, pack = _PACKS[message.kind]
+    fields, bulk = columns.fields, columns.bulk
+    return pack(size + len(fields), len(bulk), columns.bulk_crc, message.kind, group, message.term, *fixed) + fields
 
 
-def _meta(kind: Kind, group: PartitionId, term: int, *fixed: int, fields: bytes = b"") -> bytes:
-    whole = WHOLE[kind]
-    return whole.pack(whole.size + len(fields), 0, 0, kind, group, term, *fixed) + fields
+def _meta(kind: Kind, group: PartitionId, term: int, *fixed: int) -> bytes:
+    size, pack = _PACKS[kind]
+    return pack(size, 0, 0, kind, group, term, *fixed)
+
+
+def _meta_with(fields: bytes, kind: Kind, group: PartitionId, term: int, *fixed: int) -> bytes:
+    size, pack = _PACKS[kind]
+    return pack(size + len(fields), 0, 0, kind, group, term, *fixed) + fields
+
+
+_PACKS: Final = {kind: (whole.size, whole.pack) for kind, whole in WHOLE.items()}
 
 
 def _vote_request(group: PartitionId, m: VoteRequest) -> bytes:
@@ -164,7 +171,7 @@ def _install_snapshot(group: PartitionId, m: InstallSnapshot) -> bytes:
     fields = pack_field(Tag.CONFIGURATION, manifest.configuration.to_bytes())
     if manifest.segments:
         fields += pack_field(Tag.SEGMENTS, b"".join(map(_segment, manifest.segments)))
-    return _meta(Kind.INSTALL_SNAPSHOT, group, m.term, manifest.index, manifest.term, fields=fields)
+    return _meta_with(fields, Kind.INSTALL_SNAPSHOT, group, m.term, manifest.index, manifest.term)
 
 
 def _segment(segment: Segment) -> bytes:
@@ -183,20 +190,20 @@ def _timeout_now(group: PartitionId, m: TimeoutNow) -> bytes:
 
 
 def _read_request(group: PartitionId, m: ReadRequest) -> bytes:
-    return _meta(Kind.READ_REQUEST, group, m.term, fields=pack_field(Tag.CONTEXTS, pack_column(UINT64, m.contexts)))
+    return _meta_with(pack_field(Tag.CONTEXTS, pack_column(UINT64, m.contexts)), Kind.READ_REQUEST, group, m.term)
 
 
 def _read_reply(group: PartitionId, m: ReadReply) -> bytes:
-    return _meta(Kind.READ_REPLY, group, m.term, m.index, fields=pack_field(Tag.CONTEXTS, pack_column(UINT64, m.contexts)))
+    return _meta_with(pack_field(Tag.CONTEXTS, pack_column(UINT64, m.contexts)), Kind.READ_REPLY, group, m.term, m.index)
 
 
 def _heartbeat_bundle(group: PartitionId, m: HeartbeatBundle) -> bytes:
     fields = _bundle_fields(m) + pack_field(Tag.COMMITS, pack_column(UINT64, m.commits))
-    return _meta(Kind.HEARTBEAT_BUNDLE, group, 0, fields=fields)
+    return _meta_with(fields, Kind.HEARTBEAT_BUNDLE, group, 0)
 
 
 def _heartbeat_reply_bundle(group: PartitionId, m: HeartbeatReplyBundle) -> bytes:
-    return _meta(Kind.HEARTBEAT_REPLY_BUNDLE, group, 0, fields=_bundle_fields(m))
+    return _meta_with(_bundle_fields(m), Kind.HEARTBEAT_REPLY_BUNDLE, group, 0)
 
 
 def _bundle_fields(m: Bundle) -> bytes:

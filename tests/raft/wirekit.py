@@ -7,7 +7,7 @@ from typing import Final
 import google_crc32c
 import pytest
 
-from cmdlog.raft.codec import LENGTH, LINK, ORDER, Link, Opener, Peer, Seal, Sealer, Secret
+from cmdlog.raft.codec import FRONT, TRAILER, Link, Opener, Peer, Seal, Sealer, Secret
 from cmdlog.raft.configuration import Configuration, NodeId, nodes
 from cmdlog.raft.messages import (
     KIND_CONFIGURATION,
@@ -99,8 +99,7 @@ def opened(frame: bytes, link: Link = LINK_HEADS) -> tuple[list[Addressed], dict
 
 def sealed_by_hand(meta: bytes, bulk: bytes = b"", *, link: Link = LINK_HEADS, sequence: int = 1) -> bytes:
     """A frame with a right checksum and MAC around any meta: what a peer with a defect, or of a newer version, may send."""
-    size = LENGTH.size + LINK.size + ORDER.size + len(meta) + 20 + len(bulk)
-    front = LENGTH.pack(size) + link.head() + ORDER.pack(sequence, len(meta)) + meta
+    front = FRONT.pack(FRONT.size + len(meta) + TRAILER.size + len(bulk), link.head(), sequence, len(meta)) + meta
     mac = SECRET.mac(b"raft frame")
     mac.update(front)
     return front + google_crc32c.value(front).to_bytes(4, "little") + mac.digest() + bulk
