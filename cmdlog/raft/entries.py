@@ -22,12 +22,13 @@ from typing import Final
 
 from cmdlog.raft.configuration import Configuration
 from cmdlog.raft.messages import KIND_CONFIGURATION, Entries, HardState, Manifest
+from cmdlog.raft.values import value
 from cmdlog.wal.ids import Index, Term
 
 _CONFIGURATION_BYTE: Final = bytes([KIND_CONFIGURATION])
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Completion:
     """Says that a write is durable, and with it every write before it. `number` counts the writes of one core from a random
     start, so that the completion of a write from before a crash matches none; (index, term) is where the log ended then."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from cmdlog.raft.configuration import Configuration, NodeId
+from cmdlog.raft.values import value
 from cmdlog.wal.ids import Index, PartitionId, Term
 
 NO_TERM: Final = Term(0)
@@ -26,7 +27,7 @@ KIND_CONFIGURATION: Final = 2  # payload: Configuration.to_bytes()
 ENTRY_KINDS: Final = (KIND_NORMAL, KIND_EMPTY, KIND_CONFIGURATION)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Entries:
     """Consecutive entries in three parallel columns, from index `first` on. Shared, so never changed after construction."""
 
@@ -99,7 +100,7 @@ class Campaign(enum.IntEnum):
     TRANSFER = 3  # real, and the present leader wants it: a voter does not shield that leader (dissertation, section 3.10)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Message:
     """The part that all have. `term` is the sender's, but for pre-votes: there it is the term asked for."""
 
@@ -109,7 +110,7 @@ class Message:
     term: Term
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class VoteRequest(Message):
     """RequestVote; the log that the candidate would bring."""
 
@@ -119,7 +120,7 @@ class VoteRequest(Message):
     last_term: Term
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class VoteReply(Message):
     """A granted pre-vote repeats the term asked for; everything else has the voter's own term."""
 
@@ -128,7 +129,7 @@ class VoteReply(Message):
     granted: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Append(Message):
     """AppendEntries; the entries follow index `prev_index`, which has `prev_term`."""
 
@@ -143,7 +144,7 @@ class Append(Message):
         return Index(self.entries.first - 1)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AppendReply(Message):
     """Accepted: the follower's durable log equals the leader's up to `index`. Rejected: it has no match at `index`, and the
     hint is the highest (index, term) of its own log that could match (terms are skipped as a whole)."""
@@ -155,7 +156,7 @@ class AppendReply(Message):
     hint_term: Term = NO_TERM
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Heartbeat(Message):
     """Sign of life. `commit` never exceeds what the follower has acknowledged; `round` is the read round it can confirm."""
 
@@ -164,7 +165,7 @@ class Heartbeat(Message):
     round: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HeartbeatReply(Message):
     """Still following, as of read round `round`."""
 
@@ -172,7 +173,7 @@ class HeartbeatReply(Message):
     round: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class InstallSnapshot(Message):
     """The follower is behind the leader's log: it is to copy what the manifest lists, then answer with an AppendReply."""
 
@@ -180,7 +181,7 @@ class InstallSnapshot(Message):
     manifest: Manifest
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SnapshotFailed(Message):
     """The copy of the manifest at `index` failed or was given up: the leader chooses again."""
 
@@ -188,14 +189,14 @@ class SnapshotFailed(Message):
     index: Index
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TimeoutNow(Message):
     """The leader hands over: campaign at once."""
 
     kind = Kind.TIMEOUT_NOW
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReadRequest(Message):
     """A follower's reads want a read index. Contexts are the follower's own numbers (64 bits)."""
 
@@ -203,7 +204,7 @@ class ReadRequest(Message):
     contexts: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReadReply(Message):
     """These reads may be served once `index` is applied."""
 
@@ -212,7 +213,7 @@ class ReadReply(Message):
     contexts: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Forward(Message):
     """Proposals that a follower passes on to its leader, when that is switched on."""
 

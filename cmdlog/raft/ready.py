@@ -6,14 +6,13 @@ that go with each field are numbered in the package's head.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from cmdlog.raft.entries import Completion
 from cmdlog.raft.messages import Entries, HardState, Manifest, Message
+from cmdlog.raft.values import value
 from cmdlog.wal.ids import Index, Term
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReadResult:
     """The read may be served once `index` is applied; None: its leader is gone, ask again."""
 
@@ -21,7 +20,7 @@ class ReadResult:
     index: Index | None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Placed:
     """Where proposals stand: consecutive from `first` on, if they are ever committed. When another term is committed at their
     index, they are not there; until then their outcome is unknown."""
@@ -30,7 +29,7 @@ class Placed:
     term: Term
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Ready:
     """Work for the caller; fields in the order in which they are to be written."""
 
