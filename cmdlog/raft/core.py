@@ -292,6 +292,8 @@ class Core(State):
             return
         if not follower.covers(self, manifest):
             self.log.reset(manifest)
+            if self.role is not Role.FOLLOWER:
+                self.become_follower(self.term, None)  # it campaigned with another log, and maybe another configuration
             self.manifest = self.installed = manifest
         self._tell_leader(AppendReply, self.log.commit)
 

@@ -53,6 +53,9 @@ def propose(state: State, payloads: list[bytes]) -> Placed:
 
 def on_forward(state: State, message: Forward) -> None:
     """Proposals of a follower; refused ones are forgotten, and their client finds out by its time-out."""
+    if not message.payloads:
+        state.drop(Drop.BAD_ENTRIES)
+        return
     try:
         propose(state, message.payloads)
     except ProposalRefused:
@@ -130,9 +133,11 @@ def _send_entries(state: State, peer: NodeId, progress: Progress) -> bool:
 def _send_empty(state: State, peer: NodeId, progress: Progress) -> None:
     """Asks whether all that is under way has arrived: without it, a lost last message or a lost answer would stall a follower."""
     prev_term = state.log.term_at(Index(progress.next - 1))
-    if prev_term is not None:
-        empty = Entries(progress.next, [], b"", [])
-        state.now.append(Append(state.id, peer, state.term, prev_term, state.log.commit, empty))
+    if prev_term is None:
+        _offer_copy(state, peer, progress)
+        return
+    empty = Entries(progress.next, [], b"", [])
+    state.now.append(Append(state.id, peer, state.term, prev_term, state.log.commit, empty))
 
 
 def _offer_copy(state: State, peer: NodeId, progress: Progress) -> None:

@@ -20,7 +20,7 @@ from cmdlog.raft.errors import ChangeRefused, Refusal
 from cmdlog.raft.messages import KIND_CONFIGURATION, Entries
 from cmdlog.raft.quorum import has_quorum
 from cmdlog.raft.ready import Placed
-from cmdlog.raft.state import Role, State
+from cmdlog.raft.state import Franchise, Role, State
 from cmdlog.wal.ids import Index
 
 _CONFIGURATION_KINDS: Final = bytes([KIND_CONFIGURATION])
@@ -99,6 +99,8 @@ def force_recovery(state: State, learners: Iterable[NodeId]) -> Placed:
     """
     if state.leader is not None:
         raise ChangeRefused(Refusal.LEADER_ALIVE, leader=state.leader)
+    if state.franchise is Franchise.NONE:
+        raise ChangeRefused(Refusal.NO_SUCH_VOTER, "this node may have forgotten what it voted for and acknowledged")
     configuration = Configuration(voters=(state.id,), learners=nodes(learners), forced=True)
     state.become_candidate()
     return _append(state, configuration)

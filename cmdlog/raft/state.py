@@ -217,6 +217,7 @@ class State:
         """Leads; begins its term with an empty entry, because it may commit earlier terms' entries only behind one of its own."""
         self._leave_role()
         self.role, self.leader = Role.LEADER, self.id
+        self.copying = self.offered_copy = None  # its log has everything committed, so it needs no copy (paper, section 5.4)
         self.refresh_progress(self.log.last)
         size = sum(map(len, self.log.payloads[self.log.commit - self.log.base :]))
         self.count_proposed(size)
@@ -228,11 +229,8 @@ class State:
         """One progress per peer that gets the log: every member of the configurations from the last committed one on, so that a
         removed node still gets the entry that says so. New peers are sent what follows index `following`."""
         settings = self.settings
-        wanted: set[NodeId] = set()
-        for index, configuration in reversed(self.log.configurations):
-            wanted.update(configuration.members())
-            if index <= self.log.commit:
-                break
+        committed = next(at for at, _ in reversed(self.log.configurations) if at <= self.log.commit)
+        wanted = {member for at, value in self.log.configurations if at >= committed for member in value.members()}
         kept = self.progress
         self.progress = {}
         for node in sorted(wanted - {self.id}):

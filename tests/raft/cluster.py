@@ -200,7 +200,8 @@ class Cluster:
 def column(first: int, *terms: int, kinds: bytes | None = None, payloads: list[bytes] | None = None) -> Entries:
     """Entries from `first` on with these terms; normal ones, each with its own place as payload."""
     named = [f"{first + i}@{term}".encode() for i, term in enumerate(terms)]
-    return Entries(Index(first), [Term(term) for term in terms], kinds or bytes(len(terms)), payloads or named)
+    own_kinds = bytes(len(terms)) if kinds is None else kinds
+    return Entries(Index(first), [Term(term) for term in terms], own_kinds, payloads or named)
 
 
 def solo(

@@ -12,6 +12,7 @@ from cmdlog.raft import (
     ChangeRefused,
     Configuration,
     Drop,
+    Franchise,
     Guard,
     Refusal,
     Role,
@@ -292,6 +293,27 @@ def test_a_lost_majority_is_recovered_by_force_and_marked() -> None:
     survivor.change(Change((Step(Act.ADD_VOTER, B),)))
     cluster.settle()
     assert cluster.core(2).configuration == Configuration(voters=nodes((2, 3)), forced=True)
+
+
+def test_a_node_that_may_have_forgotten_recovers_nothing() -> None:
+    """Its log is no survivor's."""
+    with pytest.raises(ChangeRefused) as refused:
+        solo(franchise=Franchise.NONE).core.force_recovery()
+    assert refusal(refused) is Refusal.NO_SUCH_VOTER
+
+
+def test_entries_before_a_pending_configuration_are_committed_without_it() -> None:
+    """What waits for the configuration goes on waiting."""
+    member = solo()
+    core = lead(member)
+    core.step(AppendReply(B, A, core.term, Index(1)))
+    core.propose([b"x"])
+    core.change(Change((Step(Act.REMOVE, C),)))
+    member.take()
+    core.step(AppendReply(B, A, core.term, Index(2)))
+    assert (core.log.commit, list(core.progress)) == (2, [B, C])
+    core.step(AppendReply(B, A, core.term, Index(3)))
+    assert (core.log.commit, list(core.progress)) == (3, [B])
 
 
 def test_heartbeats_keep_a_learner_from_nothing() -> None:

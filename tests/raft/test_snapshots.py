@@ -112,18 +112,16 @@ def test_a_lost_manifest_is_sent_again_and_a_copy_without_end_given_up() -> None
 
 
 def test_nobody_keeps_a_log_for_a_node_that_does_not_answer() -> None:
-    """A dead follower gets its manifest when it is back."""
-    cluster = Cluster()
-    leader = cluster.elect(1)
+    """A dead follower gets its manifest again when it is back."""
+    cluster = behind(Settings(copy_ticks_max=25))
+    leader = cluster.core(1)
+    assert leader.progress[C].sending is Sending.SNAPSHOT
     cluster.cut(3)
-    leader.propose([b"x"])
     cluster.tick(30)
-    compact(leader, 2)
-    cluster.tick(3)
-    assert leader.progress[C].sending is not Sending.SNAPSHOT
+    assert leader.progress[C].sending is Sending.PROBE
     cluster.heal()
     cluster.tick(3)
-    assert leader.progress[C].sending is Sending.SNAPSHOT
+    assert [each.sending for each in leader.progress.values()] == [Sending.REPLICATE, Sending.SNAPSHOT]
 
 
 def test_a_window_left_behind_by_compaction_is_found_out() -> None:
@@ -136,7 +134,9 @@ def test_a_window_left_behind_by_compaction_is_found_out() -> None:
     member.take()
     core.step(AppendReply(B, A, core.term, Index(3)))
     member.take()
+    core.propose([b"z"])
     core.progress[C].next = Index(2)  # as after a window full of messages that were lost
+    core.progress[C].messages_max = 0
     compact(core, 3)
     core.step(HeartbeatReply(C, A, core.term, 0))
     assert any(isinstance(message, InstallSnapshot) for message in member.take())
@@ -200,10 +200,21 @@ def test_the_end_of_a_copy_after_its_leader_is_still_good() -> None:
     for _ in range(member.core.timeout):
         member.core.tick()
     member.take()
-    assert member.core.role is Role.PRE_CANDIDATE
+    assert member.core.votes == {A: True}
     member.core.report_snapshot(manifest, CopyOutcome.COMPLETE)
     assert member.take() == []
-    assert member.disk.manifest == manifest
+    assert (member.disk.manifest, member.core.role) == (manifest, Role.FOLLOWER)
+
+
+def test_a_leader_needs_no_copy() -> None:
+    """It has everything committed; the copy that it began as a follower is forgotten."""
+    member = solo()
+    manifest = Manifest(Index(1), Term(1), TRIO, FILES)
+    member.core.step(InstallSnapshot(B, A, Term(1), manifest))
+    member.take()
+    core = lead(member)
+    core.report_snapshot(manifest, CopyOutcome.COMPLETE)
+    assert (core.log.base, core.role) == (0, Role.LEADER)
 
 
 def test_a_manifest_newer_than_its_message_is_impossible() -> None:
