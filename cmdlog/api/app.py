@@ -16,13 +16,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cmdlog.api.live import send_events
 from cmdlog.api.problem import Problem, forbidden
-from cmdlog.api.request import AUTHORIZATION, Incoming, check_content, check_origin, check_twice, pick_headers
+from cmdlog.api.request import AUTHORIZATION, Incoming, Picked, check_content, check_origin, check_twice, pick_headers
 from cmdlog.api.routes import make_routes_app
 from cmdlog.api.service import Service, send_problem
 from cmdlog.api.signin import send_sign_in
 from cmdlog.api.single import call_procedure
 from cmdlog.api.stream import BatchStream
 from cmdlog.api.table import Entry, Methods, allowed, methods_of
+from cmdlog.api.tracing import REQUEST_ID, SCOPE_KEY, Trace
 from cmdlog.node.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,9 +53,14 @@ class Api:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # websockets are not spoken; lifespan has nothing to start
             return
+        picked = pick_headers(scope)
+        trace = Trace(self.service.front, send, route=route_of(scope), given_id=picked.get(REQUEST_ID))
+        scope[SCOPE_KEY] = trace
+        send = trace.send
         try:
-            await self._serve(scope, receive, send)
+            await self._serve(scope, picked, receive, send)
         except Problem as problem:
+            trace.note(problem)
             if problem.status == 401 and wants_page(scope):
                 await send_sign_in(send, self.service.sign_in_page)
             else:
@@ -62,14 +68,14 @@ class Api:
         except ConnectionError:
             return  # nobody is there to be answered
         except TimeoutError:
-            logger.warning("slow_reader", path=scope["path"])  # returning with the answer unfinished closes the connection
+            logger.warning("slow_reader", path=scope["path"], request_id=trace.request_id)
+            # returning with the answer unfinished closes the connection
         except Exception as error:  # noqa: BLE001 - the last line of defence: a defect of ours still gets a stable code
             _log_defect(scope, error)
             with contextlib.suppress(RuntimeError):  # the answer has begun: returning closes the connection
-                await send_problem(send, Problem("internal_error", "a defect of the server; its log says where"))
+                await send_problem(send, trace.note(Problem("internal_error", "a defect of the server; its log says where")))
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        picked = pick_headers(scope)
+    async def _serve(self, scope: Scope, picked: Picked, receive: Receive, send: Send) -> None:
         gatekeeper = self.service.gatekeeper
         caller = gatekeeper.authenticate(picked.get(AUTHORIZATION))
         check_origin(picked, authenticated=gatekeeper.required)
@@ -80,16 +86,16 @@ class Api:
             raise Problem("not_found", f"{path[:PATH_CHARS_SHOWN]} is not served; GET /docs lists what is")
         entry = methods.get(scope["method"])
         if entry is None:
-            await self._serve_other_method(methods, scope, receive, send)
+            await self._serve_other_method(methods, scope, picked, receive, send)
             return
         if caller.roles.isdisjoint(entry.roles):
             raise forbidden(*entry.needs)
         if entry.body != "none":
             check_content(picked)
         if entry.kind == "call":
-            await call_procedure(self.service, Incoming(path, caller, picked), receive, send)
+            await call_procedure(self.service, Incoming(path, caller, picked, scope[SCOPE_KEY]), receive, send)
         elif entry.kind == "batch":
-            await BatchStream(self.service, Incoming(path, caller, picked), receive, send).run()
+            await BatchStream(self.service, Incoming(path, caller, picked, scope[SCOPE_KEY]), receive, send).run()
         elif entry.kind == "events":
             still_allowed = partial(self._check_role, entry, picked.get(AUTHORIZATION))
             await send_events(self.service, scope, receive, send, still_allowed=still_allowed)
@@ -107,10 +113,10 @@ class Api:
         except Exception as error:  # noqa: BLE001 - FastAPI raises it again after its handler has answered
             _log_defect(scope, error)
 
-    async def _serve_other_method(self, methods: Methods, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_other_method(self, methods: Methods, scope: Scope, picked: Picked, receive: Receive, send: Send) -> None:
         """HEAD comes with every GET; OPTIONS says what there is."""
         if scope["method"] == "HEAD" and "GET" in methods and methods["GET"].kind != "events":
-            await self._serve({**scope, "method": "GET"}, receive, _without_body(send))
+            await self._serve({**scope, "method": "GET"}, picked, receive, _without_body(send))
         elif scope["method"] == "OPTIONS":
             headers = [(b"allow", allowed(methods).encode()), (b"content-length", b"0")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -130,6 +136,13 @@ def _without_body(send: Send) -> Send:
     return send_head
 
 
+def route_of(scope: Scope) -> str:
+    """The name of the route in the table, of HEAD that of its GET; "" for what is not served."""
+    methods = methods_of(scope["path"]) or {}
+    method = "GET" if scope["method"] == "HEAD" else scope["method"]
+    return methods[method].name if method in methods else ""
+
+
 def wants_page(scope: Scope) -> bool:
     """A browser asks for a page: a person sits there, who can be asked for a token."""
     entry = (methods_of(scope["path"]) or {}).get(scope["method"])
@@ -141,4 +154,10 @@ def wants_page(scope: Scope) -> bool:
 def _log_defect(scope: Scope, error: Exception) -> None:
     """The kind of error and the way to it, without its message, which may hold parameters."""
     where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
-    logger.error("request_failed", path=scope["path"], error=type(error).__name__, where=where[-FRAMES_LOGGED:])
+    logger.error(
+        "request_failed",
+        path=scope["path"],
+        request_id=scope[SCOPE_KEY].request_id,
+        error=type(error).__name__,
+        where=where[-FRAMES_LOGGED:],
+    )

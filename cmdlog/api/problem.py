@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from cmdlog.node.outcome import Outcome, Refused
+from cmdlog.node.outcome import Durability, Outcome, Refused
 from procedures.outcomes import Status
 
 CODES: Final[Mapping[str, tuple[int, str]]] = {
@@ -64,6 +64,8 @@ class Problem(Exception):
         self.code, self.detail, self.more = code, detail, more
         self.status, self.title = CODES[code]
         self.retry_after_s = retry_after_s
+        self.procedure = ""  # of a batch's line that calls one of the catalog
+        self.applied: Durability | None = None  # of a decided outcome: the preference that it was answered by
 
     def members(self) -> dict[str, Any]:
         """The members of the problem object."""
@@ -89,9 +91,16 @@ class Problem(Exception):
             headers.append((b"www-authenticate", b"Bearer"))
         if "allow" in self.more:
             headers.append((b"allow", self.more["allow"].encode()))
+        if self.applied is not None:
+            headers.append(preference_applied(self.applied))
         if "txn_id" in self.more:
             headers.append((b"cmdlog-txn", self.more["txn_id"].encode()))
         return headers
+
+
+def preference_applied(durability: Durability) -> tuple[bytes, bytes]:
+    """The header that tells which `Prefer` an answer followed (RFC 7240, section 3)."""
+    return b"preference-applied", b"durability=" + durability.encode()
 
 
 def invalid(problems: Sequence[tuple[str, str]]) -> Problem:

@@ -16,6 +16,8 @@ from starlette.types import Receive, Scope
 from cmdlog.api.problem import Problem, invalid
 from cmdlog.api.strict import NotStrict, loads_strict
 from cmdlog.api.tokenfile import Credential
+from cmdlog.api.tracing import REQUEST_ID, Trace
+from cmdlog.node.outcome import Durability
 from cmdlog.wal.ids import MILLIS_MAX, MILLIS_SHIFT
 
 KEY_CHARS_MAX: Final = 255
@@ -28,15 +30,19 @@ IDEMPOTENCY_KEY: Final = b"idempotency-key"
 TXN: Final = b"cmdlog-txn"
 ORIGIN: Final = b"origin"
 HOST: Final = b"host"
+PREFER: Final = b"prefer"
 CONTENT_TYPE: Final = b"content-type"
 CONTENT_ENCODING: Final = b"content-encoding"
 TWICE: Final = b""  # stands for the name of a header that came more than once
 LOCAL_SITE: Final = re.compile(rb"(localhost|[0-9.]+|\[[0-9a-fA-F:.]+\])(:[0-9]+)?")
-READ: Final = frozenset((AUTHORIZATION, IDEMPOTENCY_KEY, TXN, ORIGIN, HOST, CONTENT_TYPE, CONTENT_ENCODING))
+READ: Final = frozenset((AUTHORIZATION, IDEMPOTENCY_KEY, TXN, ORIGIN, HOST, CONTENT_TYPE, CONTENT_ENCODING, PREFER, REQUEST_ID))
 JSON: Final = b"application/json"
 BODY_TYPES: Final = frozenset(
     (JSON, b"application/x-ndjson", b"application/ndjson", b"application/jsonl", b"application/x-www-form-urlencoded")
 )
+PREFERENCE: Final = re.compile(rb'(?:"(?:[^"\\]|\\.)*"|[^,"])+')  # an element of a list: commas within quotes are not its end
+PREFER_BYTES_MAX: Final = 1024  # of what is looked at: a list of preferences is short
+DURABILITIES: Final[Mapping[bytes, Durability]] = {b"sync": "sync", b"async": "async"}
 CHARSET: Final = re.compile(rb'charset\s*=\s*"?([^";\s]*)"?', re.IGNORECASE)
 
 Picked = dict[bytes, bytes]
@@ -49,16 +55,24 @@ class Incoming:
     path: str
     caller: Credential
     headers: Picked
+    trace: Trace
 
 
 def pick_headers(scope: Scope) -> Picked:
-    """The headers that mean something here. One that comes twice is noted under `TWICE`; two credentials are none."""
+    """The headers that mean something here. One that comes twice is noted under `TWICE`; two credentials are none.
+
+    `Prefer` is a list, and may come in parts (RFC 7240, section 2); of several request ids the first one counts.
+    """
     picked: Picked = {}
     for name, value in scope["headers"]:
         if name in READ:
-            if name in picked:
+            if name not in picked:
+                picked[name] = value
+            elif name == PREFER:
+                picked[name] += b"," + value
+            elif name != REQUEST_ID:
                 picked[TWICE] = name
-            picked[name] = value if name != AUTHORIZATION or name not in picked else b""
+                picked[name] = value if name != AUTHORIZATION else b""
     return picked
 
 
@@ -118,6 +132,21 @@ def echoed_txn(value: bytes | None) -> int | None:
     if not (value.isdigit() and len(value) <= TXN_DIGITS_MAX and int(value) <= TXN_ID_MAX):
         raise invalid([("Cmdlog-Txn", "must be a transaction id: a decimal number of 63 bits")])
     return int(value)
+
+
+def preferred_durability(value: bytes | None) -> Durability | None:
+    """What `Prefer: durability=sync` or `=async` asks for; None when nothing is asked for that is known here.
+
+    As RFC 7240 wants it: names and values in either case, quoted or not, beside other preferences and with parameters; of several
+    the first one counts; what is not understood is ignored, and the answer then lacks `Preference-Applied`.
+    """
+    if value is None:
+        return None
+    for preference in PREFERENCE.findall(value[:PREFER_BYTES_MAX]):
+        name, _, word = preference.partition(b";")[0].partition(b"=")
+        if name.strip().lower() == b"durability":
+            return DURABILITIES.get(word.strip().strip(b'"').lower())
+    return None
 
 
 async def read_body(receive: Receive, *, limit_bytes: int, timeout_s: float) -> bytes:

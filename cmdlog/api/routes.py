@@ -21,7 +21,10 @@ from cmdlog.api.problem import Problem, invalid, of_refused
 from cmdlog.api.request import json_object, only_fields, read_body
 from cmdlog.api.service import Service
 from cmdlog.api.table import TABLE
+from cmdlog.api.tracing import SCOPE_KEY
+from cmdlog.node.metrics import Exposition
 from cmdlog.node.outcome import Refused
+from cmdlog.node.overview import Overview
 from cmdlog.node.query import QueryRefused
 from cmdlog.wal.errors import DiskFull, WalError
 
@@ -38,7 +41,7 @@ def make_routes_app(service: Service, *, version: str) -> FastAPI:
     """
     app = FastAPI(title="cmdlog", version=version or "0", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.openapi = lambda: describe_api(app, service)  # type: ignore[method-assign]  # FastAPI's documented way to extend it
-    handlers = _data_handlers(service) | _health_handlers(service) | _description_handlers(app)
+    handlers = _data_handlers(service) | _health_handlers(service) | _description_handlers(app, service)
     for entry in TABLE:
         if entry.kind in ("cold", "page"):
             app.add_api_route(entry.path, handlers[entry.name], methods=[entry.method], name=entry.name, summary=entry.summary)
@@ -92,9 +95,20 @@ def _health_handlers(service: Service) -> dict[str, Handler]:
     return {"healthz": healthz, "readyz": readyz}
 
 
-def _description_handlers(app: FastAPI) -> dict[str, Handler]:
+def _description_handlers(app: FastAPI, service: Service) -> dict[str, Handler]:
+    def overview() -> Overview | None:
+        node = service.maybe_node
+        return None if node is None else node.overview
+
+    exposition = Exposition(service.front, overview, version=app.version)
+
     async def openapi() -> Response:
         return _json(app.openapi())
+
+    async def metrics(request: Request) -> Response:
+        accept = request.headers.get("accept", "")
+        kind, body = await asyncio.get_running_loop().run_in_executor(None, exposition.render, accept)
+        return Response(body, headers={"content-type": kind})
 
     async def docs() -> Response:
         return HTMLResponse(docs_page(app.openapi()))
@@ -102,7 +116,7 @@ def _description_handlers(app: FastAPI) -> dict[str, Handler]:
     async def dashboard() -> Response:
         return HTMLResponse(dashboard_page(), headers=PAGE_HEADERS)
 
-    return {"openapi": openapi, "docs": docs, "dashboard": dashboard}
+    return {"openapi": openapi, "metrics": metrics, "docs": docs, "dashboard": dashboard}
 
 
 def _query_arguments(given: dict[str, Any], partitions: int) -> tuple[str, list[Any], int | None]:
@@ -150,8 +164,9 @@ def _wire(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-async def _answer_problem(_: Request, problem: Exception) -> Response:
+async def _answer_problem(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, Problem)
+    request.scope[SCOPE_KEY].note(problem)
     body = problem.body()
     return Response(body, problem.status, headers={k.decode(): v.decode() for k, v in problem.headers(body)})
 

@@ -15,6 +15,7 @@ from starlette.types import Send
 from cmdlog.api.credentials import make_gatekeeper
 from cmdlog.api.problem import Problem
 from cmdlog.api.signin import SIGN_IN_PAGE
+from cmdlog.node.front import Front
 from cmdlog.node.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,9 +34,12 @@ class Service:
         self.progress: Callable[[], Mapping[str, object]] = dict  # of the recovery, for /readyz
         self.stopping = False
         self.viewers = 0  # of the status page, at present
+        self.front = Front(slow_call_ms=settings.slow_call_ms)
         self.slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="cmdlog-query")
-        self._node = node
+        self._node: Node | None = None
         self._lock = threading.Lock()
+        if node is not None:
+            self.attach(node)
 
     @property
     def maybe_node(self) -> Node | None:
@@ -44,6 +48,7 @@ class Service:
 
     def attach(self, node: Node) -> None:
         """Serve this node from now on."""
+        node.listen_to(self.front)
         with self._lock:
             self._node = node
 

@@ -11,12 +11,22 @@ import threading
 from starlette.types import Receive, Send
 
 from cmdlog.api.credentials import scope_of
-from cmdlog.api.problem import Problem, forbidden, invalid, of_outcome, of_refused
-from cmdlog.api.request import IDEMPOTENCY_KEY, TXN, Incoming, echoed_txn, idempotency_key, json_object, read_body
+from cmdlog.api.problem import Problem, forbidden, invalid, of_outcome, of_refused, preference_applied
+from cmdlog.api.request import (
+    IDEMPOTENCY_KEY,
+    PREFER,
+    TXN,
+    Incoming,
+    echoed_txn,
+    idempotency_key,
+    json_object,
+    preferred_durability,
+    read_body,
+)
 from cmdlog.api.service import Service
 from cmdlog.api.table import INVOKE, PROCEDURES
 from cmdlog.node.clock import ClockAhead
-from cmdlog.node.outcome import Outcome, OutcomeUnknown, Refused, Reply
+from cmdlog.node.outcome import Durability, Outcome, OutcomeUnknown, Refused, Reply
 from cmdlog.wal.errors import WalError
 from procedures import InvalidParameters
 from procedures.outcomes import key_fingerprint
@@ -34,18 +44,21 @@ async def call_procedure(service: Service, incoming: Incoming, receive: Receive,
     if not route.read_only and INVOKE not in incoming.caller.roles:
         raise forbidden(INVOKE)
     settings = service.settings
+    trace = incoming.trace
+    trace.procedure = name
     body = await read_body(receive, limit_bytes=settings.call_bytes_max, timeout_s=settings.body_timeout_s)
+    began = service.front.now()
     try:
         params = route.procedure.bind(json_object(body))
     except InvalidParameters as error:
         raise invalid(error.problems) from None
     key = idempotency_key(headers.get(IDEMPOTENCY_KEY))
     txn = echoed_txn(headers.get(TXN))
+    durability = preferred_durability(headers.get(PREFER))
     waiter = Waiter()
     try:
-        partition = node.call(
-            route, params, key=key_fingerprint(scope_of(incoming.caller), key) if key else b"", done=waiter.done, txn=txn
-        )
+        fingerprint = key_fingerprint(scope_of(incoming.caller), key) if key else b""
+        partition = node.call(route, params, key=fingerprint, done=waiter.done, txn=txn, durability=durability)
         reply = await waiter.future
     except Refused as refused:
         raise of_refused(refused) from None
@@ -53,17 +66,23 @@ async def call_procedure(service: Service, incoming: Incoming, receive: Receive,
         raise of_refused(OutcomeUnknown(f"the log failed while the call was under way: {error}")) from None
     except ClockAhead as error:
         raise invalid([("Cmdlog-Txn", str(error))]) from None
-    await send_reply(send, reply, partition)
+    if trace.took(elapsed := service.front.now() - began):
+        trace.slow(node, elapsed, name, partition, reply)
+    await send_reply(send, reply, partition, durability)
 
 
-async def send_reply(send: Send, reply: Reply, partition: int | None) -> None:
-    """Sends the answer to one call. Raises: Problem, when it is not a result."""
+async def send_reply(send: Send, reply: Reply, partition: int | None, durability: Durability | None) -> None:
+    """Sends the answer to one call, which followed this preference. Raises: Problem, when it is not a result."""
     if not isinstance(reply, Outcome):
         raise of_refused(reply)
     if reply.status != 0:
-        raise of_outcome(reply)
+        problem = of_outcome(reply)
+        problem.applied = durability
+        raise problem
     body = result_body(reply, partition)
     headers = [JSON_TYPE, (b"content-length", b"%d" % len(body)), (b"cmdlog-txn", b"%d" % reply.txn_id)]
+    if durability is not None:
+        headers.append(preference_applied(durability))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

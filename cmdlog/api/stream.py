@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -22,12 +23,13 @@ from starlette.types import Receive, Send
 
 from cmdlog.api.credentials import scope_of
 from cmdlog.api.lines import LineSplitter
-from cmdlog.api.problem import Problem, invalid, of_outcome, of_refused
-from cmdlog.api.request import Incoming, idempotency_key
+from cmdlog.api.problem import Problem, invalid, of_outcome, of_refused, preference_applied
+from cmdlog.api.request import PREFER, Incoming, idempotency_key, preferred_durability
 from cmdlog.api.service import Service
 from cmdlog.api.single import result_body
 from cmdlog.api.strict import NotStrict, loads_strict
-from cmdlog.node.outcome import Done, Outcome, OutcomeUnknown, Overloaded, Refused, Reply
+from cmdlog.api.tracing import Trace
+from cmdlog.node.outcome import Done, Durability, Outcome, OutcomeUnknown, Overloaded, Refused, Reply
 from cmdlog.wal.errors import WalError
 from procedures import InvalidParameters
 from procedures.outcomes import key_fingerprint
@@ -42,14 +44,17 @@ OVERLOAD_WAIT_S: Final = 10.0  # then the calls of the group get `not_ready`
 OVERLOAD_PAUSE_S: Final = 0.005
 NDJSON: Final = [(b"content-type", b"application/x-ndjson")]
 
-Call = tuple["Route", list[Any], bytes]
-Prepared = tuple["Route", list[Any], bytes, Done]
+Call = tuple["Route", list[Any], bytes, Durability | None]
+Prepared = tuple["Route", list[Any], bytes, Done, Durability | None]
 
 
 class Group:
     """Consecutive lines of one chunk. `slots` holds a line's answer once it is known, in the order of the lines."""
 
-    def __init__(self, lines: int) -> None:
+    def __init__(self, lines: int, began: float) -> None:
+        self.began = began  # when the lines were complete
+        self.calls: Sequence[Prepared] = ()  # of those lines that are calls
+        self.places: Sequence[int] = ()  # of these calls among the lines, ascending
         self.slots: list[bytes | Reply | None] = [None] * lines
         self.partitions: list[int | None] = [None] * lines
         self._loop = asyncio.get_running_loop()
@@ -67,18 +72,30 @@ class Group:
         if not self.missing and not self.complete.done():
             self.complete.set_result(None)
 
-    def encode(self) -> bytes:
+    def encode(self, trace: Trace) -> bytes:
         """The answers as lines."""
         parts = []
-        for slot, partition in zip(self.slots, self.partitions, strict=True):
-            if isinstance(slot, Outcome):
-                parts.append(result_body(slot, partition) if slot.status == 0 else error_line(of_outcome(slot)))
+        for place, slot in enumerate(self.slots):
+            if isinstance(slot, Outcome) and slot.status == 0:
+                parts.append(result_body(slot, self.partitions[place]))
             elif isinstance(slot, bytes):
                 parts.append(slot)
             elif slot is not None:
-                parts.append(error_line(of_refused(slot)))
+                problem = of_outcome(slot) if isinstance(slot, Outcome) else of_refused(slot)
+                parts.append(error_line(trace.note(problem, self.name_of(place))))
         parts.append(b"")
         return b"\n".join(parts)
+
+    def name_of(self, place: int) -> str:
+        """The procedure that the line calls."""
+        at = bisect_left(self.places, place)
+        return self.calls[at][0].name if at < len(self.places) and self.places[at] == place else ""
+
+    def tell_slow(self, node: Node, trace: Trace, seconds: float) -> None:
+        """Logs its calls as slow: they were answered together."""
+        for place, slot in enumerate(self.slots):
+            if slot is not None and not isinstance(slot, bytes):
+                trace.slow(node, seconds, self.name_of(place), self.partitions[place], slot)
 
 
 class BatchStream:
@@ -89,6 +106,8 @@ class BatchStream:
         self._gatekeeper, self._caller = service.gatekeeper, incoming.caller
         self._scope = scope_of(incoming.caller)
         self._settings = service.settings
+        self._front, self._trace = service.front, incoming.trace
+        self._preferred = preferred_durability(incoming.headers.get(PREFER))  # by calls that do not say themselves
         self._receive, self._send = receive, send
         self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
         self._under_way = 0  # calls of groups that are not sent yet
@@ -147,19 +166,20 @@ class BatchStream:
             await self._submit_lines(part)
 
     async def _submit_lines(self, lines: list[bytes | None]) -> None:
-        group = Group(len(lines))
+        group = Group(len(lines), self._front.now())
         self._under_way += len(lines)
         self._groups.put_nowait(group)
         calls: list[Prepared] = []
         places: list[int] = []
         for place, line in enumerate(lines):
             try:
-                route, params, key = self._parse(line)
+                route, params, key, durability = self._parse(line)
             except Problem as problem:
-                group.settle(place, error_line(problem))
+                group.settle(place, error_line(self._trace.note(problem, problem.procedure)))
             else:
-                calls.append((route, params, key, partial(group.settle, place)))
+                calls.append((route, params, key, partial(group.settle, place), durability))
                 places.append(place)
+        group.calls, group.places = calls, places
         if calls:
             await self._submit(group, calls, places)
 
@@ -175,8 +195,7 @@ class BatchStream:
         if type(entry) is not dict:
             raise invalid([("line", "must be a JSON object")])
         name, params, key = entry.pop("procedure", None), entry.pop("params", None), entry.pop("key", None)
-        if entry:
-            raise invalid([(field, "unknown field") for field in sorted(entry)])
+        durability = self._durability(entry) if entry else self._preferred
         route = self._node.routes.get(name) if type(name) is str else None
         if route is None:
             raise _unknown(name)
@@ -187,8 +206,19 @@ class BatchStream:
         try:
             bound = route.procedure.bind({} if params is None else params)
         except InvalidParameters as error:
-            raise invalid([(f"params.{field}" if field else "params", problem) for field, problem in error.problems]) from None
-        return route, bound, key_fingerprint(self._scope, key) if key else b""
+            found = invalid([(f"params.{field}" if field else "params", problem) for field, problem in error.problems])
+            found.procedure = route.name
+            raise found from None
+        return route, bound, key_fingerprint(self._scope, key) if key else b"", durability
+
+    def _durability(self, rest: dict[str, Any]) -> Durability | None:
+        """The line's own promise: `rest` is what else the line says. Raises: Problem."""
+        wish = rest.pop("durability", None)
+        if rest:
+            raise invalid([(field, "unknown field") for field in sorted(rest)])
+        if wish not in (None, "sync", "async"):
+            raise invalid([("durability", "must be `sync` or `async`")])
+        return wish or self._preferred
 
     # -- the node --------------------------------------------------------------------------------------------------------
 
@@ -219,8 +249,8 @@ class BatchStream:
         """All or none. Raises: Refused."""
         if len(part) > 1:
             return self._node.call_many(part)
-        route, params, key, done = part[0]
-        return [self._node.call(route, params, key=key, done=done)]
+        route, params, key, done, durability = part[0]
+        return [self._node.call(route, params, key=key, done=done, durability=durability)]
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -230,7 +260,9 @@ class BatchStream:
     async def _write(self) -> None:
         while (group := await self._groups.get()) is not None:
             await group.complete
-            await self._send_part(group.encode(), more=True)
+            if self._trace.took(elapsed := self._front.now() - group.began, len(group.slots)):
+                group.tell_slow(self._node, self._trace, elapsed)
+            await self._send_part(group.encode(self._trace), more=True)
             self._under_way -= len(group.slots)
             self._room.set()
         await self._send_part(b"", more=False)
@@ -239,13 +271,14 @@ class BatchStream:
         async with asyncio.timeout(self._settings.body_timeout_s):
             if not self._started:
                 self._started = True
-                await self._send({"type": "http.response.start", "status": 200, "headers": NDJSON})
+                headers = NDJSON if self._preferred is None else [*NDJSON, preference_applied(self._preferred)]
+                await self._send({"type": "http.response.start", "status": 200, "headers": headers})
             await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     def _put_error(self, problem: Problem) -> None:
-        group = Group(1)
+        group = Group(1, self._front.now())
         self._under_way += 1
-        group.settle(0, error_line(problem))
+        group.settle(0, error_line(self._trace.note(problem, "")))
         self._groups.put_nowait(group)
 
 

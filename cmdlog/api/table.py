@@ -67,6 +67,7 @@ TABLE: Final[tuple[Entry, ...]] = (
     Entry("take_snapshot", "POST", "/v1/snapshots", _roles(), "Takes a snapshot of every partition now"),
     Entry("healthz", "GET", "/healthz", _roles(READ, INVOKE), "The process is alive"),
     Entry("readyz", "GET", "/readyz", _roles(READ, INVOKE), "Calls are being served"),
+    Entry("metrics", "GET", "/metrics", _roles(READ), "Metrics for Prometheus"),
     Entry("openapi", "GET", "/openapi.json", _roles(READ, INVOKE), "This description, for tools"),
     Entry("dashboard", "GET", "/", _roles(READ), "Status page", kind="page"),
     Entry("events", "GET", "/v1/events", _roles(READ), "What the status page shows, as server-sent events", kind="events"),

@@ -93,7 +93,7 @@ class Front:
             for e in list(self._errors.values())
         ]
 
-    def slow(self, seconds: float, facts: Mapping[str, Any]) -> None:
+    def slow(self, seconds: float, facts: Callable[[], Mapping[str, Any]]) -> None:
         """A call took longer than `slow_call_ms`: logs one line of these facts, unless there were too many just now."""
         self.slow_calls += 1
         now, lines = self.now(), self._slow_lines
@@ -102,4 +102,4 @@ class Front:
             return
         lines.append(now)
         unlogged, self._slow_unlogged = self._slow_unlogged, 0
-        log.warning("slow call", ms=round(seconds * 1000, 3), **facts, **({"not_logged": unlogged} if unlogged else {}))
+        log.warning("slow call", ms=round(seconds * 1000, 3), **facts(), **({"not_logged": unlogged} if unlogged else {}))

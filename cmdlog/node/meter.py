@@ -18,8 +18,10 @@ one batch ahead of its counts.
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -37,6 +39,7 @@ STAGES: Final = ("queue", "log", "commit", "execute", "settle")
 OUTCOMES: Final = ("ok", "aborted", "procedure_failed", "key_reused", "session_expired", "sessions_full", "outcome_unknown")
 """Outcome codes: by number of `procedures.outcomes.Status`, and that of calls of which nobody knows."""
 UNKNOWN: Final = len(Status)
+SLOW_KEPT: Final = 256  # slow batches whose stages are kept until their callers ask for them
 
 
 class Histogram:
@@ -87,6 +90,8 @@ class Meter:
         "names",
         "now",
         "reads",
+        "slow",
+        "slow_s",
         "stages",
         "syncs",
     )
@@ -101,6 +106,8 @@ class Meter:
         self.syncs = Histogram()
         self.blocks = self.block_bytes = 0
         self.digests = 0  # logged for later comparison
+        self.slow_s = math.inf  # of a batch, placed until answered: above it, its stages are kept for a while
+        self.slow: deque[tuple[Sequence[int], dict[str, float]]] = deque(maxlen=SLOW_KEPT)  # transaction ids, stages
         self.busy_s = [0.0] * partitions  # in which a site had something of the partition to execute
 
     def answered(self, procedures: Sequence[int], statuses: bytes | bytearray) -> None:
@@ -116,6 +123,10 @@ class Meter:
         """Nobody knows what became of these calls."""
         for procedure in procedures:
             self.calls[procedure][UNKNOWN] += 1
+
+    def stages_of(self, txn_id: int) -> dict[str, float]:
+        """`queue_ms`, `log_ms`, ... of a slow batch that holds this transaction; {} when it was not slow, or long ago."""
+        return next((stages for txn_ids, stages in reversed(list(self.slow)) if txn_id in txn_ids), {})
 
     def calls_total(self) -> int:
         """Calls that have an outcome."""

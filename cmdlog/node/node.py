@@ -31,7 +31,7 @@ from cmdlog.node.keys import KeyOwners
 from cmdlog.node.meter import Meter
 from cmdlog.node.outcome import Done, Durability, NotReady, OutcomeUnknown, Reply
 from cmdlog.node.overview import Health, Overview
-from cmdlog.node.placing import Placing
+from cmdlog.node.placing import Placed, Placing
 from cmdlog.node.query import QueryResult, run_query
 from cmdlog.node.routes import Route, make_routes
 from cmdlog.node.sequencer import Sequencer
@@ -74,6 +74,7 @@ class Node:
         self.on_failure: Callable[[BaseException], None] = lambda error: None
         self.meter = Meter([route.name for route in self.routes.values()], partitions=settings.partitions)
         self.front = Front(slow_call_ms=settings.slow_call_ms)
+        self.meter.slow_s = self.front.slow_s / 2  # the rest of a slow call may have been outside
         self.recovery: list[dict[str, Any]] = []  # per partition: what its state was rebuilt from, and why
         self._wal, self._boot = wal, boot
         self.clock = HybridClock(lead_max_ms=settings.clock_lead_max_ms, last=txn_tick(wal.recovered.txn_id_max))
@@ -270,11 +271,14 @@ class Node:
         self._kick()
         return partition
 
-    def call_many(self, calls: Sequence[tuple[Route, list[Any], bytes, Done]]) -> list[int | None]:
-        """Places calls in order. A refusal of all of them raises Refused; that of one is given to its `done`."""
+    def call_many(self, calls: Sequence[Placed]) -> list[int | None]:
+        """Places calls (route, params, key, done, durability) in order, as `call` does.
+
+        A refusal of all of them raises Refused; that of one is given to its `done`.
+        """
         if not self._ready:
             raise NotReady("the node is not ready")
-        partitions = self._placing.place_many([(*call, None) for call in calls])
+        partitions = self._placing.place_many(calls)
         self._kick()
         return partitions
 
@@ -359,6 +363,10 @@ class Node:
     def status(self) -> dict[str, Any]:
         """Node, partitions with watermarks, log fill, clock: plain data."""
         return self.overview.status()
+
+    def stages_of(self, txn_id: int) -> dict[str, float]:
+        """Where a slow call spent its time: `queue_ms`, `log_ms`, `commit_ms`, `execute_ms`; {} for others."""
+        return self.meter.stages_of(txn_id)
 
     def telemetry(self, after: int = 0) -> dict[str, Any]:
         """The last minutes for a status page, as plain data; cheap, any thread, before and after `attach`.

@@ -7,8 +7,9 @@ entries) are not timed; a multi-partition call counts in every partition's batch
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
-from cmdlog.node.meter import Meter
+from cmdlog.node.meter import STAGES, Meter
 from cmdlog.node.stream import Flight, Stream
 from cmdlog.wal.block import block_bytes
 
@@ -52,6 +53,10 @@ def note_answered(meter: Meter, stream: Stream, flight: Flight, statuses: bytes 
     stream.answered_at = now
     if flight.dones:
         meter.stages["execute"].add(now - flight.sent_at, len(flight.dones))
+        if now - flight.opened_at > meter.slow_s:
+            ends = (flight.opened_at, flight.taken_at, flight.ready_at, flight.sent_at, now)
+            stages = {f"{name}_ms": round((b - a) * 1000, 3) for name, (a, b) in zip(STAGES, pairwise(ends), strict=False)}
+            meter.slow.append((flight.txn_ids, stages))
     if flight.procedures:
         meter.answered(flight.procedures, statuses)
 

@@ -12,7 +12,9 @@ import pytest
 from sqlalchemy import Column, Integer, String
 
 from cmdlog.api.app import Api, create_app
-from cmdlog.node.outcome import Done, Outcome, Refused
+from cmdlog.node.front import Front
+from cmdlog.node.outcome import Done, Durability, Outcome, Refused
+from cmdlog.node.placing import Placed
 from cmdlog.node.query import QueryResult
 from cmdlog.node.routes import Route, SlotMap, make_routes
 from cmdlog.node.settings import Settings
@@ -48,8 +50,11 @@ class FakeNode:
     routes: dict[str, Route] = field(default_factory=lambda: make_routes(db))
     logged: list[tuple[str, list[Any], bytes]] = field(default_factory=list)
     waiting: list[tuple[Done, Outcome]] = field(default_factory=list)
+    durabilities: list[Durability | None] = field(default_factory=list)  # that calls were promised
+    front: Front = field(default_factory=Front)
+    overview: None = None  # of its parts, which it does not have: metrics then show the front and the process
     hold: bool = False  # answers wait for `release`
-    refuse: Callable[[Sequence[tuple[Route, list[Any], bytes, Done]]], Refused | None] = lambda calls: None
+    refuse: Callable[[Sequence[Placed]], Refused | None] = lambda calls: None
     outcome: Callable[[Route, list[Any]], tuple[int, bytes]] = lambda route, params: (0, orjson.dumps(params[0]))
     ready: bool = True
     error: BaseException | None = None
@@ -57,18 +62,22 @@ class FakeNode:
     seen_txn: int | None = None
     in_flight_max: int = 0
 
-    def call(self, route: Route, params: list[Any], *, key: bytes = b"", done: Done, txn: int | None = None) -> int | None:
+    def call(
+        self, route: Route, params: list[Any], *, key: bytes = b"", done: Done, txn: int | None = None,
+        durability: Durability | None = None,
+    ) -> int | None:  # fmt: skip
         self.seen_txn = txn
-        return self.call_many([(route, params, key, done)])[0]
+        return self.call_many([(route, params, key, done, durability)])[0]
 
-    def call_many(self, calls: Sequence[tuple[Route, list[Any], bytes, Done]]) -> list[int | None]:
+    def call_many(self, calls: Sequence[Placed]) -> list[int | None]:
         refused = self.refuse(calls)
         if refused is not None:
             raise refused
         slots = SlotMap(self.settings.partitions)
         partitions: list[int | None] = []
-        for route, params, key, done in calls:
+        for route, params, key, done, durability in calls:
             self.logged.append((route.name, params, key))
+            self.durabilities.append(durability)
             self.txn += 1
             self.waiting.append((done, Outcome(self.outcome(route, params)[0], self.txn, self.outcome(route, params)[1])))
             partitions.append(None if route.everywhere else slots.partition_of(route.procedure, params))
@@ -88,6 +97,12 @@ class FakeNode:
 
     def catalog(self) -> list[dict[str, Any]]:
         return [{"name": name} for name in self.routes]
+
+    def listen_to(self, front: Front) -> None:
+        self.front = front
+
+    def stages_of(self, txn_id: int) -> dict[str, float]:
+        return {"queue_ms": 1.0}
 
     def telemetry(self, after: int = 0) -> dict[str, Any]:
         return {"history": {"next": after + 1}, "errors": ["one\ntwo"]}

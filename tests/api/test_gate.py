@@ -55,6 +55,9 @@ class Tripwire:
         self.routes = routes
         self.touched: list[str] = []
 
+    def listen_to(self, front: Any) -> None:
+        """Before any request: the application shows the node its counters."""
+
     def __getattr__(self, name: str) -> Any:
         self.touched.append(name)
         raise AssertionError(f"node.{name} was reached")

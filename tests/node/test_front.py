@@ -55,9 +55,9 @@ def test_slow_calls_leave_a_bounded_number_of_lines() -> None:
     front = Front(slow_call_ms=100, now=lambda: now[0])
     with capture_logs() as lines:
         for _ in range(SLOW_LINES_MAX + 7):
-            front.slow(0.25, {"procedure": "p"})
+            front.slow(0.25, lambda: {"procedure": "p"})
         now[0] += SLOW_LINES_S
-        front.slow(0.5, {"procedure": "p"})
+        front.slow(0.5, lambda: {"procedure": "p"})
     assert len(lines) == SLOW_LINES_MAX + 1
     assert lines[0] == {"event": "slow call", "log_level": "warning", "ms": 250.0, "procedure": "p"}
     assert lines[-1]["not_logged"] == 7

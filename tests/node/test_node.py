@@ -471,22 +471,22 @@ def test_call_many_tells_each_call_exactly_once(tmp_path: Path) -> None:
     node = open_node(tmp_path / "data", inline=True, partitions=2, inflight_calls_max=4)
     route = node.routes["bump"]
 
-    def prepared(count: int, key: bytes = b"") -> list[tuple[Any, Any, bytes, Any]]:
+    def prepared(count: int, key: bytes = b"") -> list[tuple[Any, Any, bytes, Any, None]]:
         made.extend(Pending() for _ in range(count))
-        return [(route, route.procedure.bind({"id": 1, "amount": 1}), key, pending.done) for pending in made[-count:]]
+        return [(route, route.procedure.bind({"id": 1, "amount": 1}), key, pending.done, None) for pending in made[-count:]]
 
     made: list[Pending] = []
     with pytest.raises(Refused):
         node.call_many(prepared(5))
-    large = (node.routes["store"], [1, 1, "A" * 200_000], b"", Pending().done)
+    large = (node.routes["store"], [1, 1, "A" * 200_000], b"", Pending().done, None)
     with pytest.raises(Refused):
         node.call_many([*prepared(5), large])
     assert not any(pending.replies for pending in made)
     made.clear()
-    read = (node.routes["peek"], [1], b"", Pending())
+    read = Pending()
     made_before = prepared(1, key=b"k" * 16)
-    made.append(read[3])
-    node.call_many([*made_before, (*read[:3], read[3].done), *prepared(9)])
+    made.append(read)
+    node.call_many([*made_before, (node.routes["peek"], [1], b"", read.done, None), *prepared(9)])
     node.help()
     replies = [pending.wait() for pending in made]
     assert [isinstance(reply, Outcome) for reply in replies] == [True] * 2 + [False] * 9
