@@ -27,6 +27,7 @@ import structlog
 from cmdlog.api.exchange import CLOSE, Exchange, encode_head
 from cmdlog.api.framing import Framer
 from cmdlog.api.problem import Problem
+from cmdlog.api.tracing import Trace
 
 if TYPE_CHECKING:
     from cmdlog.api.roster import Roster
@@ -377,8 +378,9 @@ class Connection(asyncio.Protocol):
             self._answer(problem)
 
     def _answer(self, problem: Problem) -> None:
+        identified = Trace.of_no_request(self._roster.front, problem)
         body = problem.body()
-        head = encode_head(problem.status, [*problem.headers(body), CLOSE], self.date())
+        head = encode_head(problem.status, [*problem.headers(body), identified, CLOSE], self.date())
         self._transport.write(head + body)
         self._linger()
 

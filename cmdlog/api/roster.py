@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.types import ASGIApp
 
 from cmdlog.api.connection import Connection
+from cmdlog.node.front import Front
 from cmdlog.node.settings import Settings
 
 if TYPE_CHECKING:
@@ -44,12 +45,15 @@ class Roster:
         connections_max: int,
         certificate: Certificate | None = None,
         streams: frozenset[str] = frozenset(),
+        front: Front | None = None,
     ) -> None:
         self.application, self.settings = application, settings
         self.certificate = certificate  # None: plain HTTP
         self.streams = streams  # paths whose bodies have no end
         self.counts: Counter[str] = Counter()  # what was refused or cut here, by code
         self.open: set[Any] = set()
+        self.front = front or Front()  # told of every error that is answered here
+        self.front.connections, self.front.cut = (lambda: len(self.open)), (lambda: dict(self.counts))
         self.tasks: set[asyncio.Task[None]] = set()
         self._max = connections_max
         self._state: ServerState | None = None

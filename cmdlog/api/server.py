@@ -66,6 +66,7 @@ def serve(open_node: Open, settings: Settings, *, events: Events | None = None, 
         connections_max=connections_allowed(settings),
         certificate=certificate,
         streams=STREAMS,
+        front=service.front,
     )
     listener = listen(settings.host, settings.port, silence_max_s=settings.write_timeout_s)
     runner = _Runner(service, roster, open_node, events or Events())

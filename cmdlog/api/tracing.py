@@ -27,19 +27,20 @@ CALL_ROUTES: Final = ("call", "batch")
 class Trace:
     """Stands in for `send`. `route` is the name of an entry of the route table, "" for what is not served."""
 
-    __slots__ = ("_front", "_header", "_send", "procedure", "request_id", "route")
+    __slots__ = ("_front", "_send", "header", "procedure", "request_id", "route")
 
-    def __init__(self, front: Front, send: Send, *, route: str, given_id: bytes | None) -> None:
+    def __init__(self, front: Front, send: Send | None, *, route: str, given_id: bytes | None) -> None:
         self._front, self._send, self.route = front, send, route
         self.request_id = front.request_id(given_id)
-        self._header = (REQUEST_ID, self.request_id.encode())
+        self.header = (REQUEST_ID, self.request_id.encode())
         self.procedure = ""  # of the catalog, once it is known
 
     def send(self, message: Message) -> Awaitable[None]:
         """Passes an answer on, with the id; counts it when it begins."""
         if message["type"] == "http.response.start":
-            message["headers"] = [*message["headers"], self._header]
+            message["headers"] = [*message["headers"], self.header]
             self._front.answered(self.route, message["status"])
+        assert self._send is not None
         return self._send(message)
 
     def note(self, problem: Problem, procedure: str | None = None) -> Problem:
@@ -52,6 +53,14 @@ class Trace:
         if procedure is not None or self.route in CALL_ROUTES:
             self._front.refuse(name, problem.code)
         return problem
+
+    @classmethod
+    def of_no_request(cls, front: Front, problem: Problem) -> tuple[bytes, bytes]:
+        """For an error before there was a request to read: counted, and given an id, whose header is returned."""
+        trace = cls(front, send=None, route="", given_id=None)
+        trace.note(problem)
+        front.answered("", problem.status)
+        return trace.header
 
     def took(self, seconds: float, calls: int = 1) -> bool:
         """So long from a complete call to its answer; whether that is worth a line in the log."""

@@ -40,7 +40,7 @@ class RecentError:
 
 
 class Front:
-    """One per process. `connections` is set by the server."""
+    """One per process. `connections` and `cut` are set by the server."""
 
     def __init__(
         self, *, slow_call_ms: float = 0.0, now: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
@@ -52,6 +52,7 @@ class Front:
         self.refused: dict[tuple[str, str], int] = {}  # calls by procedure and code: nothing of them was logged
         self.slow_calls = 0
         self.connections: Callable[[], int] = lambda: 0
+        self.cut: Callable[[], Mapping[str, int]] = dict  # connections that were refused or ended by the server, by code
         self._wall = wall
         self._errors: dict[tuple[str, str], RecentError] = {}  # the one seen last stands last
         self._prefix = secrets.token_hex(6)  # of this process: ids of two lives are not the same

@@ -99,6 +99,7 @@ METRICS: Final[tuple[Row, ...]] = (
     _gauge("cmdlog_idempotency_keys", "keys in use; refused beyond keys_max per partition"),
     _counter("cmdlog_http_requests_total", "requests by route and status; no route: not served", "route", "status"),
     _gauge("cmdlog_http_connections", "open connections"),
+    _counter("cmdlog_http_cut_connections_total", "connections that the server refused or ended itself", "code"),
     _counter("cmdlog_clock_jumps_total", "jumps of the wall clock that were not followed"),
     _gauge("cmdlog_ready", "1 while calls are let in"),
     _gauge("cmdlog_build_info", "always 1; what runs", "version", "python", "sqlite", "bundle", "catalog_version", "durability"),
@@ -146,6 +147,7 @@ def _of_front(front: Front) -> dict[str, Samples]:
         "cmdlog_slow_calls_total": [((), front.slow_calls)],
         "cmdlog_http_requests_total": [((route, str(status)), n) for (route, status), n in list(front.requests.items())],
         "cmdlog_http_connections": [((), front.connections())],
+        "cmdlog_http_cut_connections_total": [((code,), count) for code, count in front.cut().items()],
     }
 
 

@@ -54,6 +54,7 @@ def test_a_scrape_returns_the_table(tmp_path: Path) -> None:
         assert node.take_snapshot(0)
         node.front.refuse("bump", "not_ready")
         node.front.answered("call", 200)
+        node.front.cut = lambda: {"header_timeout": 1}
         node.front.slow(2.0, dict)
         overview = node.overview
         exposition = Exposition(node.front, lambda: overview, version="1")
