@@ -15,6 +15,7 @@ import base64
 import itertools
 import math
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -49,6 +50,7 @@ class Sample:
 
     count: int
     per_second: float
+    mean_s: float
     p50_s: float
     p99_s: float
     p999_s: float
@@ -77,7 +79,8 @@ def sample_of(found: dict[str, Any]) -> Sample:
         raise RuntimeError(f"not all requests succeeded: {found['statuses']}")
     latencies = found["latencies"]
     p50, p99, p999 = (percentile(latencies, share) for share in (0.5, 0.99, 0.999))
-    return Sample(len(latencies), found["per_second"], p50, p99, p999, found["cpu_s"])
+    mean = statistics.fmean(latencies)
+    return Sample(len(latencies), found["per_second"], mean, p50, p99, p999, found["cpu_s"])
 
 
 def request(method: str, path: str, body: bytes = b"", *, headers: str = "") -> bytes:

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-Rows = Sequence[dict[str, Any]]  # figures of single requests: name, clients, per_second, p50_ms, p99_ms, cpu_us
+Rows = Sequence[dict[str, Any]]  # name, clients (0: half load), per_second, p50_ms, p99_ms, p999_ms, cpu_us, of calls stages
 SIZE_INCHES = (12, 8)
 DPI = 110
 COLOURS = ("#1f5fa8", "#c2571a", "#3c8d40", "#7d5ba6", "#8a8a8a", "#b8a000")
 
 
-def plot(path: Path, title: str, rows: Rows, half: Rows) -> str:
+def plot(path: Path, title: str, rows: Rows) -> str:
     """Draws the picture; says where it is, or why there is none."""
     if importlib.util.find_spec("matplotlib") is None:
         return "no plot: matplotlib is not installed (pip install -e '.[bench]')"
@@ -25,25 +25,32 @@ def plot(path: Path, title: str, rows: Rows, half: Rows) -> str:
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    figure, ((rates, latencies), (cpu, below)) = plt.subplots(2, 2, figsize=SIZE_INCHES, layout="constrained")
+    closed = [row for row in rows if row["clients"]]
+    most = max(row["clients"] for row in closed)
+    figure, ((rates, latencies), (cpu, stages)) = plt.subplots(2, 2, figsize=SIZE_INCHES, layout="constrained")
     figure.suptitle(title)
-    _rates(rates, rows)
+    _rates(rates, closed)
     _latencies(latencies, rows)
-    _cpu(cpu, [row for row in rows if row["clients"] == max(row["clients"] for row in rows)])
-    _half_load(below, half)
+    _cpu(cpu, [row for row in closed if row["clients"] == most])
+    _stages(stages, [row for row in rows if "stages" in row])
     figure.savefig(path, dpi=DPI)
     plt.close(figure)
     return f"plot: {path}"
 
 
+def _load_name(clients: int) -> str:
+    return {0: "half load", 1: "1 client"}.get(clients, f"{clients} clients")
+
+
 def _groups(axes: Any, rows: Rows) -> Iterator[tuple[str, list[float], Rows, float, str]]:
-    """One group of columns per number of clients: each server's name, places, rows, width and colour."""
-    names, clients = list(dict.fromkeys(row["name"] for row in rows)), sorted({row["clients"] for row in rows})
-    axes.set_xticks(range(len(clients)), [f"{number} clients" if number > 1 else "1 client" for number in clients])
+    """One group of columns per load: each server's name, places, rows, width and colour."""
+    names, loads = list(dict.fromkeys(row["name"] for row in rows)), list(dict.fromkeys(row["clients"] for row in rows))
+    axes.set_xticks(range(len(loads)), [_load_name(clients) for clients in loads])
     width = 0.8 / len(names)
     for at, name in enumerate(names):
-        mine = sorted((row for row in rows if row["name"] == name), key=lambda row: row["clients"])
-        yield name, [group + (at - (len(names) - 1) / 2) * width for group in range(len(clients))], mine, width, COLOURS[at]
+        mine = [row for row in rows if row["name"] == name]
+        shift = (at - (len(names) - 1) / 2) * width
+        yield name, [loads.index(row["clients"]) + shift for row in mine], mine, width, COLOURS[at]
 
 
 def _rates(axes: Any, rows: Rows) -> None:
@@ -66,21 +73,23 @@ def _latencies(axes: Any, rows: Rows) -> None:
 
 
 def _cpu(axes: Any, rows: Rows) -> None:
-    """CPU per request, stacked by process."""
-    parts = sorted({process for row in rows for process in row["cpu_us"]}, key=lambda name: (name == "client", name))
-    floor = [0.0] * len(rows)
-    for at, process in enumerate(parts):
-        widths = [row["cpu_us"].get(process, 0.0) for row in rows]
-        axes.barh([row["name"] for row in rows], widths, left=floor, label=process, color=COLOURS[at])
+    processes = sorted({process for row in rows for process in row["cpu_us"]}, key=lambda name: (name == "client", name))
+    _stack(axes, [row["name"] for row in rows], {name: [row["cpu_us"].get(name, 0.0) for row in rows] for name in processes})
+    axes.set_title(f"microseconds of CPU per request, {_load_name(rows[0]['clients'])}")
+
+
+def _stages(axes: Any, rows: Rows) -> None:
+    stages = list(dict.fromkeys(stage for row in rows for stage in row["stages"]))
+    means = {stage: [row["stages"].get(stage, {"mean_ms": 0.0})["mean_ms"] for row in rows] for stage in stages}
+    _stack(axes, [_load_name(row["clients"]) for row in rows], means)
+    axes.set_title("where a call's time goes: mean ms by stage")
+
+
+def _stack(axes: Any, names: Sequence[str], parts: dict[str, list[float]]) -> None:
+    """One bar per name, made of its parts."""
+    floor = [0.0] * len(names)
+    for at, (part, widths) in enumerate(parts.items()):
+        axes.barh(names, widths, left=floor, label=part, color=COLOURS[at])
         floor = [low + width for low, width in zip(floor, widths, strict=True)]
     axes.invert_yaxis()
-    axes.set_title(f"microseconds of CPU per request, {rows[0]['clients']} clients")
     axes.legend()
-
-
-def _half_load(axes: Any, rows: Rows) -> None:
-    shares = ("p50", "p99", "p999")
-    for at, row in enumerate(rows):
-        axes.barh([f"{row['name']} {share}" for share in shares], [row[f"{share}_ms"] for share in shares], color=COLOURS[at])
-    axes.invert_yaxis()
-    axes.set_title("latency at half load, ms")

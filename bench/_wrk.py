@@ -37,8 +37,8 @@ function request()
 end
 function done(summary, latency)
   local errors = summary.errors
-  io.write(string.format('FIGURES {"count":%d,"seconds":%f,"p50":%f,"p99":%f,"p999":%f,"failed":%d}\\n',
-    summary.requests, summary.duration / 1e6, latency:percentile(50) / 1e6, latency:percentile(99) / 1e6,
+  io.write(string.format('FIGURES {"count":%d,"seconds":%f,"mean":%f,"p50":%f,"p99":%f,"p999":%f,"failed":%d}\\n',
+    summary.requests, summary.duration / 1e6, latency.mean / 1e6, latency:percentile(50) / 1e6, latency:percentile(99) / 1e6,
     latency:percentile(99.9) / 1e6, errors.connect + errors.read + errors.write + errors.status + errors.timeout))
 end
 """
@@ -71,7 +71,8 @@ def run_wrk(target: Target, connections: int, seconds: float) -> Sample:
     found = orjson.loads(next(line for line in done.stdout.splitlines() if line.startswith(MARK))[len(MARK) :])
     if found["failed"] or not found["count"]:
         raise RuntimeError(f"not all requests succeeded: {done.stdout}")
-    return Sample(found["count"], found["count"] / found["seconds"], found["p50"], found["p99"], found["p999"], cpu)
+    rate, shares = found["count"] / found["seconds"], (found["p50"], found["p99"], found["p999"])
+    return Sample(found["count"], rate, found["mean"], *shares, client_cpu_s=cpu)
 
 
 def _children_cpu_s() -> float:

@@ -25,6 +25,7 @@ from bench._nodes import transfers
 from bench._open import run_open
 from bench._plot import Rows, plot
 from bench._server import answered, bank_server, batch_request, call_requests, empty_server, server_pids
+from bench._stages import Look, told_stages
 from bench._wrk import Client, choose_client
 
 CALL = "call, durable"
@@ -58,7 +59,7 @@ def main() -> None:
         measure_batch(bench, options, lanes[CALL])
         measure_memory(bench, options, lanes[CALL])
     path = bench.write()
-    print(plot(path.with_suffix(".png"), f"bench/http_load.py  commit {commit()}", single, half))
+    print(plot(path.with_suffix(".png"), f"bench/http_load.py  commit {commit()}", [*single, *half]))
 
 
 @dataclass(slots=True)
@@ -74,6 +75,11 @@ class Cell:
 
     def median(self, of: Callable[[Sample], float]) -> float:
         return statistics.median(of(sample) for sample in self.samples)
+
+    def mean_ms(self) -> float:
+        """Of all requests of all rounds."""
+        total = sum(sample.count * sample.mean_s for sample in self.samples)
+        return total / sum(sample.count for sample in self.samples) * 1e3
 
     def cpu_us(self) -> dict[str, float]:
         """Microseconds of CPU per request: each of the server's processes, and the client."""
@@ -100,7 +106,7 @@ class Lane:
         return sample.per_second
 
 
-def tell(bench: Bench, name: str, clients: int, cell: Cell) -> dict[str, Any]:
+def tell(bench: Bench, name: str, clients: int, cell: Cell, looks: tuple[Look, Look] | None = None) -> dict[str, Any]:
     """One row of the table, and the same as a figure. `clients` 0: they do not wait for their answers."""
     p50, p99, p999 = (cell.median(of) * 1e3 for of in (lambda s: s.p50_s, lambda s: s.p99_s, lambda s: s.p999_s))
     rate, used = statistics.median(cell.rates), cell.cpu_us()
@@ -108,6 +114,9 @@ def tell(bench: Bench, name: str, clients: int, cell: Cell) -> dict[str, Any]:
     print(f"  {name:<18} {clients:>4} {rate:>9,.0f}/s  p50 {p50:>7.2f}  p99 {p99:>7.2f}  p999 {p999:>7.2f} ms   CPU us: {told}")
     row: dict[str, Any] = {"name": name, "clients": clients, "per_second": rate, "rounds": len(cell.samples)}
     row |= {"p50_ms": p50, "p99_ms": p99, "p999_ms": p999, "cpu_us": used}
+    if looks is not None:
+        row["stages"] = looks[0].until(looks[1], cell.mean_ms())
+        print(f"  {'':<18} {told_stages(row['stages'])}")
     bench.figures.append(row)
     return row
 
@@ -135,9 +144,11 @@ def measure_single(bench: Bench, options: argparse.Namespace, lanes: dict[str, L
             lane.cells[clients] = cell = Cell()
             return lambda _round: lane.run(cell, lambda target: client(target, clients, seconds))
 
+        before = Look.at(lanes[CALL].target.port)
         in_turns({name: turn(lane) for name, lane in lanes.items()}, rounds)
+        looks = before, Look.at(lanes[CALL].target.port)
         for name, lane in lanes.items():
-            rows.append(tell(bench, name, clients, lane.cells[clients]))
+            rows.append(tell(bench, name, clients, lane.cells[clients], looks if name == CALL else None))
         calls = lanes[CALL].cells[clients].rates
         for name in EMPTY.values():
             bar = Bar(0.7, 1.0) if name == EMPTY["fastapi"] and clients > 1 else None
@@ -159,10 +170,12 @@ def measure_half_load(bench: Bench, options: argparse.Namespace, lanes: dict[str
             lambda target: run_open(target, per_second=rate, seconds=seconds, seed=options.seed + number),
         )
 
+    before = Look.at(lanes[CALL].target.port)
     in_turns({name: turn(name, lane) for name, lane in wanted.items()}, rounds)
+    looks = before, Look.at(lanes[CALL].target.port)
     rows = []
     for name, cell in cells.items():
-        rows.append(tell(bench, name, 0, cell))
+        rows.append(tell(bench, name, 0, cell, looks if name == CALL else None))
         bar = Bar(3.0, at_most=True) if name == CALL else None
         bench.ratio(f"p99 / median, {name}", cell.median(lambda s: s.p99_s / s.p50_s), bar)
     return rows
