@@ -1,0 +1,104 @@
+"""One seed: a time of faults, in which nothing unsafe may happen, then healing, after which everything must work again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cmdlog.raft import Franchise
+from tests.raft.sim.clients import Clients
+from tests.raft.sim.faults import Faults
+from tests.raft.sim.oracle import Oracle, Violation
+from tests.raft.sim.swarm import Swarm, draw
+from tests.raft.sim.world import UNITS_PER_TICK, World
+
+FAULTY_UNITS: Final = 2_000
+CALM_TICKS_MAX: Final = 4_000  # after healing, until everything must work
+MEND_EVERY_UNITS: Final = 60
+TOGETHER_EVERY_UNITS: Final = 250  # comparisons of all logs
+TERMS_AFTER_HEALING_MAX: Final = 60  # a group that finds a leader at last has not fought for ever
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a seed came to."""
+
+    seed: int
+    events: int
+    hash: int
+    entries: int  # committed
+    writes: int  # acknowledged
+    reads: int
+
+
+def run(
+    seed: int, *, story: Callable[[str], None] | None = None, swarm: Swarm | None = None, units: int = FAULTY_UNITS
+) -> Outcome:
+    """Runs one history. Raises: Violation and InvariantBroken for what is unsafe, or does not come back to life."""
+    oracle = Oracle()
+    oracle.story = story
+    world = World(seed, swarm or draw(seed), oracle)
+    if story is not None:
+        oracle.story = lambda line: story(f"{world.now:6} {line}")
+    clients, faults = Clients(world), Faults(world)
+    for unit in range(units):
+        faults.act()
+        world.run_unit()
+        if unit % MEND_EVERY_UNITS == 0:
+            faults.mend()
+        if unit % TOGETHER_EVERY_UNITS == 0:
+            oracle.check_together(world.running())
+    _demand_life(world, clients, faults)
+    oracle.check_together(world.running())
+    for (client, number), index in sorted(clients.writes.items()):
+        if oracle.index_of(client, number) != index:
+            raise Violation(f"write {number} of client {client} was acknowledged at {index} and is not there")
+    return Outcome(seed, world.events, oracle.hash, len(oracle.truth), len(clients.writes), clients.reads)
+
+
+def _demand_life(world: World, clients: Clients, faults: Faults) -> None:
+    """Heals, and waits until one leader has everybody's log equal and fresh writes and reads of every client are served."""
+    faults.heal()
+    world.swarm = replace(world.swarm, sync_units_max=min(world.swarm.sync_units_max, 4), copy_failure=0.0, stray=0.0)
+    term, began = max(node.core.term for node in world.running() if node.core is not None), world.now
+    wanted: tuple[int, int] | None = None
+    while not (wanted is not None and (len(clients.writes), clients.reads) >= wanted and _agree(world)):
+        if world.now - began > CALM_TICKS_MAX * UNITS_PER_TICK:
+            raise Violation(
+                f"{CALM_TICKS_MAX} ticks after healing: {_state(world)}, {len(clients.writes)} writes, {clients.reads} reads"
+            )
+        world.run_unit()
+        if world.now % MEND_EVERY_UNITS == 0:
+            faults.mend()
+            faults.add_voters(min(world.swarm.voters, len(world.nodes)))
+        if wanted is None and _agree(world):
+            wanted = len(clients.writes) + 2, clients.reads + 2
+    risen = max(node.core.term for node in world.running() if node.core is not None) - term
+    settings = world.swarm.settings  # without these two, a removed node may disturb the others for ever
+    if settings.pre_vote and settings.check_quorum and risen > TERMS_AFTER_HEALING_MAX:
+        raise Violation(f"{risen} terms were spent after healing")
+
+
+def _agree(world: World) -> bool:
+    """One leader that all members follow, nobody far behind, nobody without its vote."""
+    leaders = world.leaders()
+    if len(leaders) != 1 or leaders[0].core is None:
+        return False
+    leader = leaders[0].core
+    configuration = leader.configuration
+    if configuration.joint or len(configuration.voters) < min(world.swarm.voters, len(world.nodes)):
+        return False
+    members = [world.nodes[node] for node in configuration.members()]
+    return all(
+        node.core is not None
+        and node.disk.franchise is Franchise.FULL
+        and node.core.leader == leader.id
+        and node.core.log.commit >= leader.log.commit - 20
+        for node in members
+    )
+
+
+def _state(world: World) -> str:
+    cores = [node.core for node in world.running() if node.core is not None]
+    return "; ".join(f"{core.id} {core.role.value} term {core.term} commit {core.log.commit}" for core in cores)

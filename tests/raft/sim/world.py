@@ -1,0 +1,384 @@
+"""The simulated world: time, disks, network, and nodes that do the duties in the head of `cmdlog.raft`, one by one.
+
+One rule: all chance comes from one seeded generator and all order from the wheel, so a seed is a whole history. Nothing here
+judges: every event is shown to the oracle, which does.
+
+Time is counted in units; a node's tick takes `UNITS_PER_TICK` of them at rate 1. What is due in the same unit happens in random
+order, so messages overtake each other even on a fast network.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from cmdlog.raft import (
+    Configuration,
+    Core,
+    Entries,
+    Franchise,
+    HardState,
+    Manifest,
+    Message,
+    NodeId,
+    Ready,
+    Restored,
+    Segment,
+)
+from cmdlog.raft.core import CopyOutcome
+from cmdlog.raft.messages import KIND_NORMAL
+from cmdlog.wal.ids import Index
+from tests.raft.sim.oracle import Oracle
+from tests.raft.sim.swarm import Swarm
+
+UNITS_PER_TICK: Final = 4
+
+State = dict[int, tuple[int, int, int]]
+"""Key -> (index, client, number) of the write that it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The state machine at one index."""
+
+    state: Mapping[int, tuple[int, int, int]]
+    sessions: Mapping[int, int]
+
+
+@dataclass(slots=True)
+class Disk:
+    """What is durable of one node, and whether it may have forgotten a vote."""
+
+    hard_state: HardState = field(default_factory=HardState)
+    manifest: Manifest = field(default_factory=Manifest)
+    entries: Entries = field(default_factory=lambda: Entries(Index(1), [], b"", []))
+    franchise: Franchise = Franchise.FULL
+
+    def write(self, ready: Ready) -> None:
+        """One Ready's records, whole; entries replace what stands from their first index on."""
+        if ready.hard_state is not None:
+            self.hard_state = ready.hard_state
+        if ready.snapshot is not None:
+            self.manifest = ready.snapshot
+            self.entries = Entries(Index(ready.snapshot.index + 1), [], b"", [])
+        if (new := ready.entries) is not None:
+            old, kept = self.entries, new.first - self.entries.first
+            if not 0 <= kept <= len(old):
+                raise AssertionError(f"entries from {new.first} on leave a gap behind {old.first}..{old.last}")
+            self.entries = Entries(
+                old.first, old.terms[:kept] + new.terms, old.kinds[:kept] + new.kinds, old.payloads[:kept] + new.payloads
+            )
+
+    def compact(self, manifest: Manifest, base: Index) -> None:
+        """The snapshot is durable, and entries up to `base` are gone."""
+        self.manifest = manifest
+        old, gone = self.entries, max(0, base - self.entries.first + 1)
+        self.entries = Entries(Index(old.first + gone), old.terms[gone:], old.kinds[gone:], old.payloads[gone:])
+
+    def term_at(self, index: Index) -> int | None:
+        """Term of a durable entry; None when there is none."""
+        if index == self.manifest.index:
+            return self.manifest.term
+        offset = index - self.entries.first
+        return self.entries.terms[offset] if 0 <= offset < len(self.entries) else None
+
+    def restored(self) -> Restored:
+        """What a restart begins from."""
+        return Restored(self.hard_state, self.manifest, self.entries, self.franchise)
+
+
+class Node:
+    """One machine: disk, perhaps a running core, its state machine and who waits for it."""
+
+    __slots__ = (
+        "applied",
+        "copy",
+        "core",
+        "disk",
+        "id",
+        "incarnation",
+        "life",
+        "missed",
+        "paused_until",
+        "pending",
+        "rate",
+        "reads",
+        "sessions",
+        "snapshotting",
+        "state",
+        "waiting",
+    )
+
+    def __init__(self, number: NodeId, rate: float) -> None:
+        self.id, self.rate = number, rate
+        self.disk = Disk()
+        self.core: Core | None = None
+        self.life = 0  # of the process
+        self.incarnation = 0  # of the disk
+        self.pending: deque[tuple[Ready, int]] = deque()  # (Ready, unit in which it is durable), in order
+        self.paused_until = 0
+        self.missed = 0  # ticks, during a pause
+        self.forget()
+
+    def forget(self) -> None:
+        """What a process keeps in memory alone."""
+        self.pending.clear()
+        self.applied = 0
+        self.state: State = {}
+        self.sessions: dict[int, int] = {}
+        self.copy: Manifest | None = None
+        self.snapshotting = False
+        self.waiting: dict[tuple[int, int], Callable[[int], None]] = {}  # (client, number) -> gets the index
+        self.reads: list[tuple[int, int]] = []  # (index to wait for, context)
+
+
+Event = tuple[Callable[..., None], tuple[Any, ...]]
+
+
+class World:
+    """Everything there is, at one moment."""
+
+    def __init__(self, seed: int, swarm: Swarm, oracle: Oracle) -> None:
+        self.rng, self.swarm, self.oracle = random.Random(seed), swarm, oracle
+        self.now = 0
+        self.events = 0
+        self.wheel: dict[int, list[Event]] = {}
+        self.blocked: set[tuple[NodeId, NodeId]] = set()  # (sender, receiver)
+        self.loss, self.doubling = swarm.loss, swarm.doubling
+        self.images: dict[tuple[int, int], Image] = {}  # (index, term) of every snapshot that was ever durable
+        self.on_read: Callable[[Node, int, bool], None] = lambda node, context, served: None
+        first = Configuration(voters=tuple(NodeId(n + 1) for n in range(swarm.voters)))
+        self.images[0, 0] = Image({}, {})
+        self.nodes = {NodeId(n + 1): Node(NodeId(n + 1), swarm.rates[n]) for n in range(swarm.nodes)}
+        oracle.nodes = self.nodes
+        for node in self.nodes.values():
+            if node.id in first.voters:
+                node.disk.manifest = Manifest(configuration=first)
+            self.start(node)
+            self.after(self.rng.randrange(1, UNITS_PER_TICK + 1), self._tick, node, node.life)
+
+    # Time
+
+    def after(self, units: int, what: Callable[..., None], *given: Any) -> None:
+        """Something happens `units` from now; 0 is still in this unit, after what is due already."""
+        self.wheel.setdefault(self.now + units, []).append((what, given))
+
+    def run_unit(self) -> None:
+        """Everything that is due now, in random order, and what follows from it at once; then time goes on."""
+        while due := self.wheel.pop(self.now, None):
+            if len(due) > 1:
+                self.rng.shuffle(due)
+            self.events += len(due)
+            for what, given in due:
+                what(*given)
+        self.now += 1
+
+    def _tick(self, node: Node, life: int) -> None:
+        if node.life != life:
+            return
+        whole = UNITS_PER_TICK / node.rate
+        self.after(int(whole) + (self.rng.random() < whole % 1), self._tick, node, life)
+        if node.paused_until > self.now:
+            node.missed += 1
+        elif node.core is not None:
+            node.core.tick()
+            self.drain(node)
+
+    def pause(self, node: Node, units: int) -> None:
+        """The process stands still: its timers run on, nothing is read or answered."""
+        node.paused_until = max(node.paused_until, self.now + units)
+        self.after(units, self._wake, node, node.life)
+
+    def _wake(self, node: Node, life: int) -> None:
+        if node.life != life or node.paused_until > self.now or node.core is None:
+            return
+        missed, node.missed = node.missed, 0
+        for _ in range(missed):  # before anything else (duty 9)
+            node.core.tick()
+        self.drain(node)
+        self._complete(node, life)
+
+    # Life and death
+
+    def start(self, node: Node) -> None:
+        """Starts the process from what is durable."""
+        node.forget()
+        node.paused_until = node.missed = 0
+        node.core = Core(
+            node.id,
+            rng=random.Random(self.rng.getrandbits(32)),
+            settings=replace(self.swarm.settings, patience=self.swarm.patience[node.id - 1]),
+            restored=node.disk.restored(),
+        )
+        image = self.images[node.disk.manifest.index, node.disk.manifest.term]
+        node.applied, node.state, node.sessions = node.disk.manifest.index, dict(image.state), dict(image.sessions)
+        self.oracle.started(node)
+        self.drain(node)
+
+    def crash(self, node: Node) -> None:
+        """Kills the process. Of the writes under way a random number, the oldest ones, turn out to be durable."""
+        for ready, _ in list(node.pending)[: self.rng.randrange(len(node.pending) + 1)]:
+            node.disk.write(ready)
+        node.core = None
+        node.life += 1
+        node.forget()
+
+    def restart(self, node: Node) -> None:
+        """Starts it again, if it is down."""
+        if node.core is None:
+            self.start(node)
+            self.after(1, self._tick, node, node.life)
+
+    def wipe(self, node: Node) -> None:
+        """The disk is replaced by an empty one: the node does not know what it promised."""
+        if node.core is not None:
+            self.crash(node)
+        node.incarnation += 1
+        node.disk = Disk(franchise=Franchise.NONE)
+        self.oracle.wiped(node)
+        self.restart(node)
+
+    # Duties of a caller
+
+    def drain(self, node: Node) -> None:
+        """Takes every Ready that there is."""
+        core, swarm = node.core, self.swarm
+        if core is None:
+            return
+        self.oracle.watch(node)
+        while (ready := core.ready()) is not None:
+            self.oracle.took(node, ready)
+            for message in ready.send_now:
+                self.send(node, message)
+            if ready.writes or node.pending or ready.send_after_fsync:
+                due = self.now
+                if ready.writes:
+                    due += self.rng.randrange(swarm.sync_units_max + 1)
+                if node.pending:
+                    due = max(due, node.pending[-1][1])
+                node.pending.append((ready, due))
+                self.after(due - self.now, self._complete, node, node.life)
+            if ready.committed is not None:
+                self._apply(node, ready.committed)
+            for result in ready.reads:
+                if result.index is None:
+                    self.on_read(node, result.context, False)
+                else:
+                    node.reads.append((result.index, result.context))
+            if ready.copy is not None:
+                node.copy = ready.copy
+                self.after(self.rng.randrange(1, swarm.copy_units_max + 1), self._copied, node, node.life, ready.copy)
+            if node.reads:
+                self._serve_reads(node)
+
+    def _complete(self, node: Node, life: int) -> None:
+        """Writes whose time has come are durable, in order; what was built on them leaves."""
+        if node.life != life or node.core is None or node.paused_until > self.now:
+            return
+        while node.pending and node.pending[0][1] <= self.now:
+            ready, _ = node.pending.popleft()
+            node.disk.write(ready)
+            if ready.snapshot is not None:
+                image = self.images[ready.snapshot.index, ready.snapshot.term]
+                node.applied, node.state, node.sessions = ready.snapshot.index, dict(image.state), dict(image.sessions)
+                self._serve_reads(node)
+            for message in ready.send_after_fsync:
+                self.oracle.promises(node, message)
+                self.send(node, message)
+            node.core.advance(ready.completion)
+        self.drain(node)
+
+    def _apply(self, node: Node, committed: Entries) -> None:
+        self.oracle.applies(node, committed)
+        for offset, (kind, payload) in enumerate(zip(committed.kinds, committed.payloads, strict=True)):
+            index = node.applied = committed.first + offset
+            if kind == KIND_NORMAL:
+                client, number, key = map(int, payload.split())
+                if node.sessions.get(client, -1) < number:
+                    node.sessions[client] = number
+                    node.state[key] = (index, client, number)
+                    self.oracle.effective(client, number, index)
+                if node.waiting and (done := node.waiting.pop((client, number), None)) is not None:
+                    done(self.oracle.index_of(client, number))
+
+    def _serve_reads(self, node: Node) -> None:
+        ready = [read for read in node.reads if read[0] <= node.applied]
+        if ready:
+            node.reads = [read for read in node.reads if read[0] > node.applied]
+            for _, context in ready:
+                self.on_read(node, context, True)
+
+    # Snapshots and copies
+
+    def snapshot(self, node: Node) -> None:
+        """Begins a snapshot of the state as it is; it counts when it is durable."""
+        if node.core is None or node.snapshotting or node.applied <= node.core.manifest.index:
+            return
+        node.snapshotting = True
+        index = Index(node.applied)
+        manifest = node.core.manifest_at(index, (Segment("state", index, index),))
+        image = Image(dict(node.state), dict(node.sessions))
+        self.after(self.rng.randrange(1, self.swarm.copy_units_max + 1), self._snapshotted, node, node.life, manifest, image)
+
+    def _snapshotted(self, node: Node, life: int, manifest: Manifest, image: Image) -> None:
+        if node.life != life or node.core is None:
+            return
+        if node.paused_until > self.now:
+            self.after(node.paused_until - self.now + 1, self._snapshotted, node, life, manifest, image)
+            return
+        node.snapshotting = False
+        if manifest.index <= node.core.manifest.index:
+            return  # an installed one has overtaken it
+        known = self.images.setdefault((manifest.index, manifest.term), image)
+        self.oracle.same_state(node, manifest, known, image)
+        upto = Index(max(0, manifest.index - self.rng.randrange(self.swarm.kept_entries_max + 1)))
+        # Taken in the moment in which the core learns of it, as one atomic record of the log would be.
+        node.disk.compact(manifest, node.core.compact(manifest, upto))
+        self.drain(node)
+
+    def _copied(self, node: Node, life: int, manifest: Manifest) -> None:
+        if node.life != life or node.core is None or node.copy != manifest:
+            return
+        if node.paused_until > self.now:
+            self.after(node.paused_until - self.now + 1, self._copied, node, life, manifest)
+            return
+        node.copy = None
+        whole = self.rng.random() >= self.swarm.copy_failure
+        node.core.report_snapshot(manifest, CopyOutcome.COMPLETE if whole else CopyOutcome.FAILED)
+        self.drain(node)
+
+    # Network
+
+    def send(self, node: Node, message: Message) -> None:
+        """Puts a message on its way; it reaches the incarnation that it was meant for, perhaps, perhaps twice."""
+        receiver = self.nodes[message.receiver]
+        self.oracle.sends(node, message)
+        for _ in range(1 + (self.doubling > 0 and self.rng.random() < self.doubling)):
+            if self.loss and self.rng.random() < self.loss:
+                continue
+            units = self.rng.randrange(1, self.swarm.delay_units_max + 1)
+            if self.swarm.stray and self.rng.random() < self.swarm.stray:
+                units += self.rng.randrange(400)
+            self.after(units, self._deliver, receiver, receiver.incarnation, message)
+
+    def _deliver(self, receiver: Node, incarnation: int, message: Message) -> None:
+        if receiver.core is None or receiver.incarnation != incarnation or (message.sender, receiver.id) in self.blocked:
+            return
+        if receiver.paused_until > self.now:
+            self.after(receiver.paused_until - self.now + 1, self._deliver, receiver, incarnation, message)
+            return
+        receiver.core.step(message)
+        self.drain(receiver)
+
+    # What the rest of the world asks
+
+    def running(self) -> list[Node]:
+        """Nodes with a process, by number."""
+        return [node for node in self.nodes.values() if node.core is not None]
+
+    def leaders(self) -> list[Node]:
+        """Those that believe to lead, by number."""
+        return [node for node in self.running() if node.core is not None and node.core.role.value == "leader"]
