@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.raft.sim.__main__ import repeat
-from tests.raft.sim.history import run
+from tests.raft.sim.history import FAULTY_UNITS, run
 
 ROOT = Path(__file__).resolve().parents[2]
 SLICE_SEEDS = 500
+SLICE_UNITS = FAULTY_UNITS // 2  # as long as there is time for
 PARTS = 10
 WEEKLY_SEEDS = 20_000
 
@@ -23,7 +24,7 @@ WEEKLY_SEEDS = 20_000
 def test_history_is_safe_and_comes_back_to_life(part: int) -> None:
     """Whatever the seed does, nothing that was promised is broken, and after healing everything works again."""
     for seed in range(part, SLICE_SEEDS, PARTS):
-        _run(seed)
+        _run(seed, units=SLICE_UNITS)
 
 
 @pytest.mark.sim
@@ -31,14 +32,14 @@ def test_history_is_safe_and_comes_back_to_life(part: int) -> None:
 def test_many_histories_are_safe(first: int) -> None:
     """The same for many more seeds."""
     for seed in range(first, first + SLICE_SEEDS):
-        _run(seed)
+        _run(seed, units=FAULTY_UNITS)
 
 
-def _run(seed: int) -> None:
+def _run(seed: int, *, units: int) -> None:
     try:
-        run(seed)
+        run(seed, units=units)
     except Exception as error:
-        error.add_note(f"seed {seed}: {repeat(seed)}")
+        error.add_note(f"seed {seed}: {repeat(seed, units)}")
         raise
 
 

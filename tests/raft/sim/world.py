@@ -158,13 +158,17 @@ class World:
             if node.id in first.voters:
                 node.disk.manifest = Manifest(configuration=first)
             self.start(node)
-            self.after(self.rng.randrange(1, UNITS_PER_TICK + 1), self._tick, node, node.life)
+            self.after(1 + int(self.rng.random() * UNITS_PER_TICK), self._tick, node, node.life)
 
     # Time
 
     def after(self, units: int, what: Callable[..., None], *given: Any) -> None:
         """Something happens `units` from now; 0 is still in this unit, after what is due already."""
-        self.wheel.setdefault(self.now + units, []).append((what, given))
+        due = self.wheel.get(self.now + units)
+        if due is None:
+            self.wheel[self.now + units] = [(what, given)]
+        else:
+            due.append((what, given))
 
     def run_unit(self) -> None:
         """Everything that is due now, in random order, and what follows from it at once; then time goes on."""
@@ -249,14 +253,14 @@ class World:
         if core is None:
             return
         self.oracle.watch(node)
-        while (ready := core.ready()) is not None:
+        while core.dirty and (ready := core.ready()) is not None:
             self.oracle.took(node, ready)
             for message in ready.send_now:
                 self.send(node, message)
             if ready.writes or node.pending or ready.send_after_fsync:
                 due = self.now
                 if ready.writes:
-                    due += self.rng.randrange(swarm.sync_units_max + 1)
+                    due += int(self.rng.random() * (swarm.sync_units_max + 1))
                 if node.pending:
                     due = max(due, node.pending[-1][1])
                 node.pending.append((ready, due))
@@ -359,7 +363,7 @@ class World:
         for _ in range(1 + (self.doubling > 0 and self.rng.random() < self.doubling)):
             if self.loss and self.rng.random() < self.loss:
                 continue
-            units = self.rng.randrange(1, self.swarm.delay_units_max + 1)
+            units = 1 + int(self.rng.random() * self.swarm.delay_units_max)
             if self.swarm.stray and self.rng.random() < self.swarm.stray:
                 units += self.rng.randrange(400)
             self.after(units, self._deliver, receiver, receiver.incarnation, message)
