@@ -121,8 +121,13 @@ class Core(State):
             self._step_newer(message)
         elif message.term < self.term:
             self._step_older(message)
+        elif message.sender == self.leader or not isinstance(message, _FROM_LEADER):
+            self._dispatch(message)
+        elif self.leader is not None:
+            self.drop(Drop.SECOND_LEADER)
         else:
-            self._step_equal(message)
+            self.become_follower(self.term, message.sender)
+            self._dispatch(message)
 
     def _step_newer(self, message: Message) -> None:
         """A newer term makes everyone a follower (paper, Figure 2, Rules for Servers), but for questions about votes that are not
@@ -147,14 +152,6 @@ class Core(State):
         elif isinstance(message, VoteRequest):
             self.after.append(VoteReply(self.id, message.sender, self.term, message.campaign, False))
         self.drop(Drop.STALE_TERM)
-
-    def _step_equal(self, message: Message) -> None:
-        if isinstance(message, _FROM_LEADER) and self.leader != message.sender:
-            if self.leader is not None:
-                self.drop(Drop.SECOND_LEADER)
-                return
-            self.become_follower(self.term, message.sender)
-        self._dispatch(message)
 
     def _dispatch(self, message: Message) -> None:
         handler = HANDLERS[self.role].get(type(message))
@@ -220,9 +217,9 @@ class Core(State):
         elif self.reads.to_ask:
             reads.ask_leader(self)
         log = self.log
-        entries, snapshot, copy = log.take_unstable(), self.installed, self.offered_copy
-        hard = self._take_hard_state(entries is not None)
-        committed = log.take_committed()
+        entries = log.take_unstable() if log.taken < log.last else None
+        committed = log.take_committed() if log.handed < log.commit else None
+        hard, snapshot, copy = self._take_hard_state(entries is not None), self.installed, self.offered_copy
         if hard is not None or entries is not None or snapshot is not None:
             self.completion = Completion(self.completion.number + 1, log.last, log.last_term)
             log.begin_write(self.completion, hard)
@@ -246,7 +243,9 @@ class Core(State):
         """The write of a Ready, and every one before it, is durable. A completion that is of no write under way is ignored."""
         self._check_alive()
         log = self.log
-        done = log.complete(completion)
+        done = log.complete(completion) if log.writes else []
+        if not done:
+            return
         if self.role is Role.LEADER:
             leader.maybe_commit(self)
         elif self.role is Role.CANDIDATE and any(_votes_for(write.hard_state, self.term, self.id) for write in done):

@@ -203,10 +203,8 @@ class Log:
 
     # What the caller takes and brings back
 
-    def take_unstable(self) -> Entries | None:
-        """The entries that nobody has been asked to write yet."""
-        if self.taken == self.last:
-            return None
+    def take_unstable(self) -> Entries:
+        """The entries that nobody has been asked to write yet; there must be some."""
         first, self.taken = Index(self.taken + 1), self.last
         return self.slice(first, self.taken)
 

@@ -212,6 +212,8 @@ def _heard(state: State, sender: NodeId) -> Progress | None:
 def maybe_commit(state: State) -> None:
     """Moves the commit mark to what a majority has, and does what waited for that."""
     log = state.log
+    if log.commit == log.last:
+        return
     match = {peer: progress.match for peer, progress in state.progress.items()}
     match[state.id] = log.stable
     index = joint_committed(state.configuration, match)

@@ -32,6 +32,8 @@ class Role(enum.Enum):
     CANDIDATE = "candidate"
     LEADER = "leader"
 
+    __hash__ = object.__hash__  # members are single objects; the one of enum hashes a name, at every message
+
 
 class Franchise(enum.Enum):
     """Whether this node may vote and campaign at all."""
