@@ -17,7 +17,7 @@ import httpx
 from cmdlog.client.answer import Answer, Attempt, Lost, lost, member, read_answer, read_rows
 from cmdlog.client.ask import NEW_KEY, SNAPSHOT, Ask, Durability, NewKey, query_ask, read_ask
 from cmdlog.client.coalesce_tasks import TaskCoalescer
-from cmdlog.client.core import ANSWER_BYTES_MAX, BatchItem, Core
+from cmdlog.client.core import ANSWER_BYTES_MAX, BatchItem, Core, begun
 from cmdlog.client.exchange import Send, Steps, send
 from cmdlog.client.lanes import TaskLanes
 from cmdlog.client.lines import AnswerLines, is_stream, no_stream
@@ -168,20 +168,22 @@ class AsyncClient(Core):
 
     async def _send(self, step: Send) -> Attempt:
         """One request of its own."""
+        request = self._request(step)
         try:
             async with asyncio.timeout(step.attempt_s):
-                async with self._lanes.response(self._request(step), wait_s=step.attempt_s) as response:
+                async with self._lanes.response(request, wait_s=step.attempt_s) as response:
                     return await _whole(response)
         except httpx.RequestError as error:
-            return lost(error)
+            return lost(error, begun=begun(request))
         except TimeoutError:
-            return Lost(reached=True, reason=f"no answer for {step.attempt_s:g} s")
+            return Lost(reached=begun(request), reason=f"no answer for {step.attempt_s:g} s")
 
     async def _send_many(self, asks: Sequence[Ask], step: Send) -> AsyncGenerator[Attempt, None]:
         """One request for several calls; gives one attempt for each, in order. `attempt_s` is the longest silence."""
-        lines, why = AnswerLines(len(asks)), Lost(reached=True, reason="the answer ended before its last line")
+        lines, request = AnswerLines(len(asks)), self._many_request(asks, step)
+        why = Lost(reached=True, reason="the answer ended before its last line")
         try:
-            async with self._lanes.response(self._many_request(asks, step), wait_s=step.attempt_s) as response:
+            async with self._lanes.response(request, wait_s=step.attempt_s) as response:
                 if is_stream(response.status_code, response.headers):
                     async for chunk in response.aiter_raw():
                         for attempt in lines.feed(chunk, date=response.headers.get("date", "")):
@@ -192,7 +194,7 @@ class AsyncClient(Core):
                     for attempt in lines.end(no_stream(await _whole(response))):
                         yield attempt
         except httpx.RequestError as error:
-            why = lost(error)
+            why = lost(error, begun=begun(request))
         for attempt in lines.end(why):
             yield attempt
 

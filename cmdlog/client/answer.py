@@ -44,6 +44,7 @@ class Answer:
     retry_after_s: float | None = None
     date: str = ""  # the server's clock
     about: str = ""  # what to tell of an answer without JSON
+    of_line: bool = False  # of one call among others, not of a whole request
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +118,11 @@ def line_answer(line: bytes, date: str) -> Answer | None:
         return None
     problem = value.get("error")
     if problem is None:
-        return Answer(200, value, None, date)
+        return Answer(200, value, None, date, of_line=True)
     if type(problem) is not dict or type(problem.get("status")) is not int:
         return None
     wait = problem.get("retry_after_s")
-    return Answer(problem["status"], problem, float(wait) if isinstance(wait, int | float) else None, date)
+    return Answer(problem["status"], problem, float(wait) if isinstance(wait, int | float) else None, date, of_line=True)
 
 
 def judge(attempt: Attempt) -> Any | Failure:
@@ -216,18 +217,14 @@ def _seconds(value: str, date: str) -> float | None:
     return max(0.0, wait.total_seconds())
 
 
-def lost(error: Exception) -> Lost:
-    """What an exception of the transport proves.
+def lost(error: BaseException, *, begun: bool) -> Lost:
+    """What an exception of the transport proves. `begun`: a byte of the request's body has left us.
 
-    Only a connection that never came about proves that the request was not executed. After that even a reset in the middle of
-    the request may have been preceded by a copy of it.
+    Only what has not begun was surely not executed. After that even a reset in the middle of the request proves nothing: what the
+    socket took may have arrived, and something on the way may have sent a copy.
     """
-    reason = str(error) or type(error).__name__
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.ProxyError):
-        return Lost(reached=False, reason=reason, hopeless=_bad_certificate(error))
-    if isinstance(error, httpx.UnsupportedProtocol):
-        return Lost(reached=False, reason=reason, hopeless=True)
-    return Lost(reached=True, reason=reason)
+    hopeless = _bad_certificate(error) or isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError)
+    return Lost(reached=begun, reason=str(error) or type(error).__name__, hopeless=hopeless and not begun)
 
 
 def _bad_certificate(error: BaseException | None) -> bool:

@@ -144,7 +144,7 @@ class Coalescer:
         slots: list[Slot] = []
         room = self._options.bytes_max
         with self._changed:
-            while self._queue and len(slots) < self._options.calls_max and (room > 0 or not slots):
+            while self._queue and len(slots) < self._options.calls_max and (self._queue[0].size_bytes <= room or not slots):
                 slots.append(self._queue.popleft())
                 room -= slots[-1].size_bytes
         return slots

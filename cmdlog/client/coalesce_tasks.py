@@ -89,7 +89,7 @@ class TaskCoalescer:
         """The next request's calls, without those whose callers have left."""
         slots: list[Slot] = []
         room = self._options.bytes_max
-        while self._queue and len(slots) < self._options.calls_max and (room > 0 or not slots):
+        while self._queue and len(slots) < self._options.calls_max and (self._queue[0].size_bytes <= room or not slots):
             slot = self._queue.popleft()
             if not slot.answered.done():
                 slot.sent = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +34,27 @@ BatchItem = Call | tuple[str, Mapping[str, Any]] | tuple[str, Mapping[str, Any],
 chance: Final = random.Random().random  # seeded by the system: a caller's `random.seed` stays the caller's
 
 
+class Body(httpx.ByteStream):
+    """A request's body that knows whether any of it was asked for: before that, nothing can be executed."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.begun = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.begun = True
+        return super().__iter__()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        self.begun = True
+        return super().__aiter__()
+
+
+def begun(request: httpx.Request) -> bool:
+    """Whether any of the request's body has left us. A request without a body changes nothing."""
+    return isinstance(request.stream, Body) and request.stream.begun
+
+
 class Core:
     """The common part of a client."""
 
@@ -42,7 +63,7 @@ class Core:
         self.options = make_options(given)
         self.txn_id = 0
         """The highest transaction id that this client has seen."""
-        self._headers = self.options.headers()
+        self._headers = [("Host", self.url.netloc.decode("ascii")), *self.options.headers()]
         self._keys = Keys()
         self._lock = threading.Lock()
         self._address = lru_cache(1024)(lambda path: httpx.URL(f"{self.url}{path}"))  # parsing one costs as much as a call
@@ -107,14 +128,12 @@ class Core:
         body = b"\n".join([ask.line() for ask in asks])
         return self._http_request("POST", BATCH, body, [("Content-Type", NDJSON)], step)
 
-    def _http_request(
-        self, method: str, path: str, body: bytes | None, headers: Iterable[tuple[str, str]], step: Send
-    ) -> httpx.Request:
+    def _http_request(self, method: str, path: str, body: bytes, headers: Iterable[tuple[str, str]], step: Send) -> httpx.Request:
         timeouts = {"connect": step.connect_s, "pool": step.attempt_s, "read": step.attempt_s, "write": step.attempt_s}
-        sent = [*self._headers, *headers]
+        sent = [*self._headers, *headers, ("Content-Length", str(len(body)))]
         if self.txn_id and self.options.causality == "echo":
             sent.append((TXN, str(self.txn_id)))
-        return httpx.Request(method, self._address(path), headers=sent, content=body, extensions={"timeout": timeouts})
+        return httpx.Request(method, self._address(path), headers=sent, stream=Body(body), extensions={"timeout": timeouts})
 
     # -- answers ---------------------------------------------------------------------------------------------------------
 

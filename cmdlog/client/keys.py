@@ -22,7 +22,7 @@ SKEW_S_MIN: Final = 5.0  # a smaller difference is the way between us
 def uuid7(milliseconds: int, chance: bytes) -> str:
     """A UUID of version 7 (RFC 9562, 5.7). `chance` holds 10 bytes."""
     text = (milliseconds.to_bytes(6) + chance).hex()
-    return f"{text[:8]}-{text[8:12]}-7{text[13:16]}-{VARIANTS[chance[2] & 3]}{text[17:20]}-{text[20:]}"
+    return f"{text[:8]}-{text[8:12]}-7{text[13:16]}-{VARIANTS[chance[2] >> 4 & 3]}{text[17:20]}-{text[20:]}"
 
 
 class Keys:

@@ -126,4 +126,6 @@ def base_url(url: str) -> httpx.URL:
         raise ValueError(f"{url!r} is no address of a server: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ValueError(f"{url!r} is no address of a server, such as {DEFAULT_URL}")
+    if parsed.userinfo or parsed.query or parsed.fragment:
+        raise ValueError("an address of a server has no credentials and no query in it; give the token as such")
     return parsed

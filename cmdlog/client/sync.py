@@ -18,7 +18,7 @@ import httpx
 from cmdlog.client.answer import Answer, Attempt, Lost, lost, member, read_answer, read_rows
 from cmdlog.client.ask import NEW_KEY, SNAPSHOT, Ask, Durability, NewKey, query_ask, read_ask
 from cmdlog.client.coalesce import Coalescer
-from cmdlog.client.core import ANSWER_BYTES_MAX, BatchItem, Core
+from cmdlog.client.core import ANSWER_BYTES_MAX, BatchItem, Core, begun
 from cmdlog.client.exchange import Send, Steps, send
 from cmdlog.client.lanes import Lanes
 from cmdlog.client.lines import AnswerLines, is_stream, no_stream
@@ -183,18 +183,19 @@ class Client(Core):
 
     def _send(self, step: Send) -> Attempt:
         """One request of its own."""
-        deadline = time.monotonic() + step.attempt_s
+        deadline, request = time.monotonic() + step.attempt_s, self._request(step)
         try:
-            with self._lanes.response(self._request(step), wait_s=step.attempt_s) as response:
+            with self._lanes.response(request, wait_s=step.attempt_s) as response:
                 return _whole(response, deadline)
         except httpx.RequestError as error:
-            return lost(error)
+            return lost(error, begun=begun(request))
 
     def _send_many(self, asks: Sequence[Ask], step: Send) -> Generator[Attempt, None, None]:
         """One request for several calls; gives one attempt for each, in order. `attempt_s` is the longest silence."""
-        lines, why = AnswerLines(len(asks)), Lost(reached=True, reason="the answer ended before its last line")
+        lines, request = AnswerLines(len(asks)), self._many_request(asks, step)
+        why = Lost(reached=True, reason="the answer ended before its last line")
         try:
-            with self._lanes.response(self._many_request(asks, step), wait_s=step.attempt_s) as response:
+            with self._lanes.response(request, wait_s=step.attempt_s) as response:
                 if is_stream(response.status_code, response.headers):
                     for chunk in response.iter_raw():
                         yield from lines.feed(chunk, date=response.headers.get("date", ""))
@@ -203,7 +204,7 @@ class Client(Core):
                 else:
                     yield from lines.end(no_stream(_whole(response, time.monotonic() + step.attempt_s)))
         except httpx.RequestError as error:
-            why = lost(error)
+            why = lost(error, begun=begun(request))
         yield from lines.end(why)
 
 

@@ -1,7 +1,10 @@
 """A batch under way: which calls are out, which are answered, what is sent next. Pure but for the clock it is given.
 
 One rule: at most CALLS_MAX calls are held, answered or not; they leave in the order in which they came, each with a result or
-an error. What is sent again goes before what is new, so the order on a partition changes only where a call was refused.
+an error.
+
+They are executed in that order too, except that a call which was refused on its own (503) is sent again behind others. Calls that
+were lost or refused together are sent again together, and nothing that came later goes before them.
 
 A request that breaks is sent again in halves: whatever the calls of it were too many for (a proxy's buffer, the time of one
 attempt) gets smaller until it fits, and grows again when it works.
@@ -14,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cmdlog.client.answer import Attempt, Failure, Lost, judge
+from cmdlog.client.answer import Answer, Attempt, Failure, Lost, judge
 from cmdlog.client.ask import Ask, Effect
 from cmdlog.client.exchange import Chance, Clock, Rekey, better_key
 from cmdlog.client.retry import RetryPolicy, Tries, decide
@@ -39,6 +42,7 @@ class Line(Tries):
     ask: Ask
     own_key: bool  # made by us, so it may be made anew
     due: float = 0.0
+    alone: bool = False  # it was refused on its own: others may go before it
     deadline: float | None = None  # set by the first failure: time that the reader of the answers takes is not counted
     answer: Answered | None = None
 
@@ -56,6 +60,7 @@ class Window:
         self._sent_max = CALLS_MAX  # lines of the next request
         self._broke = False  # the request under way did not come to its end
         self._filling_since: float | None = None
+        self._failed: tuple[Attempt, float] | None = None  # the last failure, and when what it struck is due
 
     def __bool__(self) -> bool:
         return bool(self._lines)
@@ -83,16 +88,23 @@ class Window:
 
     def due(self) -> list[Line]:
         """The lines of the next request, in order."""
-        self._filling_since = None
-        now = self._clock()
-        lines = [line for line in self._lines if line.answer is None and line.due <= now]
+        self._filling_since = self._failed = None
         self._broke = False
-        return lines[: self._sent_max]
+        now = self._clock()
+        return [line for line in self._sendable(now) if line.due <= now][: self._sent_max]
 
     def wait_s(self) -> float:
         """Time until a line is due."""
         now = self._clock()
-        return max(0.0, min((line.due - now for line in self._lines if line.answer is None), default=0.0))
+        return max(0.0, min((line.due - now for line in self._sendable(now)), default=0.0))
+
+    def _sendable(self, now: float) -> Iterator[Line]:
+        """Lines without an answer, up to the first that nothing may pass before it is due."""
+        for line in self._lines:
+            if line.answer is None:
+                yield line
+                if line.due > now and not line.alone:
+                    return
 
     def settle(self, line: Line, attempt: Attempt) -> None:
         """What came of a line's attempt."""
@@ -110,8 +122,11 @@ class Window:
         step = decide(found, line, line.ask.effect, self._policy, left_s=line.deadline - now, chance=self._chance())
         if isinstance(step, CmdlogError):
             line.answer = step
-        else:
-            line.due = now + step
+            return
+        if self._failed is None or self._failed[0] is not attempt:
+            self._failed = attempt, now + step
+        line.due = self._failed[1]
+        line.alone = isinstance(attempt, Answer) and attempt.of_line
 
     def _succeed(self, line: Line, value: Any) -> None:
         try:

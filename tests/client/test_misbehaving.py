@@ -1,0 +1,353 @@
+"""Both clients against a server that breaks at every phase, and the truth that callers are told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from cmdlog.client import AsyncClient, Client, RetryPolicy
+from cmdlog.errors import (
+    Aborted,
+    BadAnswer,
+    CmdlogError,
+    KeyReused,
+    OutcomeUnknown,
+    SessionExpired,
+    Unauthenticated,
+    Unavailable,
+    Unreachable,
+)
+from cmdlog.results import Result
+from tests.client.scripted import ScriptedServer, Step, http, problem
+
+QUICK = RetryPolicy(connect_s=0.5, attempt_s=0.5, backoff_first_s=0.001, backoff_max_s=0.01)
+
+
+class Sync:
+    """The synchronous client."""
+
+    def call(self, url: str, *, key: str | None = "k", **given: Any) -> Any:
+        with Client(url, retry=QUICK, **given) as client:
+            return client.invoke("bump", {"id": 1}, idempotency_key=key).value
+
+    def batch(self, url: str, calls: list[Any], **given: Any) -> list[Any]:
+        with Client(url, retry=QUICK, **given) as client:
+            return list(client.batch(calls))
+
+    def read(self, url: str, **given: Any) -> Any:
+        with Client(url, retry=QUICK, **given) as client:
+            return client.status()
+
+
+class Async:
+    """The asynchronous one, behind the same methods."""
+
+    def call(self, url: str, *, key: str | None = "k", **given: Any) -> Any:
+        async def run() -> Any:
+            async with AsyncClient(url, retry=QUICK, **given) as client:
+                return (await client.invoke("bump", {"id": 1}, idempotency_key=key)).value
+
+        return asyncio.run(run())
+
+    def batch(self, url: str, calls: list[Any], **given: Any) -> list[Any]:
+        async def run() -> list[Any]:
+            async with AsyncClient(url, retry=QUICK, **given) as client:
+                return [answer async for answer in client.batch(calls)]
+
+        return asyncio.run(run())
+
+    def read(self, url: str, **given: Any) -> Any:
+        async def run() -> Any:
+            async with AsyncClient(url, retry=QUICK, **given) as client:
+                return await client.status()
+
+        return asyncio.run(run())
+
+
+Drive = Sync | Async
+
+
+@pytest.fixture(params=[Sync(), Async()], ids=["sync", "async"])
+def drive(request: pytest.FixtureRequest) -> Drive:
+    """Each test runs with both clients."""
+    chosen: Drive = request.param
+    return chosen
+
+
+BREAKS = {
+    "reset when accepted": Step("accepted", "reset"),
+    "closed when accepted": Step("accepted", "close"),
+    "reset after the head": Step("head read", "reset"),
+    "closed after the body": Step("body read", "close"),
+    "reset after the body": Step("body read", "reset"),
+    "executed, reset": Step("executed", "reset", b""),
+    "executed, closed": Step("executed", "close", b""),
+    "half the head": Step("executed", "close", share=0.2),
+    "half the body": Step("executed", "close", share=0.95),
+    "half the body, reset": Step("executed", "reset", share=0.95),
+    "garbage": Step("executed", "close", b"\0\1\2 no HTTP\r\n\r\n"),
+    "garbage before execution": Step("body read", "close", b"220 ESMTP ready\r\n"),
+    "bad gateway": Step("executed", "keep", http(502, b"<h1>Bad Gateway</h1>", kind="text/html")),
+    "gateway time-out": Step("executed", "keep", http(504, b"", kind="text/html")),
+    "proxy without upstream": Step("body read", "keep", http(503, b"", kind="text/html")),
+    "too many requests": Step("body read", "keep", http(429, b"", kind="text/plain", headers=["Retry-After: 0"])),
+    "request time-out": Step("body read", "close", problem(408, "body_timeout")),
+    "not ready": Step("body read", "keep", problem(503, "not_ready", "Retry-After: 0")),
+    "outcome unknown": Step("executed", "keep", problem(504, "outcome_unknown")),
+    "code of tomorrow": Step("body read", "keep", problem(503, "of_tomorrow")),
+}
+SURELY_NOT = {"not ready"}
+NO_PROMISE_BUT_NOT_EXECUTED = {"too many requests", "request time-out", "code of tomorrow"}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_keyed_call_survives(drive: Drive, name: str) -> None:
+    """Whatever breaks, twice in a row: the call is executed once and the caller gets its result."""
+    with ScriptedServer([BREAKS[name], BREAKS[name]]) as server:
+        assert drive.call(server.url) == 1
+        assert server.executions == 1
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_keyless_call_is_never_repeated_in_doubt(drive: Drive, name: str) -> None:
+    """Without a key only a refusal that promises is sent again; everything else is told as what it is."""
+    with ScriptedServer([BREAKS[name]]) as server:
+        if name in SURELY_NOT:
+            assert drive.call(server.url, key=None) == 1
+            return
+        if BREAKS[name].phase == "accepted":  # the break may come before a byte of the request has left, or after
+            with contextlib.suppress(OutcomeUnknown):
+                assert drive.call(server.url, key=None) == 1
+            assert server.executions <= 1
+            return
+        kind = Unavailable if name in NO_PROMISE_BUT_NOT_EXECUTED else OutcomeUnknown
+        with pytest.raises(kind):
+            drive.call(server.url, key=None)
+        assert server.executions <= 1
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_reading_survives(drive: Drive, name: str) -> None:
+    """What changes nothing is asked for again."""
+    with ScriptedServer([BREAKS[name]]) as server:
+        assert drive.read(server.url) == {"ready": True}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_batch_survives(drive: Drive, name: str) -> None:
+    """A batch whose first request breaks anywhere: each line once, in order."""
+    with ScriptedServer([BREAKS[name]]) as server:
+        answers = drive.batch(server.url, [("bump", {"id": n}) for n in range(20)])
+        assert [answer.value for answer in answers] == list(range(1, 21))
+        assert server.executions == 20
+
+
+@pytest.mark.parametrize("share", [0.2, 0.35, 0.5, 0.65, 0.8, 0.95])
+def test_batch_resumes_where_the_answer_broke_off(drive: Drive, share: float) -> None:
+    """Lines that were answered are not sent again; those that were not are, under the same keys."""
+    with ScriptedServer([Step(end="reset", share=share)]) as server:
+        answers = drive.batch(server.url, [("bump", {"id": n}) for n in range(50)])
+        assert [answer.value for answer in answers] == list(range(1, 51))
+        first, *others = server.requests
+        assert len(first.body.splitlines()) == 50
+        assert all(set(other.body.splitlines()) <= set(first.body.splitlines()) for other in others)
+        assert server.executions == 50
+
+
+def test_batch_tells_the_truth_of_keyless_lines(drive: Drive) -> None:
+    """Of lines without keys, those that the break left open are told as unknown, and only they."""
+    with ScriptedServer([Step(end="close", share=0.5)]) as server:
+        answers = drive.batch(server.url, [("bump", {"id": n}, None) for n in range(50)])
+        known = [answer for answer in answers if isinstance(answer, Result)]
+        assert 0 < len(known) < 50
+        assert all(isinstance(answer, OutcomeUnknown) for answer in answers[len(known) :])
+        assert server.executions == 50
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (problem(409, "aborted", txn_id="7", abort_code="sold_out"), Aborted),
+        (problem(409, "key_reused"), KeyReused),
+        (problem(401, "unauthenticated"), Unauthenticated),
+        (http(307, b"", headers=["Location: http://127.0.0.1:9/"]), BadAnswer),
+        (http(200, b"<html>", kind="text/html"), BadAnswer),
+        (http(200, b'{"txn_id": "7"', kind="application/json"), BadAnswer),
+        (http(200, {"hello": "world"}), BadAnswer),
+    ],
+)
+def test_what_is_no_accident_is_told_at_once(drive: Drive, reply: bytes, kind: type[CmdlogError]) -> None:
+    """Outcomes, rejections, redirects and strangers are raised after one attempt, also with a key."""
+    with ScriptedServer([Step("body read", reply=reply)] * 2) as server:
+        with pytest.raises(kind):
+            drive.call(server.url)
+        assert len(server.requests) == 1
+
+
+def test_batch_of_a_rejected_credential_is_answered_line_by_line(drive: Drive) -> None:
+    """A request that is rejected as a whole answers each of its calls."""
+    with ScriptedServer([Step("body read", reply=problem(401, "unauthenticated"))]) as server:
+        answers = drive.batch(server.url, [("bump", {"id": n}) for n in range(3)])
+        assert [type(answer) for answer in answers] == [Unauthenticated] * 3
+
+
+def test_batch_that_is_answered_by_one_object_has_no_results(drive: Drive) -> None:
+    """One JSON object in place of lines is nobody's result."""
+    reply = http(200, {"txn_id": "7", "partition": 0, "result": 1})
+    with ScriptedServer([Step("body read", reply=reply)]) as server:
+        assert [type(answer) for answer in drive.batch(server.url, [("bump", {}), ("bump", {})])] == [BadAnswer] * 2
+
+
+def test_expired_session_after_a_lost_answer_is_doubt(drive: Drive) -> None:
+    """The outcome was dropped between the attempts: neither "not executed" nor a second execution."""
+    script = [Step("executed", "reset", b""), Step("body read", reply=problem(409, "session_expired"))]
+    with ScriptedServer(script) as server, pytest.raises(OutcomeUnknown) as told:
+        drive.call(server.url)
+    assert isinstance(told.value.__cause__, SessionExpired)
+    assert server.executions == 1
+
+
+@pytest.mark.slow
+def test_silent_server_is_left_for_another_attempt(drive: Drive) -> None:
+    """A server that stalls before, in or after the answer's head costs one attempt's time, not the call."""
+    for step in (Step("body read", "stall"), Step("executed", "stall", share=0.3), Step("executed", "stall", share=0.97)):
+        with ScriptedServer([step]) as server:
+            began = time.monotonic()
+            assert drive.call(server.url) == 1
+            assert 0.4 < time.monotonic() - began < 5
+            assert server.executions == 1
+
+
+@pytest.mark.slow
+def test_time_is_up_when_nothing_helps(drive: Drive) -> None:
+    """With every attempt lost the call ends in its time, and nothing is claimed."""
+    with ScriptedServer(itertools.repeat(Step("executed", "reset", b""), 10_000)) as server:
+        began = time.monotonic()
+        with pytest.raises(OutcomeUnknown):
+            drive.call(server.url, timeout_s=0.5)
+        assert time.monotonic() - began < 2
+        assert server.executions == 1
+        assert len(server.requests) > 3
+
+
+def test_retry_after_is_obeyed(drive: Drive) -> None:
+    """The server's patience is waited for, in a header and on a line; more than there is time for is told at once."""
+    with ScriptedServer([Step("body read", reply=problem(503, "log_full", "Retry-After: 1"))]) as server:
+        began = time.monotonic()
+        assert drive.call(server.url) == 1
+        assert 1.0 <= time.monotonic() - began < 3
+    with ScriptedServer([Step("body read", reply=problem(503, "sessions_full", "Retry-After: 60"))]) as server:
+        began = time.monotonic()
+        with pytest.raises(Unavailable) as told:
+            drive.call(server.url, timeout_s=30)
+        assert (told.value.code, told.value.retry_after_s) == ("sessions_full", 60.0)
+        assert time.monotonic() - began < 1
+
+
+def test_absent_server_is_unavailable(drive: Drive) -> None:
+    """Nobody listens: nothing was executed, and that is what is said, with a key and without."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    for key in ("k", None):
+        with pytest.raises(Unreachable):
+            drive.call(url, key=key, timeout_s=0.2)
+
+
+def test_server_that_comes_late_is_waited_for(drive: Drive) -> None:
+    """A refused connection is tried again until somebody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    late = ScriptedServer()
+    with contextlib.ExitStack() as stack:
+
+        def arrive() -> None:
+            stack.enter_context(_on_port(late, port))
+
+        timer = threading.Timer(0.2, arrive)
+        timer.start()
+        assert drive.call(f"http://127.0.0.1:{port}", key=None) == 1
+        timer.join()
+
+
+@contextlib.contextmanager
+def _on_port(server: ScriptedServer, port: int) -> Iterator[ScriptedServer]:
+    """The server on this port."""
+    create: Callable[..., socket.socket] = socket.create_server
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "create_server", lambda _address, **more: create(("127.0.0.1", port), **more))
+        server.__enter__()
+    try:
+        yield server
+    finally:
+        server.__exit__()
+
+
+def test_connection_is_kept_and_a_closed_one_is_no_loss() -> None:
+    """Calls in a row share one connection; one that the server has closed meanwhile is replaced unseen."""
+    with ScriptedServer([Step(), Step(), Step(end="close")]) as server, Client(server.url, retry=QUICK) as client:
+        for n in range(1, 7):
+            assert client.call("bump", id=1) == n
+        assert (server.connections, server.executions) == (2, 6)
+
+
+def test_requests_carry_credential_key_and_causality() -> None:
+    """Token, one key per call, the highest transaction seen; `causality` and `keys` switch the last two off."""
+    with ScriptedServer() as server:
+        with Client(server.url, token="secret-of-16-chars") as client:
+            client.call("bump", id=1)
+            client.call("bump", id=1, idempotency_key="mine")
+            list(client.batch([("bump", {"id": 1})]))
+        first, second, third = (request.headers for request in server.requests)
+        assert {request["authorization"] for request in (first, second, third)} == {"Bearer secret-of-16-chars"}
+        assert len(first["idempotency-key"]) == 36
+        assert second["idempotency-key"] == "mine"
+        assert [headers.get("cmdlog-txn") for headers in (first, second, third)] == [None, "1", "2"]
+        with Client(server.url, causality="off", keys="none", token="") as client:
+            client.call("bump", id=1)
+            client.invoke("bump", {"id": 1}, durability="async")
+        plain, hurried = (request.headers for request in server.requests[3:])
+        assert plain.keys().isdisjoint({"cmdlog-txn", "idempotency-key", "authorization"})
+        assert hurried["prefer"] == "durability=async"
+
+
+def test_environment_is_asked_for_the_token_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """CMDLOG_TOKEN counts when no token is given; a proxy of the environment does not, unless it is asked for."""
+    monkeypatch.setenv("CMDLOG_TOKEN", "from-the-environment")
+    with ScriptedServer() as server, ScriptedServer() as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        (tmp_path / "token").write_text("from-the-file-16\n")
+        for given in ({}, {"token": "given"}, {"token_file": tmp_path / "token"}):
+            with Client(server.url, **given) as client:
+                client.status()
+        assert [request.headers["authorization"] for request in server.requests] == [
+            "Bearer from-the-environment", "Bearer given", "Bearer from-the-file-16"
+        ]  # fmt: skip
+        with Client(server.url, trust_env=True) as client:
+            client.status()
+        assert [request.path for request in proxy.requests] == [f"{server.url}/v1/status"]
+
+
+def test_readiness_is_waited_for() -> None:
+    """`ready` says no when its time is up, yes as soon as the server does, and raises what waiting cannot cure."""
+    busy = Step("body read", reply=problem(503, "not_ready", "Retry-After: 1"))
+    with ScriptedServer([busy] * 3 + [Step("accepted", "reset")]) as server, Client(server.url, retry=QUICK) as client:
+        assert not client.ready()
+        assert client.ready(5)
+    with (
+        ScriptedServer([Step("body read", reply=problem(401, "unauthenticated"))]) as server,
+        Client(server.url) as client,
+        pytest.raises(Unauthenticated),
+    ):
+        client.ready(5)
