@@ -71,6 +71,11 @@ FRONT: Final = layout((*LENGTH_FIELDS, ("link", f"{LINK.size}s"), *ORDER_FIELDS)
 TRAILER: Final = layout((("crc", "I"), ("mac", f"{MAC_BYTES}s")))
 FRAME_BYTES_MIN: Final = FRONT.size + TRAILER.size
 _ROOM_BYTES: Final = FRAME_BYTES_MAX - FRAME_BYTES_MIN  # for messages
+# The path of every frame: looked up once.
+_FRONT_BYTES: Final = FRONT.size
+_TRAILER_BYTES: Final = TRAILER.size
+_pack_front, _unpack_front = FRONT.pack, FRONT.unpack_from
+_pack_trailer, _unpack_trailer = TRAILER.pack, TRAILER.unpack_from
 _crc32c: Final = google_crc32c.value
 
 
@@ -176,10 +181,10 @@ class Sealer:
         self._sequence += 1
         meta = metas[0] if len(metas) == 1 else b"".join(metas)
         size = FRAME_BYTES_MIN + len(meta) + (sum(map(len, bulks)) if bulks else 0)
-        front = FRONT.pack(size, self._head, self._sequence, len(meta)) + meta
+        front = _pack_front(size, self._head, self._sequence, len(meta)) + meta
         mac = self._mac.copy()
         mac.update(front)
-        trailer = TRAILER.pack(_crc32c(front), mac.digest())
+        trailer = _pack_trailer(_crc32c(front), mac.digest())
         return b"".join((front, trailer, *bulks)) if bulks else front + trailer
 
 
@@ -211,15 +216,15 @@ class Opener:
         size = len(frame)
         if size < FRAME_BYTES_MIN:
             raise BadFrame(Fault.LENGTH, f"{size} bytes")
-        stated, head, sequence, meta_bytes = FRONT.unpack_from(frame)
+        stated, head, sequence, meta_bytes = _unpack_front(frame)
         if stated != size:
             raise BadFrame(Fault.LENGTH, f"{size} bytes, but {stated} are stated")
-        meta_end = FRONT.size + meta_bytes
-        bulk_at = meta_end + TRAILER.size
+        meta_end = _FRONT_BYTES + meta_bytes
+        bulk_at = meta_end + _TRAILER_BYTES
         if bulk_at > size:
             raise _unreadable(frame)
         front = frame[:meta_end]
-        crc, tag = TRAILER.unpack_from(frame, meta_end)
+        crc, tag = _unpack_trailer(frame, meta_end)
         if _crc32c(front) != crc:
             raise _unreadable(frame)
         if head != self._head:
@@ -230,7 +235,7 @@ class Opener:
             raise BadFrame(Fault.MAC, "not made with this cluster's secret")
         if sequence <= self._sequence:
             raise BadFrame(Fault.SEQUENCE, f"{sequence} after {self._sequence}")
-        messages = self._decoder.decode(frame, at=FRONT.size, end=meta_end, bulk_at=bulk_at)
+        messages = self._decoder.decode(frame, at=_FRONT_BYTES, end=meta_end, bulk_at=bulk_at)
         self._sequence = sequence
         return messages
 

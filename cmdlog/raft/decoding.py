@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from hmac import compare_digest
 from io import BytesIO
 from itertools import repeat
-from struct import Struct
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -82,41 +81,47 @@ class Decoder:
         messages: list[Addressed] = []
         size = len(data)
         while at < end:
-            if end - at < HEAD.size:
+            fixed_at = at + _HEAD_BYTES
+            if fixed_at > end:
                 raise BadFrame(Fault.LENGTH, f"{end - at} bytes left for the head of a message")
-            meta_bytes, bulk_bytes, bulk_crc, kind, group, term = HEAD.unpack_from(data, at)
-            part_end, bulk_end = at + meta_bytes, bulk_at + bulk_bytes
-            if meta_bytes < HEAD.size or part_end > end or bulk_end > size:
+            meta_bytes, bulk_bytes, bulk_crc, kind, group, term = _unpack_head(data, at)
+            at, low, bulk_at = at + meta_bytes, bulk_at, bulk_at + bulk_bytes
+            if not fixed_at <= at <= end or bulk_at > size:
                 raise BadFrame(Fault.LENGTH, f"message of {meta_bytes} and {bulk_bytes} bytes does not fit")
-            if bulk_bytes and google_crc32c.value(data[bulk_at:bulk_end]) != bulk_crc:
-                raise BadFrame(Fault.CHECKSUM, f"payloads of {bulk_bytes} bytes")
-            form = _FORMS.get(kind)
-            if form is None:
+            if bulk_bytes:
+                self._check_bulk(data[low:bulk_at], bulk_crc)
+            try:
+                form = _FORMS[kind]
+            except KeyError:
                 self.faults[Fault.UNKNOWN_KIND] += 1
-            else:
-                try:
-                    messages.append((group, self._message(form, term, (data, at + HEAD.size, part_end, bulk_at, bulk_end))))
-                except Malformed:
-                    self.faults[Fault.MALFORMED] += 1
-            at, bulk_at = part_end, bulk_end
+                continue
+            try:
+                messages.append((group, self._message(form, term, data, (fixed_at, at, low, bulk_at))))
+            except Malformed:
+                self.faults[Fault.MALFORMED] += 1
         if bulk_at != size:
             raise BadFrame(Fault.LENGTH, f"{size - bulk_at} bytes behind the last payload")
         return messages
 
-    def _message(self, form: _Form, term: int, place: _Place) -> Message | Bundle:
+    def _message(self, form: _Form, term: int, data: bytes, place: _Place) -> Message | Bundle:
         """Raises: Malformed."""
-        fixed_part, make = form
-        data, at, end, low, high = place
-        fields_at = at + fixed_part.size
+        fixed_bytes, unpack_fixed, make = form
+        at, end, low, high = place
+        fields_at = at + fixed_bytes
         if fields_at > end:
             raise Malformed
-        fixed = fixed_part.unpack_from(data, at)
+        fixed = unpack_fixed(data, at)
         if term > NUMBER_MAX or (fixed and max(fixed) > NUMBER_MAX):
             raise Malformed
         fields = _fields(data, fields_at, end) if fields_at < end else _NO_FIELDS
         if self._digest_key is not None and low != high:
             self._check_digest(fields, data[low:high])
         return make((self._sender, self._receiver, Term(term)), fixed, (fields, data, low, high))
+
+    @staticmethod
+    def _check_bulk(bulk: bytes, crc: int) -> None:
+        if google_crc32c.value(bulk) != crc:
+            raise BadFrame(Fault.CHECKSUM, f"payloads of {len(bulk)} bytes")
 
     def _check_digest(self, fields: Mapping[int, bytes], bulk: bytes) -> None:
         assert self._digest_key is not None
@@ -127,8 +132,10 @@ class Decoder:
 _Head = tuple[NodeId, NodeId, Term]  # what every message begins with
 _Rest = tuple[Mapping[int, bytes], bytes, int, int]  # the fields, the whole frame, and where in it the payloads are
 _Maker = Callable[[_Head, Any, _Rest], Message | Bundle]
-_Form = tuple[Struct, _Maker]
-_Place = tuple[bytes, int, int, int, int]  # the whole frame; where in it fixed part and fields are, and the payloads
+_Form = tuple[int, Callable[[bytes, int], tuple[int, ...]], _Maker]  # bytes of the fixed part, what reads it, what it makes
+_Place = tuple[int, int, int, int]  # where in the frame fixed part and fields are, and the payloads
+_HEAD_BYTES: Final = HEAD.size
+_unpack_head: Final = HEAD.unpack_from
 _NO_FIELDS: Final[Mapping[int, bytes]] = MappingProxyType({})
 
 
@@ -317,4 +324,6 @@ _MAKERS: Final[dict[Kind, _Maker]] = {
     Kind.HEARTBEAT_BUNDLE: _heartbeat_bundle,
     Kind.HEARTBEAT_REPLY_BUNDLE: _heartbeat_reply_bundle,
 }
-_FORMS: Final[dict[int, _Form]] = {kind.value: (FIXED[kind], make) for kind, make in _MAKERS.items()}
+_FORMS: Final[dict[int, _Form]] = {
+    kind.value: (FIXED[kind].size, FIXED[kind].unpack_from, make) for kind, make in _MAKERS.items()
+}

@@ -153,7 +153,11 @@ def _vote_reply(group: PartitionId, m: VoteReply) -> bytes:
 
 
 def _append_reply(group: PartitionId, m: AppendReply) -> bytes:
-    return _meta(Kind.APPEND_REPLY, group, m.term, m.index, m.rejected, m.hint_index, m.hint_term)
+    return _pack_reply(_REPLY_BYTES, 0, 0, _REPLY, group, m.term, m.index, m.rejected, m.hint_index, m.hint_term)
+
+
+_REPLY: Final = Kind.APPEND_REPLY.value
+_REPLY_BYTES, _pack_reply = _PACKS[Kind.APPEND_REPLY]
 
 
 def _heartbeat(group: PartitionId, m: Heartbeat) -> bytes:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import google_crc32c
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cmdlog.raft import encoding
@@ -95,6 +95,7 @@ def test_the_list_of_messages_has_every_kind() -> None:
     st.integers(0, NUMBER_MAX),
     st.sampled_from([LINK_HEADS, LINK_WHOLE]),
 )
+@settings(deadline=None)
 def test_any_columns_come_out_as_they_went_in(rows: list[tuple[bytes, int, int]], first: int, commit: int, link: Link) -> None:
     """Whatever sizes, kinds and rising terms the entries have."""
     terms = sorted(term for _, _, term in rows)
@@ -271,6 +272,7 @@ def test_a_short_secret_is_refused() -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.integers(0, len(MESSAGES) - 1), max_size=5), st.data())
+@settings(deadline=None)
 def test_any_cut_gives_the_same_frames(chosen: list[int], data: st.DataObject) -> None:
     """However the stream comes in."""
     frames = [one_frame([MESSAGES[number]]) for number in chosen]

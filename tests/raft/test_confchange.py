@@ -78,7 +78,7 @@ def test_consecutive_configurations_never_decide_apart(changes: list[Change]) ->
 
 @pytest.mark.slow
 @given(st.lists(CHANGES, max_size=20))
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_any_sequence_of_changes_keeps_the_invariants(changes: list[Change]) -> None:
     """Each result is built anew, so its own checks hold; beyond them, it has voters and nobody has two roles."""
     config = voters(1, 2, 3)
@@ -96,6 +96,7 @@ def test_any_sequence_of_changes_keeps_the_invariants(changes: list[Change]) -> 
 
 @pytest.mark.slow
 @given(STEPS, st.randoms(use_true_random=False), st.sampled_from(Transition))
+@settings(deadline=None)
 def test_the_order_of_steps_means_nothing(steps: tuple[Step, ...], chance: random.Random, transition: Transition) -> None:
     """The same steps in another order give the same configuration, or are refused alike."""
 
@@ -110,6 +111,7 @@ def test_the_order_of_steps_means_nothing(steps: tuple[Step, ...], chance: rando
 
 @pytest.mark.slow
 @given(STEPS)
+@settings(deadline=None)
 def test_joint_ends_where_one_step_would_have(steps: tuple[Step, ...]) -> None:
     """Entering and leaving a joint configuration gives what the changer would make at once, were that safe."""
     before = voters(1, 2, 3, learners=(4,))
@@ -124,6 +126,7 @@ def test_joint_ends_where_one_step_would_have(steps: tuple[Step, ...]) -> None:
 
 @pytest.mark.slow
 @given(st.sets(st.sampled_from(NODES), min_size=1), st.sets(st.sampled_from(NODES), min_size=1), st.booleans())
+@settings(deadline=None)
 def test_any_voters_become_any_others_by_a_joint_change(before: set[NodeId], after: set[NodeId], demote: bool) -> None:
     """Whatever the sizes, even ones too: the old voters decide along until they leave."""
     leaving = Act.ADD_LEARNER if demote else Act.REMOVE

@@ -40,7 +40,7 @@ def committed_by_trial(config: Configuration, match: Mapping[NodeId, Index]) -> 
 
 @pytest.mark.slow
 @given(CONFIGURATIONS, MATCHES)
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_commit_is_the_highest_index_that_deciding_nodes_hold(config: Configuration, match: dict[NodeId, Index]) -> None:
     """Of one half, of two, of odd and even sets, whoever has not answered yet."""
     assert joint_committed(config, match) == committed_by_trial(config, match)
@@ -48,6 +48,7 @@ def test_commit_is_the_highest_index_that_deciding_nodes_hold(config: Configurat
 
 @pytest.mark.slow
 @given(CONFIGURATIONS, MATCHES, st.sampled_from(NODES), st.integers(0, 6))
+@settings(deadline=None)
 def test_commit_never_falls_when_a_match_rises(
     config: Configuration, match: dict[NodeId, Index], node: NodeId, more: int
 ) -> None:
@@ -58,7 +59,7 @@ def test_commit_never_falls_when_a_match_rises(
 
 @pytest.mark.slow
 @given(CONFIGURATIONS, VOTES)
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_an_election_is_over_when_no_further_vote_can_change_it(config: Configuration, votes: dict[NodeId, bool]) -> None:
     """Won and lost hold for every way in which the others may still vote; open means that both are possible."""
     silent = tuple(node for node in NODES if node not in votes)
@@ -70,6 +71,7 @@ def test_an_election_is_over_when_no_further_vote_can_change_it(config: Configur
 
 @pytest.mark.slow
 @given(CONFIGURATIONS, st.frozensets(st.sampled_from(NODES)))
+@settings(deadline=None)
 def test_a_quorum_is_what_decides(config: Configuration, live: frozenset[NodeId]) -> None:
     """The same answer as the definition, for any set of live nodes."""
     assert has_quorum(config, live) == decides(config, live)
@@ -77,7 +79,7 @@ def test_a_quorum_is_what_decides(config: Configuration, live: frozenset[NodeId]
 
 @pytest.mark.slow
 @given(CONFIGURATIONS)
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_two_quorums_of_one_configuration_share_a_node(config: Configuration) -> None:
     """No set of nodes decides together with its complement also deciding."""
     everybody = frozenset(NODES)

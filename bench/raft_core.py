@@ -1,0 +1,297 @@
+"""Consensus alone: nodes in one thread, messages encoded as on the wire, disks that are done at once.
+
+Counts what a core, the codec and the multi-group driver cost, without network and fdatasync: entries per second in batches of 1,
+64 and 512 and as one entry of 512 calls, and what a tick of many groups costs. The clock is the CPU time of the process: on an
+idle core that is the time on the wall. A plain loop is timed first, since the CPU of a shared machine is not always equally fast.
+
+Run: `python bench/raft_core.py [--quick] [--profile LANE]`. What the figures mean: bench/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import pstats
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder, whose replay.py is no package
+
+from bench._common import Bar, Bench, in_turns, make_parser
+from cmdlog.raft import Configuration, Core, HardState, Manifest, Message, NodeId, Restored, Role
+from cmdlog.raft.codec import Link, Opener, Peer, Seal, Sealer, Secret
+from cmdlog.raft.configuration import nodes
+from cmdlog.raft.encoding import Encoder
+from cmdlog.raft.messages import HeartbeatBundle, HeartbeatReplyBundle
+from cmdlog.raft.multi import Groups, Parcel
+from cmdlog.raft.wire import NO_GROUP, Addressed
+from cmdlog.wal.ids import PartitionId
+
+PAYLOAD_BYTES: Final = 200
+CALLS: Final = 512  # of the entry that holds many
+GROUP: Final = PartitionId(0)
+SECRET: Final = Secret(bytes(range(32)))
+ENTRIES_MAX: Final = 60_000  # of one round
+KEPT_ENTRIES: Final = 8_192  # of a log: then it is cut, as after a snapshot, and its memory is used again
+GROUP_COUNTS: Final = (1, 64, 1000)
+BARS: Final = {1: Bar(15, 30), 64: Bar(500, 1000), 512: Bar(900, 1900)}  # thousand entries/s; aim: the prototype
+
+
+def main() -> None:
+    parser = make_parser("raft_core", "Consensus alone, in one thread.")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON at the end")
+    parser.add_argument(
+        "--profile", choices=sorted(_lanes(Seal.HEADS)), help="show where one lane spends its time, and nothing else"
+    )
+    options = parser.parse_args()
+    if options.profile is not None:
+        show_profile(_lanes(Seal.HEADS)[options.profile], options.seed)
+        return
+    bench = Bench("raft_core", options.seed, options.quick)
+    bench.head()
+    bench.rates("a loop of additions, millions", [_additions() for _ in range(9)], "M/s")
+    measure_entries(bench, options)
+    measure_ticks(bench, options)
+    path = bench.write()
+    if options.json:
+        print(path.read_text(encoding="utf-8"))
+
+
+def _additions() -> float:
+    """What the CPU is worth just now: about 20 on an idle core of this kind."""
+    total, began = 0, time.process_time()
+    for number in range(1_000_000):
+        total += number
+    return 1 / (time.process_time() - began)
+
+
+# -- entries -------------------------------------------------------------------------------------------------------------
+
+
+class Wire:
+    """Sealed links between all pairs of nodes, and the frames under way."""
+
+    def __init__(self, count: int, seal: Seal) -> None:
+        peers = {NodeId(n): Peer(NodeId(n), n.to_bytes(8, "little")) for n in range(1, count + 1)}
+        encoders: dict[NodeId, Encoder] = {node: SECRET.encoder(seal) for node in peers}
+        pairs = [(a, b) for a in peers for b in peers if a != b]
+        links = {(a, b): Link(bytes(16), peers[a], peers[b], b"session!", seal) for a, b in pairs}
+        self._sealers = {pair: Sealer(link, SECRET, encoders[pair[0]]) for pair, link in links.items()}
+        self._openers = {pair: Opener(link, SECRET) for pair, link in links.items()}
+        self._frames: list[tuple[tuple[NodeId, NodeId], bytes]] = []
+
+    def send(self, sender: NodeId, receiver: NodeId, messages: Iterable[Addressed]) -> None:
+        """As a node would: what goes to one peer at one moment shares a frame."""
+        pair = sender, receiver
+        self._frames += [(pair, frame) for frame in self._sealers[pair].seal(messages)]
+
+    def arrive(self) -> list[tuple[NodeId, list[Addressed]]]:
+        """Everything under way, opened, by receiver."""
+        frames, self._frames = self._frames, []
+        return [(pair[1], self._openers[pair].open(frame)) for pair, frame in frames]
+
+
+class Ring:
+    """One group on nodes in this thread."""
+
+    def __init__(self, count: int, *, seed: int, seal: Seal) -> None:
+        members = nodes(range(1, count + 1))
+        first = Restored(HardState(), Manifest(configuration=Configuration(voters=members)))
+        self.cores = {node: Core(node, rng=random.Random(f"{seed}/{node}"), restored=first) for node in members}
+        self._wire = Wire(count, seal)
+        self.leader = self.cores[members[0]]
+        while self.leader.role is not Role.LEADER:
+            self.leader.tick()
+            self.settle()
+
+    def propose(self, payloads: list[bytes]) -> None:
+        """Proposes a batch and runs until nobody has anything to do or to say."""
+        self.leader.propose(payloads)
+        self.settle()
+        if self.leader.log.handed - self.leader.log.base > KEPT_ENTRIES:
+            for core in self.cores.values():
+                core.compact(core.manifest_at(core.log.handed, ()), core.log.handed)
+
+    def settle(self) -> None:
+        """The leader first, then whoever was sent something."""
+        self._take(self.leader)
+        while arrived := self._wire.arrive():
+            touched: dict[NodeId, Core] = {}
+            for receiver, messages in arrived:
+                core = touched[receiver] = self.cores[receiver]
+                for _, message in messages:
+                    core.step(message)  # type: ignore[arg-type]  # no bundles here
+            for core in touched.values():
+                self._take(core)
+
+    def _take(self, core: Core) -> None:
+        """The duties of a caller whose disk is done at once."""
+        outgoing: dict[NodeId, list[Addressed]] = {}
+        while (ready := core.ready()) is not None:
+            messages: list[Message] = ready.send_now
+            core.advance(ready.completion)
+            for message in messages + ready.send_after_fsync:
+                outgoing.setdefault(message.receiver, []).append((GROUP, message))
+        for receiver, addressed in outgoing.items():
+            self._wire.send(core.id, receiver, addressed)
+
+
+def run_entries(*, count: int, batch: int, calls: int, entries: int, seed: int, seal: Seal) -> float:
+    """Proposes batches one after the other, each until it is committed; calls per second of CPU."""
+    chance = random.Random(seed)
+    ring = Ring(count, seed=seed, seal=seal)
+    pool = [chance.randbytes(PAYLOAD_BYTES * calls) for _ in range(max(batch, 8))]
+    leader, rounds = ring.leader, max(1, entries // batch)
+    began = time.process_time()
+    for _ in range(rounds):
+        ring.propose(pool[:batch])
+    elapsed = time.process_time() - began
+    if leader.log.commit != rounds * batch + 1:
+        raise RuntimeError(f"{leader.log.commit} entries committed of {rounds * batch + 1}")
+    return rounds * batch * calls / elapsed
+
+
+Lane = Callable[[int, int], float]  # (seed, entries) -> calls/s
+
+
+def _lanes(seal: Seal) -> dict[str, Lane]:
+    def lane(count: int, batch: int, calls: int) -> Lane:
+        return lambda seed, entries: run_entries(count=count, batch=batch, calls=calls, entries=entries, seed=seed, seal=seal)
+
+    shapes = [(count, batch, 1) for count in (3, 5) for batch in (1, 64, 512)] + [(count, 1, CALLS) for count in (3, 5)]
+    return {_name(*shape): lane(*shape) for shape in shapes}
+
+
+def _name(count: int, batch: int, calls: int) -> str:
+    return f"{count} nodes, " + (f"batches of {batch}" if calls == 1 else f"one entry of {calls} calls")
+
+
+def _entries_of(name: str, *, quick: bool) -> int:
+    small = 1_500 if quick else 6_000
+    if "entry" in name:
+        return small // 10
+    return small if name.endswith(" 1") else ENTRIES_MAX // (3 if quick else 1)
+
+
+def measure_entries(bench: Bench, options: argparse.Namespace) -> None:
+    """All shapes in turns; the bars are for three nodes, payloads under a checksum, as on a link with TLS."""
+    rounds = 3 if options.quick else 9
+    for seal in Seal:
+        bench.section(f"Calls per second of CPU, {PAYLOAD_BYTES} B each, all nodes in one thread, links sealed {seal.name}")
+        lanes = {
+            name: (lambda number, run=run, name=name: run(options.seed + number, _entries_of(name, quick=options.quick)))
+            for name, run in _lanes(seal).items()
+        }
+        found = in_turns(lanes, rounds)
+        for name, rates in found.items():
+            bench.rates(name, rates)
+        if seal is Seal.HEADS:
+            for batch, bar in BARS.items():
+                bench.ratio(
+                    f"thousand entries/s, 3 nodes, batches of {batch}", statistics.median(found[_name(3, batch, 1)]) / 1e3, bar
+                )
+
+
+# -- ticks ---------------------------------------------------------------------------------------------------------------
+
+
+class Trio:
+    """Three nodes with many groups, all led by node 1, over sealed links."""
+
+    def __init__(self, groups: int, *, seed: int) -> None:
+        members = nodes([1, 2, 3])
+        first = Restored(HardState(), Manifest(configuration=Configuration(voters=members)))
+        self.nodes = {node: Groups(node) for node in members}
+        self._wire = Wire(3, Seal.HEADS)
+        for node, owner in self.nodes.items():
+            for group in map(PartitionId, range(groups)):
+                owner.add(group, Core(node, rng=random.Random(f"{seed}/{node}/{group}"), restored=first))
+        leading = self.nodes[members[0]]
+        while any(core.role is not Role.LEADER for core in leading.cores.values()):
+            leading.tick()
+            self.settle()
+
+    def tick(self) -> None:
+        """One tick of the whole: heartbeats to everybody, and their answers."""
+        for owner in self.nodes.values():
+            owner.tick()
+        self.settle()
+
+    def settle(self) -> None:
+        while True:
+            for owner in self.nodes.values():
+                while (made := owner.collect()) is not None:
+                    self._send(owner, made.send_now)
+                    self._send(owner, owner.durable(made.number))
+            arrived = self._wire.arrive()
+            if not arrived:
+                return
+            for receiver, messages in arrived:
+                self._give(self.nodes[receiver], messages)
+
+    def _send(self, owner: Groups, parcels: list[Parcel]) -> None:
+        for parcel in parcels:
+            bundles: list[Addressed] = [(NO_GROUP, bundle) for bundle in parcel.bundles]
+            self._wire.send(owner.node, parcel.receiver, [*parcel.messages, *bundles])
+
+    def _give(self, owner: Groups, messages: list[Addressed]) -> None:
+        for group, message in messages:
+            if isinstance(message, HeartbeatBundle | HeartbeatReplyBundle):
+                owner.take(message)
+            else:
+                owner.step(group, message)
+
+
+def measure_ticks(bench: Bench, options: argparse.Namespace) -> None:
+    """What a tick costs a node's thread by group: alone, and with the heartbeats of all groups to two followers and back."""
+    bench.section("Ticks per second of CPU; microseconds a group")
+    rounds = 3 if options.quick else 9
+    for groups in GROUP_COUNTS:
+        trio = Trio(groups, seed=options.seed)
+        count = max(3, (2_000 if options.quick else 20_000) // groups)
+        whole = [_per_second(trio.tick, count) for _ in range(rounds)]
+        alone = [_ticks_alone(trio, count) for _ in range(rounds)]
+        bench.rates(f"{groups} groups, one follower's tick", alone, "ticks/s")
+        bench.rates(f"{groups} groups, three nodes, heartbeats and answers encoded", whole, "ticks/s")
+        bench.ratio(
+            f"us a group, follower's tick, {groups} groups", 1e6 / statistics.median(alone) / groups, Bar(3, 1.5, at_most=True)
+        )
+        bench.value(f"us a group, three nodes with heartbeats, {groups} groups", 1e6 / statistics.median(whole) / groups, "us")
+
+
+def _ticks_alone(trio: Trio, count: int) -> float:
+    """Ticks of a follower that hears from its leaders in between, which is not counted."""
+    follower = trio.nodes[NodeId(2)]
+    elapsed = 0.0
+    for _ in range(count):
+        trio.tick()
+        began = time.process_time()
+        follower.tick()
+        elapsed += time.process_time() - began
+    return count / elapsed
+
+
+def _per_second(work: Callable[[], None], count: int) -> float:
+    began = time.process_time()
+    for _ in range(count):
+        work()
+    return count / (time.process_time() - began)
+
+
+def show_profile(lane: Lane, seed: int) -> None:
+    """By own time. The profiler slows small functions most: read it for where, not for how much."""
+    profile = cProfile.Profile()
+    profile.enable()
+    rate = lane(seed, 20_000)
+    profile.disable()
+    print(f"{rate:,.0f} calls/s under the profiler")
+    pstats.Stats(profile).sort_stats("tottime").print_stats(30)
+
+
+if __name__ == "__main__":
+    main()
