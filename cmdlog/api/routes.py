@@ -6,7 +6,6 @@ One rule: whatever blocks runs in `service.slow`, never on the loop's thread, wh
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
@@ -17,18 +16,17 @@ from fastapi.responses import HTMLResponse
 from cmdlog.api.docs import docs_page
 from cmdlog.api.live import PAGE_HEADERS, dashboard_page
 from cmdlog.api.openapi import describe_api
-from cmdlog.api.problem import Problem, invalid, of_refused
-from cmdlog.api.request import json_object, only_fields, read_body
+from cmdlog.api.problem import Problem, of_refused
+from cmdlog.api.request import json_object, read_body
 from cmdlog.api.service import Service
 from cmdlog.api.table import TABLE
 from cmdlog.api.tracing import SCOPE_KEY
 from cmdlog.node.metrics import Exposition
 from cmdlog.node.outcome import Refused
 from cmdlog.node.overview import Overview
-from cmdlog.node.query import QueryRefused
 from cmdlog.wal.errors import DiskFull, WalError
 
-QUERY_FIELDS: Final = frozenset(("sql", "params", "partition"))
+LEFT: Final = 499  # as web servers log a client that closed its connection
 
 Handler = Callable[..., Awaitable[Response]]
 T = TypeVar("T")
@@ -46,6 +44,7 @@ def make_routes_app(service: Service, *, version: str) -> FastAPI:
         if entry.kind in ("cold", "page"):
             app.add_api_route(entry.path, handlers[entry.name], methods=[entry.method], name=entry.name, summary=entry.summary)
     app.add_exception_handler(Problem, _answer_problem)
+    app.add_exception_handler(ConnectionError, _answer_nobody)
     app.add_exception_handler(Exception, _answer_defect)
     return app
 
@@ -55,10 +54,8 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
         node = service.node()
         limits = service.settings
         body = await read_body(request.receive, limit_bytes=limits.call_bytes_max, timeout_s=limits.body_timeout_s)
-        sql, params, partition = _query_arguments(json_object(body), limits.partitions)
-        result = await _slowly(service, lambda: node.query(sql, params, partition))
-        as_of = {str(where): str(txn_id) for where, txn_id in result.as_of.items()}
-        return _json({"columns": result.columns, "rows": result.rows, "as_of": as_of})
+        result = await service.queries.run(node, json_object(body), request.receive)
+        return Response(result, media_type="application/json")
 
     async def procedures() -> Response:
         return _json({"procedures": service.node().catalog()})
@@ -119,33 +116,10 @@ def _description_handlers(app: FastAPI, service: Service) -> dict[str, Handler]:
     return {"openapi": openapi, "metrics": metrics, "docs": docs, "dashboard": dashboard}
 
 
-def _query_arguments(given: dict[str, Any], partitions: int) -> tuple[str, list[Any], int | None]:
-    only_fields(given, QUERY_FIELDS)
-    sql, params, partition = given.get("sql"), given.get("params"), given.get("partition")
-    problems = []
-    if type(sql) is not str or not sql.strip():
-        problems.append(("sql", "must be a SELECT statement"))
-    if params is not None and not (type(params) is list and all(_is_scalar(value) for value in params)):
-        problems.append(("params", "must be an array of numbers, strings, booleans and nulls"))
-    if partition is not None and not (type(partition) is int and 0 <= partition < partitions):
-        problems.append(("partition", f"must be an integer from 0 to {partitions - 1}"))
-    if problems:
-        raise invalid(problems)
-    return str(sql), params or [], partition
-
-
-def _is_scalar(value: Any) -> bool:
-    if type(value) is int:
-        return -(1 << 63) <= value < 1 << 63
-    return value is None or type(value) in (str, float, bool)
-
-
 async def _slowly(service: Service, work: Callable[[], T]) -> T:
     """Runs blocking work aside. Raises: Problem."""
     try:
         return await asyncio.get_running_loop().run_in_executor(service.slow, work)
-    except QueryRefused as error:
-        raise invalid([("sql", str(error))]) from None
     except Refused as refused:
         raise of_refused(refused) from None
     except DiskFull as error:
@@ -155,13 +129,7 @@ async def _slowly(service: Service, work: Callable[[], T]) -> T:
 
 
 def _json(value: Any) -> Response:
-    return Response(orjson.dumps(value, default=_wire, option=orjson.OPT_NON_STR_KEYS), media_type="application/json")
-
-
-def _wire(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    return Response(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), media_type="application/json")
 
 
 async def _answer_problem(request: Request, problem: Exception) -> Response:
@@ -169,6 +137,11 @@ async def _answer_problem(request: Request, problem: Exception) -> Response:
     request.scope[SCOPE_KEY].note(problem)
     body = problem.body()
     return Response(body, problem.status, headers={k.decode(): v.decode() for k, v in problem.headers(body)})
+
+
+async def _answer_nobody(_: Request, __: Exception) -> Response:
+    """The client has left: whatever is answered, nobody gets it."""
+    return Response(status_code=LEFT)
 
 
 async def _answer_defect(request: Request, _: Exception) -> Response:

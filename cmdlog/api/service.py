@@ -14,6 +14,7 @@ from starlette.types import Send
 
 from cmdlog.api.credentials import make_gatekeeper
 from cmdlog.api.problem import Problem
+from cmdlog.api.queries import Queries
 from cmdlog.api.signin import SIGN_IN_PAGE
 from cmdlog.node.front import Front
 from cmdlog.node.settings import Settings
@@ -21,7 +22,7 @@ from cmdlog.node.settings import Settings
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
 
-SLOW_THREADS: Final = 4  # queries and snapshots at a time; each reader holds back a WAL
+SLOW_THREADS: Final = 4  # for what blocks: status, snapshots
 
 
 class Service:
@@ -35,7 +36,8 @@ class Service:
         self.stopping = False
         self.viewers = 0  # of the status page, at present
         self.front = Front(slow_call_ms=settings.slow_call_ms)
-        self.slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="cmdlog-query")
+        self.slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="cmdlog-slow")
+        self.queries = Queries(settings)
         self._node: Node | None = None
         self._lock = threading.Lock()
         if node is not None:
@@ -51,6 +53,11 @@ class Service:
         node.listen_to(self.front)
         with self._lock:
             self._node = node
+
+    def close(self) -> None:
+        """Ends what runs beside the loop; the node is closed by whoever opened it."""
+        self.queries.close()
+        self.slow.shutdown(wait=False, cancel_futures=True)
 
     def node(self) -> Node:
         """The running node. Raises: Problem (not_ready)."""

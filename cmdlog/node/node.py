@@ -16,7 +16,7 @@ import threading
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -32,7 +32,7 @@ from cmdlog.node.meter import Meter
 from cmdlog.node.outcome import Done, Durability, NotReady, OutcomeUnknown, Reply
 from cmdlog.node.overview import Health, Overview
 from cmdlog.node.placing import Placed, Placing
-from cmdlog.node.query import QueryResult, run_query
+from cmdlog.node.query import QueryResult, RunQuery, limits_of, run_query
 from cmdlog.node.routes import Route, make_routes
 from cmdlog.node.sequencer import Sequencer
 from cmdlog.node.settings import Settings
@@ -57,6 +57,8 @@ IDLE_FLUSH_S: Final = 0.02  # how long digests and commit marks may wait for a b
 SWITCH_INTERVAL_S: Final = 0.0005  # at Python's 5 ms a log thread beside a busy event loop waited 10 ms for its turn
 BOOT_TIMEOUT_S: Final = 60.0
 DRAIN_TIMEOUT_S: Final = 30.0
+
+T = TypeVar("T")
 
 log = structlog.get_logger("cmdlog.node")
 
@@ -314,18 +316,14 @@ class Node:
 
     def query(self, sql: str, params: Sequence[Any] = (), partition: int | None = None) -> QueryResult:
         """Runs a SELECT on a frozen state of one partition or, concatenated, of all. Blocking; any thread."""
+        return self.query_by(run_query, sql, params, partition)
+
+    def query_by(self, run: RunQuery[T], sql: str, params: Sequence[Any], partition: int | None) -> T:
+        """`query`, run by somebody else, such as a process of its own."""
         partitions = range(self.settings.partitions) if partition is None else (partition,)
         paths = {p: state_path(self.directory, p) for p in partitions}
-        limits = self.settings
-        result = run_query(
-            paths,
-            sql,
-            params,
-            rows_max=limits.query_rows_max,
-            timeout_s=limits.query_timeout_s,
-            wal_bytes_max=limits.wal_bytes_max,
-        )
-        if limits.durability == "sync":
+        result = run(paths, sql, params, limits_of(self.settings))
+        if self.settings.durability == "sync":
             for p in partitions:
                 self._wait_until_durable(p)
         return result

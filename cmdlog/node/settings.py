@@ -161,6 +161,13 @@ class Settings:
     query_timeout_s: float = _setting(
         5.0, "longest execution of one query: a reader holds back the WAL", unit="s", lowest=0.01, highest=600
     )
+    query_bytes_max: int = _setting(
+        16 << 20, "bytes of one query's result, and of any value on the way to it", unit="bytes", lowest=1024, highest=256 << 20
+    )
+    query_memory_bytes_max: int = _setting(
+        128 << 20, "memory of SQLite for one query: sorting, grouping, values", unit="bytes", lowest=4 << 20
+    )
+    queries_max: int = _setting(2, "queries at a time, each in a process of its own; more of them wait", lowest=1, highest=64)
 
     # identity and time
     clock_lead_max_ms: int = _setting(

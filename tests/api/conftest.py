@@ -16,6 +16,7 @@ from cmdlog.node.front import Front
 from cmdlog.node.outcome import Done, Durability, Outcome, Refused
 from cmdlog.node.placing import Placed
 from cmdlog.node.query import QueryResult
+from cmdlog.node.queryworker import encode_result
 from cmdlog.node.routes import Route, SlotMap, make_routes
 from cmdlog.node.settings import Settings
 from procedures import Database, Transaction
@@ -92,6 +93,9 @@ class FakeNode:
         for done, outcome in reversed(waiting):
             done(outcome)
 
+    def query_by(self, run: Callable[..., bytes], sql: str, params: Sequence[Any], partition: int | None) -> bytes:
+        return encode_result(self.query(sql, params, partition))
+
     def query(self, sql: str, params: Sequence[Any] = (), partition: int | None = None) -> QueryResult:
         return QueryResult(["id", "raw"], [(1, b"\0\xff")], {0: 1 << 60})
 
@@ -161,9 +165,15 @@ async def ask(
     }
     chunks = _chunks([body] if isinstance(body, bytes) else body)
     sent: list[dict[str, Any]] = []
+    whole = False
 
     async def receive() -> dict[str, Any]:
-        return await anext(chunks, {"type": "http.disconnect"})
+        nonlocal whole
+        if whole:  # the client waits for the answer
+            await asyncio.Event().wait()
+        message = await anext(chunks, {"type": "http.disconnect"})
+        whole = not message.get("more_body", True)
+        return message
 
     async def send(message: Any) -> None:
         sent.append(message)

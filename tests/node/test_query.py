@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cmdlog.node import query as query_module
-from cmdlog.node.query import QueryRefused, QueryResult, run_query
+from cmdlog.node.outcome import NotReady
+from cmdlog.node.query import QueryLimit, QueryLimits, QueryRefused, QueryResult, run_query
 from procedures.state import PartitionState
 
 
@@ -38,9 +38,10 @@ def run(
     rows_max: int = 100,
     timeout_s: float = 5.0,
     wal_bytes_max: int = 1 << 30,
+    bytes_max: int = 1 << 24,
 ) -> QueryResult:
     """A query within wide limits."""
-    return run_query(paths, sql, params, rows_max=rows_max, timeout_s=timeout_s, wal_bytes_max=wal_bytes_max)
+    return run_query(paths, sql, params, QueryLimits(rows_max, bytes_max, timeout_s, wal_bytes_max))
 
 
 def test_rows_of_all_partitions_with_their_positions(paths: dict[int, str]) -> None:
@@ -144,34 +145,69 @@ def test_parameters_are_bound_not_pasted(paths: dict[int, str], value: Any) -> N
 def test_more_rows_than_allowed_are_refused_over_all_partitions(paths: dict[int, str]) -> None:
     """The row limit counts the partitions together and is inclusive."""
     assert len(run(paths, "SELECT id FROM items", rows_max=5).rows) == 5
-    with pytest.raises(QueryRefused, match="query_rows_max=4"):
+    with pytest.raises(QueryLimit, match="query_rows_max=4"):
         run(paths, "SELECT id FROM items", rows_max=4)
     both = {0: paths[0], 1: paths[0]}
-    with pytest.raises(QueryRefused, match="query_rows_max=9"):
-        run_query(both, "SELECT id FROM items", (), rows_max=9, timeout_s=5, wal_bytes_max=1 << 30)
+    with pytest.raises(QueryLimit, match="query_rows_max=9"):
+        run(both, "SELECT id FROM items", rows_max=9)
 
 
 def test_a_query_without_end_ends(paths: dict[int, str]) -> None:
     """A statement that would run for ever is stopped at the time limit, with the setting's name."""
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
-    with pytest.raises(QueryRefused, match=r"query_timeout_s=0\.05"):
+    with pytest.raises(QueryLimit, match=r"query_timeout_s=0\.05"):
         run(paths, endless, timeout_s=0.05)
 
 
-def test_a_result_has_a_size_limit(paths: dict[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither one value nor all values together may fill the node's memory."""
-    monkeypatch.setattr(query_module, "RESULT_BYTES_MAX", 100_000)
-    with pytest.raises(QueryRefused, match="too big"):
-        run(paths, "SELECT zeroblob(200000)")
-    with pytest.raises(QueryRefused, match="100000 bytes"):
-        run(paths, "SELECT zeroblob(30000) FROM items")
+def test_a_result_has_a_size_limit(paths: dict[int, str]) -> None:
+    """Neither one value nor all values together may fill the memory; small values count, too."""
+    with pytest.raises(QueryLimit, match="query_bytes_max=100000"):
+        run(paths, "SELECT zeroblob(200000)", bytes_max=100_000)
+    with pytest.raises(QueryLimit, match="query_bytes_max=100000"):
+        run(paths, "SELECT zeroblob(30000) FROM items", bytes_max=100_000)
+    with pytest.raises(QueryLimit, match="query_bytes_max=1000"):
+        run({0: paths[0]}, "SELECT 1,2,3,4,5,6,7,8,9 FROM items", bytes_max=1000)
 
 
-def test_a_partition_without_a_file_is_refused(paths: dict[int, str], tmp_path: Path) -> None:
+def test_an_infinity_is_refused(paths: dict[int, str]) -> None:
+    """JSON has none, and null would be another value."""
+    for sql in ("SELECT 9e999", "SELECT -9e999", "SELECT max(id) * 1e308 * 1e308 FROM items"):
+        with pytest.raises(QueryRefused, match="infinity"):
+            run({0: paths[0]}, sql)
+
+
+def test_text_that_is_no_unicode_is_refused(paths: dict[int, str]) -> None:
+    """Bytes cast to text need not be UTF-8; the answer could not hold them."""
+    with pytest.raises(QueryRefused):
+        run(paths, "SELECT CAST(x'ff' AS TEXT)")
+
+
+def test_a_refusal_says_what_is_not_allowed(paths: dict[int, str]) -> None:
+    """The authorizer's reason, not just `not authorized`."""
+    with pytest.raises(QueryRefused, match="_cmdlog_meta is not for procedures"):
+        run(paths, "SELECT * FROM _cmdlog_meta")
+    with pytest.raises(QueryRefused, match="randomblob"):
+        run(paths, "SELECT randomblob(10)")
+
+
+def test_a_query_is_ended_when_nobody_waits(paths: dict[int, str]) -> None:
+    """Whoever runs it may say so at any time."""
+    with pytest.raises(QueryLimit, match="cancelled"):
+        run_query(paths, ENDLESS, (), QueryLimits(1, 1000, 60.0, 1 << 30), cancelled=lambda: True)
+
+
+def test_a_partition_without_a_file_is_not_the_callers_fault(paths: dict[int, str], tmp_path: Path) -> None:
     """A missing state file is named, not made."""
-    with pytest.raises(QueryRefused, match="partition 7"):
+    with pytest.raises(NotReady, match="partition 7"):
         run({7: str(tmp_path / "missing.sqlite")}, "SELECT 1")
     assert not (tmp_path / "missing.sqlite").exists()
+
+
+def test_a_damaged_file_is_not_the_callers_fault(tmp_path: Path) -> None:
+    """Nor is one that is no database."""
+    (tmp_path / "p0.sqlite").write_bytes(b"no database at all, " * 500)
+    with pytest.raises(NotReady, match="partition 0"):
+        run({0: str(tmp_path / "p0.sqlite")}, "SELECT 1")
 
 
 ENDLESS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
@@ -184,7 +220,7 @@ def test_a_reader_that_lets_the_write_ahead_file_grow_is_cancelled(paths: dict[i
     told: list[str] = []
 
     def read() -> None:
-        with pytest.raises(QueryRefused) as caught:
+        with pytest.raises(QueryLimit) as caught:
             run({0: paths[0]}, ENDLESS, timeout_s=60.0, wal_bytes_max=1 << 20)
         told.append(str(caught.value))
 
