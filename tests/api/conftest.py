@@ -169,7 +169,7 @@ async def ask(
 
     async def receive() -> dict[str, Any]:
         nonlocal whole
-        if whole:  # the client waits for the answer
+        if whole and not isinstance(body, AsyncIterator):  # the client waits for the answer; an iterator says when it leaves
             await asyncio.Event().wait()
         message = await anext(chunks, {"type": "http.disconnect"})
         whole = not message.get("more_body", True)
