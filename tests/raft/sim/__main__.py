@@ -57,6 +57,9 @@ def main() -> int:
             seeds, events, writes, failures = seeds + count, events + more, writes + written, failures + len(failed)
             for seed, why in failed:
                 print(f"seed {seed}: {why}\n    {repeat(seed, FAULTY_UNITS)}", flush=True)
+            if failures and given.first_failure:
+                pool.shutdown(cancel_futures=True)
+                break
             if sys.stderr.isatty():
                 print(f"\r{seeds} of {given.seeds} seeds, {events} events", end="", file=sys.stderr)
     took = time.monotonic() - began

@@ -1,0 +1,125 @@
+"""`make mutants`: every known defect of a consensus core, planted one at a time; the tests must see each of them.
+
+One rule: the checkout is never touched. A mutant is a snippet of `cmdlog/raft` that occurs exactly once, and what it becomes; it is
+planted in a copy of the package. First the tests run, then a slice of the simulation; a mutant that neither sees has survived.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.raft.defects import MUTANTS, Mutant
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PACKAGE: Final = Path("cmdlog/raft")
+COPIED: Final = ("cmdlog", "tests/raft", "pyproject.toml", "tests/conftest.py")
+TESTS_TIMEOUT_S: Final = 400
+SIM_SEEDS: Final = 300
+SIM_TIMEOUT_S: Final = 400
+FAILED: Final = re.compile(r"^(?:FAILED|ERROR) \S*?(test_\w+\.py(?:::\S+)?)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Who saw it; "" for a survivor."""
+
+    mutant: Mutant
+    by: str
+    seconds: float
+
+
+def plant(mutant: Mutant, folder: Path) -> None:
+    """Plants the mutant in the copy of the package. Raises: ValueError when its snippet is not there exactly once."""
+    path = folder / PACKAGE / mutant.module
+    text = path.read_text()
+    if text.count(mutant.old) != 1:
+        raise ValueError(f"{mutant.name}: its snippet occurs {text.count(mutant.old)} times in {mutant.module}")
+    path.write_text(text.replace(mutant.old, mutant.new))
+
+
+def copy_to(folder: Path) -> None:
+    """What the tests of consensus need, without anything compiled."""
+    for name in COPIED:
+        source, target = ROOT / name, folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(source, target)
+
+
+def judge(mutant: Mutant) -> Verdict:
+    """Plants one mutant and lets everybody look."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutant-") as name:
+        folder = Path(name)
+        copy_to(folder)
+        plant(mutant, folder)
+        by = _by_tests(folder) or _by_simulation(folder)
+    return Verdict(mutant, by, time.monotonic() - began)
+
+
+def _by_tests(folder: Path) -> str:
+    command = ["-m", "pytest", "tests/raft", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout", "60"]
+    left_out = ("--deselect", "tests/raft/test_sim.py", "--ignore", "tests/raft/test_mutants.py")
+    code, told = _run(folder, [*command, *left_out], TESTS_TIMEOUT_S)
+    if code == 0:
+        return ""
+    found = FAILED.search(told)
+    return found[1] if found else "the tests, which did not end" if code < 0 else "the tests, which did not start"
+
+
+def _by_simulation(folder: Path) -> str:
+    command = ["-m", "tests.raft.sim", "--seeds", str(SIM_SEEDS), "--jobs", "1", "--first-failure"]
+    code, told = _run(folder, command, SIM_TIMEOUT_S)
+    if code == 0:
+        return ""
+    return "simulation, " + (told.strip().splitlines() or ["which did not end"])[0][:90]
+
+
+def _run(folder: Path, command: list[str], timeout_s: float) -> tuple[int, str]:
+    environ = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            [sys.executable, *command], cwd=folder, env=environ, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return -1, ""
+    return done.returncode, done.stdout
+
+
+def main() -> int:
+    """Judges all mutants, or those that are named; 1 when one survives."""
+    parser = argparse.ArgumentParser(description="Plants defects in the consensus core; the tests must see each.")
+    parser.add_argument("names", nargs="*", help="these mutants alone")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes [one per core]")
+    given = parser.parse_args()
+    wanted = [mutant for mutant in MUTANTS if not given.names or mutant.name in given.names]
+    survivors = []
+    with concurrent.futures.ProcessPoolExecutor(given.jobs) as pool:
+        for verdict in pool.map(judge, wanted):
+            print(
+                f"{verdict.mutant.name:36} {verdict.seconds:5.0f} s  {verdict.by or 'SURVIVED: ' + verdict.mutant.wrong}",
+                flush=True,
+            )
+            survivors += [verdict.mutant.name] * (not verdict.by)
+    print(
+        f"{len(wanted) - len(survivors)} of {len(wanted)} mutants caught"
+        + (f"; alive: {', '.join(survivors)}" if survivors else "")
+    )
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
