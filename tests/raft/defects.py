@@ -1,7 +1,7 @@
 """The defects that `tests.raft.mutants` plants: snippets of `cmdlog/raft`, what they become, and what is wrong then.
 
-One rule: each is a defect that some consensus core had, or that this one would have without one of its lines. The first thirteen are
-those that a prototype of this core was tried with; random simulation alone let six of them live.
+One rule: each is a defect that some consensus core had, or that this one would have without one of its lines. The first
+thirteen are those that a prototype of this core was tried with; random simulation alone let six of them live.
 """
 
 from __future__ import annotations

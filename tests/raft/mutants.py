@@ -1,7 +1,7 @@
 """`make mutants`: every known defect of a consensus core, planted one at a time; the tests must see each of them.
 
-One rule: the checkout is never touched. A mutant is a snippet of `cmdlog/raft` that occurs exactly once, and what it becomes; it is
-planted in a copy of the package. First the tests run, then a slice of the simulation; a mutant that neither sees has survived.
+One rule: the checkout is never touched. A mutant is a snippet of `cmdlog/raft` that occurs exactly once, and what it becomes;
+it is planted in a copy of the package. First the tests run, then a slice of the simulation; what neither sees has survived.
 """
 
 from __future__ import annotations
