@@ -22,29 +22,49 @@ b { display: inline-block; width: 3.5rem; color: #05603a } p { margin: .3rem 0 }
 def docs_page(described: dict[str, Any]) -> str:
     """HTML of an OpenAPI description."""
     operations = [
-        _operation(method, path, operation)
+        _operation(described, method, path, operation)
         for path, methods in sorted(described["paths"].items())
         for method, operation in methods.items()
     ]
+    schemas = [
+        f"<details id={escape(name)}><summary><code>{escape(name)}</code></summary>{_schema(schema)}</details>"
+        for name, schema in described["components"]["schemas"].items()
+    ]
     title = f"{escape(described['info']['title'])} {escape(described['info']['version'])}"
+    about = "".join(f"<p>{escape(part)}</p>" for part in described["info"]["description"].split("\n\n"))
     return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"
-        f"<p>Errors are <code>application/problem+json</code> with a stable <code>code</code>. For tools: "
-        f'<a href="/openapi.json">openapi.json</a>.</p>{"".join(operations)}</html>'
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>{about}"
+        f'<p>For tools: <a href="/openapi.json">openapi.json</a>.</p>{"".join(operations)}'
+        f"<h1>Schemas</h1>{''.join(schemas)}</html>"
     )
 
 
-def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
-    parts = [f"<p>{escape(operation[name])}</p>" for name in ("description",) if name in operation]
-    content = operation.get("requestBody", {}).get("content", {})
-    parts += [f"<p>Request, <code>{escape(kind)}</code></p>{_schema(body)}" for kind, body in content.items()]
-    for status, response in operation["responses"].items():
-        parts.append(f"<p><code>{escape(str(status))}</code> {escape(response['description'])}</p>")
-        if str(status) == "200":
-            parts += [_schema(body) for body in response.get("content", {}).values() if body.get("schema")]
-    head = f"<b>{method.upper()}</b><code>{escape(path)}</code> {escape(operation.get('summary', ''))}"
+def _operation(described: dict[str, Any], method: str, path: str, operation: dict[str, Any]) -> str:
+    parts = [f"<p>{escape(operation['description'])}</p>"] if "description" in operation else []
+    parts.append(f"<p>Role: {' or '.join(f'<code>{escape(role)}</code>' for role in operation['x-roles'])}</p>")
+    for parameter in (_resolved(described, parameter) for parameter in operation["parameters"]):
+        told = f"{parameter['in']} <code>{escape(parameter['name'])}</code>: {escape(parameter['description'])}"
+        parts.append(f"<p>{told}</p>")
+    for kind, body in operation.get("requestBody", {}).get("content", {}).items():
+        parts.append(f"<p>Request, <code>{escape(kind)}</code></p>{_schema(body['schema'])}")
+        parts.append(f"<p>Such as</p>{_schema(body['example'])}")
+    for status, response in sorted(operation["responses"].items()):
+        whole = _resolved(described, response)
+        parts.append(f"<p><code>{escape(status)}</code> {escape(whole['description'])}</p>")
+        if status == "200":
+            parts += [_schema(body["schema"]) for body in whole["content"].values()]
+    head = f"<b>{method.upper()}</b><code>{escape(path)}</code> {escape(operation['summary'])}"
     return f"<details><summary>{head}</summary>{''.join(parts)}</details>"
 
 
-def _schema(body: dict[str, Any]) -> str:
-    return f"<pre>{escape(orjson.dumps(body['schema'], option=orjson.OPT_INDENT_2).decode())}</pre>"
+def _resolved(described: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    """What a `$ref` of the description leads to."""
+    if "$ref" not in value:
+        return value
+    _, _, kind, name = value["$ref"].split("/")
+    found: dict[str, Any] = described["components"][kind][name]
+    return found
+
+
+def _schema(schema: Any) -> str:
+    return f"<pre>{escape(orjson.dumps(schema, option=orjson.OPT_INDENT_2).decode())}</pre>"

@@ -1,164 +1,198 @@
-"""The OpenAPI description: what FastAPI knows, and one typed operation per procedure, from the codecs that check requests.
+"""The OpenAPI description: the route table, and one typed operation per procedure, from the codecs that check requests.
 
-One rule: the schema of a request is the one that its procedure's codecs state; nothing is written twice.
+One rule: nothing is written twice. Routes and roles come from the table, the schema of a call from its procedure's codecs, the
+problems from the list of codes.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
-
-from cmdlog.api.problem import CODES
+from cmdlog.api.answers import ANSWERS, JSON, NDJSON, SCHEMAS, TXN_ID, problem_responses, result_schema, statuses_of
 from cmdlog.api.service import Service
+from cmdlog.api.table import INVOKE, PROCEDURES, TABLE, Entry
 from cmdlog.node.routes import Route
 
-PROBLEM_TYPE: Final = "application/problem+json"
-PROBLEM: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["type", "title", "status", "detail", "code"],
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-        "code": {"type": "string", "enum": list(CODES)},
-        "txn_id": {"type": "string", "description": "transaction that decided this outcome, where one did"},
-        "abort_code": {"type": "string", "description": "the procedure's own code, with code=aborted"},
-        "problems": {
-            "type": "array",
-            "items": {"type": "object", "properties": {"field": {"type": "string"}, "problem": {"type": "string"}}},
-        },
-    },
-}
-TXN_ID: Final = {"type": "string", "pattern": "^[0-9]+$", "description": "transaction id, a decimal string of 63 bits"}
-CALL_STATUSES: Final = (404, 409, 413, 422, 503, 504)
-CALL_HEADERS: Final = [
-    {
+VERSION: Final = "3.1.0"
+ABOUT: Final = """Durable stored procedures. A call is logged, replicated and executed before it is answered.
+
+Requests are strict JSON in UTF-8: no repeated keys, no NaN or infinities, integers of 64 bits, at most 64 levels, no lone
+surrogates, no U+0000. A number with a fraction or exponent means the nearest double. Compressed requests are refused.
+Every error is `application/problem+json` with a stable `code`; a GET route answers HEAD, too, and every route OPTIONS."""
+
+PARAMETERS: Final[dict[str, Any]] = {
+    "IdempotencyKey": {
         "name": "Idempotency-Key",
         "in": "header",
-        "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-        "description": "a repetition under the same key gets the first outcome and is not executed again",
+        "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
+        "description": "a repetition by the same credential under the same key gets the first outcome and is not executed again",
     },
-    {
+    "CmdlogTxn": {
         "name": "Cmdlog-Txn",
         "in": "header",
         "schema": TXN_ID,
         "description": "transaction id that the caller has seen; this call gets a greater one",
     },
-]
-QUERY_BODY: Final[dict[str, Any]] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["sql"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "sql": {"type": "string"},
-                        "params": {"type": "array", "items": {}},
-                        "partition": {
-                            "type": ["integer", "null"],
-                            "minimum": 0,
-                            "description": "none: the rows of all partitions",
-                        },
-                    },
-                }
-            }
-        },
-    }
+    "Prefer": {
+        "name": "Prefer",
+        "in": "header",
+        "schema": {"type": "string"},
+        "description": "`durability=sync` or `durability=async`, for this call; other preferences are ignored",
+    },
+    "RequestId": {
+        "name": "X-Request-Id",
+        "in": "header",
+        "schema": {"type": "string", "maxLength": 128},
+        "description": "comes back in the answer and in the server's log",
+    },
+    "After": {
+        "name": "after",
+        "in": "query",
+        "schema": {"type": "string", "pattern": "^[0-9]{1,12}$"},
+        "description": "leaves out the rows of the history up to this number",
+    },
 }
+HEADERS: Final[dict[str, Any]] = {
+    "RequestId": {"schema": {"type": "string"}, "description": "the caller's X-Request-Id, or a new one"},
+    "CmdlogTxn": {"schema": TXN_ID, "description": "transaction id, to be echoed by whoever must see this call's effect"},
+    "PreferenceApplied": {
+        "schema": {"enum": ["durability=sync", "durability=async"]},
+        "description": "the preference that was followed",
+    },
+}
+ROUTE_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {"batch": ("Prefer",), "events": ("After",)}
 
 
-def describe_api(app: FastAPI, service: Service) -> dict[str, Any]:
+class Description:
     """The whole description; procedures are in it once the node runs."""
-    if app.openapi_schema is not None:
-        return app.openapi_schema
-    described = get_openapi(title=app.title, version=app.version, routes=app.routes, summary="Durable stored procedures")
-    described.setdefault("components", {}).setdefault("schemas", {})["Problem"] = PROBLEM
-    paths = described["paths"]
-    paths["/v1/batch"] = {"post": _batch_operation()}
-    paths["/v1/query"]["post"] |= QUERY_BODY
-    node = service.maybe_node
-    if node is not None:
-        paths |= {f"/v1/procedures/{route.name}": {"post": _operation(route)} for route in node.routes.values()}
-    if service.gatekeeper.required:
-        described["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        described["security"] = [{"token": []}]
-    if node is not None:
-        app.openapi_schema = described
-    return described
 
+    def __init__(self, service: Service, *, version: str) -> None:
+        self._service = service
+        self._version = version or "0"
+        self._whole: dict[str, Any] | None = None
 
-def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Responses of an operation for these statuses, each naming its codes."""
-    return {
-        status: {
-            "description": ", ".join(code for code, (of, _) in CODES.items() if of == status),
-            "content": {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    def get(self) -> dict[str, Any]:
+        """The document."""
+        if self._whole is not None:
+            return self._whole
+        node = self._service.maybe_node
+        described = self._describe(node.routes.values() if node is not None else ())
+        if node is not None:
+            self._whole = described
+        return described
+
+    def _describe(self, routes: Any) -> dict[str, Any]:
+        required = self._service.gatekeeper.required
+        paths: dict[str, dict[str, Any]] = {}
+        for entry in TABLE:
+            if entry.kind != "call":
+                paths.setdefault(entry.path, {})[entry.method.lower()] = _operation(entry, required=required)
+        (call,) = (entry for entry in TABLE if entry.kind == "call")
+        for route in routes:
+            paths[PROCEDURES + route.name] = {call.method.lower(): _call(call, route, required=required)}
+        components: dict[str, Any] = {
+            "schemas": SCHEMAS,
+            "parameters": PARAMETERS,
+            "headers": HEADERS,
+            "responses": problem_responses(),
         }
-        for status in statuses
-    }
+        if required:
+            components["securitySchemes"] = {
+                "token": {"type": "http", "scheme": "bearer", "description": "a token of `cmdlog token`"}
+            }
+        info = {"title": "cmdlog", "version": self._version, "summary": "Durable stored procedures", "description": ABOUT}
+        return {"openapi": VERSION, "info": info, "paths": paths, "components": components}
 
 
-def _operation(route: Route) -> dict[str, Any]:
+def _operation(entry: Entry, *, required: bool) -> dict[str, Any]:
+    told, kind, schema = ANSWERS[entry.name]
+    operation = _common(entry, entry.needs, required=required)
+    operation["summary"] = entry.summary
+    operation["parameters"] += [_ref("parameters", name) for name in ROUTE_PARAMETERS.get(entry.name, ())]
+    if entry.name == "query":
+        operation["requestBody"] = _body(JSON, _ref("schemas", "Query"), {"sql": "SELECT ? AS answer", "params": [42]})
+    elif entry.name == "batch":
+        line = {"procedure": "transfer", "params": {"amount": 5}, "key": "order-18"}
+        operation["requestBody"] = _body(NDJSON, _ref("schemas", "Line"), line)
+        operation["description"] = "Answers come while the request is still being sent: read while you write."
+    operation["responses"]["200"] = _answer(told, kind, schema)
+    return operation
+
+
+def _call(entry: Entry, route: Route, *, required: bool) -> dict[str, Any]:
     procedure = route.procedure
     result = procedure.result_schema()
     if route.everywhere:
         result = {"type": "array", "items": result, "description": "in partition order"}
     doc = (procedure.function.__doc__ or "").strip()
     where = "on all partitions" if route.everywhere else f"on the partition of `{procedure.partition_by}`"
-    return {
+    operation = _common(entry, entry.needs if route.read_only else (INVOKE,), required=required)
+    names = ("CmdlogTxn",) if route.read_only else ("IdempotencyKey", "CmdlogTxn", "Prefer")
+    schema = procedure.json_schema()
+    operation |= {
         "operationId": f"call_{route.name}",
         "tags": ["procedures"],
         "summary": doc.splitlines()[0] if doc else f"Calls {route.name}",
         "description": f"Runs {where}" + ("; reads only, not logged." if route.read_only else "."),
-        "parameters": [header for header in CALL_HEADERS if not (route.read_only and header["name"] == "Idempotency-Key")],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": procedure.json_schema()}}},
-        "responses": {
-            "200": {
-                "description": "Durable and executed" if not route.read_only else "As of `txn_id`",
-                "headers": {"Cmdlog-Txn": {"schema": TXN_ID}},
-                "content": {"application/json": {"schema": _answer(result, everywhere=route.everywhere)}},
-            },
-            **{str(status): response for status, response in problem_responses(*CALL_STATUSES).items()},
-        },
+        "parameters": [*operation["parameters"], *(_ref("parameters", name) for name in names)],
+        "requestBody": _body(JSON, schema, example_of(schema)),
     }
+    told = "As of `txn_id`" if route.read_only else "Durable and executed"
+    answer = _answer(told, JSON, result_schema(result, everywhere=route.everywhere))
+    answer["headers"]["Cmdlog-Txn"] = _ref("headers", "CmdlogTxn")
+    if not route.read_only:
+        answer["headers"]["Preference-Applied"] = _ref("headers", "PreferenceApplied")
+    operation["responses"]["200"] = answer
+    return operation
 
 
-def _answer(result: dict[str, Any], *, everywhere: bool) -> dict[str, Any]:
-    partition = {"type": "null"} if everywhere else {"type": "integer", "minimum": 0}
-    return {
-        "type": "object",
-        "required": ["txn_id", "partition", "result"],
-        "properties": {"txn_id": TXN_ID, "partition": partition, "result": result},
+def _common(entry: Entry, needs: tuple[str, ...], *, required: bool) -> dict[str, Any]:
+    """What every operation has."""
+    operation: dict[str, Any] = {
+        "operationId": entry.name,
+        "tags": ["procedures" if entry.kind in ("call", "batch") else "node"],
+        "x-roles": list(needs),
+        "parameters": [_ref("parameters", "RequestId")],
+        "responses": {str(status): _ref("responses", f"Problem{status}") for status in statuses_of(entry)},
     }
+    if required:
+        operation["security"] = [{"token": [role]} for role in needs]
+    return operation
 
 
-def _batch_operation() -> dict[str, Any]:
-    line = {
-        "type": "object",
-        "required": ["procedure"],
-        "additionalProperties": False,
-        "properties": {"procedure": {"type": "string"}, "params": {"type": "object"}, "key": {"type": "string"}},
-    }
-    answer = {
-        "oneOf": [
-            _answer({}, everywhere=False),
-            {"type": "object", "properties": {"error": {"$ref": "#/components/schemas/Problem"}}, "required": ["error"]},
-        ]
-    }
-    return {
-        "operationId": "batch",
-        "tags": ["procedures"],
-        "summary": "Many calls as lines of JSON, streamed both ways",
-        "description": "Answers come in the order of the lines while the request is still being sent: read while you write.",
-        "requestBody": {"required": True, "content": {"application/x-ndjson": {"schema": line}}},
-        "responses": {
-            "200": {"description": "One line per line", "content": {"application/x-ndjson": {"schema": answer}}},
-            **{str(status): response for status, response in problem_responses(401, 503).items()},
-        },
-    }
+def _answer(told: str, kind: str, schema: dict[str, Any]) -> dict[str, Any]:
+    headers = {"X-Request-Id": _ref("headers", "RequestId")}
+    return {"description": told, "headers": headers, "content": {kind: {"schema": schema}}}
+
+
+def _body(kind: str, schema: dict[str, Any], example: Any) -> dict[str, Any]:
+    return {"required": True, "content": {kind: {"schema": schema, "example": example}}}
+
+
+def _ref(kind: str, name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/{kind}/{name}"}
+
+
+EXAMPLES: Final = {
+    "decimal": "12.50",
+    "date-time": "2026-01-31T12:00:00Z",
+    "date": "2026-01-31",
+    "uuid": "018f4e2a-7c1b-7000-8000-000000000000",
+}
+
+
+def example_of(schema: dict[str, Any]) -> Any:
+    """A value that fits a schema of `procedures.wire`."""
+    if "enum" in schema:
+        return schema["enum"][0]
+    if "anyOf" in schema:
+        return example_of(schema["anyOf"][0])
+    kind = schema.get("type")
+    if kind == "object":
+        members = schema.get("properties", {})
+        return {name: inner["default"] if "default" in inner else example_of(inner) for name, inner in members.items()}
+    if kind == "array":
+        return [example_of(item) for item in schema["prefixItems"]] if "prefixItems" in schema else [example_of(schema["items"])]
+    if kind == "string":
+        return "AP8=" if "contentEncoding" in schema else EXAMPLES.get(schema.get("format", ""), "text")
+    return {"integer": 1, "number": 1.5, "boolean": True}.get(str(kind))

@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse
 
 from cmdlog.api.docs import docs_page
 from cmdlog.api.live import PAGE_HEADERS, dashboard_page
-from cmdlog.api.openapi import describe_api
+from cmdlog.api.openapi import Description
 from cmdlog.api.problem import Problem, of_refused
 from cmdlog.api.request import json_object, read_body
 from cmdlog.api.service import Service
@@ -37,12 +37,11 @@ def make_routes_app(service: Service, *, version: str) -> FastAPI:
 
     The gate has found the route, checked the role and refused other methods before a request gets here.
     """
-    app = FastAPI(title="cmdlog", version=version or "0", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.openapi = lambda: describe_api(app, service)  # type: ignore[method-assign]  # FastAPI's documented way to extend it
-    handlers = _data_handlers(service) | _health_handlers(service) | _description_handlers(app, service)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    handlers = _data_handlers(service) | _health_handlers(service) | _description_handlers(service, version)
     for entry in TABLE:
         if entry.kind in ("cold", "page"):
-            app.add_api_route(entry.path, handlers[entry.name], methods=[entry.method], name=entry.name, summary=entry.summary)
+            app.add_api_route(entry.path, handlers[entry.name], methods=[entry.method], name=entry.name)
     app.add_exception_handler(Problem, _answer_problem)
     app.add_exception_handler(ConnectionError, _answer_nobody)
     app.add_exception_handler(Exception, _answer_defect)
@@ -53,7 +52,7 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
     async def query(request: Request) -> Response:
         node = service.node()
         limits = service.settings
-        body = await read_body(request.receive, limit_bytes=limits.call_bytes_max, timeout_s=limits.body_timeout_s)
+        body = await read_body(request.receive, limit_bytes=limits.call_bytes_max)
         result = await service.queries.run(node, json_object(body), request.receive)
         return Response(result, media_type="application/json")
 
@@ -92,15 +91,16 @@ def _health_handlers(service: Service) -> dict[str, Handler]:
     return {"healthz": healthz, "readyz": readyz}
 
 
-def _description_handlers(app: FastAPI, service: Service) -> dict[str, Handler]:
+def _description_handlers(service: Service, version: str) -> dict[str, Handler]:
     def overview() -> Overview | None:
         node = service.maybe_node
         return None if node is None else node.overview
 
-    exposition = Exposition(service.front, overview, version=app.version)
+    exposition = Exposition(service.front, overview, version=version or "0")
+    description = Description(service, version=version)
 
     async def openapi() -> Response:
-        return _json(app.openapi())
+        return _json(description.get())
 
     async def metrics(request: Request) -> Response:
         accept = request.headers.get("accept", "")
@@ -108,7 +108,7 @@ def _description_handlers(app: FastAPI, service: Service) -> dict[str, Handler]:
         return Response(body, headers={"content-type": kind})
 
     async def docs() -> Response:
-        return HTMLResponse(docs_page(app.openapi()))
+        return HTMLResponse(docs_page(description.get()))
 
     async def dashboard() -> Response:
         return HTMLResponse(dashboard_page(), headers=PAGE_HEADERS)

@@ -35,7 +35,6 @@ class Entry:
     summary: str
     kind: Kind = "cold"
     body: Body = "none"
-    statuses: tuple[int, ...] = ()  # of problems, beside those of every route
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -58,9 +57,7 @@ TABLE: Final[tuple[Entry, ...]] = (
         body="json",
     ),
     Entry("batch", "POST", "/v1/batch", _roles(INVOKE), "Many calls as lines of JSON", kind="batch", body="ndjson"),
-    Entry(
-        "query", "POST", "/v1/query", _roles(READ), "Read-only SQL on a frozen state", body="json", statuses=(408, 413, 415, 422)
-    ),
+    Entry("query", "POST", "/v1/query", _roles(READ), "Read-only SQL on a frozen state", body="json"),
     Entry("procedures", "GET", "/v1/procedures", _roles(READ, INVOKE), "Catalog of procedures with their schemas"),
     Entry("status", "GET", "/v1/status", _roles(READ), "Node, partitions, watermarks, log fill, predicted recovery time"),
     Entry("snapshots", "GET", "/v1/snapshots", _roles(READ), "Snapshots of this node"),
