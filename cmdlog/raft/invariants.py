@@ -116,7 +116,7 @@ INVARIANTS: Final[Sequence[tuple[str, Callable[[State], bool]]]] = (
     ("dissertation 4.1: a leader has at most one configuration that is not committed", _one_configuration_uncommitted),
     ("paper 7: whatever the log no longer has, the snapshot has", _reachable_by_log_or_snapshot),
     ("paper 5.2: who campaigns has given its vote to itself", _candidates_voted_for_themselves),
-    ("paper 6: only voters campaign", _campaigners_may),
+    ("paper 6, dissertation 4.2.2: only voters campaign, of the last committed configuration or a later one", _campaigners_may),
     ("paper 5.2: a node is its own leader exactly when it leads", _leaders_know_themselves),
     ("paper 5.4.2: a leader has an entry of its term", _leader_has_its_term),
     ("paper 5.3: a leader, and nobody else, keeps progress of every other member, in order", _progress_is_of_members),

@@ -149,13 +149,22 @@ class State:
 
     @property
     def promotable(self) -> bool:
-        """Whether this node may campaign: a learner, a removed node and one that may have forgotten a vote may not."""
-        return self.franchise is Franchise.FULL and self.configuration.is_voter(self.id)
+        """Whether this node may campaign: a learner, a removed node and one that may have forgotten a vote may not.
+
+        A node whose removal is not known to be committed must, although it does not count itself: those who stay may lack the
+        entry that removes it, and then only it can win and bring that entry to them (dissertation, section 4.2.2).
+        """
+        return self.franchise is Franchise.FULL and any(value.is_voter(self.id) for value in self.needed_configurations())
 
     @property
     def term_committed(self) -> bool:
         """Whether an entry of the present term is committed: what a leader needs before reads and changes (dissertation 6.4)."""
         return self.log.term_at(self.log.commit) == self.term
+
+    def needed_configurations(self) -> list[Configuration]:
+        """The last configuration that is known to be committed, and those after it."""
+        committed = next(at for at, _ in reversed(self.log.configurations) if at <= self.log.commit)
+        return [value for at, value in self.log.configurations if at >= committed]
 
     def broken(self, invariant: str, detail: str) -> InvariantBroken:
         """Ends this group; the caller raises what it gets."""
@@ -231,8 +240,7 @@ class State:
         """One progress per peer that gets the log: every member of the configurations from the last committed one on, so that a
         removed node still gets the entry that says so. New peers are sent what follows index `following`."""
         settings = self.settings
-        committed = next(at for at, _ in reversed(self.log.configurations) if at <= self.log.commit)
-        wanted = {member for at, value in self.log.configurations if at >= committed for member in value.members()}
+        wanted = {member for value in self.needed_configurations() for member in value.members()}
         kept = self.progress
         self.progress = {}
         for node in sorted(wanted - {self.id}):

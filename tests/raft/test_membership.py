@@ -211,6 +211,22 @@ def test_a_leader_that_removes_itself_leads_until_that_is_committed() -> None:
     assert leader.leader is None
 
 
+def test_a_removed_node_campaigns_while_only_it_can_bring_the_removal_to_the_others() -> None:
+    """A and B have the entry that leaves C alone, C has not: C cannot win with its shorter log, so one of the others must."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    leader.change(Change((Step(Act.REMOVE, A), Step(Act.REMOVE, B)), Transition.JOINT_STAY))
+    cluster.settle()
+    cluster.cut(3)
+    leader.change(LEAVE_JOINT, guard=Guard.FORCED)
+    cluster.tick(25)  # the leader has lost its majority, which is C
+    assert (leader.role is not Role.LEADER, leader.configuration.voters) == (True, (C,))
+    cluster.heal()
+    cluster.tick(100)
+    assert cluster.leaders() == [C]
+    assert cluster.core(3).configuration == Configuration(voters=(C,))
+
+
 def test_a_removing_leader_alone_is_no_majority_of_the_others() -> None:
     """Its own log counts nothing for a configuration that it is not in."""
     member = solo()
