@@ -21,11 +21,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import apsw
 
 from cmdlog.node.outcome import NotReady
+from cmdlog.results import QueryResult
 from procedures.guard import Guard, Mode
 from procedures.state import open_reader
 
 if TYPE_CHECKING:
     from cmdlog.node.settings import Settings
+
+__all__ = ["QueryLimit", "QueryLimits", "QueryRefused", "QueryResult", "RunQuery", "limits_of", "run_query"]
 
 T = TypeVar("T")
 
@@ -80,13 +83,6 @@ def limits_of(settings: Settings) -> QueryLimits:
         timeout_s=settings.query_timeout_s,
         wal_bytes_max=settings.wal_bytes_max,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class QueryResult:
-    columns: list[str]
-    rows: list[Sequence[Any]]  # partitions in order, concatenated
-    as_of: dict[int, int]  # partition -> TxnId of the state that was read
 
 
 def run_query(
