@@ -23,6 +23,7 @@ from cmdlog.api.signin import send_sign_in
 from cmdlog.api.single import call_procedure
 from cmdlog.api.stream import BatchStream
 from cmdlog.api.table import Entry, Methods, allowed, methods_of
+from cmdlog.api.tokenfile import Credential
 from cmdlog.api.tracing import REQUEST_ID, SCOPE_KEY, Trace
 from cmdlog.node.settings import Settings
 
@@ -71,27 +72,16 @@ class Api:
             logger.warning("slow_reader", path=scope["path"], request_id=trace.request_id)
             # returning with the answer unfinished closes the connection
         except Exception as error:  # noqa: BLE001 - the last line of defence: a defect of ours still gets a stable code
-            _log_defect(scope, error)
+            log_defect(scope["path"], scope[SCOPE_KEY].request_id, error)
             with contextlib.suppress(RuntimeError):  # the answer has begun: returning closes the connection
                 await send_problem(send, trace.note(Problem("internal_error", "a defect of the server; its log says where")))
 
     async def _serve(self, scope: Scope, picked: Picked, receive: Receive, send: Send) -> None:
-        gatekeeper = self.service.gatekeeper
-        caller = gatekeeper.authenticate(picked.get(AUTHORIZATION))
-        check_origin(picked, authenticated=gatekeeper.required)
-        check_twice(picked)
         path: str = scope["path"]
-        methods = methods_of(path)
-        if methods is None:
-            raise Problem("not_found", f"{path[:PATH_CHARS_SHOWN]} is not served; GET /docs lists what is")
-        entry = methods.get(scope["method"])
+        caller, methods, entry = self.admit(scope["method"], path, picked)
         if entry is None:
             await self._serve_other_method(methods, scope, picked, receive, send)
             return
-        if caller.roles.isdisjoint(entry.roles):
-            raise forbidden(*entry.needs)
-        if entry.body != "none":
-            check_content(picked)
         if entry.kind == "call":
             await call_procedure(self.service, Incoming(path, caller, picked, scope[SCOPE_KEY]), receive, send)
         elif entry.kind == "batch":
@@ -102,6 +92,23 @@ class Api:
         else:
             await self._serve_cold(scope, receive, send)
 
+    def admit(self, method: str, path: str, picked: Picked) -> tuple[Credential, Methods, Entry | None]:
+        """The gate: who asks, for which route; None for one with other methods. Raises: Problem."""
+        gatekeeper = self.service.gatekeeper
+        caller = gatekeeper.authenticate(picked.get(AUTHORIZATION))
+        check_origin(picked, authenticated=gatekeeper.required)
+        check_twice(picked)
+        methods = methods_of(path)
+        if methods is None:
+            raise Problem("not_found", f"{path[:PATH_CHARS_SHOWN]} is not served; GET /docs lists what is")
+        entry = methods.get(method)
+        if entry is not None:
+            if caller.roles.isdisjoint(entry.roles):
+                raise forbidden(*entry.needs)
+            if entry.body != "none":
+                check_content(picked)
+        return caller, methods, entry
+
     def _check_role(self, entry: Entry, authorization: bytes | None) -> None:
         """Raises: Problem, when the credential does not serve, or no longer."""
         if self.service.gatekeeper.authenticate(authorization).roles.isdisjoint(entry.roles):
@@ -111,7 +118,7 @@ class Api:
         try:
             await self._cold(scope, receive, send)
         except Exception as error:  # noqa: BLE001 - FastAPI raises it again after its handler has answered
-            _log_defect(scope, error)
+            log_defect(scope["path"], scope[SCOPE_KEY].request_id, error)
 
     async def _serve_other_method(self, methods: Methods, scope: Scope, picked: Picked, receive: Receive, send: Send) -> None:
         """HEAD comes with every GET; OPTIONS says what there is."""
@@ -151,13 +158,13 @@ def wants_page(scope: Scope) -> bool:
     return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
 
 
-def _log_defect(scope: Scope, error: Exception) -> None:
+def log_defect(path: str, request_id: str, error: Exception) -> None:
     """The kind of error and the way to it, without its message, which may hold parameters."""
     where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
     logger.error(
         "request_failed",
-        path=scope["path"],
-        request_id=scope[SCOPE_KEY].request_id,
+        path=path,
+        request_id=request_id,
         error=type(error).__name__,
         where=where[-FRAMES_LOGGED:],
     )

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 import structlog
 
-from cmdlog.api.exchange import CLOSE, Exchange, encode_head
+from cmdlog.api.exchange import CLOSE, Exchange, QuickExchange, encode_head
 from cmdlog.api.framing import Framer
 from cmdlog.api.problem import Problem
 from cmdlog.api.tracing import Trace
@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
         self.scheme = "http"
         self.client: tuple[str, int] | None = None
         self.server: tuple[str, int] | None = None
-        self._exchange: Exchange | None = None
+        self._exchange: Exchange | QuickExchange | None = None
         self._greeting: asyncio.Task[None] | None = None
         self._held = b""  # what came behind the request under way
         self._left_bytes = 0  # that came after the last answer
@@ -183,8 +183,8 @@ class Connection(asyncio.Protocol):
             self._left_bytes += len(data)
             if self._left_bytes > LINGER_BYTES_MAX:
                 self._cut()
-        elif self._held or self.framer.complete:
-            self._held += data  # not looked at before the request under way is answered
+        elif self._held or self.framer.complete or (self._paused and self._exchange is None):
+            self._held += data  # not looked at before the request under way is answered, and the answer taken
             if len(self._held) > HELD_BYTES_MAX:
                 self._stop_reading()
         else:
@@ -223,10 +223,12 @@ class Connection(asyncio.Protocol):
         assert request is not None
         roster.busy(self)
         self.phase, self.read_deadline = "working", inf
-        exchange = Exchange(self, request, deadline=self.body_deadline(), stream=request.path in roster.streams)
-        self._exchange = exchange
-        if self._last:
-            exchange.keep_alive = False
+        quick = roster.quick
+        if quick is not None and self.framer.complete and quick.takes(request):
+            short = self._exchange = QuickExchange(self, request)
+            quick.begin(request, self.framer.take_body(), short.answer)
+            return
+        exchange = self._exchange = Exchange(self, request, deadline=self.body_deadline(), stream=request.path in roster.streams)
         exchange.task = self.loop.create_task(exchange.run(roster.application))
         roster.tasks.add(exchange.task)
 
@@ -256,7 +258,7 @@ class Connection(asyncio.Protocol):
         return self._roster.date()
 
     def write_now(self, data: bytes) -> None:
-        """A few bytes, without regard to what the client takes."""
+        """A small answer, or part of one. When the client does not take it, no further request is looked at."""
         if not self._transport.is_closing():
             self._transport.write(data)
 
@@ -271,7 +273,7 @@ class Connection(asyncio.Protocol):
                 return
             self._transport.write(whole[start : start + WRITE_BYTES] if len(data) > WRITE_BYTES else data)
 
-    def answered(self, exchange: Exchange) -> None:
+    def answered(self, exchange: Exchange | QuickExchange) -> None:
         """The answer is written as a whole."""
         if self._exchange is not exchange:
             return
@@ -302,19 +304,22 @@ class Connection(asyncio.Protocol):
 
     def _rest(self) -> None:
         """The request is over: what has been waiting behind it comes next."""
-        settings = self._roster.settings
         self.framer.start_next()
         if self._held:
-            self.phase, self.read_deadline = "head", self.loop.time() + settings.header_timeout_s
-            self.loop.call_soon(self._go_on)  # others have their turn in between
+            self._next()
         elif self._ended or self._last:
             self._close()
         else:
-            self.phase, self.read_deadline = "rest", self.loop.time() + settings.keep_alive_s
+            self.phase, self.read_deadline = "rest", self.loop.time() + self._roster.settings.keep_alive_s
             self.read_on()
 
+    def _next(self) -> None:
+        """What has been held back has its turn, after others have had theirs."""
+        self.phase, self.read_deadline = "head", self.loop.time() + self._roster.settings.header_timeout_s
+        self.loop.call_soon(self._go_on)
+
     def _go_on(self) -> None:
-        if self.phase != "head":
+        if self.phase != "head" or self._paused:
             return
         data, self._held = self._held, b""
         self._feed(data)
@@ -396,3 +401,5 @@ class Connection(asyncio.Protocol):
         waiter, self._drained = self._drained, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+        if self._held and self._exchange is None and self.phase != "leaving":
+            self._next()

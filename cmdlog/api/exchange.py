@@ -10,6 +10,7 @@ route whose bodies have no end, at least `STREAM_BYTES_MIN` in every such time. 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,8 @@ from cmdlog.api.framing import Framer, Headers, Request
 
 if TYPE_CHECKING:
     from cmdlog.api.connection import Connection
+
+Answer = Callable[[int, Headers, bytes], None]
 
 STREAM_BYTES_MIN: Final = 16  # shorter than the shortest call: a stream that brings less is as good as silent
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -40,6 +43,36 @@ def encode_head(status: int, headers: Headers, date: bytes) -> bytes:
     if not lines.count(b"\n") == lines.count(b"\r") == len(headers):
         raise RuntimeError("a header of the answer holds a line end")
     return b"%b%b%b\r\n" % (STATUS_LINES[status], date, lines)
+
+
+class QuickExchange:
+    """A request that is complete, and its answer in one piece, without ASGI."""
+
+    __slots__ = ("_connection", "keep_alive", "request", "started", "status")
+
+    def __init__(self, connection: Connection, request: Request) -> None:
+        self._connection, self.request = connection, request
+        self.keep_alive = request.keep_alive
+        self.started = False
+        self.status = 0
+
+    def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """Sends the answer, whose headers tell its length. Nothing happens when the client is gone."""
+        self.started, self.status = True, status
+        if not self.keep_alive:
+            headers.append(CLOSE)
+        connection = self._connection
+        connection.write_now(encode_head(status, headers, connection.date()) + body)
+        connection.answered(self)
+
+    def arrived(self) -> None:
+        """See `Exchange`. There is nothing more to come."""
+
+    def expire(self) -> None:
+        """See `Exchange`. Nothing is waited for."""
+
+    def disconnect(self) -> None:
+        """See `Exchange`. The outcome is kept under the call's key; nobody is told."""
 
 
 class Exchange:
@@ -169,7 +202,7 @@ class Exchange:
             self._arrived = None
             connection.wait_until(self, inf)
         if self._expired:
-            raise TimeoutError
+            raise TimeoutError("the request's body took too long")
 
     async def send(self, message: Message) -> None:
         """The next of the answer. When the client is gone, nothing happens."""

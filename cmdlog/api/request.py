@@ -5,7 +5,6 @@ One rule: limits count the bytes that arrive, never what a header claims.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -149,27 +148,34 @@ def preferred_durability(value: bytes | None) -> Durability | None:
     return None
 
 
-async def read_body(receive: Receive, *, limit_bytes: int, timeout_s: float) -> bytes:
-    """The whole body. Raises: Problem (too_large, body_timeout); ConnectionError when the client is gone."""
+async def read_body(receive: Receive, *, limit_bytes: int) -> bytes:
+    """The whole body. Raises: Problem (too_large, body_timeout); ConnectionError when the client is gone.
+
+    How long it may take is the connection's affair: its `receive` raises TimeoutError.
+    """
     parts: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(timeout_s):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ConnectionError("the client left before its request was complete")
-                part: bytes = message.get("body", b"")
-                size += len(part)
-                if size <= limit_bytes:
-                    parts.append(part)
-                if not message.get("more_body", False) or size > limit_bytes + DISCARD_BYTES_MAX:
-                    break
-    except TimeoutError:
-        raise Problem("body_timeout", f"the body took longer than {timeout_s:g} s") from None
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionError("the client left before its request was complete")
+            part: bytes = message.get("body", b"")
+            size += len(part)
+            if size <= limit_bytes:
+                parts.append(part)
+            if not message.get("more_body", False) or size > limit_bytes + DISCARD_BYTES_MAX:
+                break
+    except TimeoutError as error:
+        raise Problem("body_timeout", str(error)) from None
     if size > limit_bytes:
-        raise Problem("too_large", f"the body has more than {limit_bytes} bytes", limit_bytes=limit_bytes)
+        raise body_too_large(limit_bytes)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def body_too_large(limit_bytes: int) -> Problem:
+    """For a body over the limit."""
+    return Problem("too_large", f"the body has more than {limit_bytes} bytes", limit_bytes=limit_bytes)
 
 
 def json_object(body: bytes) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from starlette.types import ASGIApp
 
@@ -23,12 +23,24 @@ from cmdlog.node.settings import Settings
 if TYPE_CHECKING:
     from uvicorn.server import ServerState
 
+    from cmdlog.api.exchange import Answer
+    from cmdlog.api.framing import Request
     from cmdlog.api.tls import Certificate
 
 TURNED_AWAY_MAX: Final = 64  # connections beyond the limit that are being told so; further ones are closed without a word
 SWEEPS_PER_DEADLINE: Final = 20
 SWEEP_MIN_S: Final = 0.01
 SWEEP_MAX_S: Final = 0.25
+
+
+class Quick(Protocol):
+    """Answers some requests below ASGI, those that are complete at once."""
+
+    def takes(self, request: Request) -> bool:
+        """Whether it is one of them."""
+
+    def begin(self, request: Request, body: bytes, answer: Answer) -> None:
+        """Serves it: `answer` is called once, in the loop's thread. Does not raise."""
 
 
 class Roster:
@@ -45,11 +57,13 @@ class Roster:
         connections_max: int,
         certificate: Certificate | None = None,
         streams: frozenset[str] = frozenset(),
+        quick: Quick | None = None,
         front: Front | None = None,
     ) -> None:
         self.application, self.settings = application, settings
         self.certificate = certificate  # None: plain HTTP
         self.streams = streams  # paths whose bodies have no end
+        self.quick = quick  # None: everything goes through ASGI
         self.counts: Counter[str] = Counter()  # what was refused or cut here, by code
         self.open: set[Any] = set()
         self.front = front or Front()  # told of every error that is answered here

@@ -24,6 +24,7 @@ import uvloop
 
 from cmdlog.api.app import Api
 from cmdlog.api.descriptors import connections_allowed
+from cmdlog.api.quick import QuickCalls
 from cmdlog.api.roster import Roster
 from cmdlog.api.service import Service
 from cmdlog.api.table import TABLE
@@ -60,12 +61,14 @@ def serve(open_node: Open, settings: Settings, *, events: Events | None = None, 
     certificate = Certificate(settings) if settings.tls_cert_file is not None else None
     if certificate is None and not is_loopback(settings.host):
         logger.warning("not_encrypted", host=settings.host, hint="credentials and data can be read on the way: set tls_cert_file")
+    api = Api(service, version=version)
     roster = Roster(
-        Api(service, version=version),
+        api,
         settings,
         connections_max=connections_allowed(settings),
         certificate=certificate,
         streams=STREAMS,
+        quick=QuickCalls(api),
         front=service.front,
     )
     listener = listen(settings.host, settings.port, silence_max_s=settings.write_timeout_s)

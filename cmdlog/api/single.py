@@ -1,17 +1,21 @@
 """`POST /v1/procedures/{name}`: one call. The hot route: plain ASGI, no request object, the answer composed as bytes.
 
 One rule: whatever is wrong with a request is found before `Node.call`, so nothing of it reaches the log.
+
+Requests that are complete when their head is take the same steps below ASGI: see `quick`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import Receive, Send
 
 from cmdlog.api.credentials import scope_of
-from cmdlog.api.problem import Problem, forbidden, invalid, of_outcome, of_refused, preference_applied
+from cmdlog.api.problem import Headers, Problem, forbidden, invalid, of_outcome, of_refused, preference_applied
 from cmdlog.api.request import (
     IDEMPOTENCY_KEY,
     PREFER,
@@ -26,53 +30,93 @@ from cmdlog.api.request import (
 from cmdlog.api.service import Service
 from cmdlog.api.table import INVOKE, PROCEDURES
 from cmdlog.node.clock import ClockAhead
-from cmdlog.node.outcome import Durability, Outcome, OutcomeUnknown, Refused, Reply
+from cmdlog.node.outcome import Done, Durability, Outcome, OutcomeUnknown, Refused, Reply
 from cmdlog.wal.errors import WalError
 from procedures import InvalidParameters
 from procedures.outcomes import key_fingerprint
 
+if TYPE_CHECKING:
+    from cmdlog.node.node import Node
+    from cmdlog.node.routes import Route
+
 JSON_TYPE = (b"content-type", b"application/json")
+
+
+@dataclass(slots=True)  # not frozen: one is made per call, and freezing costs 0.5 us
+class Prepared:
+    """A call that has been checked. `began` is when its request was complete."""
+
+    node: Node
+    route: Route
+    params: list[Any]
+    key: bytes  # fingerprint of the idempotency key
+    txn: int | None
+    durability: Durability | None
+    began: float
 
 
 async def call_procedure(service: Service, incoming: Incoming, receive: Receive, send: Send) -> None:
     """Serves one call. Raises: Problem."""
+    node, route = find_route(service, incoming)
+    body = await read_body(receive, limit_bytes=service.settings.call_bytes_max)
+    call = prepare(service, incoming, node, route, body)
+    waiter = Waiter()
+    partition = place(call, waiter.done)
+    reply = await waiter.future
+    note_reply(service, incoming, call, partition, reply)
+    headers, body = encode_reply(reply, partition, call.durability)
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def find_route(service: Service, incoming: Incoming) -> tuple[Node, Route]:
+    """The procedure of the path, if the caller may call it: known before the body is read. Raises: Problem."""
     node = service.node()
-    name, headers = incoming.path[len(PROCEDURES) :], incoming.headers
+    name = incoming.path[len(PROCEDURES) :]
     route = node.routes.get(name)
     if route is None:
         raise Problem("unknown_procedure", f"no procedure is called {name[:80]!r}; GET /v1/procedures lists them")
     if not route.read_only and INVOKE not in incoming.caller.roles:
         raise forbidden(INVOKE)
-    settings = service.settings
-    trace = incoming.trace
-    trace.procedure = name
-    body = await read_body(receive, limit_bytes=settings.call_bytes_max, timeout_s=settings.body_timeout_s)
+    incoming.trace.procedure = name
+    return node, route
+
+
+def prepare(service: Service, incoming: Incoming, node: Node, route: Route, body: bytes) -> Prepared:
+    """Checks everything that the request says. Raises: Problem."""
     began = service.front.now()
+    headers = incoming.headers
     try:
         params = route.procedure.bind(json_object(body))
     except InvalidParameters as error:
         raise invalid(error.problems) from None
     key = idempotency_key(headers.get(IDEMPOTENCY_KEY))
+    fingerprint = key_fingerprint(scope_of(incoming.caller), key) if key else b""
     txn = echoed_txn(headers.get(TXN))
-    durability = preferred_durability(headers.get(PREFER))
-    waiter = Waiter()
+    return Prepared(node, route, params, fingerprint, txn, preferred_durability(headers.get(PREFER)), began)
+
+
+def place(call: Prepared, done: Done) -> int | None:
+    """Gives the call to the node, which calls `done` once, maybe before this returns. Its partition. Raises: Problem."""
     try:
-        fingerprint = key_fingerprint(scope_of(incoming.caller), key) if key else b""
-        partition = node.call(route, params, key=fingerprint, done=waiter.done, txn=txn, durability=durability)
-        reply = await waiter.future
+        return call.node.call(call.route, call.params, key=call.key, done=done, txn=call.txn, durability=call.durability)
     except Refused as refused:
         raise of_refused(refused) from None
     except WalError as error:
         raise of_refused(OutcomeUnknown(f"the log failed while the call was under way: {error}")) from None
     except ClockAhead as error:
         raise invalid([("Cmdlog-Txn", str(error))]) from None
-    if trace.took(elapsed := service.front.now() - began):
-        trace.slow(node, elapsed, name, partition, reply)
-    await send_reply(send, reply, partition, durability)
 
 
-async def send_reply(send: Send, reply: Reply, partition: int | None, durability: Durability | None) -> None:
-    """Sends the answer to one call, which followed this preference. Raises: Problem, when it is not a result."""
+def note_reply(service: Service, incoming: Incoming, call: Prepared, partition: int | None, reply: Reply) -> None:
+    """Counts how long the call took, and logs a slow one."""
+    trace = incoming.trace
+    if trace.took(elapsed := service.front.now() - call.began):
+        trace.slow(call.node, elapsed, call.route.name, partition, reply)
+
+
+def encode_reply(reply: Reply, partition: int | None, durability: Durability | None) -> tuple[Headers, bytes]:
+    """Headers and body of the answer to a call, which followed this preference. Raises: Problem, when it is not a result."""
     if not isinstance(reply, Outcome):
         raise of_refused(reply)
     if reply.status != 0:
@@ -83,8 +127,7 @@ async def send_reply(send: Send, reply: Reply, partition: int | None, durability
     headers = [JSON_TYPE, (b"content-length", b"%d" % len(body)), (b"cmdlog-txn", b"%d" % reply.txn_id)]
     if durability is not None:
         headers.append(preference_applied(durability))
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    return headers, body
 
 
 def result_body(outcome: Outcome, partition: int | None) -> bytes:
