@@ -23,7 +23,7 @@ from tests.raft.defects import MUTANTS, Mutant
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGE: Final = Path("cmdlog/raft")
-COPIED: Final = ("cmdlog", "tests/raft", "pyproject.toml", "tests/conftest.py")
+COPIED: Final = ("cmdlog", "tests/raft", "tests/golden", "pyproject.toml", "tests/conftest.py")
 TESTS_TIMEOUT_S: Final = 400
 SIM_SEEDS: Final = 300
 SIM_TIMEOUT_S: Final = 400
@@ -70,6 +70,14 @@ def judge(mutant: Mutant) -> Verdict:
     return Verdict(mutant, by, time.monotonic() - began)
 
 
+def check_unharmed() -> None:
+    """The tests pass in a copy without a defect: else they would see everything. Raises: RuntimeError."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as name:
+        copy_to(Path(name))
+        if by := _by_tests(Path(name)):
+            raise RuntimeError(f"without any defect, {by} fails")
+
+
 def _by_tests(folder: Path) -> str:
     command = ["-m", "pytest", "tests/raft", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout", "60"]
     left_out = ("--deselect", "tests/raft/test_sim.py", "--ignore", "tests/raft/test_mutants.py")
@@ -106,6 +114,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes [one per core]")
     given = parser.parse_args()
     wanted = [mutant for mutant in MUTANTS if not given.names or mutant.name in given.names]
+    check_unharmed()
     survivors = []
     with concurrent.futures.ProcessPoolExecutor(given.jobs) as pool:
         for verdict in pool.map(judge, wanted):
