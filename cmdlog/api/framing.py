@@ -22,6 +22,7 @@ URL_BYTES_MAX: Final = 8192
 CONTENT_LENGTH: Final = b"content-length"
 TRANSFER_ENCODING: Final = b"transfer-encoding"
 EXPECT: Final = b"expect"
+BLANKS: Final = (b" ", b"\t")
 FRAMING: Final = frozenset((CONTENT_LENGTH, TRANSFER_ENCODING, EXPECT))
 VERSIONS: Final = frozenset(("1.1", "1.0"))
 
@@ -113,34 +114,29 @@ class Framer:
     def feed(self, data: bytes) -> bytes:
         """Takes bytes to the end of the request at hand; returns those behind it. Raises: Problem; then nothing more is read."""
         while data and not self.complete:
-            size = min(self._left, len(data)) or self._to_empty_line(data)
+            left = self._left
+            size = (left if left < len(data) else len(data)) if left else self._to_empty_line(data)
             piece, data = (data, b"") if size == len(data) else (data[:size], data[size:])
-            if self._left:
-                self._left -= size
-                self._take_known(piece)
-            else:
+            if not left:
                 self._take_unknown(piece)
+                continue
+            self._left = left - size
+            if self._unparsed:
+                self.on_body(piece)
+                self.complete = not self._left
+            else:
+                self._parse(piece)
         return data
-
-    def _take_known(self, piece: bytes) -> None:
-        """A piece of a body whose length was stated."""
-        if not self._unparsed:
-            self._parse(piece)
-            return
-        self.on_body(piece)
-        self.complete = not self._left
 
     def _take_unknown(self, piece: bytes) -> None:
         """A piece of a head, or of a chunked body."""
-        limit, before = self._head_bytes_max, self.body_bytes
+        limit = self._head_bytes_max
         self._overhead += len(piece)
         if self.request is None and self._overhead > limit:
             self._parse(piece[: limit - self._overhead])  # for it may be the address that is too long
             raise Problem("headers_too_large", f"the request's head has more than {limit} bytes", limit_bytes=limit)
         self._parse(piece)
-        if self.body_bytes > before:
-            self._overhead = 0
-        elif self._overhead > limit:
+        if self._overhead > limit:
             raise _bad("chunk extensions and trailers take too much room")
 
     def _to_empty_line(self, data: bytes) -> int:
@@ -184,14 +180,10 @@ class Framer:
             self._stop(_url_too_long())
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.request is not None:
-            return  # a trailer: the gate has passed what came in the head, nothing is added behind it
-        if len(self._headers) == self._headers_max:
-            self._stop(Problem("headers_too_large", f"the request has more than {self._headers_max} headers"))
-        name, value = name.lower(), value.rstrip(b" \t")
+        name = name.lower()
         if name in FRAMING:
-            self._framing[name] = value  # the parser has refused a second length and a second coding
-        self._headers.append((name, value))
+            self._framing[name] = value.rstrip()  # the parser has refused a second length and a second coding
+        self._headers.append((name, value if value[-1:] not in BLANKS else value.rstrip()))
 
     def on_headers_complete(self) -> None:
         parser, framing = self._parser, self._framing
@@ -211,11 +203,15 @@ class Framer:
             self._chunked = coding is not None
             self._left = int(framing.get(CONTENT_LENGTH, b"0"))
             request.expects_continue = framing.get(EXPECT, b"").lower() == b"100-continue" and version != "1.0"
+        if len(self._headers) > self._headers_max:
+            self._stop(Problem("headers_too_large", f"the request has more than {self._headers_max} headers"))
         self.request = request
+        self._headers = []  # for trailers, which nobody reads: nothing is added behind the gate
         self._overhead = 0
 
     def on_body(self, part: bytes) -> None:
         self.body_bytes += len(part)
+        self._overhead = 0
         if self._discard:
             return
         if not self._body:
