@@ -33,39 +33,46 @@ if TYPE_CHECKING:
     from cmdlog.errors import UnknownProcedure as UnknownProcedure
     from cmdlog.errors import Unreachable as Unreachable
     from cmdlog.node.embedded import Embedded as Embedded
-    from cmdlog.node.embedded import open_embedded as open  # noqa: F401 - reads like the built-in on purpose
+    from cmdlog.node.embedded import open_embedded as open  # reads like the built-in on purpose
     from cmdlog.results import QueryResult as QueryResult
     from cmdlog.results import Result as Result
 
 __version__ = "0.1.0"
 
-_NAMES = {
-    "cmdlog.client": ("AsyncClient", "AutoBatch", "Call", "Client", "RetryPolicy"),
-    "cmdlog.errors": (
-        "Aborted",
-        "BadAnswer",
-        "CallError",
-        "CmdlogError",
-        "Forbidden",
-        "InvalidParameters",
-        "KeyReused",
-        "OutcomeUnknown",
-        "ProcedureFailed",
-        "RequestRefused",
-        "ServerFault",
-        "SessionExpired",
-        "TooLarge",
-        "Unauthenticated",
-        "Unavailable",
-        "UnknownProcedure",
-        "Unreachable",
-    ),
-    "cmdlog.node.embedded": ("Embedded",),
-    "cmdlog.results": ("QueryResult", "Result"),
-}
-_HOMES = {name: (module, name) for module, names in _NAMES.items() for name in names}
-_HOMES["open"] = ("cmdlog.node.embedded", "open_embedded")
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - names, all of them strings
+__all__ = [
+    "Aborted",
+    "AsyncClient",
+    "AutoBatch",
+    "BadAnswer",
+    "Call",
+    "CallError",
+    "Client",
+    "CmdlogError",
+    "Embedded",
+    "Forbidden",
+    "InvalidParameters",
+    "KeyReused",
+    "OutcomeUnknown",
+    "ProcedureFailed",
+    "QueryResult",
+    "RequestRefused",
+    "Result",
+    "RetryPolicy",
+    "ServerFault",
+    "SessionExpired",
+    "TooLarge",
+    "Unauthenticated",
+    "Unavailable",
+    "UnknownProcedure",
+    "Unreachable",
+    "__version__",
+    "open",
+]
+
+_HOMES = {"open": ("cmdlog.node.embedded", "open_embedded"), "Embedded": ("cmdlog.node.embedded", "Embedded")}
+_HOMES |= {name: ("cmdlog.client", name) for name in ("AsyncClient", "AutoBatch", "Call", "Client", "RetryPolicy")}
+_HOMES |= {name: ("cmdlog.results", name) for name in ("QueryResult", "Result")}
+_HOMES |= {name: ("cmdlog.errors", name) for name in __all__ if name not in _HOMES and name != "__version__"}
 
 
 def __getattr__(name: str) -> Any:

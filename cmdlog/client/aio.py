@@ -162,7 +162,7 @@ class AsyncClient(Core):
             return end.value
 
     async def _attempt(self, step: Send) -> Attempt:
-        if self._coalescer is not None and step.ask.batchable:
+        if self._coalescer is not None and step.ask.procedure:
             return await self._coalescer.attempt(step)
         return await self._send(step)
 

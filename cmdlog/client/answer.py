@@ -87,7 +87,7 @@ _BY_STATUS: Final[Mapping[int, type[CmdlogError]]] = {
     403: errors.Forbidden,
     413: errors.TooLarge,
 }
-PROMISES: Final = frozenset(("log_full", "disk_full", "not_ready", "no_quorum", "sessions_full"))
+PROMISES: Final = frozenset(("log_full", "disk_full", "not_ready", "no_quorum", "sessions_full", "too_many_connections"))
 """Codes that promise that nothing was logged; of one that is newer than this program we do not know."""
 
 BUSY: Final = frozenset((408, 429))

@@ -40,6 +40,7 @@ class Call(NamedTuple):
     procedure: str
     params: Mapping[str, Any] = {}
     idempotency_key: str | NewKey | None = NEW_KEY
+    durability: Durability | None = None
 
 
 class Effect(Enum):
@@ -72,15 +73,12 @@ class Ask:
             headers.append(("Prefer", f"durability={self.durability}"))
         return headers
 
-    @property
-    def batchable(self) -> bool:
-        """`line` says all of it."""
-        return bool(self.procedure) and self.durability is None
-
     def line(self) -> bytes:
         """The call as a line of /v1/batch, without the newline."""
-        key = b"" if self.key is None else b',"key":' + orjson.dumps(self.key)
-        return b'{"procedure":"%b","params":%b%b}' % (self.procedure.encode(), self.body, key)
+        more = b"" if self.key is None else b',"key":' + orjson.dumps(self.key)
+        if self.durability is not None:
+            more += b',"durability":"%b"' % self.durability.encode()
+        return b'{"procedure":"%b","params":%b%b}' % (self.procedure.encode(), self.body, more)
 
     def under(self, key: str) -> Ask:
         """The same call under another key."""

@@ -82,17 +82,15 @@ class Core:
         """A call of a batch, or why it cannot be sent; whether its key was made here. Raises: TypeError (it is no call)."""
         call = Call(*item)
         try:
-            return self._call_ask(call.procedure, call.params, call.idempotency_key), call.idempotency_key is NEW_KEY
+            ask = self._call_ask(call.procedure, call.params, call.idempotency_key, call.durability)
         except CmdlogError as error:
             return error, False
+        return ask, call.idempotency_key is NEW_KEY
 
     def _key(self, key: str | NewKey | None) -> str | None:
         if not isinstance(key, NewKey):
             return key
         return self._keys.new() if self.options.keys == "new" else None
-
-    def _rekey(self, date: str) -> str | None:
-        return self._keys.new() if self._keys.learn(date) else None
 
     def _exchange(self, ask: Ask, timeout_s: float | None = None, *, own_key: bool = False) -> Steps:
         """`own_key`: the key was made here, and may be made anew."""
@@ -102,7 +100,7 @@ class Core:
             timeout_s=self.options.timeout_s if timeout_s is None else timeout_s,
             clock=time.monotonic,
             chance=chance,
-            rekey=self._rekey if own_key else lambda _date: None,
+            rekey=self._keys.better if own_key else lambda _key, _date: None,
         )
 
     def _await_ready(self, timeout_s: float) -> Steps:
@@ -114,7 +112,7 @@ class Core:
             timeout_s=self.options.timeout_s if timeout_s is None else timeout_s,
             clock=time.monotonic,
             chance=chance,
-            rekey=self._rekey,
+            rekey=self._keys.better,
             decode=self._decode,
         )
 

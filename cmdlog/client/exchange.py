@@ -21,8 +21,8 @@ WORTH_ASKING: Final = frozenset((Fate.REFUSED, Fate.BUSY, Fate.UNKNOWN))
 
 Clock = Callable[[], float]
 Chance = Callable[[], float]
-Rekey = Callable[[str], str | None]
-"""The server's `Date` in, a better key out; None: the key was not at fault."""
+Rekey = Callable[[str, str], str | None]
+"""A key and the server's `Date` in, a better key out; None: the key was not at fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ Steps = Generator[Send | Pause, Attempt | None, Any]
 
 
 def exchange(
-    ask: Ask, policy: RetryPolicy, *, timeout_s: float, clock: Clock, chance: Chance, rekey: Rekey = lambda _date: None
+    ask: Ask, policy: RetryPolicy, *, timeout_s: float, clock: Clock, chance: Chance, rekey: Rekey = lambda _key, _date: None
 ) -> Steps:
     """Returns the JSON of the answer. Raises: CmdlogError."""
     deadline = clock() + timeout_s
@@ -56,8 +56,8 @@ def exchange(
         found = judge(attempt)
         if not isinstance(found, Failure):
             return found
-        if not tries.uncertain and (key := better_key(found, rekey)):
-            ask, rekey = ask.under(key), lambda _date: None
+        if not tries.uncertain and (key := better_key(ask, found, rekey)):
+            ask, rekey = ask.under(key), lambda _key, _date: None
             continue
         step = decide(found, tries, ask.effect, policy, left_s=deadline - clock(), chance=chance())
         if isinstance(step, CmdlogError):
@@ -87,6 +87,6 @@ def send(ask: Ask, policy: RetryPolicy, *, left_s: float) -> Send:
     return Send(ask, min(policy.connect_s, left_s), min(policy.attempt_s, left_s))
 
 
-def better_key(failure: Failure, rekey: Rekey) -> str | None:
+def better_key(ask: Ask, failure: Failure, rekey: Rekey) -> str | None:
     """A key for a call whose fresh key was refused as expired: our clock is behind, and nothing was executed under that key."""
-    return rekey(failure.date) if isinstance(failure.error, SessionExpired) else None
+    return rekey(ask.key, failure.date) if ask.key is not None and isinstance(failure.error, SessionExpired) else None

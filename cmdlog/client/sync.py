@@ -80,8 +80,8 @@ class Client(Core):
         """Calls in order; each is answered by a `Result`, or by the error that `invoke` would raise, in the same order.
 
         Memory is bounded, whatever `calls` gives: it is read as answers are taken. Calls on one partition are executed in order,
-        except that one which was refused (503) or lost its connection may be executed after others. `timeout_s` counts from a
-        call's first failure. Whoever stops reading early leaves up to 4,096 calls undecided.
+        except that one which was refused (503) on its own may be executed after others; a read sees what was answered before it
+        was sent. `timeout_s` counts from a call's first failure. Whoever stops early leaves up to 4,096 calls undecided.
         """
         window, source = self._window(timeout_s), iter(calls)
         more = True
@@ -177,7 +177,7 @@ class Client(Core):
             return end.value
 
     def _attempt(self, step: Send) -> Attempt:
-        if self._coalescer is not None and step.ask.batchable:
+        if self._coalescer is not None and step.ask.procedure:
             return self._coalescer.attempt(step)
         return self._send(step)
 

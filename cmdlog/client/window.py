@@ -113,7 +113,7 @@ class Window:
             self._succeed(line, found)
             return
         self._broke = self._broke or (isinstance(attempt, Lost) and attempt.reached)
-        if line.own_key and not line.uncertain and (key := better_key(found, self._rekey)):
+        if line.own_key and not line.uncertain and (key := better_key(line.ask, found, self._rekey)):
             line.ask, line.own_key = line.ask.under(key), False
             return
         now = self._clock()

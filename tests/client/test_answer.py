@@ -41,6 +41,7 @@ FATES = {
     "not_ready": (Fate.REFUSED, errors.Unavailable),
     "no_quorum": (Fate.REFUSED, errors.Unavailable),
     "sessions_full": (Fate.REFUSED, errors.Unavailable),
+    "too_many_connections": (Fate.REFUSED, errors.Unavailable),
     "outcome_unknown": (Fate.UNKNOWN, errors.OutcomeUnknown),
 }
 STATUSES = {"no_quorum": 503} | {code: status for code, (status, _) in CODES.items()}

@@ -218,14 +218,19 @@ def test_expired_session_after_doubt_is_doubt() -> None:
 def test_fresh_key_that_expired_at_once_is_replaced_once() -> None:
     """With our clock behind, the first refusal as expired leads to one better key; a second one is told."""
     steps = exchange(
-        ASKS[Effect.KEYED], POLICY, timeout_s=9.0, clock=lambda: 0.0, chance=lambda: 0.5, rekey=lambda date: f"better {date}"
+        ASKS[Effect.KEYED],
+        POLICY,
+        timeout_s=9.0,
+        clock=lambda: 0.0,
+        chance=lambda: 0.5,
+        rekey=lambda key, date: f"better {key} {date}",
     )
     expired = Answer(409, {"code": "session_expired", "status": 409}, date="now")
     first = next(steps)
     second = steps.send(expired)
     assert isinstance(first, Send)
     assert isinstance(second, Send)
-    assert (first.ask.key, second.ask.key) == ("k", "better now")
+    assert (first.ask.key, second.ask.key) == ("k", "better k now")
     with pytest.raises(SessionExpired):
         steps.send(expired)
 
@@ -233,7 +238,7 @@ def test_fresh_key_that_expired_at_once_is_replaced_once() -> None:
 def test_fresh_key_is_not_replaced_once_there_is_doubt() -> None:
     """After an attempt that may have been executed the key stays: another one would be another call."""
     steps = exchange(
-        ASKS[Effect.KEYED], POLICY, timeout_s=9.0, clock=lambda: 0.0, chance=lambda: 0.5, rekey=lambda _date: "another"
+        ASKS[Effect.KEYED], POLICY, timeout_s=9.0, clock=lambda: 0.0, chance=lambda: 0.5, rekey=lambda _key, _date: "another"
     )
     next(steps)
     assert isinstance(steps.send(Lost(reached=True, reason="reset")), Pause)

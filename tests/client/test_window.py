@@ -50,7 +50,7 @@ def make_window(clock: Clock, *, timeout_s: float = 1e6) -> Window:
         timeout_s=timeout_s,
         clock=clock,
         chance=lambda: 0.5,
-        rekey=lambda date: f"new {date}" if date else None,
+        rekey=lambda _key, date: f"new {date}" if date else None,
         decode=lambda _ask, value: read_result(value),
     )
 

@@ -1,0 +1,312 @@
+"""Both clients against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cmdlog
+from cmdlog.client import AsyncClient, AutoBatch, Call, Client
+from cmdlog.client.keys import Keys
+from cmdlog.errors import (
+    Aborted,
+    BadAnswer,
+    CallError,
+    CmdlogError,
+    InvalidParameters,
+    KeyReused,
+    ProcedureFailed,
+    RequestRefused,
+    SessionExpired,
+    UnknownProcedure,
+    Unreachable,
+)
+from cmdlog.results import Result
+from cmdlog.testing import Server
+from tests.node.apps.faulty import Mixed, db
+
+pytestmark = pytest.mark.slow
+
+ids = itertools.count(1000)  # each test has counters of its own
+AT = datetime(2024, 2, 29, 12, 30, 1, 250_000, tzinfo=UTC)
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    """A client of its own."""
+    with Client(server.url, token="") as made:
+        yield made
+
+
+def test_call_gives_the_result_and_invoke_what_belongs_to_it(client: Client) -> None:
+    """The value alone, or with its transaction and partition; the highest transaction is remembered."""
+    counter = next(ids)
+    assert client.call("bump", id=counter, amount=2) == 2
+    first = client.invoke("bump", {"id": counter, "amount": 3})
+    assert (first.value, first.partition in (0, 1)) == (5, True)
+    assert client.txn_id == first.txn_id
+    everywhere = client.invoke("set_rate", {"name": "x", "value": 1})
+    assert (everywhere.partition, len(everywhere.value)) == (None, 2)
+    assert everywhere.txn_id > first.txn_id
+
+
+def test_embedded_and_remote_are_called_alike(client: Client, tmp_path: Path) -> None:
+    """One program runs on both: the same methods, the same errors with the same attributes, the same results."""
+
+    def program(shop: Any) -> list[Any]:
+        counter, told = 1_000_000, []
+        told.append(shop.call("bump", id=counter, amount=2, idempotency_key="one-program"))
+        told.append(shop.invoke("bump", {"id": counter, "amount": 2}, idempotency_key="one-program").value)
+        for name, params in (
+            ("abort_after_write", {"id": counter, "amount": 5}),
+            ("raise_after_write", {"id": counter, "amount": 5}),
+            ("bump", {"id": counter}),
+            ("bump", {"id": counter, "amount": 1, "idempotency_key": "one-program"}),
+            ("nothing", {}),
+        ):
+            with pytest.raises(CmdlogError) as refused:
+                shop.call(name, **params)
+            error = refused.value
+            told.append(
+                (error.code, isinstance(error, CallError), getattr(error, "abort_code", ""), getattr(error, "error_type", ""))
+            )
+        told.append(list(shop.query("select id, n from counters where id = ?", (counter,)).dicts()))
+        return told
+
+    with cmdlog.open(
+        tmp_path / "data", db, segment_bytes=1 << 20, segments=8, log_reserve_bytes=65536, call_bytes_max=65536
+    ) as shop:
+        expected = program(shop)
+    assert program(client) == expected
+
+
+def test_errors_have_their_classes(client: Client) -> None:
+    """Outcomes, mistakes and unknown names are told apart, with all that belongs to them."""
+    counter = next(ids)
+    with pytest.raises(Aborted) as aborted:
+        client.call("abort_after_write", id=counter, amount=1)
+    assert (aborted.value.abort_code, aborted.value.txn_id > 0) == ("no_luck", True)
+    with pytest.raises(ProcedureFailed) as failed:
+        client.call("raise_after_write", id=counter, amount=1)
+    assert (failed.value.error_type, str(failed.value)) == ("LookupError", "LookupError: it had written")
+    with pytest.raises(InvalidParameters) as misfit:
+        client.call("bump", id="x", amout=1)
+    assert {field for field, _ in misfit.value.problems} == {"id", "amount", "amout"}
+    with pytest.raises(UnknownProcedure):
+        client.call("nothing")
+    client.call("bump", id=counter, amount=1, idempotency_key=f"key-{counter}")
+    with pytest.raises(KeyReused):
+        client.call("bump", id=counter, amount=2, idempotency_key=f"key-{counter}")
+    assert client.txn_id >= failed.value.txn_id
+
+
+def test_values_go_there_and_come_back_typed(server: Server) -> None:
+    """Parameters as Python values; results as the Database or the given type says, or as the wire has them."""
+    params: dict[str, Any] = {"id": 1, "amount": Decimal("1.50"), "at": AT, "raw": b"\0\xff"}
+    expected = Mixed(Decimal("1.50"), AT, b"\0\xff", [Decimal("1.50")] * 2)
+    with Client(server.url, token="", db=db) as typed:
+        assert typed.call("mixed", **params) == expected
+        assert typed.call("peek", id=1) == 0
+        assert typed.call("look_everywhere", name="none") == [
+            [0, typed.call("look_everywhere", name="none")[n][1]] for n in (0, 1)
+        ]
+        assert [answer.value for answer in typed.batch([("mixed", params)]) if isinstance(answer, Result)] == [expected]
+    with Client(server.url, token="") as plain:
+        assert plain.call("mixed", **params)["amount"] == "1.50"
+        assert plain.invoke("mixed", params, returns=Mixed).value == expected
+        done = plain.txn_id
+        with pytest.raises(BadAnswer, match="was executed") as told:
+            plain.invoke("mixed", params, returns=int)
+        assert told.value.txn_id > done
+
+
+def test_batch_answers_in_order_with_results_and_errors(client: Client) -> None:
+    """Each call in its place: results, aborts, mistakes found here and there; keys of their own; none."""
+    counter = next(ids)
+    calls: list[Any] = [
+        ("bump", {"id": counter, "amount": 1}),
+        ("abort_after_write", {"id": counter, "amount": 1}),
+        ("bump", {"id": counter, "amount": float("nan")}),
+        ("bump", {"id": counter}),
+        ("nothing", {}),
+        Call("bump", {"id": counter, "amount": 1}, f"batch-{counter}"),
+        ("bump", {"id": counter, "amount": 1}, f"batch-{counter}"),
+        ("bump", {"id": counter, "amount": 1}, None),
+    ]
+    answers = list(client.batch(calls))
+    told = [answer.value if isinstance(answer, Result) else answer.code for answer in answers]
+    assert told == [1, "aborted", "invalid_parameters", "invalid_parameters", "unknown_procedure", 2, 2, 3]
+    with pytest.raises(TypeError):
+        list(client.batch([("bump", {}, None, None, 5)]))  # type: ignore[list-item]
+
+
+def test_batch_holds_little_and_reads_as_it_is_read(client: Client) -> None:
+    """An endless source is read no further than the window; whoever stops early leaves the client fit for more."""
+    counter, given = next(ids), 0
+
+    def endless() -> Iterator[tuple[str, dict[str, Any]]]:
+        nonlocal given
+        while True:
+            given += 1
+            yield "bump", {"id": counter, "amount": 1}
+
+    answers = client.batch(endless())
+    seen = [next(answers) for _ in range(5000)]
+    assert [answer.value for answer in seen if isinstance(answer, Result)] == list(range(1, 5001))
+    assert given <= 5000 + 4096
+    answers.close()  # type: ignore[attr-defined]  # it is a generator
+    assert client.call("bump", id=counter, amount=0) >= 5000
+
+
+def test_batch_is_slowed_by_its_reader_and_by_its_source(server: Server) -> None:
+    """An asynchronous source that pauses, and a reader that pauses: everything arrives, in order."""
+
+    async def run() -> None:
+        counter = next(ids)
+
+        async def source() -> AsyncIterator[tuple[str, dict[str, Any]]]:
+            for n in range(60):
+                if n % 20 == 0:
+                    await asyncio.sleep(0.03)
+                yield "bump", {"id": counter, "amount": 1}
+
+        async with AsyncClient(server.url, token="") as client:
+            seen = []
+            async for answer in client.batch(source()):
+                assert isinstance(answer, Result)
+                seen.append(answer.value)
+                if answer.value % 25 == 0:
+                    await asyncio.sleep(0.03)
+            assert seen == list(range(1, 61))
+
+    asyncio.run(run())
+
+
+def test_query_and_the_rest(client: Client) -> None:
+    """Rows as tuples and dicts with the state that they were read from; catalog, status, snapshots."""
+    counter = next(ids)
+    done = client.invoke("bump", {"id": counter, "amount": 7})
+    found = client.query("select id, n from counters where id = ?", [counter])
+    assert (list(found), list(found.dicts()), len(found)) == ([(counter, 7)], [{"id": counter, "n": 7}], 1)
+    assert found.as_of[done.partition or 0] >= done.txn_id
+    assert len(client.query("select 1", partition=0).as_of) == 1
+    with pytest.raises(RequestRefused):
+        client.query("delete from counters")
+    assert {"bump", "peek"} <= {entry["name"] for entry in client.procedures()}
+    assert len(client.status()["partitions"]) == 2
+    assert client.ready()
+    taken = client.take_snapshot()
+    assert len(taken) == 2
+    assert len(client.snapshots()) >= 2
+
+
+def test_key_of_a_client_whose_clock_is_behind_is_mended(client: Client) -> None:
+    """With a clock two hours back every new key is refused as expired: once, and then it follows the server's clock."""
+    counter = next(ids)
+    client._keys = Keys(wall=lambda: time.time() - 7200)
+    assert client.call("bump", id=counter, amount=1) == 1
+    assert client.call("bump", id=counter, amount=1) == 2
+    client._keys = Keys(wall=lambda: time.time() - 7200)
+    answers = list(client.batch([("bump", {"id": counter, "amount": 1})] * 5))
+    assert [answer.value for answer in answers if isinstance(answer, Result)] == [3, 4, 5, 6, 7]
+    with pytest.raises(SessionExpired):
+        client.call("bump", id=counter, amount=1, idempotency_key="01890a5d-ac96-774b-bcce-b302099a8057")
+
+
+@pytest.mark.parametrize(
+    "options", [True, AutoBatch(streams=2, calls_max=7), AutoBatch(linger_ms=1)], ids=["usual", "small", "linger"]
+)
+def test_threads_share_requests_and_each_gets_its_own(server: Server, options: bool | AutoBatch) -> None:
+    """Sixteen threads with results, aborts and mistakes of their own: nobody gets another's, and each counter is exact."""
+    base, wrong = next(ids) * 1000, list[BaseException]()
+    with Client(server.url, token="", auto_batch=options) as client:
+
+        def run(thread: int) -> None:
+            try:
+                for n in range(1, 11):
+                    assert client.call("bump", id=base + thread, amount=1) == n
+                    with pytest.raises(Aborted):
+                        client.call("abort_after_write", id=base + thread, amount=1)
+                    with pytest.raises(InvalidParameters):
+                        client.call("bump", id=base + thread)
+            except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
+                wrong.append(error)
+
+        threads = [threading.Thread(target=run, args=(thread,)) for thread in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert wrong == []
+
+
+def test_tasks_share_requests_and_a_cancelled_one_harms_nobody(server: Server) -> None:
+    """A hundred tasks at once, every fifth cancelled: the others get their results, and what was cancelled ran once or never."""
+
+    async def run() -> None:
+        base = next(ids) * 1000
+        async with AsyncClient(server.url, token="", auto_batch=True) as client:
+            tasks = [asyncio.create_task(client.call("bump", id=base + n, amount=1)) for n in range(100)]
+            await asyncio.sleep(0)
+            for task in tasks[::5]:
+                task.cancel()
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [value for n, value in enumerate(found) if n % 5] == [1] * 80
+            rows = await client.query("select n from counters where id between ? and ?", (base, base + 99))
+            assert len(rows) >= 80
+            assert {row[0] for row in rows} == {1}
+
+    asyncio.run(run())
+
+
+def test_fork_has_connections_of_its_own(client: Client) -> None:
+    """A child that goes on with its parent's client gets its own answers, and leaves the parent's connection alone."""
+    counter = next(ids)
+    assert client.call("bump", id=counter, amount=1) == 1
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            told = str([client.call("bump", id=counter, amount=1) for _ in range(20)][-1] > 0)
+        except BaseException as error:  # noqa: BLE001 - it is told to the parent
+            told = repr(error)
+        os.write(write_end, told.encode())
+        os._exit(0)
+    mine = [client.call("bump", id=counter, amount=1) for _ in range(20)]
+    os.waitpid(child, 0)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as told_by_child:
+        assert told_by_child.read() == b"True"
+    assert mine == sorted(mine)
+    assert client.call("peek", id=counter) == 41
+
+
+def test_server_may_come_and_go(server: Server) -> None:
+    """Calls that meet a kill and a restart are executed once each; a client outlives its server."""
+    counter, told, reached = next(ids), list[int](), threading.Event()
+
+    def run() -> None:
+        for _ in range(150):
+            told.append(server.client.call("bump", id=counter, amount=1))
+            if len(told) == 40:
+                reached.set()
+
+    caller = threading.Thread(target=run)
+    caller.start()
+    assert reached.wait(30)
+    server.kill()
+    with pytest.raises(Unreachable):
+        server.client.invoke("bump", {"id": counter, "amount": 1}, timeout_s=0.1)
+    server.start()
+    caller.join(60)
+    assert told == list(range(1, 151))
