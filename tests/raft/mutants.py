@@ -27,6 +27,7 @@ COPIED: Final = ("cmdlog", "tests/raft", "tests/golden", "pyproject.toml", "test
 TESTS_TIMEOUT_S: Final = 400
 SIM_SEEDS: Final = 300
 SIM_TIMEOUT_S: Final = 400
+_NO_END: Final = -1
 FAILED: Final = re.compile(r"^(?:FAILED|ERROR) \S*?(test_\w+\.py(?:::\S+)?)", re.MULTILINE)
 
 
@@ -85,7 +86,7 @@ def _by_tests(folder: Path) -> str:
     if code == 0:
         return ""
     found = FAILED.search(told)
-    return found[1] if found else "the tests, which did not end" if code < 0 else "the tests, which did not start"
+    return found[1] if found else "the tests, which did not end" if code == _NO_END else "the tests, which did not start"
 
 
 def _by_simulation(folder: Path) -> str:
@@ -93,6 +94,8 @@ def _by_simulation(folder: Path) -> str:
     code, told = _run(folder, command, SIM_TIMEOUT_S)
     if code == 0:
         return ""
+    if code not in (1, _NO_END):
+        raise RuntimeError(f"the simulation did not start: exit code {code}")
     return "simulation, " + (told.strip().splitlines() or ["which did not end"])[0][:90]
 
 
@@ -103,7 +106,7 @@ def _run(folder: Path, command: list[str], timeout_s: float) -> tuple[int, str]:
             [sys.executable, *command], cwd=folder, env=environ, capture_output=True, text=True, timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired:
-        return -1, ""
+        return _NO_END, ""
     return done.returncode, done.stdout
 
 

@@ -40,6 +40,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=500, help="how many, from --first on [500]")
     parser.add_argument("--first", type=int, default=0, help="the first one [0]")
     parser.add_argument("--seed", type=int, help="this one alone")
+    parser.add_argument("--first-failure", action="store_true", help="stop at the first seed that fails")
     parser.add_argument("--trace", action="store_true", help="with --seed: the story, event by event")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes [one per core]")
     parser.add_argument(
