@@ -204,10 +204,18 @@ class State:
         self.timeout = settings.election_ticks * (1 + settings.patience) + self.rng.randrange(settings.election_ticks)
 
     def become_follower(self, term: Term, leader: NodeId | None) -> None:
-        """Follows `leader`, or whoever will win. A new term has no vote yet."""
+        """Follows `leader`, or whoever will win. A new term has no vote yet.
+
+        News of a term without leader ends no wait (paper, section 5.2: only a leader or a granted vote does): else a fast candidate
+        with a worse log, which asks again and again, would keep the one that can win from ever campaigning.
+        """
         if term < self.term:
             raise self.broken("terms never fall", f"{self.term} to {term}")
+        waited = self.elapsed, self.timeout
+        goes_on = term > self.term and leader is None and self.role is not Role.LEADER
         self._leave_role()
+        if goes_on:
+            self.elapsed, self.timeout = waited
         if term > self.term:
             self.term, self.vote = term, None
         self.role, self.leader = Role.FOLLOWER, leader
