@@ -188,7 +188,7 @@ class Server:
             held += data
             if not data:
                 self.kill()
-                raise RuntimeError(f"the server did not start: {self._last_words()}")
+                raise RuntimeError(f"the server did not start: {held.decode(errors='replace')}{self._last_words()}")
         url: str = orjson.loads(held.partition(b"\n")[0])["url"]
         return url
 
@@ -214,6 +214,7 @@ def assert_replays(database: Embedded) -> None:
     when the procedures are in no module.
     """
     directory = database.node.directory
+    database.node.sequencer.flush_notes()  # the last calls' digests: an idle node logs them a moment later
     database.close()
     lived = _digests(Path(directory))
     files = RealFiles()
