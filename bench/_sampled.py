@@ -28,6 +28,10 @@ SIGEV_THREAD_ID: Final = 4
 FRAMES_KEPT: Final = 4
 # The first prefix that fits the file of a frame, from the innermost frame outwards, names the part.
 PARTS: Final = (
+    ("/cmdlog/api/connection", "HTTP: connection, framing, send"),
+    ("/cmdlog/api/exchange", "HTTP: connection, framing, send"),
+    ("/cmdlog/api/framing", "HTTP: connection, framing, send"),
+    ("/cmdlog/api/roster", "HTTP: connection, framing, send"),
     ("/cmdlog/api/", "API: gate, checks, answer"),
     ("/procedures/", "API: parameters bound, slot"),
     ("/cmdlog/wal/", "log: waking its threads"),
@@ -37,7 +41,7 @@ PARTS: Final = (
     ("/cmdlog/node/frames", "site pipes and answers"),
     ("/cmdlog/node/desk", "site pipes and answers"),
     ("/cmdlog/node/", "sequencer"),
-    ("/uvicorn/", "HTTP: uvicorn, httptools, send"),
+    ("/uvicorn/", "HTTP: event loop, poll, receive"),
     ("/asyncio/runners", "HTTP: event loop, poll, receive"),
 )
 
