@@ -231,7 +231,7 @@ MUTANTS: Final = (
     Mutant(
         "learner-campaigns",
         "state.py",
-        "return self.franchise is Franchise.FULL and self.configuration.is_voter(self.id)",
+        "return self.franchise is Franchise.FULL and any(value.is_voter(self.id) for value in self.needed_configurations())",
         "return self.franchise is Franchise.FULL",
         "a learner or a removed node campaigns",
     ),
