@@ -55,6 +55,7 @@ class Connection(asyncio.Protocol):
         "_drained",
         "_ended",
         "_exchange",
+        "_gone",
         "_greeting",
         "_held",
         "_last",
@@ -91,6 +92,7 @@ class Connection(asyncio.Protocol):
         self._reading = True
         self._paused = False  # the client takes less than is written
         self._drained: asyncio.Future[None] | None = None  # somebody waits for it to take more
+        self._gone = False  # see `_forget`
         self._last = False  # no further request is taken
         self._ended = False  # the client sends nothing more
 
@@ -147,6 +149,9 @@ class Connection(asyncio.Protocol):
 
     def _forget(self) -> None:
         """Nothing is expected of this connection any more. Idempotent."""
+        if self._gone:
+            return
+        self._gone = True
         self._roster.remove(self)
         self._part(inf)
         self._abandon()

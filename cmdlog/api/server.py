@@ -119,7 +119,7 @@ def url_of(listener: socket.socket, *, scheme: str) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """uvicorn's server without its signal handling, which ends the process before the node is closed."""
 
     @contextlib.contextmanager
@@ -132,7 +132,7 @@ class _Runner:
 
     def __init__(self, service: Service, roster: Roster, open_node: Open, events: Events) -> None:
         self._service, self._roster, self._open_node, self._events = service, roster, open_node, events
-        self._server = _Server(make_config(roster))
+        self._server = Server(make_config(roster))
         self._progress: Mapping[str, object] = {}
         self._failure: BaseException | None = None
 
