@@ -200,6 +200,8 @@ def _parsed(parse: Callable[[str], Any], text: str, what: str) -> Any:
         raise WireError(f"expected {what} of the calendar: {error}") from None
 
 
+# Canonical: the bits after the last byte are zero.
+_BASE64 = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$"
 _INT_SCHEMA = {"type": "integer", "minimum": INT_MIN, "maximum": INT_MAX}
 _SCALARS: dict[Any, Codec] = {
     int: Codec(_int, _same, _INT_SCHEMA, plain=True),
@@ -207,7 +209,7 @@ _SCALARS: dict[Any, Codec] = {
     bool: Codec(_bool, _same, {"type": "boolean"}, plain=True),
     str: Codec(_str, _same, {"type": "string"}, plain=True),
     type(None): Codec(_null, _same, {"type": "null"}, plain=True),
-    bytes: Codec(_bytes, base64.b64decode, {"type": "string", "contentEncoding": "base64"}),
+    bytes: Codec(_bytes, base64.b64decode, {"type": "string", "contentEncoding": "base64", "pattern": _BASE64}),
     Decimal: Codec(_decimal, Decimal, {"type": "string", "format": "decimal"}),
     datetime: Codec(_datetime, datetime.fromisoformat, {"type": "string", "format": "date-time"}),
     date: Codec(_date, date.fromisoformat, {"type": "string", "format": "date"}),

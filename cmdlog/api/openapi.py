@@ -42,8 +42,8 @@ PARAMETERS: Final[dict[str, Any]] = {
     "RequestId": {
         "name": "X-Request-Id",
         "in": "header",
-        "schema": {"type": "string", "maxLength": 128},
-        "description": "comes back in the answer and in the server's log",
+        "schema": {"type": "string"},
+        "description": "comes back in the answer and in the server's log, if it has 1 to 128 visible ASCII characters",
     },
     "After": {
         "name": "after",

@@ -1,0 +1,176 @@
+"""Requests generated from the server's own description: what it allows is accepted, what it forbids refused, nothing is a 5xx."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import PIPE, Popen
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from schemathesis.config import SchemathesisConfig
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+
+from cmdlog.api.openapi import Description
+from cmdlog.api.problem import CODES
+from cmdlog.api.table import ROLES
+from cmdlog.api.tokenfile import Credential, digest_of, write_line
+from cmdlog.node.routes import make_routes
+from tests.api.every_type import db
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "token-of-the-one-who-may-do-everything"
+CASES = 200  # of an operation that takes parameters
+CASES_WITHOUT_INPUT = 30  # beside the headers that all of them take
+CASES_FOR_MINUTES = 2000
+TAKES_PARAMETERS = r"^/v1/(batch|query|procedures/.+)$"
+TXN_SEEN = 10**18  # greater ones may be ahead of the server's clock, which refuses them
+COSTLY = {"POST /v1/snapshots": 5}  # a snapshot of every partition takes a second
+PHASES = (Phase.explicit, Phase.generate)  # what fails is found again with the seed; to shrink it over HTTP takes minutes
+NOT_MEANT = {
+    "/v1/batch": [negative_data_rejection],  # what is wrong with a line is said in its place, with status 200
+    "/v1/query": [positive_data_acceptance],  # a schema does not say which SQL is right
+}
+INT_LIMIT = 1 << 63
+
+
+def describe() -> dict[str, Any]:
+    """The description of a server with credentials, without the stream that does not end."""
+    node = SimpleNamespace(routes=make_routes(db))
+    service: Any = SimpleNamespace(gatekeeper=SimpleNamespace(required=True), maybe_node=node)  # as far as it asks
+    described: dict[str, Any] = orjson.loads(orjson.dumps(Description(service, version="0").get()))
+    del described["paths"]["/v1/events"]
+    return described
+
+
+def as_numbers_are_sent(value: Any) -> Any:
+    """JSON schema calls 7.0 an integer, and 10^30 a number of any kind; clients write 7, and 1e30."""
+    if type(value) is float and value.is_integer() and abs(value) < INT_LIMIT:
+        return int(value)
+    if type(value) is int and not -INT_LIMIT <= value < INT_LIMIT:
+        return float(value) if abs(value) < 10**300 else 0.5
+    if type(value) is list:
+        return [as_numbers_are_sent(inner) for inner in value]
+    if type(value) is dict:
+        return {name: as_numbers_are_sent(inner) for name, inner in value.items()}
+    return value
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`cmdlog serve` of the application with every type, behind a credential; at the end it must not have logged a defect."""
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "tokens").write_text(write_line(Credential("all", frozenset(ROLES), digest_of(TOKEN.encode()))))
+    (folder / "tokens").chmod(0o600)
+    options = ("--data", "data", "--port", "0", "--partitions", "2", "--segment-bytes", "4MiB", "--segments", "8", "--json")
+    command = [sys.executable, "-m", "cmdlog", "serve", "tests.api.every_type:db", *options, "--token-file", "tokens"]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("CMDLOG_")}
+    environ["PYTHONPATH"] = str(ROOT)
+    with (folder / "errors.txt").open("w") as errors:
+        process = Popen(command, cwd=folder, env=environ, stdout=PIPE, stderr=errors, text=True)
+    assert process.stdout is not None
+    try:
+        url = json.loads(process.stdout.readline())["url"]
+        assert json.loads(process.stdout.readline())["event"] == "ready"
+        yield url
+    finally:
+        process.terminate()
+        process.wait(60)
+        process.stdout.close()
+    logged = (folder / "errors.txt").read_text()
+    assert "request_failed" not in logged
+    assert TOKEN not in logged
+
+
+@schemathesis.serializer("application/x-ndjson")
+def write_line_of_batch(_context: Any, value: Any) -> bytes:
+    """A batch of one line."""
+    return json.dumps(value).encode() + b"\n"
+
+
+schemathesis.openapi.format("decimal", st.decimals(-(10**20), 10**20, places=4).map(str))
+CONFIG = SchemathesisConfig.from_dict({"generation": {"allow-x00": False, "deterministic": True}})
+SCHEMA = schemathesis.openapi.from_dict(describe(), config=CONFIG)
+SENT: Counter[str] = Counter()
+
+
+@SCHEMA.hook
+def map_body(_context: Any, body: Any) -> Any:
+    """Numbers as clients write them."""
+    return as_numbers_are_sent(body)
+
+
+@SCHEMA.hook
+def map_headers(_context: Any, headers: Any) -> Any:
+    """Transaction ids that somebody may have seen."""
+    txn = (headers or {}).get("Cmdlog-Txn", "")
+    if type(txn) is str and txn.isascii() and txn.isdigit() and TXN_SEEN < int(txn) < INT_LIMIT:
+        headers["Cmdlog-Txn"] = str(int(txn) % TXN_SEEN)
+    return headers
+
+
+def check(case: Any, url: str) -> None:
+    """Sends one request and applies every check that means something for its route."""
+    label = f"{case.method} {case.path}"
+    if SENT[label] >= COSTLY.get(label, sys.maxsize):
+        return
+    SENT[label] += 1
+    answer = case.call(base_url=url, headers={"Authorization": f"Bearer {TOKEN}"})
+    if case.path == "/v1/batch" and answer.status_code == 200:
+        check_lines(answer.content)
+    case.validate_response(answer, excluded_checks=NOT_MEANT.get(case.path, []))
+
+
+def check_lines(content: bytes) -> None:
+    """Whatever a line is, its answer is a result or a documented error of the caller's."""
+    for line in content.splitlines():
+        told = orjson.loads(line)
+        assert told.keys() == {"txn_id", "partition", "result"} or 400 <= CODES[told["error"]["code"]][0] < 500
+
+
+def cases(count: int) -> settings:
+    """So many of each operation."""
+    return settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), phases=PHASES)
+
+
+@SCHEMA.include(path_regex=TAKES_PARAMETERS).parametrize()
+@cases(CASES)
+def test_requests_by_the_description_are_answered_by_it(case: Any, server: str) -> None:
+    """Valid requests are accepted, others refused; every answer's status, type, headers and body are described."""
+    check(case, server)
+
+
+@SCHEMA.exclude(path_regex=TAKES_PARAMETERS).parametrize()
+@cases(CASES_WITHOUT_INPUT)
+def test_routes_without_parameters_are_as_described(case: Any, server: str) -> None:
+    """The same for those that only tell something."""
+    check(case, server)
+
+
+@pytest.mark.fuzz
+@SCHEMA.parametrize()
+@cases(CASES_FOR_MINUTES)
+def test_the_same_for_minutes(case: Any, server: str) -> None:
+    """Ten times as many of each operation."""
+    check(case, server)
+
+
+def test_server_gives_the_description_that_is_tested(server: str) -> None:
+    """The generated requests are from what clients read."""
+    given = httpx.get(f"{server}/openapi.json", headers={"Authorization": f"Bearer {TOKEN}"}).json()
+    del given["paths"]["/v1/events"]
+    expected = describe()
+    assert given["paths"] == expected["paths"]
+    assert given["components"] == expected["components"]
