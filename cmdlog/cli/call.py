@@ -9,7 +9,7 @@ import typer
 
 from cmdlog.cli.failure import CommandFailed
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.remote import DEFAULT_URL, TokenOption, UrlOption, ask
+from cmdlog.cli.remote import DEFAULT_URL, TIMEOUT_S, TimeoutOption, TokenOption, UrlOption, server
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The procedure; `cmdlog call` without one lists them.")]
 ParamsArgument = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Parameters.")]
@@ -31,11 +31,14 @@ def call(
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = None,
     token_file: TokenOption = None,
+    timeout: TimeoutOption = TIMEOUT_S,
     json: JsonFlag = False,
 ) -> None:
     """Call a procedure of a running server and print its result.
 
-    A value is read by the parameter's type: text as it is, everything else as JSON.
+    A value is read by the parameter's type: text as it is, everything else
+    as JSON. A call that gets no answer is repeated under one idempotency key,
+    so it is executed once.
 
     [bold]Examples[/bold]
 
@@ -43,15 +46,19 @@ def call(
       cmdlog call transfer source=1 target=2 amount=50 --key order-1815
       cmdlog call rename id=7 name="Ada Lovelace" tags='["x", "y"]'
     """
-    catalog = {entry["name"]: entry for entry in ask(url, token_file, "GET", "/v1/procedures")["procedures"]}
-    if not name:
-        out.result(list(catalog.values()), lambda: _show_catalog(list(catalog.values())))
-        return
-    if name not in catalog:
-        raise CommandFailed(f"no procedure is called {name}", hint=f"there are {', '.join(catalog)}", exit_code=2)
-    body = read_params(params or [], catalog[name]["parameters"]["properties"])
-    answer = ask(url, token_file, "POST", f"/v1/procedures/{name}", body=body, headers={"Idempotency-Key": key} if key else None)
-    out.result(answer, lambda: out.text(orjson.dumps(answer["result"], option=orjson.OPT_INDENT_2).decode()))
+    from cmdlog.client import NEW_KEY
+
+    with server(url, token_file, timeout) as client:
+        catalog = {entry["name"]: entry for entry in client.procedures()}
+        if not name:
+            out.result(list(catalog.values()), lambda: _show_catalog(list(catalog.values())))
+            return
+        if name not in catalog:
+            raise CommandFailed(f"no procedure is called {name}", hint=f"there are {', '.join(catalog)}", exit_code=2)
+        body = read_params(params or [], catalog[name]["parameters"]["properties"])
+        result = client.invoke(name, body, idempotency_key=key or NEW_KEY)
+    answer = {"txn_id": str(result.txn_id), "partition": result.partition, "result": result.value}
+    out.result(answer, lambda: out.text(orjson.dumps(result.value, option=orjson.OPT_INDENT_2).decode()))
 
 
 def read_params(given: list[str], properties: dict[str, Any]) -> dict[str, Any]:

@@ -1,61 +1,68 @@
-"""What the commands that talk to a running server share: its address, the token, and errors in words."""
+"""What the commands that talk to a running server share: its address, the token, patience, and errors in words.
+
+One rule: the client retries and tells the truth; here its errors become messages, hints and exit codes.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from cmdlog.cli.failure import CommandFailed
 
+if TYPE_CHECKING:
+    from cmdlog.client import Client
+    from cmdlog.errors import CmdlogError
+
+DEFAULT_URL: Final = "http://127.0.0.1:8642"
+TIMEOUT_S: Final = 30.0
+
 UrlOption = Annotated[str, typer.Option("--url", metavar="URL", help="Address of the server.", envvar="CMDLOG_URL")]
 TokenOption = Annotated[
     Path | None, typer.Option("--token-file", metavar="FILE", help="File with the bearer token; else CMDLOG_TOKEN is used.")
 ]
-DEFAULT_URL: Final = "http://127.0.0.1:8642"
-TIMEOUT_S: Final = 60.0
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Longest wait, with all attempts that it takes.")
+]
+
+HINTS: Final = {
+    "unauthenticated": "give the token by --token-file or CMDLOG_TOKEN",
+    "unreachable": "is `cmdlog serve` running there? --url names another",
+    "bad_answer": "is it cmdlog that listens there?",
+    "session_expired": "the outcome is no longer known; look at the data before you call again under a new key",
+    "log_full": "reads go on; writes do as soon as a snapshot frees a segment",
+    "internal_error": "the server's log says where",
+}
 
 
-def ask(
-    url: str, token_file: Path | None, method: str, path: str, *, body: Any = None, headers: Mapping[str, str] | None = None
-) -> Any:
-    """One request; the answer's JSON. Raises: CommandFailed."""
-    import httpx
+@contextlib.contextmanager
+def server(url: str, token_file: Path | None, timeout_s: float) -> Iterator[Client]:
+    """A client of the server. Its errors leave as CommandFailed."""
+    from cmdlog.client import Client
+    from cmdlog.errors import CmdlogError
 
-    given = dict(headers or {})
-    token = _token(token_file)
-    if token:
-        given["Authorization"] = f"Bearer {token}"
     try:
-        response = httpx.request(method, url.rstrip("/") + path, json=body, headers=given, timeout=TIMEOUT_S, trust_env=False)
-    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise CommandFailed(
-            f"{url} is no address of a server: {error}", hint="such as http://127.0.0.1:8642", exit_code=2
-        ) from None
-    except httpx.TransportError as error:
-        raise CommandFailed(
-            f"no answer from {url}: {error}", hint="is `cmdlog serve` running there? --url names another"
-        ) from None
-    if response.status_code == 200:
-        return response.json()
-    raise _refused(response.status_code, response.headers.get("content-type", ""), response.content)
+        client = Client(url, token_file=token_file, timeout_s=timeout_s)
+    except ValueError as error:
+        raise CommandFailed(str(error), hint="such as http://127.0.0.1:8642", exit_code=2) from None
+    with client:
+        try:
+            yield client
+        except CmdlogError as error:
+            raise failure_of(error, url) from None
 
 
-def _token(token_file: Path | None) -> str:
-    if token_file is None:
-        return os.environ.get("CMDLOG_TOKEN", "")
-    return token_file.read_text().strip()
+def failure_of(error: CmdlogError, url: str) -> CommandFailed:
+    """The error as an operator needs it: 2 when the request is at fault, 1 otherwise."""
+    from cmdlog.errors import Aborted, InvalidParameters, OutcomeUnknown, UnknownProcedure, Unreachable
 
-
-def _refused(status: int, kind: str, body: bytes) -> CommandFailed:
-    import orjson
-
-    if kind != "application/problem+json":
-        return CommandFailed(f"the server answered {status} and no JSON", hint="is it cmdlog that listens there?")
-    problem = orjson.loads(body)
-    code = problem["code"]
-    named = f"{code} ({problem['abort_code']})" if problem.get("abort_code") else code
-    return CommandFailed(f"{named}: {problem['detail']}", hint=problem["title"], exit_code=2 if status in (404, 422) else 1)
+    named = f"{error.code} ({error.abort_code})" if isinstance(error, Aborted) and error.abort_code else error.code
+    told = f"no answer from {url}: {error}" if isinstance(error, Unreachable) else f"{named}: {error}"
+    hint = HINTS.get(error.code, "")
+    if isinstance(error, OutcomeUnknown) and error.idempotency_key is not None:
+        hint = f"repeat it with --key {error.idempotency_key}: if it was executed, that gets its outcome and runs nothing"
+    return CommandFailed(told, hint=hint, exit_code=2 if isinstance(error, InvalidParameters | UnknownProcedure) else 1)

@@ -13,9 +13,10 @@ import typer
 
 from cmdlog.cli.failure import CommandFailed
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.remote import DEFAULT_URL, TokenOption, UrlOption, ask
+from cmdlog.cli.remote import DEFAULT_URL, TimeoutOption, TokenOption, UrlOption, server
 
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")]
+TAKE_S = 600.0  # a large state takes its time
 COLUMNS = ("name", "txn_id", "rows", "bytes", "created")
 
 
@@ -53,9 +54,12 @@ def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:
         )
 
 
-def take(url: UrlOption = DEFAULT_URL, token_file: TokenOption = None, json: JsonFlag = False) -> None:
+def take(
+    url: UrlOption = DEFAULT_URL, token_file: TokenOption = None, timeout: TimeoutOption = TAKE_S, json: JsonFlag = False
+) -> None:
     """One of every partition; waits until they are verified."""
-    _show(ask(url, token_file, "POST", "/v1/snapshots")["snapshots"], "Taken")
+    with server(url, token_file, timeout) as client:
+        _show(client.take_snapshot(), "Taken")
 
 
 def _found(directory: Path) -> list[Any]:

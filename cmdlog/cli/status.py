@@ -1,13 +1,29 @@
-"""`cmdlog status`: what a running server says about itself."""
+"""`cmdlog status`: what a running server says about itself, once or again and again.
+
+One rule: what a server does not tell, because it is older or newer, is left out; nothing is guessed.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cmdlog.cli.output import JsonFlag, flatten, out
-from cmdlog.cli.remote import DEFAULT_URL, TokenOption, UrlOption, ask
+from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.remote import DEFAULT_URL, TimeoutOption, TokenOption, UrlOption, server
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from cmdlog.client import Client
+
+STATUS_S: Final = 5.0  # somebody is looking at the screen
+BAR_CELLS: Final = 20
+
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")]
+EveryOption = Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="With --watch: how often.")]
 
 
 def register(program: typer.Typer) -> None:
@@ -15,22 +31,180 @@ def register(program: typer.Typer) -> None:
     program.command("status")(status)
 
 
-def status(url: UrlOption = DEFAULT_URL, token_file: TokenOption = None, json: JsonFlag = False) -> None:
+def status(
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenOption = None,
+    *,
+    timeout: TimeoutOption = STATUS_S,
+    watch: WatchOption = False,
+    every: EveryOption = 2.0,
+    json: JsonFlag = False,
+) -> None:
     """Show the node, its partitions with their watermarks, and how full the log is.
 
     [bold]Examples[/bold]
 
       cmdlog status
+      cmdlog status --watch
       cmdlog status --url http://10.0.0.7:8642 --json
     """
-    told = ask(url, token_file, "GET", "/v1/status")
-    out.result(told, lambda: _show(told))
+    with server(url, token_file, timeout) as client:
+        told = client.status()
+        if watch:
+            _watch(client, told, every)
+        else:
+            out.result(told, lambda: _print(render(told)))
 
 
-def _show(told: dict[str, Any]) -> None:
-    partitions = told.pop("partitions", {})
-    out.table("Node", ("what", "value"), flatten(told))
-    if partitions:
-        columns = list(next(iter(partitions.values())))
-        rows = [(number, *(marks.get(column, "") for column in columns)) for number, marks in partitions.items()]
-        out.table("Partitions", ("partition", *columns), rows)
+def _watch(client: Client, told: dict[str, Any], every_s: float) -> None:
+    """Until Ctrl-C, which is the orderly end. A server that goes away is waited for."""
+    from cmdlog.errors import Unavailable
+
+    with _Screen() as show:
+        while True:
+            show(told)
+            try:
+                time.sleep(every_s)
+                told = client.status()
+            except Unavailable as error:
+                told = {"ready": False, "error": str(error)}
+            except KeyboardInterrupt:
+                return
+
+
+class _Screen:
+    """Where `--watch` shows: one place on a terminal, or a JSON value per line."""
+
+    def __enter__(self) -> Callable[[Mapping[str, Any]], None]:
+        from rich.live import Live
+
+        if out.json:
+            self._live = None
+            return out.line
+        self._live = live = Live(auto_refresh=False)
+        live.start()
+        return lambda told: live.update(render(told), refresh=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+
+def _print(shown: RenderableType) -> None:
+    from rich.console import Console
+
+    Console().print(shown)
+
+
+def render(told: Mapping[str, Any]) -> RenderableType:
+    """The status as a terminal shows it."""
+    from rich.console import Group
+    from rich.table import Table
+
+    head = Table(box=None, show_header=False, pad_edge=False)
+    head.add_column(style="bold")
+    for name, value in summary(told):
+        head.add_row(name, value)
+    columns, rows = partition_rows(told)
+    if not rows:
+        return head
+    table = Table(title="Partitions", title_justify="left")
+    for at, column in enumerate(columns):
+        table.add_column(SHORT.get(column, column.replace("_", " ")), justify="left" if at == 1 else "right")
+    for row in rows:
+        table.add_row(*row)
+    return Group(head, table)
+
+
+def summary(told: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What matters, in the order in which an operator asks for it; troubles first."""
+    rows: list[tuple[str, str]] = []
+    for name, value in _troubles(told):
+        rows.append((name, f"[red]{_plain(value)}[/red]"))
+    rows.append(("state", "[green]ready[/green]" if told.get("ready") else "[red]not ready[/red]"))
+    for name, text in (("node", _text(told, "node")), ("data", _text(told, "directory")), ("running", _running(told))):
+        if text:
+            rows.append((name, _plain(text)))
+    if isinstance(told.get("log"), Mapping):
+        rows.append(("log", _plain(_log(told["log"]))))
+    if "predicted_recovery_s" in told:
+        rows.append(("recovery", f"about {told['predicted_recovery_s']} s after a crash now"))
+    calls = [f"{told[name]} {words}" for name, words in LOADS if name in told]
+    if calls:
+        rows.append(("load", ", ".join(calls)))
+    return rows
+
+
+SHORT: Final = {"partition": "#", "open_calls": "open", "batches_under_way": "under way"}  # eighty columns hold them all
+LOADS: Final = (
+    ("inflight_calls", "calls under way"),
+    ("inflight_bytes", "bytes of parameters"),
+    ("idempotency_keys", "idempotency keys known"),
+)
+
+
+def _troubles(told: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    log, clock, failed = (_part(told, name) for name in ("log", "clock", "failure_set"))
+    found = [
+        ("error", told.get("error")),
+        ("log error", log.get("error")),
+        ("disk full", log.get("disk_full")),
+        ("snapshots", told.get("snapshot_error")),
+        ("clock", clock.get("jumped") and "jumped ahead of what transaction ids follow"),
+        ("failed nodes", ", ".join(map(str, failed.get("nodes") or ()))),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+def _running(told: Mapping[str, Any]) -> str:
+    up, sites = told.get("uptime_s"), told.get("sites")
+    parts = [f"for {_duration(up)}" if isinstance(up, int | float) else ""]
+    parts.append(f"durability {told['durability']}" if "durability" in told else "")
+    parts.append(f"{len(sites)} site processes" if isinstance(sites, Sequence) and sites else "")
+    return ", ".join(filter(None, parts))
+
+
+def _log(log: Mapping[str, Any]) -> str:
+    segments, parts = _part(log, "segments"), []
+    fill = log.get("fill")
+    if isinstance(fill, int | float):
+        full = round(min(max(fill, 0.0), 1.0) * BAR_CELLS)
+        parts.append(f"{'█' * full}{'░' * (BAR_CELLS - full)} {fill:.1%} full")
+    if segments:
+        parts.append(f"{segments.get('used')} of {segments.get('total')} segments used")
+    held = _part(log, "held_by").get("anchor")
+    parts.append(f"held by {held}" if held else "")
+    sync = _part(log, "sync_us")
+    median, p99 = sync.get("median"), sync.get("p99")
+    if isinstance(median, int | float) and isinstance(p99, int | float):
+        parts.append(f"sync {median / 1000:.2f} ms, p99 {p99 / 1000:.2f} ms")
+    return ", ".join(filter(None, parts))
+
+
+def partition_rows(told: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of the partitions' table; a mark that one partition lacks is empty there."""
+    partitions = {str(number): _part(_part(told, "partitions"), number) for number in _part(told, "partitions")}
+    columns = list(dict.fromkeys(name for marks in partitions.values() for name in marks))
+    rows = [[number, *(str(marks.get(column, "")) for column in columns)] for number, marks in partitions.items()]
+    return ["partition", *columns], rows
+
+
+def _part(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = told.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(told: Mapping[str, Any], name: str) -> str:
+    return str(told.get(name) or "")
+
+
+def _plain(value: object) -> str:
+    """Text in which rich sees no markup."""
+    return str(value).replace("[", r"\[")
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -14,7 +14,7 @@ from typing import Any, Self, Unpack
 
 import httpx
 
-from cmdlog.client.answer import Answer, Attempt, Lost, lost, member, read_answer, read_rows
+from cmdlog.client.answer import Answer, Attempt, Lost, lost, member, read_answer, read_object, read_rows
 from cmdlog.client.ask import NEW_KEY, SNAPSHOT, Ask, Durability, NewKey, query_ask, read_ask
 from cmdlog.client.coalesce_tasks import TaskCoalescer
 from cmdlog.client.core import ANSWER_BYTES_MAX, BatchItem, Core, begun
@@ -110,8 +110,7 @@ class AsyncClient(Core):
 
     async def status(self) -> dict[str, Any]:
         """Node, partitions, watermarks, log."""
-        told: dict[str, Any] = await self._read("/v1/status")
-        return told
+        return read_object(await self._read("/v1/status"))
 
     async def snapshots(self) -> list[dict[str, Any]]:
         """Every snapshot."""

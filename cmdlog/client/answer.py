@@ -253,6 +253,13 @@ def read_rows(value: Any) -> QueryResult:
         raise errors.BadAnswer("the answer is no result of a query: columns, rows and as_of belong in it") from None
 
 
+def read_object(value: Any) -> dict[str, Any]:
+    """An answer that is an object. Raises: BadAnswer."""
+    if type(value) is dict:
+        return value
+    raise errors.BadAnswer("the answer is no JSON object")
+
+
 def member(value: Any, name: str) -> Any:
     """A member of an answer that is an object. Raises: BadAnswer."""
     if type(value) is dict and name in value:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cmdlog.client.answer import Attempt, Failure, Fate, judge
-from cmdlog.client.ask import READY, Ask
+from cmdlog.client.ask import READY, Ask, Effect
 from cmdlog.client.retry import RetryPolicy, Tries, decide
 from cmdlog.errors import CmdlogError, SessionExpired
 
@@ -61,6 +61,7 @@ def exchange(
             continue
         step = decide(found, tries, ask.effect, policy, left_s=deadline - clock(), chance=chance())
         if isinstance(step, CmdlogError):
+            step.idempotency_key = ask.key
             raise step
         yield Pause(step)
 
@@ -82,9 +83,9 @@ def await_ready(policy: RetryPolicy, *, timeout_s: float, clock: Clock) -> Steps
 
 
 def send(ask: Ask, policy: RetryPolicy, *, left_s: float) -> Send:
-    """The next attempt, with no more time than is left."""
+    """The next attempt, with no more time than is left. One that no other may follow gets all of it."""
     left_s = max(left_s, ATTEMPT_S_MIN)
-    return Send(ask, min(policy.connect_s, left_s), min(policy.attempt_s, left_s))
+    return Send(ask, min(policy.connect_s, left_s), left_s if ask.effect is Effect.ONCE else min(policy.attempt_s, left_s))
 
 
 def better_key(ask: Ask, failure: Failure, rekey: Rekey) -> str | None:

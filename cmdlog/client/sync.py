@@ -15,7 +15,7 @@ from typing import Any, Self, Unpack
 
 import httpx
 
-from cmdlog.client.answer import Answer, Attempt, Lost, lost, member, read_answer, read_rows
+from cmdlog.client.answer import Answer, Attempt, Lost, lost, member, read_answer, read_object, read_rows
 from cmdlog.client.ask import NEW_KEY, SNAPSHOT, Ask, Durability, NewKey, query_ask, read_ask
 from cmdlog.client.coalesce import Coalescer
 from cmdlog.client.core import ANSWER_BYTES_MAX, BatchItem, Core, begun
@@ -125,8 +125,7 @@ class Client(Core):
 
     def status(self) -> dict[str, Any]:
         """Node, partitions, watermarks, log."""
-        told: dict[str, Any] = self._read("/v1/status")
-        return told
+        return read_object(self._read("/v1/status"))
 
     def snapshots(self) -> list[dict[str, Any]]:
         """Every snapshot."""

@@ -121,6 +121,7 @@ class Window:
             line.deadline = now + self._timeout_s
         step = decide(found, line, line.ask.effect, self._policy, left_s=line.deadline - now, chance=self._chance())
         if isinstance(step, CmdlogError):
+            step.idempotency_key = line.ask.key
             line.answer = step
             return
         if self._failed is None or self._failed[0] is not attempt:

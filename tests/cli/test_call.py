@@ -1,11 +1,15 @@
-"""`cmdlog call` reads parameters by their types."""
+"""`cmdlog call` reads parameters by their types, repeats what was not answered, and says what is known."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cmdlog.cli.call import read_params
+from cmdlog.cli.call import call, read_params
 from cmdlog.cli.failure import CommandFailed
+from cmdlog.cli.output import out
+from tests.client.scripted import ScriptedServer, Step, http, problem
 
 PROPERTIES: dict[str, Any] = {
     "count": {"type": "integer"},
@@ -43,3 +47,84 @@ def test_misfit_is_a_usage_error(given: list[str]) -> None:
     with pytest.raises(CommandFailed) as refused:
         read_params(given, PROPERTIES)
     assert refused.value.exit_code == 2
+
+
+CATALOG = {
+    "procedures": [
+        {
+            "name": "bump",
+            "parameters": {"properties": {"id": {"type": "integer"}}, "required": ["id"]},
+            "description": "The plain one.\nMore of it.",
+        }
+    ]
+}
+LISTED = Step(reply=http(200, CATALOG))
+
+
+def test_call_is_repeated_until_it_is_answered(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost answer and a refusal cost nothing but time: one execution, the result on standard output."""
+    script = [LISTED, Step(end="reset", reply=b""), Step("body read", reply=problem(503, "not_ready", "Retry-After: 0"))]
+    with ScriptedServer(script) as server:
+        call("bump", ["id=1"], url=server.url)
+        assert capsys.readouterr().out == "1\n"
+        assert server.executions == 1
+        monkeypatch.setattr(out, "json", True)
+        with ScriptedServer([LISTED]) as another:
+            call("bump", ["id=1"], url=another.url, key="mine")
+        assert json.loads(capsys.readouterr().out) == {"txn_id": "1", "partition": 0, "result": 1}
+        assert another.requests[1].headers["idempotency-key"] == "mine"
+
+
+def test_procedures_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a name, what there is."""
+    with ScriptedServer([LISTED]) as server:
+        call(url=server.url)
+    shown = capsys.readouterr().out
+    assert "bump" in shown
+    assert "The plain one." in shown
+    assert "More of it" not in shown
+
+
+@pytest.mark.parametrize(
+    ("reply", "exit_code", "says"),
+    [
+        (problem(409, "aborted", txn_id="7", abort_code="sold_out"), 1, "aborted (sold_out): aborted"),
+        (problem(422, "invalid_parameters", problems=[]), 2, "invalid_parameters"),
+        (problem(404, "unknown_procedure"), 2, "unknown_procedure"),
+        (problem(401, "unauthenticated"), 1, "unauthenticated"),
+        (problem(503, "log_full", "Retry-After: 60"), 1, "log_full"),
+        (http(200, b"<html>", kind="text/html"), 1, "is it cmdlog that listens there?"),
+    ],
+)
+def test_refusal_has_its_exit_code(reply: bytes, exit_code: int, says: str) -> None:
+    """2 where the command line is at fault, 1 otherwise, and the code in the message."""
+    with ScriptedServer([LISTED, Step("body read", reply=reply)]) as server, pytest.raises(CommandFailed) as refused:
+        call("bump", ["id=1"], url=server.url)
+    assert refused.value.exit_code == exit_code
+    assert says in str(refused.value)
+
+
+def test_doubt_names_the_key_that_dispels_it() -> None:
+    """When nobody knows whether the call was executed, the hint is the command's own key: repeated under it, it tells."""
+    lost = [Step(end="reset", reply=b"")] * 10_000
+    with ScriptedServer([LISTED, *lost]) as server, pytest.raises(CommandFailed) as refused:
+        call("bump", ["id=1"], url=server.url, timeout=0.3)
+    assert "outcome_unknown" in str(refused.value)
+    key = server.requests[1].headers["idempotency-key"]
+    assert f"--key {key}" in refused.value.hint
+    assert {request.headers["idempotency-key"] for request in server.requests[1:]} == {key}
+
+
+@pytest.mark.parametrize("url", ["nonsense", "ftp://127.0.0.1", "http://", "http://user:secret@127.0.0.1:1", "http://[::1"])
+def test_address_that_is_none_is_a_usage_error(url: str) -> None:
+    """It is said before anything is sent, and what may be a secret in it is not shown."""
+    with pytest.raises(CommandFailed) as refused:
+        call(url=url)
+    assert refused.value.exit_code == 2
+    assert "secret" not in str(refused.value)
+
+
+def test_token_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """A missing file is the operator's to mend."""
+    with pytest.raises(OSError, match="no-token"):
+        call(url="http://127.0.0.1:9", token_file=tmp_path / "no-token")

@@ -1,0 +1,115 @@
+"""`cmdlog status`: what matters, from whatever a server tells."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from cmdlog.cli.failure import CommandFailed
+from cmdlog.cli.output import out
+from cmdlog.cli.status import partition_rows, render, status, summary
+from tests.client.scripted import ScriptedServer, Step, http, problem
+
+TOLD: dict[str, Any] = {
+    "node": "cluster c, node 1",
+    "directory": "/data/[x]",
+    "ready": True,
+    "error": None,
+    "uptime_s": 7300.2,
+    "durability": "sync",
+    "partitions": {
+        "0": {"role": "leader", "durable": 7, "committed": 7, "applied": 6},
+        "1": {"role": "leader", "durable": 1, "committed": 1, "applied": 1, "lag": 3},
+    },
+    "inflight_calls": 3,
+    "inflight_bytes": 90,
+    "idempotency_keys": 5,
+    "clock": {"jumped": False},
+    "sites": [1, 2],
+    "log": {
+        "segments": {"total": 64, "used": 32},
+        "fill": 0.5,
+        "sync_us": {"median": 300.0, "p99": 1200.0},
+        "held_by": {"anchor": "snapshot-p0000"},
+        "disk_full": None,
+    },
+    "predicted_recovery_s": 1.5,
+}
+
+
+def shown(told: dict[str, Any]) -> str:
+    """The status as a terminal of eighty columns shows it."""
+    written = io.StringIO()
+    Console(width=80, file=written).print(render(told))
+    return written.getvalue()
+
+
+def test_status_fits_eighty_columns() -> None:
+    """Node, watermarks, log fill, load: all there, nothing cut."""
+    text = shown(TOLD)
+    for part in ("ready", "/data/[x]", "for 2.0 hours", "2 site processes", "50.0% full", "32 of 64 segments", "snapshot-p0000",
+                 "0.30 ms", "about 1.5 s", "3 calls under way", "committed", "applied"):  # fmt: skip
+        assert part in " ".join(text.split()), part
+    assert "…" not in text
+    assert "red" not in dict(summary(TOLD)).get("error", "")
+
+
+def test_troubles_come_first() -> None:
+    """Whatever is wrong stands above what is usual."""
+    told = {**TOLD, "error": "fsync failed", "ready": False, "log": {"disk_full": "no space"}, "clock": {"jumped": True},
+            "failure_set": {"nodes": [3]}, "snapshot_error": "image damaged"}  # fmt: skip
+    names = [name for name, _ in summary(told)]
+    assert names[:6] == ["error", "disk full", "snapshots", "clock", "failed nodes", "state"]
+
+
+def test_partitions_have_a_row_each() -> None:
+    """Marks that one partition has and another lacks leave an empty cell."""
+    columns, rows = partition_rows(TOLD)
+    assert columns == ["partition", "role", "durable", "committed", "applied", "lag"]
+    assert rows == [["0", "leader", "7", "7", "6", ""], ["1", "leader", "1", "1", "1", "3"]]
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+JSON = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(TOLD)), JSON), st.dictionaries(st.sampled_from(sorted(TOLD["log"])), JSON))
+def test_status_of_another_version_is_shown_as_far_as_it_goes(told: dict[str, Any], log: dict[str, Any]) -> None:
+    """Missing members and members of other types are left out, never a crash."""
+    shown({**told, "log": log})
+
+
+def test_watch_goes_on_while_the_server_is_away(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Again and again, a line of JSON each; a server that is restarting is shown as not ready; Ctrl-C is the end."""
+    naps = iter([None, None, KeyboardInterrupt()])
+
+    def nap(_seconds: float) -> None:
+        found = next(naps)
+        if found is not None:
+            raise found
+
+    monkeypatch.setattr(out, "json", True)
+    monkeypatch.setattr(time, "sleep", nap)
+    again = Step("body read", reply=problem(503, "not_ready", "Retry-After: 60"))
+    with ScriptedServer([Step(reply=http(200, TOLD)), again, Step(reply=http(200, TOLD))]) as server:
+        status(server.url, watch=True)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["ready"] for line in lines] == [True, False, True]
+
+
+def test_wrong_credential_ends_the_watch() -> None:
+    """What waiting cannot cure is an error."""
+    with ScriptedServer([Step("body read", reply=problem(401, "unauthenticated"))]) as server, pytest.raises(CommandFailed) as no:
+        status(server.url, watch=True)
+    assert "--token-file" in no.value.hint
