@@ -20,7 +20,7 @@ import socket
 import ssl
 import struct
 from math import inf
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import structlog
 
@@ -107,7 +107,6 @@ class Connection(asyncio.Protocol):
         elif roster.certificate is None:
             self._open()
         else:
-            self._transport.pause_reading()  # what comes is for the handshake
             self._greeting = self.loop.create_task(self._greet(roster.certificate.context()))
 
     async def _greet(self, context: ssl.SSLContext) -> None:
@@ -116,6 +115,7 @@ class Connection(asyncio.Protocol):
         try:
             if self.phase != "greeting":
                 return  # it had to make room, or is gone
+            self.loop.call_soon(self._pass_on)  # when TLS has taken our place at the transport, and before it begins
             secure = await self.loop.start_tls(
                 self._transport, self, context, server_side=True, ssl_handshake_timeout=timeout_s, ssl_shutdown_timeout=LINGER_S
             )
@@ -131,6 +131,17 @@ class Connection(asyncio.Protocol):
             self._open()
         else:
             secure.abort()
+
+    def _pass_on(self) -> None:
+        """What came before TLS was there to read it, is for TLS: a transport cannot be kept from its first read."""
+        early, self._held = self._held, b""
+        protocol: Any = self._transport.get_protocol()  # as asyncio.BufferedProtocol, but no subclass
+        while early and protocol is not self:
+            room = protocol.get_buffer(len(early))
+            size = min(len(room), len(early))
+            room[:size] = early[:size]
+            protocol.buffer_updated(size)
+            early = early[size:]
 
     def _open(self) -> None:
         self.phase = "head"
@@ -188,6 +199,8 @@ class Connection(asyncio.Protocol):
             self._left_bytes += len(data)
             if self._left_bytes > LINGER_BYTES_MAX:
                 self._cut()
+        elif self.phase == "greeting":
+            self._held += data
         elif self._held or self.framer.complete or (self._paused and self._exchange is None):
             self._held += data  # not looked at before the request under way is answered, and the answer taken
             if len(self._held) > HELD_BYTES_MAX:
