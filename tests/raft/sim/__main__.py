@@ -8,25 +8,46 @@ import os
 import sys
 import time
 import traceback
+from collections import Counter
+from dataclasses import dataclass, field
 
-from tests.raft.sim.history import FAULTY_UNITS, run
+from tests.raft.sim.history import FAULTY_UNITS, HAPPENINGS, run
 
 CHUNK_SEEDS = 20
 
 
-def attempt(first: int, last: int) -> tuple[int, int, int, list[tuple[int, str]]]:
-    """(seeds, events, writes, failures) of `first..last`, the last one left out."""
-    events = writes = 0
-    failed = []
+@dataclass(slots=True)
+class Tally:
+    """What some seeds came to."""
+
+    seeds: int = 0
+    events: int = 0
+    writes: int = 0
+    reads: int = 0
+    cpu_s: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[tuple[int, str]] = field(default_factory=list)  # (seed, why)
+
+    def add(self, other: Tally) -> None:
+        """Takes over what other seeds came to."""
+        self.seeds, self.events, self.cpu_s = self.seeds + other.seeds, self.events + other.events, self.cpu_s + other.cpu_s
+        self.writes, self.reads = self.writes + other.writes, self.reads + other.reads
+        self.counts.update(other.counts)
+        self.failures += other.failures
+
+
+def attempt(first: int, last: int) -> Tally:
+    """Runs the seeds `first..last`, the last one left out."""
+    tally, began = Tally(seeds=last - first), time.process_time()
     for seed in range(first, last):
         try:
             outcome = run(seed)
         except Exception as error:  # noqa: BLE001 - whatever happens in a seed is what it shows
-            failed.append((seed, "".join(traceback.format_exception_only(error)).strip()))
+            tally.failures.append((seed, "".join(traceback.format_exception_only(error)).strip()))
         else:
-            events += outcome.events
-            writes += outcome.writes
-    return last - first, events, writes, failed
+            tally.add(Tally(0, outcome.events, outcome.writes, outcome.reads, 0.0, Counter(outcome.counts)))
+    tally.cpu_s = time.process_time() - began
+    return tally
 
 
 def repeat(seed: int, units: int) -> str:
@@ -50,25 +71,38 @@ def main() -> int:
     if given.seed is not None:
         print(run(given.seed, story=print if given.trace else None, units=given.units))
         return 0
-    began, seeds, events, writes, failures = time.monotonic(), 0, 0, 0, 0
-    last = given.first + given.seeds
-    with concurrent.futures.ProcessPoolExecutor(given.jobs) as pool:
-        starts = range(given.first, last, CHUNK_SEEDS)
-        for count, more, written, failed in pool.map(attempt, starts, (min(start + CHUNK_SEEDS, last) for start in starts)):
-            seeds, events, writes, failures = seeds + count, events + more, writes + written, failures + len(failed)
-            for seed, why in failed:
+    began = time.monotonic()
+    total = simulate(given.first, given.first + given.seeds, jobs=given.jobs, stop=given.first_failure)
+    report(total, took_s=time.monotonic() - began, jobs=given.jobs)
+    return 1 if total.failures else 0
+
+
+def simulate(first: int, last: int, *, jobs: int, stop: bool) -> Tally:
+    """Runs the seeds in `jobs` processes, and tells of each that fails; `stop` ends it with the first of these."""
+    total = Tally()
+    with concurrent.futures.ProcessPoolExecutor(jobs) as pool:
+        starts = range(first, last, CHUNK_SEEDS)
+        for tally in pool.map(attempt, starts, (min(start + CHUNK_SEEDS, last) for start in starts)):
+            total.add(tally)
+            for seed, why in tally.failures:
                 print(f"seed {seed}: {why}\n    {repeat(seed, FAULTY_UNITS)}", flush=True)
-            if failures and given.first_failure:
+            if total.failures and stop:
                 pool.shutdown(cancel_futures=True)
                 break
             if sys.stderr.isatty():
-                print(f"\r{seeds} of {given.seeds} seeds, {events} events", end="", file=sys.stderr)
-    took = time.monotonic() - began
+                print(f"\r{total.seeds} of {last - first} seeds, {total.events} events", end="", file=sys.stderr)
+    return total
+
+
+def report(total: Tally, *, took_s: float, jobs: int) -> None:
+    """Prints what happened, how often, and how fast."""
+    for group in HAPPENINGS:
+        print(", ".join(f"{name} {total.counts[name]}" for name in group))
     print(
-        f"{seeds} seeds, {events} events, {writes} acknowledged writes, {failures} failed; "
-        f"{took:.1f} s, {events / took / 1000:.0f} k events/s in {given.jobs} processes"
+        f"{total.seeds} seeds, {total.events} events, {total.writes} acknowledged writes, {total.reads} reads, "
+        f"{len(total.failures)} failed; {took_s:.1f} s, {total.events / took_s / 1000:.0f} k events/s in {jobs} processes, "
+        f"{total.events / max(total.cpu_s, 1e-9) / 1000:.0f} k events per second of processor time"
     )
-    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from cmdlog.raft import (
 )
 from tests.raft.sim.world import Node, World
 
-DOWN_UNITS_MAX: Final = 300
 PAUSE_UNITS_MAX: Final = 300
 PARTITION_UNITS_MAX: Final = 600
 
@@ -55,6 +54,7 @@ class Faults:
         for rate, do in self._kinds:
             at -= rate
             if at < 0:
+                self._world.events += 1
                 do()
                 return
 
@@ -62,10 +62,11 @@ class Faults:
         """No more faults of the network, of processes or of clocks; what is down comes up."""
         world = self._world
         world.blocked.clear()
-        world.loss = 0.0
+        world.loss = world.torn_rounds = 0.0
         for node in world.nodes.values():
-            node.paused_until = min(node.paused_until, world.now)
-            world.after(0, world.pause, node, 0)
+            if node.paused:
+                node.paused_until = world.now
+                world.wake(node, node.life)
             world.restart(node)
 
     def mend(self) -> None:
@@ -129,11 +130,12 @@ class Faults:
     def _crash(self) -> None:
         world, rng = self._world, self._rng
         running = world.running()
-        count = len(running) if rng.random() < 0.1 else 1  # now and then all of them
+        count = 1
+        if rng.random() < 0.1:  # now and then all of them
+            count = len(running)
+            world.oracle.counts["crashes of all"] += 1
         for node in rng.sample(running, min(count, len(running))):
-            world.oracle.note("crash", node.id)
-            world.crash(node)
-            world.after(rng.randrange(DOWN_UNITS_MAX), world.restart, node)
+            world.crash_for_a_while(node)
 
     def _pause(self) -> None:
         node = self._rng.choice(list(self._world.nodes.values()))
@@ -194,7 +196,7 @@ class Faults:
 
     def _leader(self) -> Node | None:
         """The one that leads the highest term, if it can act."""
-        leaders = [node for node in self._world.leaders() if node.paused_until <= self._world.now]
+        leaders = [node for node in self._world.leaders() if not node.paused]
         return max(leaders, key=lambda node: node.core.term if node.core is not None else 0, default=None)
 
     def _ask(self, leader: Node, change: Change) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -30,6 +30,18 @@ class Outcome:
     entries: int  # committed
     writes: int  # acknowledged
     reads: int
+    counts: Mapping[str, int]  # what happened, by name; see HAPPENINGS
+
+
+HAPPENINGS: Final = (
+    ("start", "wipe", "crash", "crashes of all", "crashes behind a write", "pause", "partition"),
+    ("messages lost", "messages doubled", "frames damaged", "frames repeated", "frames of an earlier session"),
+    ("leads", "transfer", "leadership offered", "conflicts truncated"),
+    ("change", "configurations committed", "joint configurations committed"),
+    ("snapshot", "copies made", "copies failed", "snapshots installed"),
+    ("write", "commit", "apply", "ack", "reads by lease", "reads by followers"),
+)
+"""What a simulation that tests anything must have made happen, by what it is about."""
 
 
 def run(
@@ -54,7 +66,8 @@ def run(
     for (client, number), index in sorted(clients.writes.items()):
         if oracle.index_of(client, number) != index:
             raise Violation(f"write {number} of client {client} was acknowledged at {index} and is not there")
-    return Outcome(seed, world.events, oracle.hash, len(oracle.truth), len(clients.writes), clients.reads)
+    clients.judge_history()
+    return Outcome(seed, world.events, oracle.hash, len(oracle.truth), len(clients.writes), clients.reads, dict(oracle.counts))
 
 
 def _demand_life(world: World, clients: Clients, faults: Faults) -> None:

@@ -81,8 +81,6 @@ def until(history: Sequence[Operation], count: int) -> list[Operation]:
         return operations
     cut = operations[count].began
     return [
-        each
-        if each.ended is not None and each.ended < cut
-        else Operation(each.began, None, each.write, each.value)
+        each if each.ended is not None and each.ended < cut else Operation(each.began, None, each.write, each.value)
         for each in operations[:count]
     ]

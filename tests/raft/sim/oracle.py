@@ -7,10 +7,11 @@ the Raft paper, Figure 3, or sections.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from cmdlog.raft import Configuration, Entries, Manifest, Message, NodeId, Ready, Role
+from cmdlog.raft import Configuration, Core, Entries, Manifest, Message, NodeId, Ready, Role
 from cmdlog.raft.invariants import check_group, check_invariants
 from cmdlog.raft.messages import (
     KIND_CONFIGURATION,
@@ -33,10 +34,11 @@ _BINDING: Final = frozenset((VoteRequest, VoteReply, Append, AppendReply, Instal
 INVARIANTS_EVERY: Final = 64  # looks at a core; they cost as much as ten events
 _EVENTS: Final = (
     ("start", "wipe", "crash", "pause", "partition", "transfer", "change", "snapshot"),
-    ("send", "ready", "leads", "commit", "apply", "ack"),
+    ("send", "write", "leads", "commit", "apply", "ack"),
 )
 WORDS: Final = {word: number for number, word in enumerate((*_EVENTS[0], *_EVENTS[1]), 1)}
 """What happens, as numbers for the hash."""
+_SEND: Final = WORDS["send"]
 
 
 class Violation(AssertionError):
@@ -54,15 +56,16 @@ class Oracle:
         self.leaders: dict[int, tuple[NodeId, int]] = {}  # term -> who won it, and in which life
         self._votes: dict[tuple[NodeId, int, int], NodeId] = {}  # (voter, incarnation, term) -> candidate
         self._terms: dict[tuple[NodeId, int], int] = {}  # (node, incarnation) -> highest term that it has told anyone
-        self._commits: dict[NodeId, int] = {}  # of the present life
         self._effective: dict[tuple[int, int], int] = {}  # (client, number) -> index of the entry that took effect
-        self._looks = 0
+        self._looks_left = INVARIANTS_EVERY
+        self.counts: Counter[str] = Counter()  # what happened, by name
         self._wiped = False
         self.nodes: Mapping[NodeId, Node] = {}
 
     def note(self, what: str, *numbers: int) -> None:
         """Adds an event to the hash, and to the story."""
         self.hash = hash((self.hash, WORDS[what], numbers))  # of integers alone: PYTHONHASHSEED does not touch it
+        self.counts[what] += 1
         if self.story is not None:
             self.story(" ".join((what, *map(str, numbers))))
 
@@ -75,7 +78,7 @@ class Oracle:
         told = self._terms.get((node.id, node.incarnation), 0)
         if node.core.term < told:
             raise Violation(f"node {node.id} forgot term {told} and is in {node.core.term} [5.1: terms are persistent]")
-        self._commits[node.id] = node.core.log.base
+        node.seen_commit = node.core.log.base
 
     def wiped(self, node: Node) -> None:
         """A disk is new."""
@@ -86,13 +89,18 @@ class Oracle:
 
     def sends(self, node: Node, message: Message) -> None:
         """A message leaves."""
-        self.note("send", message.kind, message.sender, message.receiver, message.term)
+        # By far the most frequent event: `note` without the call.
+        self.hash = hash((self.hash, _SEND, message.kind, message.sender, message.receiver, message.term))
+        if self.story is not None:
+            self.story(f"send {message.kind.name.lower()} {message.sender} {message.receiver} {message.term}")
         if type(message) not in _BINDING or getattr(message, "campaign", None) is Campaign.PRE:
             return
         who = (node.id, node.incarnation)
         if message.term > node.disk.hard_state.term:
             raise Violation(f"node {node.id} speaks in term {message.term} before it is durable [5.1]")
         self._terms[who] = max(self._terms.get(who, 0), message.term)
+        if isinstance(message, TimeoutNow):
+            self.counts["leadership offered"] += 1
         if isinstance(message, VoteRequest):
             self._vote(node, message.term, node.id)
 
@@ -113,47 +121,45 @@ class Oracle:
         if before != candidate:
             raise Violation(f"node {node.id} votes for {before} and {candidate} in term {term} [5.2]")
 
-    def took(self, node: Node, ready: Ready) -> None:
-        """A Ready was taken."""
-        entries = ready.entries
-        self.note("ready", node.id, entries.first if entries else 0, len(entries) if entries else 0)
+    def writes(self, node: Node, ready: Ready) -> None:
+        """A Ready that is to be made durable was taken."""
+        entries, counts = ready.entries, self.counts
+        self.note("write", node.id, entries.first if entries else 0, len(entries) if entries else 0)
+        if entries and entries.first <= node.disk.entries.last:
+            counts["conflicts truncated"] += 1
+        if ready.snapshot is not None:
+            counts["snapshots installed"] += 1
 
     # What a node knows
 
-    def watch(self, node: Node) -> None:
+    def watch(self, node: Node, core: Core) -> None:
         """Looks at a node after an event."""
-        core = node.core
-        assert core is not None
-        if core.role is Role.LEADER:
-            self._watch_leader(node)
-        if core.log.commit != self._commits[node.id]:
-            self._watch_commit(node)
-        self._looks += 1
-        if self._looks % INVARIANTS_EVERY == 0:
+        if core.role is Role.LEADER and node.led != core.term:
+            self._watch_leader(node, core)
+        if core.log.commit != node.seen_commit:
+            self._watch_commit(node, core)
+        self._looks_left -= 1
+        if not self._looks_left:
+            self._looks_left = INVARIANTS_EVERY
             check_invariants(core)
 
-    def _watch_leader(self, node: Node) -> None:
-        core = node.core
-        assert core is not None
+    def _watch_leader(self, node: Node, core: Core) -> None:
         won = self.leaders.get(core.term)
-        if won == (node.id, node.life):
-            return
         if won is not None:
             raise Violation(f"nodes {won[0]} and {node.id} both lead term {core.term} [election safety]")
         self.leaders[core.term] = (node.id, node.life)
+        node.led = core.term
         self.note("leads", node.id, core.term)
         if self.truth and core.log.base < len(self.truth) and core.log.term_at(len(self.truth)) != self.truth[-1][0]:  # type: ignore[arg-type]
             raise Violation(
                 f"node {node.id} leads term {core.term} without committed entry {len(self.truth)} [leader completeness]"
             )
 
-    def _watch_commit(self, node: Node) -> None:
-        core, before = node.core, self._commits[node.id]
-        assert core is not None
-        log = core.log
+    def _watch_commit(self, node: Node, core: Core) -> None:
+        log, before = core.log, node.seen_commit
         if log.commit < before:
             raise Violation(f"node {node.id}: commit falls from {before} to {log.commit}")
-        self._commits[node.id] = log.commit
+        node.seen_commit = log.commit
         self.note("commit", node.id, log.commit)
         if log.base > before:
             before = log.base
@@ -163,7 +169,7 @@ class Oracle:
             at = index - log.base - 1
             self._commit(node, index, (log.terms[at], log.kinds[at], log.payloads[at]))
         if core.role is Role.LEADER:
-            self._watch_leaders_commit(node)
+            self._watch_leaders_commit(node, core)
 
     def _commit(self, node: Node, index: int, entry: tuple[int, int, bytes]) -> None:
         if index <= len(self.truth):
@@ -174,11 +180,11 @@ class Oracle:
             return
         self.truth.append(entry)
         if entry[1] == KIND_CONFIGURATION:
-            self.configurations.append((index, Configuration.from_bytes(entry[2])))
+            configuration = Configuration.from_bytes(entry[2])
+            self.configurations.append((index, configuration))
+            self.counts["joint configurations committed" if configuration.joint else "configurations committed"] += 1
 
-    def _watch_leaders_commit(self, node: Node) -> None:
-        core = node.core
-        assert core is not None
+    def _watch_leaders_commit(self, node: Node, core: Core) -> None:
         if core.log.term_at(core.log.commit) != core.term:
             raise Violation(f"leader {node.id} commits an entry of an earlier term by counting [5.4.2, Figure 8]")
         if self._wiped:

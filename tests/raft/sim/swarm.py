@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Final
 
 from cmdlog.raft import Settings
+from cmdlog.raft.codec import Seal
+
+# A lease is sound while no voter's clock runs (election_ticks - 1) / lease_ticks times as fast as the leader's, or faster.
+_RATES_BY_LEASE: Final = {0: (0.5, 0.8, 1.0, 1.3, 2.0), 2: (0.5, 0.8, 1.0, 1.3, 2.0), 5: (0.8, 1.0, 1.3), 7: (0.9, 1.0, 1.1)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +42,9 @@ class Swarm:
     transfers: float
     changes: float
     snapshots: float
+    torn_rounds: float  # crashes behind a finished write, before what was built on it leaves
     wipes: float
+    seal: Seal | None  # messages go as frames, sealed so
 
 
 def draw(seed: int) -> Swarm:
@@ -50,15 +57,16 @@ def draw(seed: int) -> Swarm:
     def sometimes(*values: float) -> float:
         return rng.choice(values) if rng.random() < 0.5 else 0.0
 
-    skewed = not leases and rng.random() < 0.3
+    settings = _settings(rng, leases=leases)
+    rates = _RATES_BY_LEASE[settings.lease_ticks] if rng.random() < (0.7 if leases else 0.3) else (1.0,)
     return Swarm(
         voters=voters,
         nodes=nodes,
         clients=rng.randrange(1, 6),
         keys=rng.randrange(1, 4),
-        settings=_settings(rng, leases=leases),
+        settings=settings,
         patience=tuple(rng.choice((0, 0, 0, 1, 2)) for _ in range(nodes)),
-        rates=tuple(rng.choice((0.5, 0.8, 1.0, 1.3, 2.0)) if skewed else 1.0 for _ in range(nodes)),
+        rates=tuple(rng.choice(rates) for _ in range(nodes)),
         loss=sometimes(0.02, 0.1, 0.3),
         doubling=sometimes(0.05, 0.3),
         stray=sometimes(0.01, 0.05),
@@ -73,6 +81,8 @@ def draw(seed: int) -> Swarm:
         transfers=sometimes(0.001, 0.01),
         changes=sometimes(0.002, 0.02),
         snapshots=sometimes(0.005, 0.03),
+        torn_rounds=sometimes(0.001, 0.01),
+        seal=rng.choice(list(Seal)) if rng.random() < 0.12 else None,
         wipes=rng.choice((0.0005, 0.002)) if voters >= 3 and rng.random() < 0.25 else 0.0,
     )
 
@@ -81,7 +91,7 @@ def _settings(rng: random.Random, *, leases: bool) -> Settings:
     return Settings(
         pre_vote=rng.random() < 0.8,
         check_quorum=leases or rng.random() < 0.8,
-        lease_ticks=rng.choice((2, 5, 8)) if leases else 0,
+        lease_ticks=rng.choice((2, 5, 7)) if leases else 0,
         forwarding=rng.random() < 0.2,
         append_entries_max=rng.choice((1, 3, 16, 1024)),
         append_bytes_max=rng.choice((20, 200, 1 << 20)),

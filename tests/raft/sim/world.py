@@ -4,7 +4,8 @@ One rule: all chance comes from one seeded generator and all order from the whee
 judges: every event is shown to the oracle, which does.
 
 Time is counted in units; a node's tick takes `UNITS_PER_TICK` of them at rate 1. What is due in the same unit happens in random
-order, so messages overtake each other even on a fast network.
+order, so messages overtake each other even on a fast network. `events` counts ticks, messages sent, messages that arrive,
+finished writes and copies, faults, requests and answers.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ from cmdlog.raft.messages import KIND_NORMAL
 from cmdlog.wal.ids import Index
 from tests.raft.sim.oracle import Oracle
 from tests.raft.sim.swarm import Swarm
+from tests.raft.sim.wires import Wire, Wires
 
 UNITS_PER_TICK: Final = 4
+DOWN_UNITS_MAX: Final = 300
 
 State = dict[int, tuple[int, int, int]]
 """Key -> (index, client, number) of the write that it holds."""
@@ -65,12 +68,12 @@ class Disk:
             self.manifest = ready.snapshot
             self.entries = Entries(Index(ready.snapshot.index + 1), [], b"", [])
         if (new := ready.entries) is not None:
-            old, kept = self.entries, new.first - self.entries.first
-            if not 0 <= kept <= len(old):
-                raise AssertionError(f"entries from {new.first} on leave a gap behind {old.first}..{old.last}")
-            self.entries = Entries(
-                old.first, old.terms[:kept] + new.terms, old.kinds[:kept] + new.kinds, old.payloads[:kept] + new.payloads
-            )
+            own = self.entries  # nobody else's: changed in place
+            kept = new.first - own.first
+            if not 0 <= kept <= len(own.terms):
+                raise AssertionError(f"entries from {new.first} on leave a gap behind {own.first}..{own.last}")
+            own.terms[kept:], own.payloads[kept:] = new.terms, new.payloads
+            own.kinds = own.kinds[:kept] + new.kinds  # type: ignore[misc]
 
     def compact(self, manifest: Manifest, base: Index) -> None:
         """The snapshot is durable, and entries up to `base` are gone."""
@@ -100,12 +103,16 @@ class Node:
         "disk",
         "id",
         "incarnation",
+        "led",
         "life",
         "missed",
+        "next_tick",
+        "paused",
         "paused_until",
         "pending",
         "rate",
         "reads",
+        "seen_commit",
         "sessions",
         "snapshotting",
         "state",
@@ -120,7 +127,9 @@ class Node:
         self.incarnation = 0  # of the disk
         self.pending: deque[tuple[Ready, int]] = deque()  # (Ready, unit in which it is durable), in order
         self.paused_until = 0
+        self.paused = False  # until it has been given the ticks that it missed
         self.missed = 0  # ticks, during a pause
+        self.next_tick = 0.0  # in units: clocks run evenly, whatever their rate
         self.forget()
 
     def forget(self) -> None:
@@ -133,9 +142,11 @@ class Node:
         self.snapshotting = False
         self.waiting: dict[tuple[int, int], Callable[[int], None]] = {}  # (client, number) -> gets the index
         self.reads: list[tuple[int, int]] = []  # (index to wait for, context)
+        self.led = self.seen_commit = 0  # what the oracle saw last: a term that it led, its commit mark
 
 
-Event = tuple[Callable[..., None], tuple[Any, ...]]
+Event = tuple[float, Callable[..., None], tuple[Any, ...]]
+"""Its place among those of the same unit, what happens, to what."""
 
 
 class World:
@@ -143,11 +154,13 @@ class World:
 
     def __init__(self, seed: int, swarm: Swarm, oracle: Oracle) -> None:
         self.rng, self.swarm, self.oracle = random.Random(seed), swarm, oracle
+        self.random = self.rng.random
         self.now = 0
         self.events = 0
         self.wheel: dict[int, list[Event]] = {}
         self.blocked: set[tuple[NodeId, NodeId]] = set()  # (sender, receiver)
-        self.loss, self.doubling = swarm.loss, swarm.doubling
+        self.loss, self.doubling, self.torn_rounds = swarm.loss, swarm.doubling, swarm.torn_rounds
+        self.wires = Wires(self.rng, swarm.seal, oracle.counts) if swarm.seal is not None else None
         self.images: dict[tuple[int, int], Image] = {}  # (index, term) of every snapshot that was ever durable
         self.on_read: Callable[[Node, int, bool], None] = lambda node, context, served: None
         first = Configuration(voters=tuple(NodeId(n + 1) for n in range(swarm.voters)))
@@ -158,59 +171,68 @@ class World:
             if node.id in first.voters:
                 node.disk.manifest = Manifest(configuration=first)
             self.start(node)
-            self.after(1 + int(self.rng.random() * UNITS_PER_TICK), self._tick, node, node.life)
 
     # Time
 
     def after(self, units: int, what: Callable[..., None], *given: Any) -> None:
         """Something happens `units` from now; 0 is still in this unit, after what is due already."""
+        event = (self.random(), what, given)
         due = self.wheel.get(self.now + units)
         if due is None:
-            self.wheel[self.now + units] = [(what, given)]
+            self.wheel[self.now + units] = [event]
         else:
-            due.append((what, given))
+            due.append(event)
 
     def run_unit(self) -> None:
         """Everything that is due now, in random order, and what follows from it at once; then time goes on."""
         while due := self.wheel.pop(self.now, None):
             if len(due) > 1:
-                self.rng.shuffle(due)
+                due.sort()
             self.events += len(due)
-            for what, given in due:
+            for _, what, given in due:
                 what(*given)
         self.now += 1
 
     def _tick(self, node: Node, life: int) -> None:
         if node.life != life:
             return
-        whole = UNITS_PER_TICK / node.rate
-        self.after(int(whole) + (self.rng.random() < whole % 1), self._tick, node, life)
-        if node.paused_until > self.now:
+        node.next_tick += UNITS_PER_TICK / node.rate
+        self.after(int(node.next_tick) - self.now, self._tick, node, life)
+        if node.paused:
             node.missed += 1
-        elif node.core is not None:
-            node.core.tick()
+            return
+        core = node.core
+        assert core is not None
+        core.tick()
+        if core.dirty:
             self.drain(node)
 
     def pause(self, node: Node, units: int) -> None:
         """The process stands still: its timers run on, nothing is read or answered."""
-        node.paused_until = max(node.paused_until, self.now + units)
-        self.after(units, self._wake, node, node.life)
+        if node.core is None:
+            return
+        node.paused, node.paused_until = True, max(node.paused_until, self.now + units)
+        self.after(node.paused_until - self.now, self.wake, node, node.life)
 
-    def _wake(self, node: Node, life: int) -> None:
+    def wake(self, node: Node, life: int) -> None:
+        """The pause is over, unless another one has begun."""
         if node.life != life or node.paused_until > self.now or node.core is None:
             return
-        missed, node.missed = node.missed, 0
+        missed, node.missed, node.paused = node.missed, 0, False
         for _ in range(missed):  # before anything else (duty 9)
             node.core.tick()
         self.drain(node)
         self._complete(node, life)
+
+    def _when_awake(self, node: Node, what: Callable[..., None], *given: Any) -> None:
+        self.after(max(1, node.paused_until - self.now + 1), what, *given)
 
     # Life and death
 
     def start(self, node: Node) -> None:
         """Starts the process from what is durable."""
         node.forget()
-        node.paused_until = node.missed = 0
+        node.paused, node.paused_until, node.missed = False, 0, 0
         node.core = Core(
             node.id,
             rng=random.Random(self.rng.getrandbits(32)),
@@ -220,6 +242,8 @@ class World:
         image = self.images[node.disk.manifest.index, node.disk.manifest.term]
         node.applied, node.state, node.sessions = node.disk.manifest.index, dict(image.state), dict(image.sessions)
         self.oracle.started(node)
+        node.next_tick = self.now + 1 + self.random() * UNITS_PER_TICK / node.rate
+        self.after(int(node.next_tick) - self.now, self._tick, node, node.life)
         self.drain(node)
 
     def crash(self, node: Node) -> None:
@@ -230,11 +254,16 @@ class World:
         node.life += 1
         node.forget()
 
+    def crash_for_a_while(self, node: Node) -> None:
+        """Kills the process and starts it again some time later."""
+        self.oracle.note("crash", node.id)
+        self.crash(node)
+        self.after(self.rng.randrange(DOWN_UNITS_MAX), self.restart, node)
+
     def restart(self, node: Node) -> None:
         """Starts it again, if it is down."""
         if node.core is None:
             self.start(node)
-            self.after(1, self._tick, node, node.life)
 
     def wipe(self, node: Node) -> None:
         """The disk is replaced by an empty one: the node does not know what it promised."""
@@ -249,51 +278,67 @@ class World:
 
     def drain(self, node: Node) -> None:
         """Takes every Ready that there is."""
-        core, swarm = node.core, self.swarm
+        core = node.core
         if core is None:
             return
-        self.oracle.watch(node)
+        self.oracle.watch(node, core)
         while core.dirty and (ready := core.ready()) is not None:
-            self.oracle.took(node, ready)
-            for message in ready.send_now:
-                self.send(node, message)
-            if ready.writes or node.pending or ready.send_after_fsync:
-                due = self.now
-                if ready.writes:
-                    due += int(self.rng.random() * (swarm.sync_units_max + 1))
-                if node.pending:
-                    due = max(due, node.pending[-1][1])
-                node.pending.append((ready, due))
-                self.after(due - self.now, self._complete, node, node.life)
-            if ready.committed is not None:
-                self._apply(node, ready.committed)
-            for result in ready.reads:
-                if result.index is None:
-                    self.on_read(node, result.context, False)
-                else:
-                    node.reads.append((result.index, result.context))
-            if ready.copy is not None:
-                node.copy = ready.copy
-                self.after(self.rng.randrange(1, swarm.copy_units_max + 1), self._copied, node, node.life, ready.copy)
-            if node.reads:
-                self._serve_reads(node)
+            self._handle(node, ready)
+
+    def _handle(self, node: Node, ready: Ready) -> None:
+        """The duties, in the order of the package's head."""
+        wrote = ready.writes
+        if wrote:
+            self.oracle.writes(node, ready)
+        for message in ready.send_now:
+            self.send(node, message)
+        if wrote or node.pending:
+            due = self.now
+            if wrote:
+                due += int(self.random() * (self.swarm.sync_units_max + 1))
+            if node.pending:
+                due = max(due, node.pending[-1][1])
+            node.pending.append((ready, due))
+            self.after(due - self.now, self._complete, node, node.life)
+        else:
+            self._release(node, ready)  # nothing to wait for
+        if ready.committed is not None:
+            self._apply(node, ready.committed)
+        for result in ready.reads:
+            if result.index is None:
+                self.on_read(node, result.context, False)
+            else:
+                node.reads.append((result.index, result.context))
+        if ready.copy is not None:
+            node.copy = ready.copy
+            self.after(self.rng.randrange(1, self.swarm.copy_units_max + 1), self._copied, node, node.life, ready.copy)
+        if node.reads:
+            self._serve_reads(node)
 
     def _complete(self, node: Node, life: int) -> None:
         """Writes whose time has come are durable, in order; what was built on them leaves."""
-        if node.life != life or node.core is None or node.paused_until > self.now:
+        if node.life != life or node.core is None or node.paused:
             return
         while node.pending and node.pending[0][1] <= self.now:
             ready, _ = node.pending.popleft()
             node.disk.write(ready)
+            if self.torn_rounds and self.random() < self.torn_rounds:
+                self.oracle.counts["crashes behind a write"] += 1
+                self.crash_for_a_while(node)  # what was built on the write never leaves
+                return
             if ready.snapshot is not None:
                 image = self.images[ready.snapshot.index, ready.snapshot.term]
                 node.applied, node.state, node.sessions = ready.snapshot.index, dict(image.state), dict(image.sessions)
                 self._serve_reads(node)
-            for message in ready.send_after_fsync:
-                self.oracle.promises(node, message)
-                self.send(node, message)
-            node.core.advance(ready.completion)
+            self._release(node, ready)
         self.drain(node)
+
+    def _release(self, node: Node, ready: Ready) -> None:
+        assert node.core is not None
+        for message in ready.send_after_fsync:
+            self.oracle.promises(node, message)
+            self.send(node, message)
+        node.core.advance(ready.completion)
 
     def _apply(self, node: Node, committed: Entries) -> None:
         self.oracle.applies(node, committed)
@@ -330,8 +375,8 @@ class World:
     def _snapshotted(self, node: Node, life: int, manifest: Manifest, image: Image) -> None:
         if node.life != life or node.core is None:
             return
-        if node.paused_until > self.now:
-            self.after(node.paused_until - self.now + 1, self._snapshotted, node, life, manifest, image)
+        if node.paused:
+            self._when_awake(node, self._snapshotted, node, life, manifest, image)
             return
         node.snapshotting = False
         if manifest.index <= node.core.manifest.index:
@@ -346,11 +391,12 @@ class World:
     def _copied(self, node: Node, life: int, manifest: Manifest) -> None:
         if node.life != life or node.core is None or node.copy != manifest:
             return
-        if node.paused_until > self.now:
-            self.after(node.paused_until - self.now + 1, self._copied, node, life, manifest)
+        if node.paused:
+            self._when_awake(node, self._copied, node, life, manifest)
             return
         node.copy = None
-        whole = self.rng.random() >= self.swarm.copy_failure
+        whole = self.random() >= self.swarm.copy_failure
+        self.oracle.counts["copies made" if whole else "copies failed"] += 1
         node.core.report_snapshot(manifest, CopyOutcome.COMPLETE if whole else CopyOutcome.FAILED)
         self.drain(node)
 
@@ -359,23 +405,46 @@ class World:
     def send(self, node: Node, message: Message) -> None:
         """Puts a message on its way; it reaches the incarnation that it was meant for, perhaps, perhaps twice."""
         receiver = self.nodes[message.receiver]
+        self.events += 1
         self.oracle.sends(node, message)
-        for _ in range(1 + (self.doubling > 0 and self.rng.random() < self.doubling)):
-            if self.loss and self.rng.random() < self.loss:
-                continue
-            units = 1 + int(self.rng.random() * self.swarm.delay_units_max)
-            if self.swarm.stray and self.rng.random() < self.swarm.stray:
-                units += self.rng.randrange(400)
+        if self.doubling and self.random() < self.doubling:
+            self.oracle.counts["messages doubled"] += 1
+            self._launch(node, receiver, message)
+        self._launch(node, receiver, message)
+
+    def _launch(self, node: Node, receiver: Node, message: Message) -> None:
+        random, swarm = self.random, self.swarm
+        if self.loss and random() < self.loss:
+            self.oracle.counts["messages lost"] += 1
+            return
+        units = 1 + int(random() * swarm.delay_units_max)
+        if swarm.stray and random() < swarm.stray:
+            units += self.rng.randrange(400)
+        if self.wires is not None:
+            self.after(units, self._arrive, receiver, self.wires.put(node, receiver, message))
+        else:
             self.after(units, self._deliver, receiver, receiver.incarnation, message)
 
     def _deliver(self, receiver: Node, incarnation: int, message: Message) -> None:
-        if receiver.core is None or receiver.incarnation != incarnation or (message.sender, receiver.id) in self.blocked:
+        core = receiver.core
+        if core is None or receiver.incarnation != incarnation or (message.sender, receiver.id) in self.blocked:
             return
-        if receiver.paused_until > self.now:
-            self.after(receiver.paused_until - self.now + 1, self._deliver, receiver, incarnation, message)
+        if receiver.paused:
+            self._when_awake(receiver, self._deliver, receiver, incarnation, message)
             return
-        receiver.core.step(message)
+        core.step(message)
         self.drain(receiver)
+
+    def _arrive(self, receiver: Node, wire: Wire) -> None:
+        """The next frame of a link."""
+        if receiver.paused:
+            self._when_awake(receiver, self._arrive, receiver, wire)
+            return
+        assert self.wires is not None
+        message = self.wires.take(wire)
+        if message is not None and receiver.core is not None and (message.sender, receiver.id) not in self.blocked:
+            receiver.core.step(message)
+            self.drain(receiver)
 
     # What the rest of the world asks
 
