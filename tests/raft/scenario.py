@@ -27,6 +27,19 @@ A block ends with an empty line; lines that begin with `#` are comments. `quiet`
     cut N | cut A>B            heal                 what is sent from now on is lost
     say MESSAGE                                     a message as the trace would show it is under way
     wire   status [N...]   progress N               what is under way, what nodes know
+
+About one node with many groups over one log, whose peers are played by the script:
+
+    host N GROUP... [pre_vote=no]                   a node with these groups; voters are 1, 2 and 3
+    frame [OPTION...] GROUP MESSAGE                 a peer's message in a sealed frame; an option makes it one of
+                                                    `cluster=other`, of an earlier life of the sender (`life=old`) or of
+                                                    this node (`life=mine`), of `session=old`, made with `secret=other`,
+                                                    of an unknown `kind=N`, or with an unknown `field=N`
+    frame again N                                   the last frame of peer N once more
+    add GROUP [term=T] [vote=V]   remove GROUP   spoil GROUP     spoil: one of its invariants breaks
+    ticks [COUNT]                                   time for all groups
+    wait   written                                  rounds are not durable until `written`
+    replay                                          what the one log gives for each group; it must be what the cores know
 """
 
 from __future__ import annotations

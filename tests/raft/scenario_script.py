@@ -34,6 +34,7 @@ from cmdlog.raft import (
 from cmdlog.raft.configuration import nodes
 from cmdlog.wal.ids import Index, Term
 from tests.raft.cluster import Disk, column
+from tests.raft.scenario_host import HOST_COMMANDS, Host
 from tests.raft.scenario_text import configuration_text, entry_text, message_of, message_text, payload_of
 from tests.raft.scenario_world import Node, World
 
@@ -47,6 +48,7 @@ class Script:
     def __init__(self) -> None:
         self.world = World()
         self.first = Configuration()
+        self.host: Host | None = None
 
     def run(self, lines: list[str]) -> list[str]:
         """The trace of these command lines."""
@@ -65,6 +67,8 @@ class Script:
             except BadChange as error:
                 self.world.tell(f"bad change: {error}")
             self.world.pump()
+            if self.host is not None:
+                self.host.pump()
             if quiet:
                 del self.world.trace[kept:]
             self.world.check()
@@ -394,4 +398,5 @@ COMMANDS: Final[dict[str, Callable[[Script, list[str]], None]]] = {
     "wire": Script.show_wire,
     "status": Script.status,
     "progress": Script.progress,
+    **HOST_COMMANDS,
 }

@@ -97,10 +97,12 @@ def opened(frame: bytes, link: Link = LINK_HEADS) -> tuple[list[Addressed], dict
     return messages, {fault: count for fault, count in opener.faults.items() if count}
 
 
-def sealed_by_hand(meta: bytes, bulk: bytes = b"", *, link: Link = LINK_HEADS, sequence: int = 1) -> bytes:
+def sealed_by_hand(
+    meta: bytes, bulk: bytes = b"", *, link: Link = LINK_HEADS, sequence: int = 1, secret: Secret = SECRET
+) -> bytes:
     """A frame with a right checksum and MAC around any meta: what a peer with a defect, or of a newer version, may send."""
     front = FRONT.pack(FRONT.size + len(meta) + TRAILER.size + len(bulk), link.head(), sequence, len(meta)) + meta
-    mac = SECRET.mac(b"raft frame")
+    mac = secret.mac(b"raft frame")
     mac.update(front)
     return front + google_crc32c.value(front).to_bytes(4, "little") + mac.digest() + bulk
 
