@@ -38,7 +38,8 @@ class _Pool:
     def __init__(self, target: Target) -> None:
         self._requests = itertools.cycle(target.requests)
         self._free = [socket.create_connection(("127.0.0.1", target.port)) for _ in range(CONNECTIONS)]
-        for sock in self._free:
+        self._all = tuple(self._free)
+        for sock in self._all:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._due: dict[socket.socket, float] = {}  # connections under way, and when their requests were due
         self._held: dict[socket.socket, bytes] = {}
@@ -73,12 +74,17 @@ class _Pool:
         if self._waiting:
             self.send(self._waiting.popleft())
 
+    def close(self) -> None:
+        for sock in self._all:
+            sock.close()
+
     @property
     def under_way(self) -> bool:
         return bool(self._due)
 
 
-def _run(target: Target, per_second: float, seconds: float, seed: int) -> dict[str, Any]:
+def drive(target: Target, per_second: float, seconds: float, seed: int) -> dict[str, Any]:
+    """Sends what comes due within the time, and waits for all answers."""
     pool, chance, clock = _Pool(target), random.Random(seed), time.perf_counter
     cpu, began = time.process_time(), clock()
     due, end = began + chance.expovariate(per_second), began + seconds
@@ -87,6 +93,7 @@ def _run(target: Target, per_second: float, seconds: float, seed: int) -> dict[s
             pool.send(due)
             due += chance.expovariate(per_second)
         pool.receive(max(0.0, min(due, end) - clock()) if due < end else 1.0)
+    pool.close()
     taken = pool.latencies
     return {
         "per_second": len(taken) / (clock() - began),
@@ -99,7 +106,7 @@ def _run(target: Target, per_second: float, seconds: float, seed: int) -> dict[s
 def main() -> None:
     order = orjson.loads(sys.stdin.buffer.read())
     target = decode_targets(order["targets"])[0]
-    found = _run(target, order["per_second"], order["seconds"], order["seed"])
+    found = drive(target, order["per_second"], order["seconds"], order["seed"])
     sys.stdout.buffer.write(orjson.dumps(found))
 
 
