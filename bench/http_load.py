@@ -111,7 +111,8 @@ def tell(bench: Bench, name: str, clients: int, cell: Cell, looks: tuple[Look, L
     p50, p99, p999 = (cell.median(of) * 1e3 for of in (lambda s: s.p50_s, lambda s: s.p99_s, lambda s: s.p999_s))
     rate, used = statistics.median(cell.rates), cell.cpu_us()
     told = ", ".join(f"{process} {spent:.0f}" for process, spent in used.items())
-    print(f"  {name:<18} {clients:>4} {rate:>9,.0f}/s  p50 {p50:>7.2f}  p99 {p99:>7.2f}  p999 {p999:>7.2f} ms   CPU us: {told}")
+    shares = f"p50 {p50:>7.2f}  p99 {p99:>7.2f}  p999 {p999:>7.2f} ms"
+    print(f"  {name:<18} {clients or 'open':>4} {rate:>9,.0f}/s  {shares}   CPU us: {told}")
     row: dict[str, Any] = {"name": name, "clients": clients, "per_second": rate, "rounds": len(cell.samples)}
     row |= {"p50_ms": p50, "p99_ms": p99, "p999_ms": p999, "cpu_us": used}
     if looks is not None:
