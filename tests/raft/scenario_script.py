@@ -21,6 +21,7 @@ from cmdlog.raft import (
     Franchise,
     Guard,
     HardState,
+    InvariantBroken,
     Manifest,
     Message,
     NodeId,
@@ -64,6 +65,8 @@ class Script:
                 command(self, rest)
             except Refused as error:
                 self.world.tell(f"refused: {error.reason.value}" + (f", ask {error.leader}" if error.leader else ""))
+            except InvariantBroken as error:
+                self.world.tell(f"the group ends here: {error}")
             except BadChange as error:
                 self.world.tell(f"bad change: {error}")
             self.world.pump()
