@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import socket
+import ssl
+import struct
 import subprocess
 import sys
 import threading
@@ -13,9 +15,11 @@ from typing import Any
 
 import httpx
 import pytest
+import trustme
 
 pytestmark = pytest.mark.slow
 
+RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: closing resets the connection
 ROOT = Path(__file__).resolve().parents[2]
 APPLICATION = """
 from sqlalchemy import Column, Integer, bindparam, insert, select, update
@@ -53,13 +57,16 @@ def balance(tx, account: int) -> int | None:
 class Server:
     """`cmdlog serve` on a free port; `url` once it is ready."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, files_max: int | None = None) -> None:
         (folder / "bank_of_test.py").write_text(APPLICATION)
         environ = {name: value for name, value in os.environ.items() if not name.startswith("CMDLOG_")}
         sizes = ("--partitions", "2", "--segment-bytes", "4MiB", "--segments", "8")
+        command = [sys.executable, "-m", "cmdlog.cli", "serve", "bank_of_test:db", "--data", "data", "--json", *sizes, *options]
+        if files_max is not None:
+            command = ["sh", "-c", 'ulimit -n "$0" && exec "$@"', str(files_max), *command]
         with (folder / "errors.txt").open("a") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "cmdlog.cli", "serve", "bank_of_test:db", "--data", "data", "--json", *sizes, *options],
+                command,
                 cwd=folder,
                 env={**environ, "PYTHONPATH": str(ROOT)},
                 stdout=subprocess.PIPE,
@@ -184,6 +191,57 @@ def test_client_that_leaves_midway_harms_nobody(server: Server) -> None:
     raw(server.url, head + line + line[:30])
     assert httpx.get(server.url + "/readyz").status_code == 200
     assert httpx.post(server.url + "/v1/procedures/balance", json={"account": 900}).json()["result"] == 1
+
+
+@pytest.mark.parametrize("sent", ["head", "half a body", "body"])
+@pytest.mark.parametrize("left_by", ["reset", "end"])
+def test_outcome_of_a_client_that_left_is_kept_under_its_key(server: Server, sent: str, left_by: str) -> None:
+    """Whenever it leaves, the repetition under its key has the one outcome: executed once, then or before."""
+    account = 20_000 + 10 * len(sent) + len(left_by)
+    assert httpx.post(server.url + "/v1/procedures/open_account", json={"account": account, "amount": 0}).status_code == 200
+    body = b'{"account": %d, "amount": 7}' % account
+    key = f"{sent}-{left_by}".replace(" ", "-")
+    head = f"POST /v1/procedures/deposit HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {key}\r\nContent-Length: {len(body)}\r\n\r\n"
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as client:
+        client.sendall(head.encode() + {"head": b"", "half a body": body[:9], "body": body}[sent])
+        if left_by == "reset":
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    answers = [
+        httpx.post(server.url + "/v1/procedures/deposit", content=body, headers={"Idempotency-Key": key}) for _ in range(2)
+    ]
+    assert [answer.json()["result"] for answer in answers] == [7, 7]
+    assert httpx.post(server.url + "/v1/procedures/balance", json={"account": account}).json()["result"] == 7
+
+
+def test_server_speaks_tls(tmp_path: Path) -> None:
+    """With a certificate the address is https and calls are served; a foreign key is refused before anything is written."""
+    authority = trustme.CA()
+    leaf, other = authority.issue_cert("localhost", "127.0.0.1"), authority.issue_cert("localhost")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    leaf.cert_chain_pems[0].write_to_path(str(cert))
+    other.private_key_pem.write_to_path(str(key))
+    options = ("--port", "0", "--tls-cert-file", str(cert), "--tls-key-file", str(key))
+    refused = Server(tmp_path, *options)
+    try:
+        assert refused.process.wait(30) == 2
+        assert not (tmp_path / "data").exists()
+    finally:
+        refused.kill()
+    leaf.private_key_pem.write_to_path(str(key))
+    server = Server(tmp_path, *options)
+    try:
+        assert server.wait_ready().url.startswith("https://127.0.0.1:")
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        with httpx.Client(base_url=server.url, verify=context) as client:
+            assert client.post("/v1/procedures/open_account", json={"account": 1, "amount": 3}).json()["result"] == 3
+            lines = b'{"procedure": "balance", "params": {"account": 1}}\n' * 3000
+            answers = client.post("/v1/batch", content=lines).text.splitlines()
+            assert [json.loads(answer)["result"] for answer in answers] == [3] * 3000
+        assert server.stop() == 0
+    finally:
+        server.kill()
 
 
 def test_query_may_not_write(server: Server) -> None:

@@ -1,0 +1,52 @@
+"""The application of `bench._empty` that only reads and answers, under this project's connection layer: `python -m bench._layer`.
+
+Prints its port. With `--quick` requests go the short way that calls go: below ASGI, answered within `begin`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+
+import uvloop
+
+from bench._empty import ANSWER, HEADERS, asgi_app
+from cmdlog.api.exchange import Answer
+from cmdlog.api.framing import Request
+from cmdlog.api.roster import Roster
+from cmdlog.api.server import Server, listen, make_config
+from cmdlog.node.settings import Settings
+
+
+class Quick:
+    """Answers every request that is complete."""
+
+    def takes(self, _request: Request) -> bool:
+        return True
+
+    def begin(self, _request: Request, _body: bytes, answer: Answer) -> None:
+        answer(200, list(HEADERS), ANSWER)
+
+
+async def serve(roster: Roster) -> None:
+    listener = listen("127.0.0.1", 0, silence_max_s=roster.settings.write_timeout_s)
+    print(listener.getsockname()[1], flush=True)
+    roster.start()
+    await Server(make_config(roster)).serve(sockets=[listener])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    quick = Quick() if parser.parse_args().quick else None
+    settings = Settings()
+    roster = Roster(asgi_app(), settings, connections_max=settings.connections_max, quick=quick)
+    gc.collect()
+    gc.freeze()  # as the server does
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(roster))
+
+
+if __name__ == "__main__":
+    main()
