@@ -242,6 +242,13 @@ MUTANTS: Final = (
         "    if False:\n",
         "pre-votes and votes of other campaigns are counted",
     ),
+    Mutant(
+        "news-end-the-wait",
+        "state.py",
+        "        if goes_on:\n",
+        "        if False:\n",
+        "a fast candidate with a worse log keeps the one that can win from campaigning",
+    ),
     # replication
     Mutant(
         "no-prev-check",

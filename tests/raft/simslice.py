@@ -10,10 +10,10 @@ from collections import Counter
 from typing import Final
 
 from tests.raft.sim.__main__ import repeat
-from tests.raft.sim.history import FAULTY_UNITS, Outcome, run
+from tests.raft.sim.history import Outcome, run
 
 SLICE_SEEDS: Final = 500
-SLICE_UNITS: Final = FAULTY_UNITS // 2  # as long as there is time for
+SLICE_UNITS: Final = 800  # as long as there is time for
 PARTS: Final = 10
 
 

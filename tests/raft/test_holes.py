@@ -63,3 +63,23 @@ def test_a_granted_vote_begins_a_new_wait() -> None:
     core.tick()
     assert core.role is Role.FOLLOWER
     assert member.disk.hard_state == HardState(Term(2), node(3), Index(0))
+
+
+def test_append_below_the_commit_mark_changes_nothing() -> None:
+    """What is committed is never cut, whatever a message claims of it; the answer says how far this log is known to be right."""
+    member = solo(2, terms=(1, 1, 1), term=1, commit=3)
+    member.core.step(Append(node(3), node(2), Term(2), Term(1), Index(0), column(2, 2)))
+    (reply,) = (message for message in member.take() if isinstance(message, AppendReply))
+    assert (reply.index, reply.rejected) == (3, False)
+    assert member.core.log.terms == [1, 1, 1]
+
+
+def test_append_below_a_compacted_log_is_answered_by_the_commit_mark() -> None:
+    """A refusal would send a new leader's probe further down, away from where the logs meet, for ever."""
+    member = solo(2, terms=(1, 1, 1), term=1, commit=3)
+    core = member.core
+    member.take()
+    core.compact(core.manifest_at(Index(3), ()), Index(3))
+    core.step(Append(node(3), node(2), Term(2), Term(1), Index(0), column(2, 1)))
+    (reply,) = (message for message in member.take() if isinstance(message, AppendReply))
+    assert (reply.index, reply.rejected) == (3, False)
