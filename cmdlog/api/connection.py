@@ -211,6 +211,8 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client sends nothing more, but may be waiting for its answers (over TLS it cannot)."""
         self._ended = True
+        if self._exchange is not None:
+            self._exchange.arrived()  # whoever waits for the client's end is told so
         return self.scheme == "http" and (self.framer.complete or bool(self._held)) and self.phase != "leaving"
 
     def _feed(self, data: bytes) -> None:
@@ -256,6 +258,11 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     # -- what the exchange asks for --------------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """The client sends nothing more."""
+        return self._ended
 
     def body_deadline(self) -> float:
         """When a body that begins now must be complete."""

@@ -166,10 +166,13 @@ class Exchange:
         }
 
     async def receive(self) -> Message:
-        """The next of the request's body. Raises: TimeoutError."""
+        """The next of the request's body. Raises: TimeoutError.
+
+        After it, the client's end: who has closed its side may still read its answer, but nobody should work long for it.
+        """
         connection = self._connection
         framer = connection.framer
-        while not (self._disconnected or self.complete):
+        while not (self._disconnected or self.complete or (self._ended and connection.ended)):
             if not self._ended and (framer.waiting or framer.complete):
                 return self._take(framer)
             await self._wait(inf if framer.complete else self._body_deadline())  # the end of the client may come at any time
