@@ -148,10 +148,10 @@ class _Runner:
         try:
             await self._server.serve(sockets=[listener])
         finally:
-            self._roster.stop()
             with contextlib.suppress(asyncio.CancelledError):
                 await opening
             await self._close()
+            self._roster.stop()
         if self._failure is not None:
             raise self._failure
 

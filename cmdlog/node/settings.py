@@ -199,7 +199,11 @@ class Settings:
         None, "file of credentials, one of which every request carries; `cmdlog token add` makes it", kind="path"
     )
     header_timeout_s: float = _setting(
-        10.0, "a request's head is complete this long after the connection or the head began; else 408", unit="s", lowest=0.05
+        10.0,
+        "a request's head is complete this long after the connection or the head began; else 408",
+        unit="s",
+        lowest=0.05,
+        highest=3600,
     )
     header_bytes_max: int = _setting(
         16 << 10, "a request's head, first line included; beyond it 431", unit="bytes", lowest=1024, highest=1 << 20
@@ -210,15 +214,24 @@ class Settings:
         "a request's body is complete this long after its head, else 408; a batch is silent no longer",
         unit="s",
         lowest=0.05,
+        highest=3600,
     )
     write_timeout_s: float = _setting(
-        30.0, "a client that does not take 64 KiB of its answer for this long is cut off", unit="s", lowest=0.05
+        30.0, "a client that does not take 64 KiB of its answer for this long is cut off", unit="s", lowest=0.05, highest=3600
     )
     keep_alive_s: float = _setting(
-        75.0, "a connection without a request is kept this long, longer than usual clients keep theirs", unit="s", lowest=0.05
+        75.0,
+        "a connection without a request is kept this long, longer than usual clients keep theirs",
+        unit="s",
+        lowest=0.05,
+        highest=3600,
     )
     connections_max: int = _setting(
-        4096, "open connections; beyond it the one without a request for longest makes room", unit="connections", lowest=1
+        4096,
+        "open connections; beyond it the one without a request for longest makes room",
+        unit="connections",
+        lowest=1,
+        highest=1_000_000,
     )
     tls_cert_file: Path | None = _setting(None, "certificate chain in PEM; serves https; read again when it changes", kind="path")  # noqa: RUF009 - as above
     tls_key_file: Path | None = _setting(  # noqa: RUF009 - as above
