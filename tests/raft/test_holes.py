@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cmdlog.raft import HardState, Role
-from cmdlog.raft.messages import Append, AppendReply, Campaign, Heartbeat, VoteReply, VoteRequest
+from cmdlog.raft.messages import Append, AppendReply, Campaign, Heartbeat, HeartbeatReply, VoteReply, VoteRequest
 from cmdlog.wal.ids import Index, Term
-from tests.raft.cluster import Member, column, node, solo
+from tests.raft.cluster import Member, column, lead, node, solo
 
 
 def _votes(member: Member) -> list[bool]:
@@ -83,3 +83,22 @@ def test_append_below_a_compacted_log_is_answered_by_the_commit_mark() -> None:
     core.step(Append(node(3), node(2), Term(2), Term(1), Index(0), column(2, 1)))
     (reply,) = (message for message in member.take() if isinstance(message, AppendReply))
     assert (reply.index, reply.rejected) == (3, False)
+
+
+def test_reads_that_were_lost_with_the_role_are_not_answered_by_the_next_one() -> None:
+    """A read is told as lost when its leader steps down; the same node, leading again, knows nothing of it."""
+    member = solo(1)
+    core = lead(member)
+    core.step(AppendReply(node(2), node(1), core.term, core.log.last))
+    member.take()
+    core.read_index(7)
+    core.step(VoteRequest(node(3), node(1), Term(core.term + 1), Campaign.TRANSFER, Index(9), Term(core.term)))
+    member.take()
+    assert [(result.context, result.index) for result in member.reads] == [(7, None)]
+    assert core.reads.count == 0
+    lead(member)
+    core.step(AppendReply(node(2), node(1), core.term, core.log.last))
+    member.take()
+    core.step(HeartbeatReply(node(2), node(1), core.term, 99))
+    member.take()
+    assert len(member.reads) == 1

@@ -180,10 +180,11 @@ class Faults:
     def _wipe(self) -> None:
         """A node loses its disk, if what is left can go on: nobody else has, and it is needed by no majority that is due."""
         world = self._world
-        if self._somebody_forgot():
-            return
+        cores = [node.core for node in world.nodes.values() if node.core is not None]
+        if self._somebody_forgot() or len(cores) < len(world.nodes):
+            return  # who is down may know of a configuration that is due
         node = self._rng.choice(list(world.nodes.values()))
-        known = [other.core.configuration for other in world.running() if other.core is not None]
+        known = [each for core in cores for each in core.needed_configurations()]
         if any(node.id in half and len(half) < 3 for each in known for half in (each.voters, each.outgoing)):
             return
         world.wipe(node)

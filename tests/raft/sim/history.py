@@ -73,7 +73,9 @@ def run(
 def _demand_life(world: World, clients: Clients, faults: Faults) -> None:
     """Heals, and waits until one leader has everybody's log equal and fresh writes and reads of every client are served."""
     faults.heal()
-    world.swarm = replace(world.swarm, sync_units_max=min(world.swarm.sync_units_max, 4), copy_failure=0.0, stray=0.0)
+    swarm = world.swarm  # a node that is far behind and is sent one entry at a time must be able to catch up with the clients
+    quick = {"sync_units_max": min(swarm.sync_units_max, 4), "delay_units_max": min(swarm.delay_units_max, 4)}
+    world.swarm = replace(swarm, **quick, copy_failure=0.0, stray=0.0)  # type: ignore[arg-type]
     term, began = max(node.core.term for node in world.running() if node.core is not None), world.now
     wanted: tuple[int, int] | None = None
     while not (wanted is not None and (len(clients.writes), clients.reads) >= wanted and _agree(world)):
