@@ -11,6 +11,7 @@ import concurrent.futures
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -101,13 +102,22 @@ def _by_simulation(folder: Path) -> str:
 
 def _run(folder: Path, command: list[str], timeout_s: float) -> tuple[int, str]:
     environ = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        cwd=folder,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(
-            [sys.executable, *command], cwd=folder, env=environ, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+        told, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # its own processes too: they would go on
+        process.communicate()
         return _NO_END, ""
-    return done.returncode, done.stdout
+    return process.returncode, told
 
 
 def main() -> int:
