@@ -7,17 +7,13 @@ nothing else that the caller sent is kept.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from starlette.types import Message, Send
 
 from cmdlog.api.problem import Problem
-from cmdlog.node.front import Front
-from cmdlog.node.meter import OUTCOMES
-from cmdlog.node.outcome import Outcome, Reply
-
-if TYPE_CHECKING:
-    from cmdlog.node.node import Node
+from cmdlog.node.front import Front, Stages, facts_of
+from cmdlog.node.outcome import Reply
 
 REQUEST_ID: Final = b"x-request-id"
 SCOPE_KEY: Final = "cmdlog.trace"  # where the handlers behind FastAPI find it
@@ -67,13 +63,9 @@ class Trace:
         self._front.latency.add(seconds, calls)
         return seconds > self._front.slow_s
 
-    def slow(self, node: Node, seconds: float, procedure: str, partition: int | None, reply: Reply) -> None:
-        """Logs a slow call: where and how it ended, and its stages in the node if they are what made it slow."""
-
-        def facts() -> dict[str, object]:
-            told: dict[str, object] = {"request_id": self.request_id, "procedure": procedure, "partition": partition}
-            if not isinstance(reply, Outcome):
-                return {**told, "outcome": reply.code}
-            return {**told, "txn_id": str(reply.txn_id), "outcome": OUTCOMES[reply.status], **node.stages_of(reply.txn_id)}
-
-        self._front.slow(seconds, facts)
+    def slow(self, node: Stages, seconds: float, procedure: str, partition: int | None, reply: Reply) -> None:
+        """Logs a slow call."""
+        self._front.slow(
+            seconds,
+            lambda: facts_of(node, reply, procedure=procedure, partition=partition, request_id=self.request_id),
+        )

@@ -17,9 +17,11 @@ import orjson
 import procedures
 from cmdlog import errors
 from cmdlog.errors import Aborted, KeyReused, ProcedureFailed, SessionExpired, Unavailable, UnknownProcedure
+from cmdlog.node.front import facts_of
 from cmdlog.node.interrupts import Interrupts
+from cmdlog.node.meter import OUTCOMES
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import Outcome, Refused, Reply
+from cmdlog.node.outcome import Durability, Outcome, OutcomeUnknown, Refused, Reply
 from cmdlog.node.query import QueryResult
 from cmdlog.node.routes import Route
 from cmdlog.node.settings import Settings
@@ -63,20 +65,34 @@ class Embedded:
         """
         return self.invoke(name, params, idempotency_key=idempotency_key).value
 
-    def invoke(self, name: str, params: Mapping[str, Any] | None = None, *, idempotency_key: str | None = None) -> Result[Any]:
-        """`call`, with the transaction's id and partition beside the result."""
+    def invoke(
+        self,
+        name: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        idempotency_key: str | None = None,
+        durability: Durability | None = None,
+    ) -> Result[Any]:
+        """`call`, with the transaction's id and partition beside the result.
+
+        `durability`: "async" returns once the call is executed, and a power cut may take it for a moment; "sync" once it is
+        durable. None: as the directory was opened.
+        """
         self._check_process()
         route = self._route(name)
         bound = _bind(route, params or {})
-        waiter = self._own_waiter()
+        waiter, began = self._own_waiter(), self._node.front.now()
         key = b"" if idempotency_key is None else key_fingerprint(SCOPE, idempotency_key)
         try:
             with self._interrupts:
-                partition = self._node.call_inline(route, bound, key=key, done=waiter.put)
+                partition = self._node.call_inline(route, bound, key=key, done=waiter.put, durability=durability)
             reply = waiter.get()
-        except BaseException:
+        except BaseException as error:
             self._waiter.it = None  # the answer may still come (after Ctrl-C): it must not be the next call's
+            if isinstance(error, Refused):
+                self._note(name, None, error, began)
             raise
+        self._note(name, partition, reply, began)
         value = decode_reply(route, reply)
         assert isinstance(reply, Outcome)
         return Result(reply.txn_id, partition, value)
@@ -131,6 +147,20 @@ class Embedded:
 
     def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
         self.close()
+
+    def _note(self, name: str, partition: int | None, reply: Reply, began: float) -> None:
+        """Counts a call that came to its end, as the API does."""
+        front = self._node.front
+        seconds = front.now() - began
+        front.latency.add(seconds)
+        if not isinstance(reply, Outcome):
+            front.error(reply.code, name, "")
+            if not isinstance(reply, OutcomeUnknown):
+                front.refuse(name, reply.code)
+        elif reply.status:
+            front.error(OUTCOMES[reply.status], name, "")
+        if seconds > front.slow_s:
+            front.slow(seconds, lambda: facts_of(self._node, reply, procedure=name, partition=partition, request_id=""))
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

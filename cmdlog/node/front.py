@@ -14,11 +14,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
-from cmdlog.node.meter import Histogram
+from cmdlog.node.meter import OUTCOMES, Histogram
+from cmdlog.node.outcome import Outcome, Reply
 
 REQUEST_ID_CHARS_MAX: Final = 128
 ERRORS_KEPT: Final = 50  # kinds of errors, that is pairs of code and procedure; the one seen longest ago goes first
@@ -26,6 +27,12 @@ SLOW_LINES_MAX: Final = 10  # slow calls logged per SLOW_LINES_S; the others are
 SLOW_LINES_S: Final = 1.0
 
 log = structlog.get_logger("cmdlog.calls")
+
+
+class Stages(Protocol):
+    """The node, as far as a slow call asks it."""
+
+    def stages_of(self, txn_id: int) -> dict[str, float]: ...
 
 
 @dataclass(slots=True)
@@ -95,7 +102,10 @@ class Front:
         ]
 
     def slow(self, seconds: float, facts: Callable[[], Mapping[str, Any]]) -> None:
-        """A call took longer than `slow_call_ms`: logs one line of these facts, unless there were too many just now."""
+        """A call took longer than `slow_call_ms`: logs one line of these facts, unless there were too many just now.
+
+        `facts` is called only if they are logged; see `facts_of`.
+        """
         self.slow_calls += 1
         now, lines = self.now(), self._slow_lines
         if len(lines) == SLOW_LINES_MAX and now - lines[0] < SLOW_LINES_S:
@@ -104,3 +114,11 @@ class Front:
         lines.append(now)
         unlogged, self._slow_unlogged = self._slow_unlogged, 0
         log.warning("slow call", ms=round(seconds * 1000, 3), **facts(), **({"not_logged": unlogged} if unlogged else {}))
+
+
+def facts_of(node: Stages, reply: Reply, *, procedure: str, partition: int | None, request_id: str) -> dict[str, Any]:
+    """What the log says about a slow call: where and how it ended, and its stages in the node if they are what made it slow."""
+    told = {"request_id": request_id, "procedure": procedure, "partition": partition}
+    if not isinstance(reply, Outcome):
+        return {**told, "outcome": reply.code}
+    return {**told, "txn_id": str(reply.txn_id), "outcome": OUTCOMES[reply.status], **node.stages_of(reply.txn_id)}

@@ -206,6 +206,7 @@ class Node:
             threads=settings.log_threads,
             sync=sync,
             async_window_s=settings.async_window_ms / 1000,
+            waits=lambda: sequencer.waits,
             early=lambda: sequencer.hasty > 0,
             timed=self.meter.syncs.add,
         )

@@ -15,10 +15,10 @@ A multi-partition call is placed in every stream in one step, under the lock, an
 multi-partition read leaves an unlogged marker at the same place, so it sees all or nothing of any such write.
 
 Durability is promised call by call. A *lax* call is answered once it is executed, and a batch that holds one goes to the site as
-soon as it is written, with all batches of its stream before it: order is kept, and executing early harms nobody, since a state
-that is ahead of the log is discarded at start. Everything else that leaves the node waits: the answer of a call that is not lax
-until its batch is durable (then all before it are), and that of a read until everything is durable that its site had been given,
-since what it read must not be taken back by a power cut. A lax read does not wait.
+soon as it is written, with all batches of its stream before it: order is kept, and a state that is ahead of the log is discarded
+at start. Everything else that leaves the node waits: the answer of a call that is not lax until its batch is durable (then all
+before it are), and that of a read until everything is durable that its site had been given, since what it read must not be taken
+back by a power cut. A lax read does not wait.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ from cmdlog.wal.block import RECORD_ALIGN
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.record import Kind
 
-_SETTLED: Final = Outcome(0, 0, b"")
 ROOM_LOOK_BYTES: Final = 64 << 20  # with more room than this the log is not asked at every call
 
 
@@ -83,13 +82,13 @@ class Sequencer:
         self.inflight_calls = 0
         self.inflight_bytes = 0
         self.blocks = 0  # taken so far
+        self.waits = False  # somebody waits until what was taken last is durable
         self.hasty = 0  # batches that were taken, are not written, and may be executed once they are
         self._written_block = first_block
         self._streams = {stream.partition: stream for stream in streams}
         self._closing = Closing(self._streams, limits, clock, catalog=catalog, pump=self._pump)
         self._busy = self._closing.busy
-        self._deliver = deliver
-        self._room_bytes = room_bytes
+        self._deliver, self._room_bytes = deliver, room_bytes
         self._room_seen = 0  # when it was last asked, less what was taken since
         self._on_failure = on_failure
         self._lock = threading.RLock()
@@ -173,12 +172,9 @@ class Sequencer:
     def when_durable(self, partition: int, done: Done) -> None:
         """Calls `done`, maybe at once, when everything is durable that the partition's site has been given so far."""
         with self._lock:
-            gone = self._gone
-            held = not gone and self._hold(self._streams[partition].sent_index, partition, done, _SETTLED)
-        if held:
-            self.hasten()
-        else:
-            done(OutcomeUnknown("the node has failed") if gone else _SETTLED)
+            reply: Reply = OutcomeUnknown("the node has failed") if self._gone else Outcome(0, 0, b"")
+            held = not self._gone and self._hold(self._streams[partition].sent_index, partition, done, reply)
+        self._done_unless(held, done, reply)
 
     def places_of(self, partition: int, index: int) -> list[tuple[int, int]]:
         """Where the batch at `index` must be skipped if it is: everywhere for a multi-partition call, [] when it may not be."""
@@ -236,7 +232,8 @@ class Sequencer:
             if not taken and not self._notes.due and not (notes and closing.short):
                 self._notes.put_back(notes)
                 return ()
-            records = [flight.record for _, flight in taken]
+            flights = [flight for _, flight in taken]
+            records = [flight.record for flight in flights]
             records += [record for record, _ in notes]
             records += self._notes.commit_marks(self._streams.values(), closed=self.clock.closed())
             self._notes.taken()
@@ -244,9 +241,10 @@ class Sequencer:
                 return ()
             self.blocks += 1
             self._room_seen -= bytes_max
-            self.hasty += sum([flight.hasty for _, flight in taken])
-            note_taken(self.meter, [flight for _, flight in taken], records)
             block = TakenBlock(taken, [done for _, done in notes if done is not None])
+            self.waits = bool(block.note_dones) or any(flight.strict for flight in flights)
+            self.hasty += sum([flight.hasty for flight in flights])
+            note_taken(self.meter, flights, records)
             self._taken.append(block)
             self._unwritten.append(block)
         if more or self._notes.due:
@@ -255,23 +253,19 @@ class Sequencer:
 
     def written(self, block: int) -> None:
         """The oldest taken block is in the page cache."""
-        strict = False
         with self._lock:
             self._written_block = block
             for stream, flight in self._unwritten.popleft().flights:
                 flight.block = block
-                strict = strict or flight.strict
                 if flight.hasty:
                     self.hasty -= 1
                     note_ready(self.meter, stream.not_ready(upto=flight))
                     self._pump(stream)
-        if strict:
-            self.hasten()
 
     def durable(self, block: int) -> None:
         """The oldest taken block survives power loss: committed, since this node is the only voter."""
         settled: list[Flight] = []
-        reads: list[tuple[int, Done, Reply]] = []
+        told: list[tuple[Done, Reply]] = []
         with self._lock:
             taken = self._taken.popleft()
             note_ready(self.meter, [flight for _, flight in taken.flights if not flight.ready])
@@ -285,19 +279,17 @@ class Sequencer:
             for stream, _ in taken.flights:
                 self._pump(stream)
                 while stream.held and stream.held[0][0] <= stream.durable_index:
-                    reads.append(stream.held.popleft())
-            entries = [] if self._gone else [flight for _, flight in taken.flights if flight.on_durable is not None]
-            self._settling -= len(settled) + len(reads)
+                    told.append(stream.held.popleft()[1:])
+            self._settling -= len(settled) + len(told)
+            if not self._gone:
+                told += [(f.on_durable, Outcome(0, f.txn_ids[0], b"")) for _, f in taken.flights if f.on_durable is not None]
         for flight in settled:
             if flight.outcomes is not None:
                 answer_some(flight, flight.outcomes, lax=False)
-        for _, read_done, reply in reads:
-            read_done(reply)
-        for flight in entries:
-            if flight.on_durable is not None:
-                flight.on_durable(Outcome(0, flight.txn_ids[0], b""))
-        for done in taken.note_dones:
-            done()
+        for done, reply in told:
+            done(reply)
+        for note_done in taken.note_dones:
+            note_done()
 
     def failed(self, error: BaseException) -> None:
         """The node cannot go on: whoever waits is told that the outcome is unknown, and nobody is let in any more."""
@@ -361,10 +353,7 @@ class Sequencer:
                 self.meter.reads.add(now - read.placed_at)
                 self.meter.calls[read.procedure][reply.status] += 1
             held = not read.lax and self._hold(read.after, read.partition, read.done, reply)
-        if held:
-            self.hasten()
-        else:
-            read.done(reply)
+        self._done_unless(held, read.done, reply)
 
     def site_down(self, partition: int) -> None:
         """The site is gone: batches wait for its successor, reads are refused (repeating them is safe)."""
@@ -464,6 +453,13 @@ class Sequencer:
         self.inflight_calls -= len(flight.dones)
         self.inflight_bytes -= flight.size_bytes
 
+    def _done_unless(self, held: bool, done: Done, reply: Reply) -> None:
+        """Outside the lock. What is held is wanted soon."""
+        if held:
+            self.hasten()
+        else:
+            done(reply)
+
     def _hold(self, index: int, partition: int, done: Done, reply: Reply) -> bool:
         """Keeps the reply until the batch is durable; False when it is."""
         stream = self._streams[partition]
@@ -494,12 +490,8 @@ class Sequencer:
         dones = [read.done for read in self._reads.values()]
         self.meter.unknown([read.procedure for read in self._reads.values() if read.procedure >= 0])
         self._reads.clear()
-        for block in self._taken:  # also those that a site has executed before they are durable
-            for _, flight in block.flights:
-                dones += [flight.on_durable] if flight.on_durable is not None else []
-                if flight.outcomes is not None:
-                    dones += flight.waiting()
-                    flight.outcomes = None
+        for block in self._taken:
+            dones += block.drop()
         for stream in self._streams.values():
             waiting, procedures = stream.drop()
             dones += waiting

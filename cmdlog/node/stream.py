@@ -129,10 +129,6 @@ class Flight:
         """Whether the site of the partition may have it now."""
         return self.ready and (self.step is None or self.step.done or self.step.places[0][0] == partition)
 
-    def waiting(self) -> Sequence[Done]:
-        """Who waits for an answer: everybody, or after the site's answer those who wait until it is durable."""
-        return self.dones if self.outcomes is None else list(compress(self.dones, map(not_, self.lax)))
-
 
 @dataclass(slots=True)
 class Marker:
@@ -268,6 +264,17 @@ class TakenBlock:
 
     flights: list[tuple[Stream, Flight]]
     note_dones: list[Callable[[], None]]
+
+    def drop(self) -> list[Done]:
+        """Who waits until it is durable: for entries, and for the answers of batches that a site has executed before."""
+        dones: list[Done] = []
+        for _, flight in self.flights:
+            if flight.on_durable is not None:
+                dones.append(flight.on_durable)
+            if flight.outcomes is not None:
+                dones += compress(flight.dones, map(not_, flight.lax))
+                flight.outcomes = None
+        return dones
 
 
 def close_open(stream: Stream) -> None:

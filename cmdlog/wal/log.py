@@ -166,14 +166,17 @@ class Log:
         seal_after_s: float = 0.010,
         sync: Sync = "sync",
         async_window_s: float = 0.010,
+        waits: Callable[[], bool] | None = None,
         early: Callable[[], bool] = lambda: False,
         timed: Callable[[float], None] = lambda seconds: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begins to take blocks from `source`. `sync` "off" is for benchmarks: it acknowledges what is only written.
 
-        While `early` says so, `Source.written` is told before a block's sync, not after it. `timed` gets the seconds of every
-        sync (of a `sync` log: of a block's write and sync), under a lock: it must be quick.
+        `waits` says of the records that were taken last whether somebody waits until they are durable: then they are synced at
+        once, else within `async_window_s`. None: always (`sync`), or never (`async`). While `early` says so, `Source.written` is
+        told before the sync of a block, not after it. `timed` gets the seconds of every sync, a block's own with its write.
+        All of them are called under a lock and must be quick.
         With `threads=0` there are none at all: the caller runs turns and calls `tend`, and everything happens in a stated order.
         """
         if self._ring is not None:
@@ -181,7 +184,7 @@ class Log:
         self._ring = Ring(
             self._files, self._tail, self._space, source,
             threads=threads, sync=sync, seal_after_s=seal_after_s, async_window_s=async_window_s,
-            settle=self._settle, early=early, timed=timed, clock=clock,
+            settle=self._settle, waits=waits, early=early, timed=timed, clock=clock,
         )  # fmt: skip
         if threads:
             self._space.start(self._ring.wedge)
@@ -192,7 +195,7 @@ class Log:
         self._running.kick()
 
     def hasten(self) -> None:
-        """Somebody waits until what was written so far is durable: with `async` it is synced at once. Cheap, any thread."""
+        """Somebody waits until what was written so far is durable: it is synced at once. Cheap, any thread."""
         if self._ring is not None:
             self._ring.hasten()
 

@@ -35,7 +35,7 @@ class Source(Protocol):
         ...
 
     def written(self, block: int) -> None:
-        """In the page cache: survives a kill. Said just before `durable`, unless the log is `async` or asked to be `early`."""
+        """In the page cache: survives a kill. Said just before `durable`, but before the sync if that is not waited for."""
         ...
 
     def durable(self, block: int) -> None:
@@ -73,16 +73,22 @@ class Gate:
 
 
 class Watermarks:
-    """Invariants: `durable <= written`; `_wrote` holds only numbers beyond `written + 1`, `_synced` beyond `durable + 1`."""
+    """Invariants: `durable <= written`; `_wrote` holds only numbers beyond `written + 1`, `_synced` beyond `durable + 1`.
+
+    A block that has a sync of its own is durable when that comes back, and not before: another thread's success must not hide its
+    failure. A block that is *left* without one is durable with the first sync that began after it was written.
+    """
 
     def __init__(self, lock: threading.Lock, quiet: Gate, source: Source, *, start: int, sync: Sync) -> None:
-        self._lock, self._quiet, self._source, self._sync = lock, quiet, source, sync
+        self._lock, self._quiet, self._source = lock, quiet, source
+        self._never_synced = sync == "off"
         self.written = self.durable = start
         self.error: WalError | None = None
         self.delivering = False
         self._told = False  # of the error
         self._wrote: set[int] = set()  # written before their predecessors
-        self._synced: set[int] = set()  # by themselves, before their predecessors
+        self._left: set[int] = set()  # written, and without a sync of their own
+        self._synced: set[int] = set()  # before their predecessors
         self._unwritten: deque[int] = deque()  # blocks from `take` whose `written` is due
         self._undurable: deque[int] = deque()  # the same for `durable`
 
@@ -93,19 +99,29 @@ class Watermarks:
 
     def wrote(self, number: int) -> None:
         """Locked. The block is in the page cache."""
-        self.written = _advance(self.written, self._wrote, number)
+        self._wrote.add(number)
+        self.written = _advance(self.written, self._wrote)
 
-    def finish(self, number: int) -> None:
-        """Locked. The block's writing has come to its end: it is synced too if the log is `sync`, and `wrote` was told before."""
-        if self._sync == "sync":
-            self.durable = _advance(self.durable, self._synced, number)
-        else:
-            self.wrote(number)
+    def leave(self, number: int) -> None:
+        """Locked. A written block gets no sync of its own."""
+        self._left.add(number)
 
-    def synced(self, upto: int) -> None:
-        """Locked. Everything up to this block is durable."""
-        if self.error is None:
-            self.durable = max(self.durable, upto)
+    @property
+    def any_left(self) -> bool:
+        """Locked. Some block waits for another one's sync."""
+        return bool(self._left)
+
+    def synced(self, upto: int, *, own: int = 0) -> None:
+        """Locked. A sync has come back that began when everything up to `upto` was written; it was that of block `own`."""
+        if self.error is not None:
+            return
+        if own:
+            self._synced.add(own)
+        if self._left:
+            covered = {number for number in self._left if number <= upto}
+            self._left -= covered
+            self._synced |= covered
+        self.durable = _advance(self.durable, self._synced)
 
     def restart_at(self, number: int) -> None:
         """Locked. Everything is durable up to `number`, a block that was placed and synced elsewhere (a checkpoint)."""
@@ -151,15 +167,11 @@ class Watermarks:
     @property
     def _acknowledged(self) -> int:
         """Up to where the source may be told `durable`; without syncs that is only what was written."""
-        return self.written if self._sync == "off" else self.durable
+        return self.written if self._never_synced else self.durable
 
 
-def _advance(mark: int, ahead: set[int], number: int) -> int:
-    """The mark, moved over the numbers that follow it without a gap."""
-    if number != mark + 1:
-        ahead.add(number)
-        return mark
-    mark = number
+def _advance(mark: int, ahead: set[int]) -> int:
+    """The mark, moved over the numbers that follow it without a gap; they are removed."""
     while mark + 1 in ahead:
         mark += 1
         ahead.discard(mark)

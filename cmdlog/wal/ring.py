@@ -8,8 +8,8 @@ flight it closes when the source has BLOCK_BYTES_TARGET pending, or when `sync l
 so that the syncs are spread evenly and each carries what came meanwhile.
 
 A thread is woken only when there is something to take: at most one hand-over per block, which costs 20-50 us in CPython.
-What is only written is told to the source early when it asks for that (`early`), and synced soon when it asks for that
-(`hasten`); both are for callers whose promise differs from the log's own.
+A block whose durability somebody waits for (`waits`) is synced by the thread that wrote it; so is one before it that is written
+later. Other blocks are left to the next sync, at the end of the window at the latest. So one log serves callers of both promises.
 
 Each thread has its own open file per segment: the kernel reports a failed write-back once to each open file description, so no
 thread's sync can succeed because another one has consumed the error.
@@ -52,6 +52,7 @@ class Ring:
         seal_after_s: float,
         async_window_s: float,
         settle: Callable[[], None],
+        waits: Callable[[], bool] | None = None,
         early: Callable[[], bool] = lambda: False,
         timed: Callable[[float], None] = lambda seconds: None,
         clock: Callable[[], float] = time.monotonic,
@@ -59,6 +60,7 @@ class Ring:
         self._files, self._tail, self._space, self._source = files, tail, space, source
         self._sync, self._seal_after_s, self._window_s = sync, seal_after_s, async_window_s
         self._settle, self._clock = settle, clock
+        self._waits = waits or (lambda: sync == "sync")
         self._early, self._timed = early, timed
         self._count = threads
         lock = threading.Lock()
@@ -77,12 +79,13 @@ class Ring:
         self._stopping = False
         self._flushing = threading.Lock()
         self._unsynced_since = 0.0
-        self._hastened = False  # somebody waits for the next sync: the window is over
+        self._wanted = tail.number  # the newest block whose durability somebody waits for
+        self._hastened = False  # somebody waits for a block that was left: the window is over
         self._last_take = self._last_done = 0.0
         self._latency_s = LATENCY_FIRST_S
         self._latencies: deque[float] = deque(maxlen=LATENCIES_KEPT)
         self._syncs = 0
-        self._unsynced: dict[int, Placed] = {}  # async: the last written block per segment
+        self._unsynced: dict[int, Placed] = {}  # the last block per segment that was left without a sync
         self._inline_file: tuple[int, File] | None = None
         self._sync_file: tuple[int, File] | None = None
         self._keeper_sleeps = True
@@ -111,8 +114,8 @@ class Ring:
                 self._pace.open_one()
 
     def hasten(self) -> None:
-        """Somebody waits until what is written so far is durable: an `async` log syncs now, not at the end of its window."""
-        if self._sync == "async" and self._marks.durable < self._marks.written:
+        """Somebody waits until what is written so far is durable: it is synced now, not at the end of the window."""
+        if self._unsynced and self._sync != "off":
             with self._lock:
                 self._hastened = True
                 self._timer.open_one()
@@ -296,6 +299,8 @@ class Ring:
         with self._lock:
             self._in_flight += 1
             self._marks.placed(placed.number)
+            if self._waits() and self._sync != "off":
+                self._wanted = placed.number
             if self._source.pending_bytes > 0:
                 self._kicked = True  # what did not fit is not announced again
             if self._keeper_sleeps and self._sync != "off":
@@ -350,39 +355,48 @@ class Ring:
         try:
             begin = self._clock()
             file.pwrite(placed.data, placed.offset)
-            if self._sync == "sync":
-                self._note_written(placed)
+            upto = self._note_written(placed)
+            if upto is not None:
                 file.fdatasync()
-            self._finish(placed, self._clock() - begin)
+            self._finish(placed, self._clock() - begin, upto)
         except WalError as error:
             self.wedge(error)
         except OSError as error:
             self.wedge(WalError(f"writing {placed.path}: {error}"))
 
-    def _note_written(self, placed: Placed) -> None:
-        """The block is in the page cache, and its sync follows."""
+    def _note_written(self, placed: Placed) -> int | None:
+        """The block is in the page cache. Up to where its sync will reach; None when it is left without one.
+
+        A block that is left was written before any later one was placed for which somebody waits: that one's sync covers it.
+        """
         with self._lock:
             self._marks.wrote(placed.number)
-        if self._early():
+            upto = self._marks.written if placed.number <= self._wanted else None
+        if upto is not None and self._early():
             self._marks.deliver()
+        return upto
 
-    def _finish(self, placed: Placed, seconds: float) -> None:
-        """The block is written, and synced if that is asked for. Watermarks advance over every gap that this closes."""
+    def _finish(self, placed: Placed, seconds: float, upto: int | None) -> None:
+        """The block is written, and synced unless it is left. Watermarks advance over every gap that this closes."""
         now = self._clock()
         with self._lock:
             self._in_flight -= 1
             self._last_done = now
-            if self._sync == "sync":
+            if upto is not None:
                 self._syncs += 1
                 self._latencies.append(seconds)
                 self._timed(seconds)
             self._latency_s += (seconds - self._latency_s) * LATENCY_WEIGHT
             if self._marks.error is not None:
                 return
-            self._marks.finish(placed.number)
-            if self._sync != "sync":
+            if upto is None:
+                self._marks.leave(placed.number)
                 self._unsynced_since = self._unsynced_since if self._unsynced else now
                 self._unsynced[placed.sequence] = placed
+            else:
+                self._marks.synced(upto, own=placed.number)
+                if self._unsynced and not self._marks.any_left:
+                    self._unsynced.clear()
             if not self._in_flight:
                 if self._pacing:
                     self._pace.open_one()
@@ -409,7 +423,7 @@ class Ring:
 
     def _keeper_wait(self) -> float | None:
         """Seconds until something is due; None when nothing will be."""
-        if self._sync == "async" and self._unsynced:
+        if self._unsynced and self._sync != "off":
             return 0.0 if self._hastened else self._unsynced_since + self._window_s - self._clock()
         if self._tail.sealed or self._sync == "off":
             return None
@@ -435,15 +449,15 @@ class Ring:
         placed = tail.place([], flags=BlockFlag.SEAL, durable_upto=self._marks.durable)
         with self._lock:
             self._in_flight += 1
+            if self._sync == "sync":
+                self._wanted = placed.number
         self._write(placed, self._inline(placed))
 
     def _flush(self) -> None:
         """One sync for everything written so far. Durable on return unless the log is wedged."""
         with self._flushing:
             with self._lock:
-                # A `sync` log syncs every block by itself: what is only written is another thread's to sync and to announce.
-                upto = self._marks.durable if self._sync == "sync" else self._marks.written
-                pending = list(self._unsynced.values())
+                upto, pending = self._marks.written, list(self._unsynced.values())
                 self._unsynced.clear()
                 self._hastened = False
             for placed in pending:
@@ -460,8 +474,8 @@ class Ring:
             return False
         try:
             self._sync_file[1].fdatasync()
-        except WalError as error:
-            self.wedge(error)
+        except (WalError, OSError) as error:
+            self.wedge(error if isinstance(error, WalError) else WalError(f"syncing {placed.path}: {error}"))
             return False
         with self._lock:
             self._syncs += 1

@@ -224,6 +224,9 @@ class Pipeline:
         if not raw:
             return None
         block = Block(len(self.blocks) + 2, [decode_record(r) for r in raw])
+        entries = [r for r in block.records if r.is_entry and r.kind is not Kind.BATCH]
+        called = {n for r in block.records for p in self.at_site for n in numbers_in(r, p)}
+        assert self.sequencer.waits or not (entries or called - self.lax_numbers), "nobody would sync what somebody waits for"
         self.blocks.append(block)
         return block
 

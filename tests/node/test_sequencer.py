@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -629,14 +630,23 @@ def test_a_failure_tells_those_who_wait_for_the_disk_and_nobody_twice() -> None:
     pipe.check_empty()
 
 
-def test_who_waits_for_the_disk_hastens_it() -> None:
-    """A written block with a call that waits asks the log to sync; one of lax calls alone leaves it to the log's window."""
+def test_the_log_hears_whether_somebody_waits_for_a_block() -> None:
+    """A block of lax calls and of notes that nobody asks after needs no sync of its own; any other does."""
     pipe = Pipeline(1)
-    for lax, expected in ((True, 0), (False, 1)):
-        pipe.add(0, lax=lax)
-        pipe.take()
-        pipe.write()
-        assert pipe.hastened == expected
+    sequencer, told = pipe.sequencer, list[object]()
+    fills: list[tuple[bool, Callable[[], object]]] = [
+        (False, lambda: pipe.add(0, lax=True)),
+        (True, lambda: pipe.add(0, lax=False)),
+        (True, lambda: pipe.add_many([0, 0], lax=[True, False])),
+        (True, lambda: sequencer.add_entry(0, Kind.SKIP, {"index": 0, "position": 0}, told.append)),
+        (False, lambda: sequencer.note(a_note())),
+        (True, lambda: sequencer.note(a_note(), lambda: told.append(1))),
+    ]
+    for waits, fill in fills:
+        fill()
+        sequencer.flush_notes()
+        assert pipe.take() is not None
+        assert pipe.sequencer.waits is waits
         pipe.settle()
 
 

@@ -19,6 +19,7 @@ from cmdlog.wal.marks import Sync
 from cmdlog.wal.reader import Recycled
 from cmdlog.wal.segment import segment_name
 from cmdlog.wal.simfiles import Fault, Operation, SimFiles
+from cmdlog.wal.space import READY_WANTED
 from tests.wal.logkit import (
     IDENTITY,
     LOG,
@@ -173,6 +174,7 @@ def test_blocks_behind_a_failed_sync_are_never_acknowledged() -> None:
         if operation.kind == "fdatasync" and held.acquire(blocking=False):
             assert release.wait(WAIT_S)
 
+    source.wait(lambda: log._space.ready == READY_WANTED)  # its thread syncs too
     files.before = hold
     files.fail_at(2, Fault.IO_ERROR, kinds=frozenset({"fdatasync"}))
     for number in range(3):

@@ -1,0 +1,306 @@
+"""Promises of durability on a real node, over a disk whose syncs a test holds back and whose power it cuts."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmdlog.node import node as node_module
+from cmdlog.node.embedded import Embedded
+from cmdlog.node.node import Node
+from cmdlog.node.outcome import Durability, NotReady, OutcomeUnknown
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.files import File, RealFiles
+from tests.node.rig import Pending, ask, counters, open_node, send, wait_for
+
+HELD_S = 0.15  # long enough for anything that does not wait for the disk, were it not to wait
+
+
+class HeldFile:
+    """A file of the log whose syncs wait for the gate, and which remembers what they made durable."""
+
+    def __init__(self, file: File, path: str, files: HeldFiles) -> None:
+        self._file, self._path, self._files = file, path, files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def fdatasync(self) -> None:
+        written = self._files.look_at(self._path)  # what is written now is what this sync must make durable, and no more
+        self._files.gate.wait()
+        if self._files.broken:
+            raise OSError(5, "planted: Input/output error")
+        self._file.fdatasync()
+        self._files.remember(self._path, written)
+
+
+class HeldFiles(RealFiles):
+    """The real disk. While `gate` is closed no sync of the log comes back; `cut_into` is what a power cut would leave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.broken = False
+        self._durable: dict[str, tuple[int, bytes]] = {}  # path -> number of the look, content
+        self._looks = 0
+        self._lock = threading.Lock()
+
+    def open(self, path: str, **options: Any) -> Any:
+        file = super().open(path, **options)
+        if "/log/seg-" not in path or options.get("read_only"):
+            return file
+        if path not in self._durable:
+            self.remember(path, self.look_at(path))
+        return HeldFile(file, path, self)
+
+    def look_at(self, path: str) -> tuple[int, bytes]:
+        with self._lock:
+            self._looks += 1
+            return self._looks, Path(path).read_bytes()
+
+    def remember(self, path: str, written: tuple[int, bytes]) -> None:
+        with self._lock:
+            self._durable[path] = max(written, self._durable.get(path, written))
+
+    def put_back(self, log: Path) -> None:
+        """Leaves in the folder of the log what the disk has: pages that were only cached are gone."""
+        for path, (_, data) in self._durable.items():
+            (log / Path(path).name).write_bytes(data)
+
+    def cut_into(self, directory: Path, target: Path) -> Path:
+        """A copy of the directory as a power cut would leave the log now; states and snapshots as they are, at their worst."""
+        shutil.copytree(directory, target, ignore=shutil.ignore_patterns("LOCK"))
+        self.put_back(target / "log")
+        return target
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldFiles]:
+    """The disk of every node of the test; open again at its end, so that nothing waits for ever."""
+    held = HeldFiles()
+    monkeypatch.setattr(node_module, "RealFiles", lambda: held)
+    yield held
+    held.gate.set()
+
+
+def place(node: Node, name: str, durability: Durability | None, /, **params: Any) -> Pending:
+    """Places a call with this promise."""
+    pending, route = Pending(), node.routes[name]
+    node.call(route, route.procedure.bind(params), done=pending.done, durability=durability)
+    return pending
+
+
+def unanswered(*pendings: Pending) -> bool:
+    """None of them is answered, though there was time for it."""
+    return not any(pending._told.wait(HELD_S / len(pendings)) for pending in pendings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inline", [True, False])
+def test_calls_of_one_node_keep_their_own_promises(tmp_path: Path, files: HeldFiles, inline: bool) -> None:
+    """While the disk hangs a lax call is answered; a strict one, a read and a query after it wait, and a lax read does not."""
+    node = open_node(tmp_path / "data", inline=inline, partitions=1)
+    ask(node, "bump", id=1, amount=1)
+    files.gate.clear()
+    assert place(node, "bump", "async", id=1, amount=10).value() == 11
+    strict = place(node, "bump", None, id=1, amount=100)
+    read = place(node, "peek", None, id=1)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        query = pool.submit(node.query, "SELECT n FROM counters")
+        assert place(node, "peek", "async", id=1).value() in (11, 111)
+        assert place(node, "bump", "async", id=1, amount=1000).value() == 1111
+        assert unanswered(strict, read)
+        assert not query.done()
+        files.gate.set()
+        assert strict.value() == 111
+        assert read.value() in (11, 111, 1111)
+        assert query.result(30).rows[0][0] in (11, 111, 1111)
+    wait_for(lambda: node.sequencer.idle)
+    node.close()
+    node = open_node(tmp_path / "data", inline=True)
+    assert counters(node) == {1: 1111}
+    node.close()
+
+
+@pytest.mark.slow
+def test_a_power_cut_takes_lax_calls_at_most(tmp_path: Path, files: HeldFiles) -> None:
+    """What was answered lax and not synced is gone with all its effects, everything else is there, and states are corrected."""
+    node = open_node(tmp_path / "data", inline=True, partitions=2)
+    for n in range(6):
+        ask(node, "bump", id=n, amount=1)
+    files.gate.clear()
+    lax = [place(node, "bump", "async", id=n, amount=10) for n in range(6)]
+    assert [pending.value() for pending in lax] == [11] * 6
+    strict = [place(node, "bump", "sync", id=n, amount=100) for n in range(6)]
+    wait_for(lambda: all(mark["applied"] > mark["durable"] for mark in node.sequencer.watermarks().values()))
+    assert unanswered(*strict)
+    cut = files.cut_into(tmp_path / "data", tmp_path / "cut")
+    files.gate.set()
+    assert [pending.value() for pending in strict] == [111] * 6
+    later = files.cut_into(tmp_path / "data", tmp_path / "later")
+    node.close()
+    for directory, expected in ((cut, 1), (later, 111)):
+        again = open_node(directory, inline=True)
+        assert counters(again) == dict.fromkeys(range(6), expected)
+        assert ask(again, "bump", id=0, amount=1) == expected + 1
+        again.close()
+
+
+@pytest.mark.slow
+def test_states_ahead_of_a_log_that_lost_its_pages_are_discarded(tmp_path: Path, files: HeldFiles) -> None:
+    """After a failed sync the same boot opens the same files: a trusted state that holds calls which the log lost yields."""
+    node = open_node(tmp_path / "data", inline=True, partitions=1)
+    ask(node, "bump", id=1, amount=1)
+    files.gate.clear()
+    assert place(node, "bump", "async", id=1, amount=10).value() == 11
+    strict = place(node, "bump", None, id=1, amount=100)
+    wait_for(lambda: node.sequencer.watermarks()[0]["applied"] > node.sequencer.watermarks()[0]["durable"])
+    files.broken = True
+    files.gate.set()
+    assert isinstance(strict.wait(), OutcomeUnknown)
+    with pytest.raises(WalError):
+        node.close()
+    files.broken = False
+    files.put_back(tmp_path / "data" / "log")
+    node = open_node(tmp_path / "data", inline=True)
+    assert counters(node) == {1: 1}
+    assert ask(node, "bump", id=1, amount=1) == 2
+    node.close()
+
+
+@pytest.mark.slow
+def test_a_query_hears_of_the_failure_it_waited_through(tmp_path: Path, files: HeldFiles) -> None:
+    """A query that has read what never became durable is refused, and may be asked again."""
+    node = open_node(tmp_path / "data", inline=True, partitions=1)
+    files.gate.clear()
+    assert place(node, "bump", "async", id=1, amount=10).value() == 10
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        query = pool.submit(node.query, "SELECT n FROM counters")
+        wait_for(lambda: bool(node.sequencer._streams[0].held))
+        files.broken = True
+        files.gate.set()
+        with pytest.raises(NotReady):
+            query.result(30)
+    with pytest.raises(WalError):
+        node.close()
+
+
+@pytest.mark.slow
+def test_no_snapshot_counts_before_its_entries_are_durable(tmp_path: Path, files: HeldFiles) -> None:
+    """An image that holds lax calls is complete, but it is not believed after a cut that took them."""
+    node = open_node(tmp_path / "data", inline=True, partitions=1)
+    ask(node, "bump", id=1, amount=1)
+    files.gate.clear()
+    assert place(node, "bump", "async", id=1, amount=10).value() == 11
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(node.take_snapshot)
+        images = tmp_path / "data" / "snapshots"
+        wait_for(lambda: any(path.is_dir() and "tmp" not in path.name for path in images.iterdir()))
+        assert not taken.done()
+        assert not node.snapshots()
+        cut = files.cut_into(tmp_path / "data", tmp_path / "cut")
+        files.gate.set()
+        assert taken.result(30)
+    node.close()
+    again = open_node(cut, inline=True)
+    assert counters(again) == {1: 1}
+    again.close()
+
+
+@pytest.mark.slow
+def test_a_strict_call_of_a_lax_node_does_not_wait_for_the_window(tmp_path: Path, files: HeldFiles) -> None:
+    """With durability=async and a window of ten seconds, a strict call or read syncs at once, and lax ones do not sync at all."""
+    node = open_node(tmp_path / "data", inline=True, partitions=1, durability="async", async_window_ms=10_000)
+    ask(node, "bump", id=1, amount=1)
+    before = sum(node.meter.syncs.counts)
+    assert place(node, "bump", None, id=1, amount=10).value() == 11
+    assert sum(node.meter.syncs.counts) == before
+    assert place(node, "bump", "sync", id=1, amount=100).wait(5)
+    assert sum(node.meter.syncs.counts) == before + 1
+    assert place(node, "bump", None, id=1, amount=1000).value() == 1111
+    assert place(node, "peek", "sync", id=1).wait(5)
+    assert sum(node.meter.syncs.counts) == before + 2
+    cut = files.cut_into(tmp_path / "data", tmp_path / "cut")
+    node.close()
+    again = open_node(cut, inline=True)
+    assert counters(again) == {1: 1111}
+    again.close()
+
+
+@pytest.mark.slow
+def test_a_multi_partition_call_may_be_lax(tmp_path: Path, files: HeldFiles) -> None:
+    """Answered by all partitions while the disk hangs; a strict one behind it waits; after a cut it is nowhere."""
+    node = open_node(tmp_path / "data", inline=True, partitions=3)
+    files.gate.clear()
+    assert place(node, "set_rate", "async", name="r", value=1).value() == [0, 0, 0]
+    strict = place(node, "set_rate", None, name="r", value=2)
+    assert unanswered(strict)
+    cut = files.cut_into(tmp_path / "data", tmp_path / "cut")
+    files.gate.set()
+    assert strict.value() == [1, 1, 1]
+    node.close()
+    again = open_node(cut, inline=True)
+    assert [value for value, _ in ask(again, "look_everywhere", name="r")] == [0, 0, 0]
+    again.close()
+
+
+@pytest.mark.slow
+def test_embedded_calls_choose_their_durability(tmp_path: Path, files: HeldFiles) -> None:
+    """`invoke(durability="async")` returns while the disk hangs, `call` does not; nobody else has to drive the sites."""
+    opened = Embedded(open_node(tmp_path / "data", inline=True, partitions=1))
+    opened.call("bump", id=1, amount=1)
+    files.gate.clear()
+    assert opened.invoke("bump", {"id": 1, "amount": 10}, durability="async").value == 11
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        strict = pool.submit(opened.call, "bump", id=1, amount=100)
+        with pytest.raises(concurrent.futures.TimeoutError):
+            strict.result(HELD_S)
+        files.gate.set()
+        assert strict.result(30) == 111
+    opened.close()
+
+
+@pytest.mark.slow
+def test_keys_hold_over_promises(tmp_path: Path, files: HeldFiles) -> None:
+    """A strict retry of a lax call gets its outcome and waits for the disk; after a cut that took both it runs anew."""
+    node = open_node(tmp_path / "data", inline=True, partitions=1)
+    ask(node, "bump", id=1, amount=1)
+    files.gate.clear()
+    route = node.routes["bump"]
+    first, retry = Pending(), Pending()
+    params = route.procedure.bind({"id": 1, "amount": 10})
+    node.call(route, params, key=b"k" * 16, done=first.done, durability="async")
+    assert first.value() == 11
+    node.call(route, params, key=b"k" * 16, done=retry.done)
+    assert unanswered(retry)
+    cut = files.cut_into(tmp_path / "data", tmp_path / "cut")
+    files.gate.set()
+    assert retry.wait() == first.wait()
+    node.close()
+    again = open_node(cut, inline=True)
+    third = Pending()
+    again.call(again.routes["bump"], params, key=b"k" * 16, done=third.done)
+    assert third.value() == 11
+    assert counters(again) == {1: 11}
+    again.close()
+
+
+def test_promises_reach_the_log_in_batches(tmp_path: Path) -> None:
+    """Calls of one `call_many` may differ; each gets its result."""
+    node = open_node(tmp_path / "data", inline=True, partitions=1)
+    made = [Pending() for _ in range(6)]
+    route = node.routes["bump"]
+    wishes: list[Durability | None] = [None, "async", "sync", "async", None, "sync"]
+    node.call_many(
+        [(route, route.procedure.bind({"id": 1, "amount": 1}), b"", p.done, w) for p, w in zip(made, wishes, strict=True)]
+    )
+    assert [pending.value() for pending in made] == [1, 2, 3, 4, 5, 6]
+    assert isinstance(send(node, "peek", id=1).value(), int)
+    node.close()
