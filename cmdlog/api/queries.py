@@ -36,7 +36,7 @@ class Queries:
         self.pool = QueryPool(memory_bytes_max=settings.query_memory_bytes_max)
 
     async def run(self, node: Node, given: dict[str, Any], receive: Receive) -> bytes:
-        """The answer's JSON. Raises: Problem; ConnectionError, when the caller has left."""
+        """The answer's JSON. Raises: Problem."""
         sql, params, partition = read_arguments(given, self._settings.partitions)
         ticket = Ticket()
         work = partial(node.query_by, partial(self.pool.run, ticket=ticket), sql, params, partition)
@@ -45,7 +45,7 @@ class Queries:
         try:
             await asyncio.wait((left, running), return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
-                raise ConnectionError("the client left before its query was done")
+                raise left_early()
             return running.result()
         finally:
             ticket.cancel()
@@ -67,7 +67,7 @@ class Queries:
         except QueryRefused as error:
             raise invalid([("sql", str(error))]) from None
         except QueryCancelled:
-            raise ConnectionError("the client left before its query was done") from None
+            raise left_early() from None
         except Refused as refused:
             raise of_refused(refused) from None
 
@@ -80,6 +80,11 @@ class Queries:
         """Ends every query and the processes."""
         self.pool.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def left_early() -> Problem:
+    """For a caller that has closed its side; most of them do not read this either."""
+    return Problem("bad_request", "the client closed its side of the connection before its query was done")
 
 
 async def _until_left(receive: Receive) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -25,8 +25,6 @@ from cmdlog.node.metrics import Exposition
 from cmdlog.node.outcome import Refused
 from cmdlog.node.overview import Overview
 from cmdlog.wal.errors import DiskFull, WalError
-
-LEFT: Final = 499  # as web servers log a client that closed its connection
 
 Handler = Callable[..., Awaitable[Response]]
 T = TypeVar("T")
@@ -141,7 +139,7 @@ async def _answer_problem(request: Request, problem: Exception) -> Response:
 
 async def _answer_nobody(_: Request, __: Exception) -> Response:
     """The client has left: whatever is answered, nobody gets it."""
-    return Response(status_code=LEFT)
+    return Response(status_code=400)
 
 
 async def _answer_defect(request: Request, _: Exception) -> Response:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
-from subprocess import PIPE, Popen
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,15 +20,14 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 
 from cmdlog.api.openapi import Description
 from cmdlog.api.problem import CODES
-from cmdlog.api.table import ROLES
-from cmdlog.api.tokenfile import Credential, digest_of, write_line
+from cmdlog.api.table import ADMIN
 from cmdlog.node.routes import make_routes
 from tests.api.every_type import db
+from tests.api.running import TOKENS, Running
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
-TOKEN = "token-of-the-one-who-may-do-everything"
+HEADERS = {"Authorization": f"Bearer {TOKENS[ADMIN]}"}
 CASES = 200  # of an operation that takes parameters
 CASES_WITHOUT_INPUT = 30  # beside the headers that all of them take
 CASES_FOR_MINUTES = 2000
@@ -71,27 +67,13 @@ def as_numbers_are_sent(value: Any) -> Any:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`cmdlog serve` of the application with every type, behind a credential; at the end it must not have logged a defect."""
-    folder = tmp_path_factory.mktemp("server")
-    (folder / "tokens").write_text(write_line(Credential("all", frozenset(ROLES), digest_of(TOKEN.encode()))))
-    (folder / "tokens").chmod(0o600)
-    options = ("--data", "data", "--port", "0", "--partitions", "2", "--segment-bytes", "4MiB", "--segments", "8", "--json")
-    command = [sys.executable, "-m", "cmdlog", "serve", "tests.api.every_type:db", *options, "--token-file", "tokens"]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("CMDLOG_")}
-    environ["PYTHONPATH"] = str(ROOT)
-    with (folder / "errors.txt").open("w") as errors:
-        process = Popen(command, cwd=folder, env=environ, stdout=PIPE, stderr=errors, text=True)
-    assert process.stdout is not None
+    running = Running(tmp_path_factory.mktemp("server"))
     try:
-        url = json.loads(process.stdout.readline())["url"]
-        assert json.loads(process.stdout.readline())["event"] == "ready"
-        yield url
+        yield running.url
     finally:
-        process.terminate()
-        process.wait(60)
-        process.stdout.close()
-    logged = (folder / "errors.txt").read_text()
-    assert "request_failed" not in logged
-    assert TOKEN not in logged
+        running.end(kill=False)
+    assert "request_failed" not in running.logged()
+    assert not any(token in running.logged() for token in TOKENS.values())
 
 
 @schemathesis.serializer("application/x-ndjson")
@@ -127,7 +109,7 @@ def check(case: Any, url: str) -> None:
     if SENT[label] >= COSTLY.get(label, sys.maxsize):
         return
     SENT[label] += 1
-    answer = case.call(base_url=url, headers={"Authorization": f"Bearer {TOKEN}"})
+    answer = case.call(base_url=url, headers=HEADERS)
     if case.path == "/v1/batch" and answer.status_code == 200:
         check_lines(answer.content)
     case.validate_response(answer, excluded_checks=NOT_MEANT.get(case.path, []))
@@ -169,7 +151,7 @@ def test_the_same_for_minutes(case: Any, server: str) -> None:
 
 def test_server_gives_the_description_that_is_tested(server: str) -> None:
     """The generated requests are from what clients read."""
-    given = httpx.get(f"{server}/openapi.json", headers={"Authorization": f"Bearer {TOKEN}"}).json()
+    given = httpx.get(f"{server}/openapi.json", headers=HEADERS).json()
     del given["paths"]["/v1/events"]
     expected = describe()
     assert given["paths"] == expected["paths"]
