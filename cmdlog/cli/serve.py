@@ -21,7 +21,7 @@ from cmdlog.node.settings import TABLE, Setting, describe, load_settings
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
 
-USUAL: Final = frozenset(("host", "port", "partitions", "sites", "durability", "token_file"))
+USUAL: Final = frozenset(("host", "port", "partitions", "sites", "durability", "token_file", "tls_cert_file", "tls_key_file"))
 """Settings that the first part of the help shows."""
 
 HELP: Final = """Serve the procedures of APP over HTTP, from the node directory --data.
@@ -36,6 +36,7 @@ way are answered, the log is sealed.
   cmdlog serve shop:db
   cmdlog serve procedures.samples.bank:db --data ./bank --port 0
   CMDLOG_DURABILITY=async cmdlog serve shop:db --async-window-ms 20
+  cmdlog serve shop:db --host 0.0.0.0 --token-file tokens --tls-cert-file cert.pem --tls-key-file key.pem
 
 A setting comes from its option, else from the environment (CMDLOG_ and its
 name in capitals), else from cmdlog.toml (--config, the data directory's, or

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from cmdlog.api import connection as connection_module
 from cmdlog.api.connection import HELD_BYTES_MAX, WRITE_BYTES, Connection
-from cmdlog.api.framing import Request
+from cmdlog.api.framing import Framer, Request
 from tests.api.served import PATIENCE_S, Served, descriptors, eventually, read_all, served, status_of
 
 READ_BYTES = 256_000  # what one read of the event loop brings at most
@@ -586,7 +586,7 @@ def test_connections_that_ended_are_forgotten_at_once(application: Application) 
     import gc
 
     def alive() -> int:
-        return sum(isinstance(one, Connection) for one in gc.get_objects())
+        return sum(isinstance(one, (Connection, Framer)) for one in gc.get_objects())
 
     with served(application) as server:
         gc.collect()
@@ -598,7 +598,7 @@ def test_connections_that_ended_are_forgotten_at_once(application: Application) 
                 with server.connect() as client:
                     client.sendall(b"POST /echo HT")
             assert server.settled()
-            assert eventually(lambda: server.inside(alive) <= before + 2)  # the last one may be held by a frame
+            assert eventually(lambda: server.inside(alive) <= before + 4)  # the last one may be held by a frame
         finally:
             gc.enable()
 
