@@ -84,7 +84,7 @@ def test_value_has_one_wire_form(value: Any, wire: Any) -> None:
         {"\udfff": 1},
         Point,
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_has_no_exact_form_is_refused(value: Any) -> None:
     """Nothing is bent to fit: the error names the field, and other fields are not blamed."""
