@@ -104,6 +104,7 @@ def test_refusal_has_its_exit_code(reply: bytes, exit_code: int, says: str) -> N
     assert says in str(refused.value)
 
 
+@pytest.mark.slow
 def test_doubt_names_the_key_that_dispels_it() -> None:
     """When nobody knows whether the call was executed, the hint is the command's own key: repeated under it, it tells."""
     lost = [Step(end="reset", reply=b"")] * 10_000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -43,16 +45,20 @@ class Clock:
         return self.now
 
 
-def make_window(clock: Clock, *, timeout_s: float = 1e6) -> Window:
-    """A window over a policy without end."""
-    return Window(
+def make_window(
+    clock: Clock, *, timeout_s: float = 1e6, chance: Callable[[], float] = lambda: 0.5, calls_at_once: int | None = None
+) -> Window:
+    """A window over a policy without end; of `calls_at_once` in each request at first."""
+    window = Window(
         RetryPolicy(attempts_max=10**6),
         timeout_s=timeout_s,
         clock=clock,
-        chance=lambda: 0.5,
+        chance=chance,
         rekey=lambda _key, date: f"new {date}" if date else None,
         decode=lambda _ask, value: read_result(value),
     )
+    window._sent_max = calls_at_once or window._sent_max
+    return window
 
 
 def run(window: Window, clock: Clock, calls: list[Any], respond: Any) -> list[Answered]:
@@ -79,6 +85,7 @@ def run(window: Window, clock: Clock, calls: list[Any], respond: Any) -> list[An
     raise AssertionError("no end")
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.sets(st.integers(0, 29))), max_size=12), st.integers(0, 30))
 def test_broken_requests_resume_exactly(breaks: list[tuple[int, int, set[int]]], count: int) -> None:
     """Requests that break after any number of executed and of answered lines, with refusals between: each call is executed
@@ -101,6 +108,37 @@ def test_broken_requests_resume_exactly(breaks: list[tuple[int, int, set[int]]],
     answers = run(make_window(clock), clock, calls, respond)
     assert [answer.value for answer in answers if isinstance(answer, Result)] == [table.results[f"k{n}"] for n in range(count)]
     assert table.executions == count
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()), max_size=20), st.integers(0, 60), st.randoms())
+def test_calls_are_executed_in_order(breaks: list[tuple[int, int, bool]], count: int, chance: Random) -> None:
+    """Lost or refused together, calls go together again, whatever the jitter; what came later waits behind them."""
+    table, clock, script = Table(), Clock(), iter(breaks)
+    executed: list[str | None] = []
+
+    def respond(lines: list[Line]) -> list[Attempt]:
+        upto, answered, refused = next(script, (1000, 1000, False))
+        clock.now += 0.001 * chance.random()
+        if refused:
+            return [Answer(503, {"code": "not_ready", "status": 503})] * len(lines)
+        fates: list[Attempt] = []
+        for line in lines[:upto]:
+            executed.append(line.ask.key)
+            fates.append(table.execute(line.ask.key))
+        lost = Lost(reached=True, reason="reset")
+        return [*fates[:answered], *[lost] * (len(lines) - len(fates[:answered]))]
+
+    window = make_window(clock, chance=chance.random, calls_at_once=7)
+    run(window, clock, [call_ask("bump", {}, key=f"k{n}") for n in range(count)], respond)
+    assert list(dict.fromkeys(executed)) == [f"k{n}" for n in range(count)]
+
+
+def test_doubt_keeps_the_key() -> None:
+    """A line that may have been executed is not given another key, however old its own is called."""
+    clock = Clock()
+    script = [Lost(reached=True, reason="reset"), Answer(409, {"code": "session_expired", "status": 409}, date="noon")]
+    answers = run(make_window(clock), clock, [call_ask("bump", {}, key="old")], lambda _lines: [script.pop(0)])
+    assert [type(answer) for answer in answers] == [OutcomeUnknown]
 
 
 def test_call_that_cannot_be_sent_has_its_error_in_its_place() -> None:
