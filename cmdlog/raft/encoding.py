@@ -38,7 +38,6 @@ from cmdlog.raft.messages import (
 from cmdlog.raft.wire import (
     ENTRIES_MAX,
     KEPT_BYTES_MAX,
-    MESSAGES_MAX,
     NAME_BYTES_MAX,
     RUN,
     SEGMENT,
@@ -72,7 +71,9 @@ class Encoder:
 
     def __init__(self, digest_key: bytes | None) -> None:
         self._digest_key = digest_key  # with one, every bulk carries its digest
-        self._kept: dict[int, _Columns] = {}
+        # The last entries of each group: all followers want them in the same round. Older ones are let go at once, so that their
+        # memory is used again while it is in the processor's cache.
+        self._kept: dict[PartitionId, _Columns] = {}
         self._kept_bytes = 0
 
     def encode(self, group: PartitionId, message: Message | Bundle) -> tuple[bytes, bytes]:
@@ -89,7 +90,9 @@ class Encoder:
         terms = entries.terms
         if not terms:
             return _meta(Kind.APPEND, group, message.term, entries.first, message.prev_term, message.commit, 0, 0), b""
-        columns = self._kept.get(id(entries)) or self._keep(entries)
+        columns = self._kept.get(group)
+        if columns is None or columns.source is not entries:
+            columns = self._keep(group, entries, columns)
         fixed = (entries.first, message.prev_term, message.commit, terms[0], len(terms))
         return _with_bulk(group, message, columns, *fixed), columns.bulk
 
@@ -104,13 +107,13 @@ class Encoder:
             fields += pack_field(Tag.DIGEST, bulk_digest(bulk, self._digest_key))
         return _Columns(source, fields, bulk, google_crc32c.value(bulk))
 
-    def _keep(self, entries: Entries) -> _Columns:
+    def _keep(self, group: PartitionId, entries: Entries, before: _Columns | None) -> _Columns:
         columns = self._columns(entries, entries.payloads, _kinds_and_terms(entries))
-        if self._kept_bytes > KEPT_BYTES_MAX or len(self._kept) >= MESSAGES_MAX:
+        self._kept_bytes += len(columns.bulk) - (len(before.bulk) if before is not None else 0)
+        if self._kept_bytes > KEPT_BYTES_MAX:
             self._kept.clear()
-            self._kept_bytes = 0
-        self._kept[id(entries)] = columns
-        self._kept_bytes += len(columns.bulk)
+            self._kept_bytes = len(columns.bulk)
+        self._kept[group] = columns
         return columns
 
 

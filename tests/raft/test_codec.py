@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmdlog.raft import encoding
 from cmdlog.raft.codec import (
     FRAME_BYTES_MAX,
     FRAME_BYTES_MIN,
@@ -114,23 +113,24 @@ def test_entries_are_joined_and_summed_once_for_all_followers() -> None:
     assert again == meta
 
 
+def test_an_encoder_keeps_the_last_entries_of_a_group() -> None:
+    """Entries that are encoded anew are not taken for the kept ones, and the older ones are let go."""
+    encoder = SECRET.encoder(Seal.HEADS)
+    for number in range(5):
+        _, bulk = encoder.encode(GROUP, append([b"%d" % number]))
+        assert bulk == b"%d" % number
+        assert [columns.bulk for columns in encoder._kept.values()] == [bulk]
+        assert encoder._kept_bytes == len(bulk)
+
+
 def test_an_encoder_keeps_a_bounded_number_of_bytes() -> None:
-    """Old entries are let go; equal ones that are encoded anew afterwards come out right."""
+    """Whatever the number of groups."""
     encoder = SECRET.encoder(Seal.HEADS)
     large = bytes(KEPT_BYTES_MAX // 4)
-    for _ in range(12):
-        encoder.encode(GROUP, append([large]))
-        assert encoder._kept_bytes <= KEPT_BYTES_MAX + len(large)
+    for group in range(12):
+        encoder.encode(PartitionId(group), append([large]))
+        assert encoder._kept_bytes <= KEPT_BYTES_MAX
         assert sum(len(columns.bulk) for columns in encoder._kept.values()) == encoder._kept_bytes
-
-
-def test_an_encoder_keeps_a_bounded_number_of_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short ones are let go by their number."""
-    monkeypatch.setattr(encoding, "MESSAGES_MAX", 3)
-    encoder = SECRET.encoder(Seal.HEADS)
-    for _ in range(10):
-        encoder.encode(GROUP, append([b""]))
-        assert len(encoder._kept) <= 3
 
 
 # -- damage --------------------------------------------------------------------------------------------------------------
