@@ -40,7 +40,7 @@ from cmdlog.raft.wire import (
     BadFrame,
     Fault,
 )
-from cmdlog.wal.ids import Index
+from cmdlog.wal.ids import Index, PartitionId
 from tests.raft.wirekit import (
     BEAT,
     CLUSTER,
