@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from collections import deque
@@ -62,7 +63,7 @@ class ScriptedServer:
     executions: int = 0
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
-    batch_close: bool = False
+    tls: ssl.SSLContext | None = None
 
     def __enter__(self) -> ScriptedServer:
         self._steps = deque(self.script)
@@ -71,7 +72,7 @@ class ScriptedServer:
         self._released = threading.Event()
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.url = f"http{'s' if self.tls else ''}://127.0.0.1:{self._listener.getsockname()[1]}"
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
         return self
@@ -104,8 +105,8 @@ class ScriptedServer:
                 self._threads.append(thread)
             thread.start()
 
-    def _serve(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError), connection:
+    def _serve(self, accepted: socket.socket) -> None:
+        with contextlib.suppress(OSError), accepted, self._secured(accepted) as connection:
             held = b""
             while True:
                 step = self._peek()
@@ -120,6 +121,17 @@ class ScriptedServer:
                 step = self._take()
                 if not self._finish(connection, step, self._execute(request) if step.phase == "executed" else b""):
                     return
+
+    def _secured(self, connection: socket.socket) -> socket.socket:
+        if self.tls is None:
+            return connection
+        connection.settimeout(10)
+        with self._lock:
+            self._sockets.remove(connection)
+        secured = self.tls.wrap_socket(connection, server_side=True)
+        with self._lock:
+            self._sockets.append(secured)
+        return secured
 
     def _peek(self) -> Step:
         with self._lock:

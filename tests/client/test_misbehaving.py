@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 import itertools
 import socket
+import ssl
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from cmdlog.client import AsyncClient, Client, RetryPolicy
 from cmdlog.errors import (
@@ -358,6 +361,24 @@ def test_environment_is_asked_for_the_token_alone(monkeypatch: pytest.MonkeyPatc
         with Client(server.url, trust_env=True) as client:
             client.status()
         assert [request.path for request in proxy.requests] == [f"{server.url}/v1/status"]
+
+
+@pytest.mark.slow
+def test_certificates_are_checked(drive: Drive, tmp_path: Path) -> None:
+    """A certificate that nobody vouches for ends the call at once; its authority's file, a context, or no check let it pass."""
+    authority = trustme.CA()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    with ScriptedServer(tls=tls) as server:
+        began = time.monotonic()
+        with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
+            drive.call(server.url)
+        assert time.monotonic() - began < 5
+        for verify in (tmp_path / "ca.pem", str(tmp_path / "ca.pem"), trusting, False):
+            assert drive.call(server.url, verify=verify) == 1
 
 
 def test_readiness_is_waited_for() -> None:
