@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 import time
@@ -350,10 +351,13 @@ def test_time_that_the_application_takes_is_nobodys_delay(application: Applicati
     ],
 )
 def test_what_is_no_request_gets_a_code(server: Served, application: Application, sent: bytes, status: int, code: str) -> None:
-    """Bad bytes are answered, also to a client that is still sending, and never reach the application."""
+    """Bad bytes are answered, also to a client that is still sending, and never reach the application; the end is orderly."""
     with server.connect() as client:
         client.sendall(sent)
-        problem = problem_of(read_all(client))
+        raw = b""
+        while part := client.recv(4096):  # a reset would raise
+            raw += part
+    problem = problem_of(raw)
     assert (problem["status"], problem["code"]) == (status, code)
     assert application.begun == []
     assert server.roster.counts[code] == 1
@@ -384,6 +388,20 @@ def test_broken_chunks_are_answered_unless_the_answer_has_begun(server: Served, 
         assert not read_all(client).endswith(b"0\r\n\r\n")
     assert application.left == ["/echo", "/stream"]
     assert server.settled()
+
+
+@pytest.mark.slow
+def test_refused_client_that_stays_is_left(application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has read its refusal and does not close is not waited for, in whatever phase it was refused."""
+    monkeypatch.setattr(connection_module, "LINGER_S", 0.3)
+    with served(application) as server, server.connect() as in_head, server.connect() as in_body:
+        in_head.sendall(b"nonsense\r\n\r\n")
+        in_body.sendall(b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
+        assert eventually(lambda: application.begun == ["/echo"])
+        in_body.sendall(b"zz\r\n")
+        for client in (in_head, in_body):
+            assert problem_of(read_all(client))["code"] == "bad_request"
+        assert server.settled()
 
 
 @pytest.mark.slow
@@ -436,28 +454,42 @@ def test_client_that_does_not_read_is_cut(application: Application) -> None:
 @pytest.mark.slow
 def test_answers_that_nobody_reads_stop_the_requests(application: Application) -> None:
     """A client that sends and never reads costs two buffers, whatever it sends, and then its connection."""
+    with served(application, write_timeout_s=0.5) as server, server.connect() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peak, gone = 0, False
+        for _ in range(1000):
+            try:
+                client.sendall(post("/echo", b"x" * 10_000) * 10)
+            except ConnectionError:
+                gone = True
+                break
+            peak = max(peak, buffered(server))
+        assert gone
+        assert peak <= 2 * WRITE_BYTES
+        assert server.settled()
+
+
+@pytest.mark.slow
+def test_quick_answers_that_nobody_reads_stop_the_requests(application: Application) -> None:
+    """Answers that are given at once are bounded too, also when each request comes by itself."""
 
     class Quick:
         def takes(self, request: Request) -> bool:
             return True
 
         def begin(self, request: Request, body: bytes, answer: Any) -> None:
-            answer(200, [(b"content-length", b"%d" % len(body))], body)
+            answer(200, [(b"content-length", b"%d" % WRITE_BYTES)], b"x" * WRITE_BYTES)
 
-    for quick in (None, Quick()):
-        with served(application, quick=quick, write_timeout_s=0.5) as server, server.connect() as client:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            peak, gone = 0, False
-            for _ in range(1000):
-                try:
-                    client.sendall(post("/echo", b"x" * 10_000) * 10)
-                except ConnectionError:
-                    gone = True
-                    break
-                peak = max(peak, buffered(server))
-            assert gone
-            assert peak <= 2 * WRITE_BYTES
-            assert server.settled()
+    with served(application, quick=Quick(), write_timeout_s=0.5) as server, server.connect() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peak, began = 0, time.monotonic()
+        while server.inside(lambda: bool(server.roster.open)):
+            with contextlib.suppress(ConnectionError):
+                client.sendall(post("/echo"))
+            peak = max(peak, buffered(server))
+            assert time.monotonic() - began < PATIENCE_S
+        assert peak <= 3 * WRITE_BYTES
+        assert server.settled()
 
 
 # -- many connections --------------------------------------------------------------------------------------------------
