@@ -206,8 +206,8 @@ class State:
     def become_follower(self, term: Term, leader: NodeId | None) -> None:
         """Follows `leader`, or whoever will win. A new term has no vote yet.
 
-        News of a term without leader ends no wait (paper, section 5.2: only a leader or a granted vote does): else a fast candidate
-        with a worse log, which asks again and again, would keep the one that can win from ever campaigning.
+        News of a term without leader ends no wait (paper, section 5.2: only a leader or a granted vote does): else a fast
+        candidate with a worse log, which asks again and again, would keep the one that can win from ever campaigning.
         """
         if term < self.term:
             raise self.broken("terms never fall", f"{self.term} to {term}")
