@@ -16,14 +16,14 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder, whose replay.py is no package
 
 from bench._common import Bar, Bench, in_turns, make_parser
-from cmdlog.raft import Configuration, Core, HardState, Manifest, Message, NodeId, Restored, Role
+from cmdlog.raft import Configuration, Core, HardState, Manifest, NodeId, Restored, Role
 from cmdlog.raft.codec import Link, Opener, Peer, Seal, Sealer, Secret
 from cmdlog.raft.configuration import nodes
 from cmdlog.raft.encoding import Encoder
@@ -37,7 +37,7 @@ CALLS: Final = 512  # of the entry that holds many
 GROUP: Final = PartitionId(0)
 SECRET: Final = Secret(bytes(range(32)))
 ENTRIES_MAX: Final = 60_000  # of one round
-KEPT_ENTRIES: Final = 8_192  # of a log: then it is cut, as after a snapshot, and its memory is used again
+KEPT_ENTRIES: Final = 4_096  # of a log: then it is cut, as after a snapshot, and its memory is used again
 GROUP_COUNTS: Final = (1, 64, 1000)
 BARS: Final = {1: Bar(15, 30), 64: Bar(500, 1000), 512: Bar(900, 1900)}  # thousand entries/s; aim: the prototype
 
@@ -85,15 +85,22 @@ class Wire:
         self._openers = {pair: Opener(link, SECRET) for pair, link in links.items()}
         self._frames: list[tuple[tuple[NodeId, NodeId], bytes]] = []
 
-    def send(self, sender: NodeId, receiver: NodeId, messages: Iterable[Addressed]) -> None:
+    def send(self, sender: NodeId, receiver: NodeId, messages: Sequence[Addressed]) -> None:
         """As a node would: what goes to one peer at one moment shares a frame."""
         pair = sender, receiver
-        self._frames += [(pair, frame) for frame in self._sealers[pair].seal(messages)]
+        for frame in self._sealers[pair].seal(messages):
+            self._frames.append((pair, frame))
 
-    def arrive(self) -> list[tuple[NodeId, list[Addressed]]]:
+    def arrive(self) -> Iterator[tuple[NodeId, list[Addressed]]]:
         """Everything under way, opened, by receiver."""
         frames, self._frames = self._frames, []
-        return [(pair[1], self._openers[pair].open(frame)) for pair, frame in frames]
+        for pair, frame in frames:
+            yield pair[1], self._openers[pair].open(frame)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._frames)
 
 
 class Ring:
@@ -120,9 +127,9 @@ class Ring:
     def settle(self) -> None:
         """The leader first, then whoever was sent something."""
         self._take(self.leader)
-        while arrived := self._wire.arrive():
+        while self._wire.busy:
             touched: dict[NodeId, Core] = {}
-            for receiver, messages in arrived:
+            for receiver, messages in self._wire.arrive():
                 core = touched[receiver] = self.cores[receiver]
                 for _, message in messages:
                     core.step(message)  # type: ignore[arg-type]  # no bundles here
@@ -131,14 +138,10 @@ class Ring:
 
     def _take(self, core: Core) -> None:
         """The duties of a caller whose disk is done at once."""
-        outgoing: dict[NodeId, list[Addressed]] = {}
         while (ready := core.ready()) is not None:
-            messages: list[Message] = ready.send_now
             core.advance(ready.completion)
-            for message in messages + ready.send_after_fsync:
-                outgoing.setdefault(message.receiver, []).append((GROUP, message))
-        for receiver, addressed in outgoing.items():
-            self._wire.send(core.id, receiver, addressed)
+            for message in (*ready.send_now, *ready.send_after_fsync):
+                self._wire.send(core.id, message.receiver, ((GROUP, message),))
 
 
 def run_entries(*, count: int, batch: int, calls: int, entries: int, seed: int, seal: Seal) -> float:
@@ -228,10 +231,9 @@ class Trio:
                 while (made := owner.collect()) is not None:
                     self._send(owner, made.send_now)
                     self._send(owner, owner.durable(made.number))
-            arrived = self._wire.arrive()
-            if not arrived:
+            if not self._wire.busy:
                 return
-            for receiver, messages in arrived:
+            for receiver, messages in self._wire.arrive():
                 self._give(self.nodes[receiver], messages)
 
     def _send(self, owner: Groups, parcels: list[Parcel]) -> None:

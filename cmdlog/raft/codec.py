@@ -207,12 +207,16 @@ class Opener:
     def open(self, frame: bytes) -> list[Addressed]:
         """The messages of a frame. Raises: BadFrame."""
         try:
-            return self._open(frame)
+            meta_end, sequence = self._check(frame)
+            messages = self._decoder.decode(frame, at=_FRONT_BYTES, end=meta_end, bulk_at=meta_end + _TRAILER_BYTES)
         except BadFrame as error:
             self.faults[error.fault] += 1
             raise
+        self._sequence = sequence
+        return messages
 
-    def _open(self, frame: bytes) -> list[Addressed]:
+    def _check(self, frame: bytes) -> tuple[int, int]:
+        """Where the meta ends, and the sequence. Raises: BadFrame."""
         size = len(frame)
         if size < FRAME_BYTES_MIN:
             raise BadFrame(Fault.LENGTH, f"{size} bytes")
@@ -220,8 +224,7 @@ class Opener:
         if stated != size:
             raise BadFrame(Fault.LENGTH, f"{size} bytes, but {stated} are stated")
         meta_end = _FRONT_BYTES + meta_bytes
-        bulk_at = meta_end + _TRAILER_BYTES
-        if bulk_at > size:
+        if meta_end + _TRAILER_BYTES > size:
             raise _unreadable(frame)
         front = frame[:meta_end]
         crc, tag = _unpack_trailer(frame, meta_end)
@@ -235,9 +238,7 @@ class Opener:
             raise BadFrame(Fault.MAC, "not made with this cluster's secret")
         if sequence <= self._sequence:
             raise BadFrame(Fault.SEQUENCE, f"{sequence} after {self._sequence}")
-        messages = self._decoder.decode(frame, at=_FRONT_BYTES, end=meta_end, bulk_at=bulk_at)
-        self._sequence = sequence
-        return messages
+        return meta_end, sequence
 
     def _foreign(self, head: bytes) -> BadFrame:
         """Names what is not this link's. Nothing of it is proved: it tells the operator where to look."""

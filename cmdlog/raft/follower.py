@@ -58,7 +58,10 @@ def _well_formed(message: Append) -> bool:
         return False
     if not terms:
         return True
-    rising = message.prev_term <= terms[0] and terms[-1] <= message.term and sorted(terms) == terms
+    first = terms[0]
+    rising = (
+        message.prev_term <= first and terms[-1] <= message.term and (terms.count(first) == len(terms) or sorted(terms) == terms)
+    )
     return rising and not entries.kinds.translate(None, _KNOWN_KINDS)
 
 

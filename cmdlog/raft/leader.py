@@ -37,10 +37,9 @@ def propose(state: State, payloads: list[bytes]) -> Placed:
     settings = state.settings
     if state.handover is not None:
         raise ProposalRefused(Refusal.TRANSFERRING, leader=state.handover.target)
-    sizes = list(map(len, payloads))
-    if (largest := max(sizes)) > settings.entry_bytes_max:
+    size = sum(map(len, payloads))
+    if size > settings.entry_bytes_max and (largest := max(map(len, payloads))) > settings.entry_bytes_max:
         raise ProposalRefused(Refusal.TOO_LARGE, f"{largest} bytes, at most {settings.entry_bytes_max}")
-    size = sum(sizes)
     # With nothing in flight anything of legal size is taken, so that no proposal is refused for ever.
     if state.proposed_bytes and state.proposed_bytes + size > settings.proposed_bytes_max:
         raise ProposalRefused(Refusal.IN_FLIGHT_BYTES, f"{state.proposed_bytes} bytes are not committed yet")
