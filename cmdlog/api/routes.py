@@ -17,7 +17,7 @@ from cmdlog.api.docs import docs_page
 from cmdlog.api.live import PAGE_HEADERS, dashboard_page
 from cmdlog.api.openapi import Description
 from cmdlog.api.problem import Problem, of_refused
-from cmdlog.api.request import json_object, read_body
+from cmdlog.api.request import json_object, only_fields, read_body
 from cmdlog.api.service import Service
 from cmdlog.api.table import TABLE
 from cmdlog.api.tracing import SCOPE_KEY
@@ -63,8 +63,14 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
     async def snapshots() -> Response:
         return _json({"snapshots": await _slowly(service, service.node().snapshots)})
 
-    async def take_snapshot() -> Response:
-        return _json({"snapshots": await _slowly(service, service.node().take_snapshot)})
+    turn = asyncio.Lock()  # snapshots at once would wait for each other in the threads that status needs
+
+    async def take_snapshot(request: Request) -> Response:
+        body = await read_body(request.receive, limit_bytes=service.settings.call_bytes_max)
+        if body.strip():
+            only_fields(json_object(body), frozenset())
+        async with turn:
+            return _json({"snapshots": await _slowly(service, service.node().take_snapshot)})
 
     return {
         "query": query,

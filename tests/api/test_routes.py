@@ -1,6 +1,7 @@
 """The other routes: query, catalog, health, description."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from cmdlog.api.app import Api, create_app
 from cmdlog.api.problem import CODES
-from cmdlog.node.query import QueryRefused
+from cmdlog.node.query import QueryLimit, QueryRefused, QueryResult
 from cmdlog.node.settings import Settings
 
 Post = Callable[..., Any]
@@ -91,6 +92,45 @@ def test_unknown_route_is_a_problem(fetch: Post, path: str) -> None:
 def test_wrong_method_is_a_problem(fetch: Post, path: str) -> None:
     """A known route under another method is 405."""
     assert fetch(path).json()["code"] == "method_not_allowed"
+
+
+@pytest.mark.parametrize(("body", "status"), [(b"", 200), (b" ", 200), (b"{}", 200), (b'{"partition": 0}', 422), (b"[]", 422)])
+def test_snapshot_takes_no_parameters(post: Post, body: bytes, status: int) -> None:
+    """A member that nobody reads is refused, not missed."""
+    assert post("/v1/snapshots", body).status == status
+
+
+def test_query_that_breaks_a_limit_has_its_own_code(node: Any, post: Post) -> None:
+    """Programs tell a query that is too much from one that is wrong."""
+
+    def refuse(*_: object) -> None:
+        raise QueryLimit("the query ran longer than query_timeout_s=5")
+
+    node.query = refuse
+    answer = post("/v1/query", b'{"sql": "select 1"}')
+    assert (answer.status, answer.json()["code"]) == (422, "query_limit")
+
+
+def test_queries_wait_for_their_turn_and_not_for_ever(node: Any, ask_app: Any) -> None:
+    """Beyond `queries_max` they wait; those whose turn does not come within the time of a query are told to come back."""
+    app = create_app(node, Settings(queries_max=1, query_timeout_s=0.05))
+    hold = threading.Event()
+
+    def query(*_: object) -> QueryResult:
+        hold.wait(30)
+        return QueryResult(["x"], [(1,)], {})
+
+    node.query = query
+
+    async def ask_twice() -> list[Any]:
+        asked = [asyncio.create_task(ask_app(app, "POST", "/v1/query", b'{"sql": "select 1"}')) for _ in range(2)]
+        (refused,), (running,) = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        hold.set()
+        return [refused.result(), await running]
+
+    waited, served = asyncio.run(ask_twice())
+    assert (waited.status, waited.json()["code"], waited.headers["retry-after"]) == (503, "not_ready", "1")
+    assert served.status == 200
 
 
 def test_health_and_readiness_are_two_things(app: Api, node: Any, fetch: Post) -> None:
