@@ -432,6 +432,25 @@ def test_answer_before_a_body_that_never_ends(application: Application, monkeypa
         assert server.settled()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "begun", [b"POST /ignore HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n", b"nonsense\r\n\r\n"], ids=["answered", "refused"]
+)
+def test_what_comes_after_the_last_answer_is_bounded(
+    application: Application, monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:
+    """However patient the server is with a client that still sends: after so many bytes it is not."""
+    monkeypatch.setattr(connection_module, "LINGER_S", 60)
+    monkeypatch.setattr(connection_module, "LINGER_BYTES_MAX", 100_000)
+    with served(application) as server, server.connect() as client:
+        client.sendall(begun)
+        assert eventually(lambda: bool(server.roster.open))
+        with contextlib.suppress(ConnectionError):
+            for _ in range(100):
+                client.sendall(b"x" * 10_000)
+        assert server.settled()
+
+
 # -- slow readers ------------------------------------------------------------------------------------------------------
 
 
@@ -483,6 +502,7 @@ def test_quick_answers_that_nobody_reads_stop_the_requests(application: Applicat
     with served(application, quick=Quick(), write_timeout_s=0.5) as server, server.connect() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         peak, began = 0, time.monotonic()
+        assert eventually(lambda: bool(server.roster.open))
         while server.inside(lambda: bool(server.roster.open)):
             with contextlib.suppress(ConnectionError):
                 client.sendall(post("/echo"))
