@@ -21,12 +21,14 @@ class CmdlogError(Exception):
     """The root. `code` is the stable code; `retry_after_s` what the server asked for; `txn_id` the transaction that decided.
 
     `idempotency_key` is the one that a client sent the call under: with it the call can be repeated later, in another program.
+    `request_id` is what the server's log calls the request.
     """
 
     code: str = "error"
     retry_after_s: float | None = None
     txn_id: int = 0  # 0: none did
     idempotency_key: str | None = None
+    request_id: str = ""
 
     def __init__(
         self, message: str = "", *, code: str | None = None, retry_after_s: float | None = None, txn_id: int | None = None

@@ -17,7 +17,7 @@ import httpx
 from cmdlog.client.answer import Answer, Attempt, Lost, lost, member, read_answer, read_object, read_rows
 from cmdlog.client.ask import NEW_KEY, SNAPSHOT, Ask, Durability, NewKey, query_ask, read_ask
 from cmdlog.client.coalesce_tasks import TaskCoalescer
-from cmdlog.client.core import ANSWER_BYTES_MAX, BatchItem, Core, begun
+from cmdlog.client.core import ANSWER_BYTES_MAX, BatchItem, Core, begun, owned
 from cmdlog.client.exchange import Send, Steps, send
 from cmdlog.client.lanes import TaskLanes
 from cmdlog.client.lines import AnswerLines, is_stream, no_stream
@@ -171,7 +171,7 @@ class AsyncClient(Core):
         try:
             async with asyncio.timeout(step.attempt_s):
                 async with self._lanes.response(request, wait_s=step.attempt_s) as response:
-                    return await _whole(response)
+                    return owned(await _whole(response), request, response)
         except httpx.RequestError as error:
             return lost(error, begun=begun(request))
         except TimeoutError:
@@ -184,13 +184,14 @@ class AsyncClient(Core):
         try:
             async with self._lanes.response(request, wait_s=step.attempt_s) as response:
                 if is_stream(response.status_code, response.headers):
+                    owned(why, request, response)
                     async for chunk in response.aiter_raw():
                         for attempt in lines.feed(chunk, date=response.headers.get("date", "")):
                             yield attempt
                         if lines.broken:
                             break
                 else:
-                    for attempt in lines.end(no_stream(await _whole(response))):
+                    for attempt in lines.end(no_stream(owned(await _whole(response), request, response))):
                         yield attempt
         except httpx.RequestError as error:
             why = lost(error, begun=begun(request))

@@ -90,6 +90,9 @@ _BY_STATUS: Final[Mapping[int, type[CmdlogError]]] = {
 PROMISES: Final = frozenset(("log_full", "disk_full", "not_ready", "no_quorum", "sessions_full", "too_many_connections"))
 """Codes that promise that nothing was logged; of one that is newer than this program we do not know."""
 
+OF_CONNECTIONS: Final = frozenset(("bad_request", "header_timeout", "headers_too_large", "url_too_long", "too_many_connections"))
+"""Codes that end a connection whose request was not read, so they bear an id of their own."""
+
 BUSY: Final = frozenset((408, 429))
 GATEWAY: Final = frozenset((502, 503, 504))
 
@@ -106,6 +109,18 @@ def read_answer(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
             value = None
     about = "" if value is not None else _describe(kind, headers, body)
     return Answer(status, value, _seconds(headers.get("retry-after", ""), date), date, about)
+
+
+def check_owner(sent_id: str, told_id: str | None, answer: Attempt) -> None:
+    """Refuses the answer to another request: something on the way repeated one, and from now on each would get its predecessor's.
+
+    An answer without an id is believed, and so is one that is given before there is a request. Raises: httpx.RemoteProtocolError.
+    """
+    if told_id is None or told_id == sent_id:
+        return
+    code = answer.value.get("code") if isinstance(answer, Answer) and isinstance(answer.value, dict) else None
+    if code not in OF_CONNECTIONS:
+        raise httpx.RemoteProtocolError("the answer belongs to another request")
 
 
 def line_answer(line: bytes, date: str) -> Answer | None:
@@ -136,6 +151,7 @@ def judge(attempt: Attempt) -> Any | Failure:
     if type(code) is not str:
         return _judge_stranger(attempt)
     fate, error = _judge_problem(attempt.status, code, value)
+    error.request_id = str(value.get("request_id") or "")
     if attempt.retry_after_s is not None:
         error.retry_after_s = attempt.retry_after_s
     return Failure(fate, error, attempt.retry_after_s, attempt.date)

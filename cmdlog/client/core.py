@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
-from cmdlog.client.answer import read_result
+from cmdlog.client.answer import Attempt, check_owner, read_result
 from cmdlog.client.ask import NEW_KEY, Ask, Call, Durability, NewKey, call_ask
 from cmdlog.client.exchange import Send, Steps, await_ready, exchange
 from cmdlog.client.keys import Keys
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from procedures.wire import Codec
 
 TXN: Final = "Cmdlog-Txn"
+REQUEST_ID: Final = "X-Request-Id"
 ANSWER_BYTES_MAX: Final = 512 << 20  # the server gives queries of 64 MiB; JSON writes a byte with up to six
 BATCH: Final = "/v1/batch"
 
@@ -55,6 +58,18 @@ def begun(request: httpx.Request) -> bool:
     return isinstance(request.stream, Body) and request.stream.begun
 
 
+def request_ids() -> Iterator[str]:
+    """An id for every attempt: the server's log and its answers bear it."""
+    prefix = secrets.token_hex(6)
+    return (f"{prefix}-{number}" for number in itertools.count(1))
+
+
+def owned(answer: Attempt, request: httpx.Request, response: httpx.Response) -> Attempt:
+    """The answer, if it is the answer to this request. Raises: httpx.RemoteProtocolError."""
+    check_owner(request.headers[REQUEST_ID], response.headers.get(REQUEST_ID), answer)
+    return answer
+
+
 class Core:
     """The common part of a client."""
 
@@ -65,6 +80,7 @@ class Core:
         """The highest transaction id that this client has seen."""
         self._headers = [("Host", self.url.netloc.decode("ascii")), *self.options.headers()]
         self._keys = Keys()
+        self._request_ids = request_ids()
         self._lock = threading.Lock()
         self._address = lru_cache(1024)(lambda path: httpx.URL(f"{self.url}{path}"))  # parsing one costs as much as a call
 
@@ -128,7 +144,7 @@ class Core:
 
     def _http_request(self, method: str, path: str, body: bytes, headers: Iterable[tuple[str, str]], step: Send) -> httpx.Request:
         timeouts = {"connect": step.connect_s, "pool": step.attempt_s, "read": step.attempt_s, "write": step.attempt_s}
-        sent = [*self._headers, *headers, ("Content-Length", str(len(body)))]
+        sent = [*self._headers, *headers, ("Content-Length", str(len(body))), (REQUEST_ID, next(self._request_ids))]
         if self.txn_id and self.options.causality == "echo":
             sent.append((TXN, str(self.txn_id)))
         return httpx.Request(method, self._address(path), headers=sent, stream=Body(body), extensions={"timeout": timeouts})

@@ -1,7 +1,10 @@
 """Connections: one httpx client for each, taken last in, first out, so that few are kept busy and the others may close.
 
-One rule: a lane carries one request at a time. httpx's own pool looks at all pairs of its connections several times per request,
-which with 32 of them takes longer than the request; so it is never given more than one.
+One rule: a lane carries one request at a time, and none after one that broke: what is left of that must not be taken for the
+answer to the next.
+
+httpx's own pool looks at all pairs of its connections several times per request, which with 32 of them takes longer than the
+request; so it is never given more than one.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ class Lanes:
         self._free = threading.Semaphore(connections_max)
         self._lock = threading.Lock()
         self._idle: list[httpx.Client] = []
-        self._all: list[httpx.Client] = []
+        self._all: set[httpx.Client] = set()
         self._closed = False
 
     @contextlib.contextmanager
@@ -39,8 +42,10 @@ class Lanes:
                     yield response
                 finally:
                     response.close()
-            finally:
-                self._idle.append(lane)
+            except BaseException:
+                self._drop(lane)
+                raise
+            self._idle.append(lane)
         finally:
             self._free.release()
 
@@ -57,8 +62,14 @@ class Lanes:
                 raise RuntimeError("the client is closed")
             if self._idle:
                 return self._idle.pop()
-            self._all.append(httpx.Client(**self._arguments))
-            return self._all[-1]
+            lane = httpx.Client(**self._arguments)
+            self._all.add(lane)
+            return lane
+
+    def _drop(self, lane: httpx.Client) -> None:
+        with self._lock:
+            self._all.discard(lane)
+        lane.close()
 
 
 class TaskLanes:
@@ -68,7 +79,7 @@ class TaskLanes:
         self._arguments = arguments
         self._free = asyncio.Semaphore(connections_max)
         self._idle: list[httpx.AsyncClient] = []
-        self._all: list[httpx.AsyncClient] = []
+        self._all: set[httpx.AsyncClient] = set()
         self._closed = False
 
     @contextlib.asynccontextmanager
@@ -87,8 +98,11 @@ class TaskLanes:
                     yield response
                 finally:
                     await response.aclose()
-            finally:
-                self._idle.append(lane)
+            except BaseException:
+                self._all.discard(lane)
+                await lane.aclose()
+                raise
+            self._idle.append(lane)
         finally:
             self._free.release()
 
@@ -103,5 +117,6 @@ class TaskLanes:
             raise RuntimeError("the client is closed")
         if self._idle:
             return self._idle.pop()
-        self._all.append(httpx.AsyncClient(**self._arguments))
-        return self._all[-1]
+        lane = httpx.AsyncClient(**self._arguments)
+        self._all.add(lane)
+        return lane

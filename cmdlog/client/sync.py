@@ -18,7 +18,7 @@ import httpx
 from cmdlog.client.answer import Answer, Attempt, Lost, lost, member, read_answer, read_object, read_rows
 from cmdlog.client.ask import NEW_KEY, SNAPSHOT, Ask, Durability, NewKey, query_ask, read_ask
 from cmdlog.client.coalesce import Coalescer
-from cmdlog.client.core import ANSWER_BYTES_MAX, BatchItem, Core, begun
+from cmdlog.client.core import ANSWER_BYTES_MAX, BatchItem, Core, begun, owned, request_ids
 from cmdlog.client.exchange import Send, Steps, send
 from cmdlog.client.lanes import Lanes
 from cmdlog.client.lines import AnswerLines, is_stream, no_stream
@@ -43,6 +43,7 @@ class Client(Core):
 
     def _open(self) -> None:
         self._pid = os.getpid()
+        self._request_ids = request_ids()
         self._lanes = Lanes(self.options.http(self.url), self.options.connections_max)
         options = self.options.auto_batch
         self._coalescer = None if options is None else Coalescer(self._send, self._send_many, options)
@@ -185,7 +186,7 @@ class Client(Core):
         deadline, request = time.monotonic() + step.attempt_s, self._request(step)
         try:
             with self._lanes.response(request, wait_s=step.attempt_s) as response:
-                return _whole(response, deadline)
+                return owned(_whole(response, deadline), request, response)
         except httpx.RequestError as error:
             return lost(error, begun=begun(request))
 
@@ -196,12 +197,14 @@ class Client(Core):
         try:
             with self._lanes.response(request, wait_s=step.attempt_s) as response:
                 if is_stream(response.status_code, response.headers):
+                    owned(why, request, response)
                     for chunk in response.iter_raw():
                         yield from lines.feed(chunk, date=response.headers.get("date", ""))
                         if lines.broken:
                             break
                 else:
-                    yield from lines.end(no_stream(_whole(response, time.monotonic() + step.attempt_s)))
+                    answer = owned(_whole(response, time.monotonic() + step.attempt_s), request, response)
+                    yield from lines.end(no_stream(answer))
         except httpx.RequestError as error:
             why = lost(error, begun=begun(request))
         yield from lines.end(why)

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -85,6 +85,7 @@ JSON = st.recursive(
 
 
 @pytest.mark.slow
+@settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from(sorted(TOLD)), JSON), st.dictionaries(st.sampled_from(sorted(TOLD["log"])), JSON))
 def test_status_of_another_version_is_shown_as_far_as_it_goes(told: dict[str, Any], log: dict[str, Any]) -> None:
     """Missing members and members of other types are left out, never a crash."""

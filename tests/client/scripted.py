@@ -177,13 +177,14 @@ class ScriptedServer:
     # -- the server ------------------------------------------------------------------------------------------------------
 
     def _execute(self, request: Request) -> bytes:
+        own = [f"X-Request-Id: {request.headers['x-request-id']}"]
         if request.path == "/v1/batch":
             entries = [orjson.loads(line) for line in request.body.splitlines()]
             lines = [orjson.dumps(self._outcome(entry.get("key"))) for entry in entries]
-            return http(200, b"\n".join([*lines, b""]), kind="application/x-ndjson")
+            return http(200, b"\n".join([*lines, b""]), kind="application/x-ndjson", headers=own)
         if request.path.startswith("/v1/procedures/"):
-            return http(200, self._outcome(request.headers.get("idempotency-key")))
-        return http(200, {"ready": True})
+            return http(200, self._outcome(request.headers.get("idempotency-key")), headers=own)
+        return http(200, {"ready": True}, headers=own)
 
     def _outcome(self, key: str | None) -> dict[str, Any]:
         with self._lock:

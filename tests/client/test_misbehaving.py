@@ -323,6 +323,30 @@ def test_connection_is_kept_and_a_closed_one_is_no_loss() -> None:
         assert (server.connections, server.executions) == (2, 6)
 
 
+@pytest.mark.parametrize("late", [0.0, 0.05], ids=["in one piece", "a moment later"])
+def test_answer_that_comes_twice_is_nobodys(late: float) -> None:
+    """Something on the way repeats an answer: the next request does not take it for its own, single or batch."""
+
+    def twice(proper: bytes) -> bytes:
+        time.sleep(late)
+        return proper + proper
+
+    for again in (Step(reply=twice), Step(reply=lambda proper: proper + b"HTTP/1.1 200 OK\r\n\r\n")):
+        with ScriptedServer([again, Step(), again, Step(), again]) as server, Client(server.url, retry=QUICK) as client:
+            assert [client.call("bump", id=1) for _ in range(3)] == [1, 2, 3]
+            told = [answer.value for answer in client.batch([("bump", {})] * 3) if isinstance(answer, Result)]
+            assert told == [4, 5, 6]
+            assert [client.call("bump", id=1) for _ in range(3)] == [7, 8, 9]
+            assert server.executions == 9
+
+
+def test_answer_before_there_was_a_request_is_believed(drive: Drive) -> None:
+    """A server at the limit of its connections refuses one unread, under an id of its own: surely nothing was executed."""
+    full = problem(503, "too_many_connections", "Retry-After: 0", "X-Request-Id: of-the-server")
+    with ScriptedServer([Step("body read", "close", full)]) as server:
+        assert drive.call(server.url, key=None) == 1
+
+
 def test_requests_carry_credential_key_and_causality() -> None:
     """Token, one key per call, the highest transaction seen; `causality` and `keys` switch the last two off."""
     with ScriptedServer() as server:

@@ -110,6 +110,7 @@ def test_broken_requests_resume_exactly(breaks: list[tuple[int, int, set[int]]],
     assert table.executions == count
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()), max_size=20), st.integers(0, 60), st.randoms())
 def test_calls_are_executed_in_order(breaks: list[tuple[int, int, bool]], count: int, chance: Random) -> None:
     """Lost or refused together, calls go together again, whatever the jitter; what came later waits behind them."""
