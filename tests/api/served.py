@@ -20,7 +20,7 @@ from cmdlog.api.tls import Certificate
 from cmdlog.node.settings import Settings
 
 T = TypeVar("T")
-PATIENCE_S = 10.0
+PATIENCE_S = 20.0
 
 
 class Served:
