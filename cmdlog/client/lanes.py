@@ -1,10 +1,8 @@
 """Connections: one httpx client for each, taken last in, first out, so that few are kept busy and the others may close.
 
-One rule: a lane carries one request at a time, and none after one that broke: what is left of that must not be taken for the
-answer to the next.
-
-httpx's own pool looks at all pairs of its connections several times per request, which with 32 of them takes longer than the
-request; so it is never given more than one.
+One rule: a lane carries one request at a time. httpx's own pool looks at all pairs of its connections several times per request,
+which with 32 of them takes longer than the request; so it is never given more than one. A lane whose request broke is as good as
+new: httpx has closed its connection, or will see that something unread is left on it.
 """
 
 from __future__ import annotations
@@ -42,10 +40,8 @@ class Lanes:
                     yield response
                 finally:
                     response.close()
-            except BaseException:
-                self._drop(lane)
-                raise
-            self._idle.append(lane)
+            finally:
+                self._idle.append(lane)
         finally:
             self._free.release()
 
@@ -65,11 +61,6 @@ class Lanes:
             lane = httpx.Client(**self._arguments)
             self._all.add(lane)
             return lane
-
-    def _drop(self, lane: httpx.Client) -> None:
-        with self._lock:
-            self._all.discard(lane)
-        lane.close()
 
 
 class TaskLanes:
@@ -98,11 +89,8 @@ class TaskLanes:
                     yield response
                 finally:
                     await response.aclose()
-            except BaseException:
-                self._all.discard(lane)
-                await lane.aclose()
-                raise
-            self._idle.append(lane)
+            finally:
+                self._idle.append(lane)
         finally:
             self._free.release()
 

@@ -69,7 +69,7 @@ class ScriptedServer:
         self._steps = deque(self.script)
         self._outcomes: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._released = threading.Event()
+        self._released, self._closing, self.arrived = threading.Event(), threading.Event(), threading.Event()
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.url = f"http{'s' if self.tls else ''}://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -78,7 +78,8 @@ class ScriptedServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._released.set()
+        self._closing.set()
+        self.release()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -90,10 +91,14 @@ class ScriptedServer:
             thread.join(10)
             assert not thread.is_alive()
 
+    def release(self) -> None:
+        """Ends every stall."""
+        self._released.set()
+
     # -- connections -----------------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        while not self._released.is_set():
+        while not self._closing.is_set():
             try:
                 connection, _ = self._listener.accept()
             except OSError:
@@ -162,6 +167,7 @@ class ScriptedServer:
         request.body = held[:length]
         with self._lock:
             self.requests.append(request)
+        self.arrived.set()
         return request, held[length:]
 
     def _finish(self, connection: socket.socket, step: Step, proper: bytes) -> bool:
