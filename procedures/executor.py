@@ -28,7 +28,8 @@ from .errors import BatchRefused, EnvironmentFault, StateRefused
 from .failures import SKIPPED, ResultTooLarge, outcome_of
 from .faults import fault_kind
 from .guard import Mode
-from .outcomes import NO_KEY, Fresh, KeyPolicy, KeyTable, Outcome, Status, request_hash
+from .keytable import KeyTable, Kind
+from .outcomes import NO_KEY, Fresh, KeyPolicy, Outcome, Status, request_hash
 from .reads import Reader
 from .state import PartitionState, Position
 
@@ -65,7 +66,7 @@ class Applied:
     txn_ids: Sequence[int]  # that of the first execution for a repeated key
     bodies: list[bytes]  # JSON: result; {"code","message"} of an abort; {"type","message"} of a failure
     result_hashes: list[int]  # CRC-32C(status byte + body)
-    rows_digest: int  # 64-bit, order-independent; 0 when switched off
+    rows_digest: int  # 64-bit, order-independent, of changed rows and known keys; 0 when switched off
 
 
 class _NeedsSavepoints(Exception):
@@ -80,6 +81,7 @@ class _Run:
     txn_ids: Sequence[int]
     bodies: list[bytes] = field(default_factory=list)
     fresh: Fresh = field(default_factory=Fresh)  # outcomes to keep under their keys
+    kind: Kind = "single"
 
 
 _RunCalls = Callable[[Invocations, Catalog, _Run], None]
@@ -183,23 +185,26 @@ class Executor:
         """Whether every call of the batch simply runs."""
         if batch.skips:
             return False
-        return batch.keys is None or self._keys.runs_plainly(batch.keys, self._millis_of(batch.txn_ids[-1]))
+        return batch.keys is None or self._keys.runs_plainly(batch.keys)
 
     def _attempt(self, batch: Invocations, catalog: Catalog, run_calls: _RunCalls) -> Applied:
         """One transaction around one way to run the calls; whatever goes wrong rolls all of it back."""
         seeds = _SEEDS
         run = _Run(bytearray(len(batch.txn_ids)), batch.txn_ids)
+        if len(batch.procedures) == 1 and catalog.everywhere[batch.procedures[0]]:
+            run.kind = "everywhere"  # such a call is a batch of its own
         self._call.begin(batch.txn_ids)
         try:
             self._begin()
             digest = self._run_calls(batch, catalog, run, run_calls)
             if batch.keys is not None and run_calls == self._run_straight:
                 self._keep_outcomes(batch, batch.keys, catalog, run)
-            self._commit(Position(batch.index, batch.term, batch.checksum, batch.txn_ids[-1]), run.fresh)
+            self._commit(Position(batch.index, batch.term, batch.checksum, batch.txn_ids[-1]), run.fresh, run.kind)
         except BaseException as error:
             self._undo(error, lambda at: catalog.procedures[batch.procedures[at]].name)
             raise
         hashes = [_crc(seeds[status], body) for status, body in zip(run.statuses, run.bodies, strict=True)]
+        digest = self._keys.mixed_into(digest) if digest else 0
         return Applied(batch.index, run.statuses, run.txn_ids, run.bodies, hashes, digest)
 
     def _run_calls(self, batch: Invocations, catalog: Catalog, run: _Run, run_calls: _RunCalls) -> int:
@@ -247,9 +252,7 @@ class Executor:
             self._call.at = at
             key = NO_KEY if batch.keys is None else batch.keys[at]
             request = request_hash(catalog.seeds[number], batch.params[at]) if key != NO_KEY else 0
-            known = self._judge(key, request, batch.txn_ids[at], run)
-            if known is not None and known.status == Status.SESSIONS_FULL and catalog.everywhere[number]:
-                known = None  # another partition may have room: all of them run the call, or it is half done
+            known = self._judge(key, request, run)
             if known is not None:
                 run.statuses[at] = known.status
                 run.bodies.append(known.body)
@@ -265,13 +268,13 @@ class Executor:
             if key != NO_KEY:
                 run.fresh.add(key, request, run.statuses[at], batch.txn_ids[at], run.bodies[at])
 
-    def _judge(self, key: bytes, request: int, txn_id: int, run: _Run) -> Outcome | None:
+    def _judge(self, key: bytes, request: int, run: _Run) -> Outcome | None:
         if key == NO_KEY:
             return None
         guard = self._state.guard
         guard.mode = Mode.FRAMEWORK  # it may read a stored outcome
         try:
-            return self._keys.judge(key, request, self._millis_of(txn_id), run.fresh)
+            return self._keys.judge(key, request, run.fresh, kind=run.kind)
         finally:
             guard.mode = Mode.PROCEDURE
 
@@ -330,11 +333,11 @@ class Executor:
         """The rows that the last batch changed, by table and key; [] when digests are switched off."""
         return [] if self._rows is None else self._rows.changed_rows()
 
-    def _commit(self, position: Position, fresh: Fresh) -> None:
+    def _commit(self, position: Position, fresh: Fresh, kind: Kind) -> None:
         """Position, activity clock and outcomes, in the batch's own transaction."""
         txn_ms = self._millis_of(position.txn_id)
         clock = self._keys.clock_after(txn_ms, self._millis_of(self._state.position.txn_id))
-        self._keys.store(position.index, fresh, clock=clock, txn_ms=txn_ms)
+        self._keys.store(position.index, fresh, clock=clock, txn_ms=txn_ms, kind=kind)
         if self._grouped:
             self._cursor.execute("RELEASE batch")
         else:
@@ -448,7 +451,7 @@ class Executor:
         try:
             self._begin()
             run()
-            self._commit(position, Fresh())
+            self._commit(position, Fresh(), "single")
         except BaseException as error:
             self._undo(error, lambda _at: "")
             raise

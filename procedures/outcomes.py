@@ -1,23 +1,10 @@
-"""Idempotency: which keys were seen, and what their calls answered.
+"""Idempotency: keys, what is known of them, and how outcomes are kept.
 
-A *fingerprint* of 16 bytes stands for a key within its scope (the credential). One row of `_cmdlog_keys` holds what a batch
-added, written in the batch's transaction; a dict in memory, rebuilt at open, finds it. Rules, first match wins:
+A *fingerprint* of 16 bytes stands for a key within its scope (the credential). What is answered for a known key is told in
+`keytable`; here are the forms: fingerprints, requests, outcomes, and the columns in which a batch's outcomes are stored.
 
-1. known, outcome kept: the same request gets the stored outcome, another one KEY_REUSED;
-2. known, outcome dropped (a *tombstone*): SESSION_EXPIRED;
-3. unknown, but the key bears a time older than the window: SESSION_EXPIRED, it may have been forgotten;
-4. the table is full: SESSIONS_FULL; nothing is evicted to make room, because that would forget an acknowledged call;
-5. otherwise the call runs, and its result, abort or failure is kept.
-
-Time here is the *activity clock* of the state: with each batch it advances by the step of the transaction ids, but by
-`clock_lead_max_ms` at most. A clock that jumps a day ahead therefore expires nothing. Outcomes are dropped `window_ms` of
-activity later; then keys that bear a time are forgotten as soon as rule 3 covers them, opaque ones after `forget_ms` more.
-A key that claims a time further ahead than that is forgotten then, too: a wrong client clock must not fill the table.
-
-All of it is a function of the state and the batch, so replicas and replays decide alike; the policy is logged.
-
-Row: `keys` n * 16 bytes; `outcomes` n * u64 request hash, n * i64 txn id, n * u32 end of body, n * u8 status, bodies; little
-endian. `due` is the activity time at which the row is dropped (outcomes kept) or forgotten (outcomes NULL).
+`_cmdlog_keys.outcomes` of n calls: n * u64 request hash, n * i64 txn id, n * u32 end of body, n * u8 status, bodies; little
+endian.
 """
 
 from __future__ import annotations
@@ -27,25 +14,21 @@ import itertools
 import re
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 import google_crc32c
 import orjson
-from sortedcontainers import SortedList
 
 from .errors import StateRefused
-from .state import PartitionState, rows_of
 
 KEY_BYTES = 16
 NO_KEY = bytes(KEY_BYTES)
-ROWS_EXPIRED_PER_BATCH = 4  # a batch adds one row at most, so the table shrinks four times as fast as it grows
 _TIME_BIT = 1 << 63
 _MS_MASK = (1 << 43) - 1
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.ASCII)
-_POSITION_BITS = 20
 _crc, _crc32, _dumps = google_crc32c.extend, zlib.crc32, orjson.dumps
 
 
@@ -76,7 +59,7 @@ class KeyPolicy:
 
     window_ms: int = 86_400_000  # a day: longer than any client retries
     forget_ms: int = 604_800_000  # opaque keys stay refused for a week more
-    keys_max: int = 1_000_000  # per partition; about 150 MB of memory when full
+    keys_max: int = 1_000_000  # per partition; 145 to 210 MB of memory when full, and 125 in the node's index of keys
     stored_result_bytes_max: int = 1 << 20  # a keyed call with a longer result fails: it could not be answered twice
     clock_lead_max_ms: int = 60_000  # most that one batch advances the activity clock
 
@@ -101,7 +84,7 @@ def key_fingerprint(scope: str, key: str) -> bytes:
     low = int.from_bytes(digest[8:])
     text = key.lower()
     if _UUID7.fullmatch(text):
-        milliseconds = int(text[:8] + text[9:13], 16) & _MS_MASK
+        milliseconds = min(int(text[:8] + text[9:13], 16), _MS_MASK)  # beyond the year 2248 all times are the same
         low = _TIME_BIT | milliseconds << 20 | low & 0xFFFFF
     else:
         low &= _TIME_BIT - 1
@@ -115,6 +98,11 @@ def key_time_ms(fingerprint: bytes) -> int | None:
     return low >> 20 & _MS_MASK if low & _TIME_BIT else None
 
 
+def time_mark(milliseconds: int) -> bytes:
+    """Last 8 bytes of the smallest fingerprint that bears this time, or a later one."""
+    return (_TIME_BIT | min(max(0, milliseconds), _MS_MASK) << 20).to_bytes(8)
+
+
 def request_seed(procedure: str) -> int:
     """The part of `request_hash` that the procedure's name gives."""
     return int(google_crc32c.value(procedure.encode()))
@@ -125,6 +113,11 @@ def request_hash(seed: int, params: list[Any]) -> int:
     data = _dumps(params)
     request: int = _crc(seed, data) << 32 | _crc32(data)
     return request
+
+
+def refusal(status: Status) -> Outcome:
+    """What a call is told that is not run; nothing is kept of it."""
+    return Outcome(status, 0, REFUSALS[status])
 
 
 class Fresh:
@@ -166,149 +159,6 @@ class Fresh:
         ends = itertools.accumulate(map(len, self.bodies))
         head = struct.pack(f"<{count}Q{count}q{count}I", *self.requests, *self.txn_ids, *ends)
         return b"".join((head, self.statuses, *self.bodies))
-
-
-def stored_keys(state: PartitionState) -> Iterator[bytes]:
-    """Every fingerprint that the state file remembers, without building the table."""
-    for (keys,) in rows_of(state.connection, "SELECT keys FROM _cmdlog_keys ORDER BY idx"):
-        yield from split_keys(keys)
-
-
-class KeyTable:
-    """The known keys of one partition: dict in memory, rows in the state file."""
-
-    def __init__(self, state: PartitionState, policy: KeyPolicy) -> None:
-        self._state = state
-        self.policy = policy
-        self._known: dict[bytes, int] = {}  # fingerprint -> idx << 20 | position in the row
-        self._due: SortedList[tuple[int, int]] = SortedList()  # (due, idx) of every row
-        self._pending: list[tuple[str, Any]] = []  # what accept() does to the two above
-        self._load()
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._known)
-
-    def _load(self) -> None:
-        rows = rows_of(self._state.connection, "SELECT idx, due, keys FROM _cmdlog_keys ORDER BY idx")
-        due = []
-        for index, row_due, keys in rows:
-            due.append((row_due, index))
-            base = index << _POSITION_BITS
-            self._known.update(zip(split_keys(keys), range(base, base + len(keys) // KEY_BYTES), strict=True))
-        self._due.update(due)
-
-    def runs_plainly(self, keys: Sequence[bytes], txn_ms_max: int) -> bool:
-        """Whether rule 5 holds for every call of a batch; told for all keys together, since that is the common case."""
-        if len(self._known) + len(keys) > self.policy.keys_max or not self._known.keys().isdisjoint(keys):
-            return False
-        given = [key for key in keys if key != NO_KEY] if NO_KEY in keys else keys
-        if len(set(given)) != len(given):
-            return False
-        marks = b"".join(given)[8::KEY_BYTES]  # the bytes whose top bit says that the key bears a time
-        if not marks or max(marks) < 0x80:
-            return True
-        floor = self.oldest_time(txn_ms_max)
-        return all(key[8:] >= floor or key[8] < 0x80 for key in given)
-
-    def oldest_time(self, txn_ms: int) -> bytes:
-        """Last 8 bytes of the smallest fingerprint whose time lies within the window."""
-        return (_TIME_BIT | max(0, txn_ms - self.policy.window_ms) << 20).to_bytes(8)
-
-    def judge(self, key: bytes, request: int, txn_ms: int, fresh: Fresh) -> Outcome | None:
-        """The answer that rules 1 to 4 give; None: the call runs. `fresh` holds the outcomes of this batch so far."""
-        found = fresh.get(key)
-        if found is None and key in self._known:
-            found = self._stored(self._known[key])
-            if found is None:
-                return _refusal(Status.SESSION_EXPIRED)
-        if found is not None:
-            return found if found.request == request else _refusal(Status.KEY_REUSED)
-        if key[8] >= 0x80 and key[8:] < self.oldest_time(txn_ms):
-            return _refusal(Status.SESSION_EXPIRED)
-        if len(self._known) + len(fresh.keys) >= self.policy.keys_max:
-            return _refusal(Status.SESSIONS_FULL)
-        return None
-
-    def _stored(self, place: int) -> Outcome | None:
-        index, position = place >> _POSITION_BITS, place & (1 << _POSITION_BITS) - 1
-        row = rows_of(self._state.connection, "SELECT keys, outcomes FROM _cmdlog_keys WHERE idx = ?", (index,))
-        if len(row) != 1:
-            raise StateRefused(f"{self._state.path}: outcomes of batch {index} are missing from _cmdlog_keys")
-        keys, outcomes = row[0]
-        return None if outcomes is None else unpack_outcome(outcomes, len(keys) // KEY_BYTES, position)
-
-    def clock_after(self, txn_ms: int, last_ms: int) -> int:
-        """Activity clock after a batch whose last transaction is at `txn_ms`."""
-        return self._state.clock + min(max(0, txn_ms - last_ms), self.policy.clock_lead_max_ms)
-
-    def store(self, index: int, fresh: Fresh, *, clock: int, txn_ms: int) -> None:
-        """Writes a batch's outcomes and expires old ones, in the open transaction; `accept` follows its COMMIT."""
-        self._pending = []
-        execute = self._state.connection.execute
-        self._expire(clock, txn_ms)
-        if not fresh.keys:
-            return
-        due = clock + self.policy.window_ms
-        execute("INSERT INTO _cmdlog_keys VALUES (?, ?, ?, ?, ?)", (index, due, clock, b"".join(fresh.keys), fresh.pack()))
-        base = index << _POSITION_BITS
-        self._pending.append(("add", zip(fresh.keys, range(base, base + len(fresh.keys)), strict=True)))
-        self._pending.append(("due", (due, index)))
-
-    def _expire(self, clock: int, txn_ms: int) -> None:
-        for due, index in self._due.islice(0, ROWS_EXPIRED_PER_BATCH):
-            if due > clock:
-                return
-            ((keys, kept),) = rows_of(
-                self._state.connection, "SELECT keys, outcomes IS NOT NULL FROM _cmdlog_keys WHERE idx = ?", (index,)
-            )
-            self._pending.append(("done", (due, index)))
-            self._shrink(index, list(split_keys(keys)), clock, txn_ms, bury=bool(kept))
-
-    def _shrink(self, index: int, keys: list[bytes], clock: int, txn_ms: int, *, bury: bool) -> None:
-        """Drops a row's outcomes and leaves the tombstones that are still needed; without `bury` it forgets all."""
-        execute = self._state.connection.execute
-        floor = self.oldest_time(txn_ms)
-        tombs = [key for key in keys if key[8] < 0x80 or key[8:] >= floor] if bury else []
-        if tombs:
-            due = max(self._forgotten_at(key, clock, txn_ms) for key in tombs)
-            execute("UPDATE _cmdlog_keys SET due = ?, keys = ?, outcomes = NULL WHERE idx = ?", (due, b"".join(tombs), index))
-            self._pending.append(("due", (due, index)))
-        else:
-            execute("DELETE FROM _cmdlog_keys WHERE idx = ?", (index,))
-        gone = set(keys).difference(tombs)
-        self._pending.append(("forget", [key for key in keys if key in gone]))
-
-    def _forgotten_at(self, key: bytes, clock: int, txn_ms: int) -> int:
-        """Activity time from which rule 3 covers the key, or its tombstone has stood long enough.
-
-        Activity never runs ahead of the transaction ids, so after that much activity at least as much time has passed.
-        """
-        time = key_time_ms(key)
-        wait = self.policy.forget_ms
-        if time is not None:
-            wait = min(wait, time + self.policy.window_ms - txn_ms + 1)
-        return clock + max(1, wait)
-
-    def accept(self) -> None:
-        """The transaction of `store` is committed."""
-        for what, value in self._pending:
-            if what == "add":
-                self._known.update(value)
-            elif what == "due":
-                self._due.add(value)
-            elif what == "done":
-                self._due.remove(value)
-            else:
-                for key in value:
-                    self._known.pop(key, None)
-        self._pending = []
-
-
-def _refusal(status: Status) -> Outcome:
-    return Outcome(status, 0, REFUSALS[status])
 
 
 def split_keys(keys: bytes) -> tuple[bytes, ...]:

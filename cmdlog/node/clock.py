@@ -5,8 +5,10 @@ One rule: ticks only grow - over restarts (the log says the highest), over clock
 A tick is milliseconds and counter as one number (`cmdlog.wal.ids.txn_tick`). The physical part is the wall clock as long as it
 agrees with the boot clock within `lead_max_ms`; when it jumps further, forwards or back, the boot clock goes on in its place,
 because following a jump of a day would expire a day's worth of idempotency keys and leave every later id a day ahead of real
-time. The jump is counted and shown, and the wall clock is believed again at the next start. (Kulkarni et al., "Logical physical
-clocks", 2014, for the hybrid clock itself.)
+time. The jump is counted and shown, and the wall clock is believed again at the next start. If it then lies behind the log's last
+id by more than `lead_max_ms` (one of the two lives had a wrong clock), ticks go on from there at half speed, until real time has
+caught up: time that stands still would expire no idempotency key for hours or years, until their table is full. (Kulkarni et al.,
+"Logical physical clocks", 2014, for the hybrid clock itself.)
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Final
 
 from cmdlog.wal.ids import COUNTER_BITS, PARTITION_BITS, TxnId, txn_tick
+
+CATCH_UP_SPEED: Final = 0.5  # of ticks that lead real time too far
 
 
 class ClockAhead(ValueError):
@@ -47,6 +52,7 @@ class HybridClock:
         self._wall, self._boot = wall, boot
         self._offset = wall() - boot()  # wall minus boot clock, seconds, as believed
         self._distrusted = False
+        self._ahead: tuple[float, int] | None = None  # boot clock and milliseconds of ticks when they were found too far ahead
         self._lock = threading.Lock()
 
     def millis(self) -> int:
@@ -63,9 +69,20 @@ class HybridClock:
     def reserve(self, count: int) -> int:
         """The first of `count` consecutive ticks that nobody else gets."""
         with self._lock:
-            first = max(self.last + 1, self.millis() << COUNTER_BITS)
+            first = max(self.last + 1, self._tick_millis() << COUNTER_BITS)
             self.last = first + count - 1
             return first
+
+    def _tick_millis(self) -> int:
+        """Physical time; or, while ticks lead it by more than the limit, slower time from where they are."""
+        now, last = self.millis(), self.last >> COUNTER_BITS
+        if last - now <= self._lead_max_ms:
+            self._ahead = None
+            return now
+        if self._ahead is None:
+            self._ahead = self._boot(), last
+        since, start = self._ahead
+        return start + int((self._boot() - since) * 1000 * CATCH_UP_SPEED)
 
     def observe(self, txn_id: int) -> None:
         """Later ticks will be greater than this id's.

@@ -27,7 +27,7 @@ from cmdlog.node.desk import Desk
 from cmdlog.node.front import Front
 from cmdlog.node.history import History
 from cmdlog.node.inline import InlineSites
-from cmdlog.node.keys import KeyOwners
+from cmdlog.node.keys import KeyOwners, look_up
 from cmdlog.node.meter import Meter
 from cmdlog.node.outcome import Done, Durability, NotReady, OutcomeUnknown, Reply
 from cmdlog.node.overview import Health, Overview
@@ -47,7 +47,7 @@ from cmdlog.wal.log import Log
 from cmdlog.wal.marks import Sync
 from cmdlog.wal.record import Kind, Record
 from procedures import Database
-from procedures.outcomes import stored_keys
+from procedures.keytable import Figures, Row
 from procedures.state import PartitionState
 from replay.bringup import bring_up, left_over
 from replay.plan import Leave
@@ -85,7 +85,7 @@ class Node:
         self._desk.leave_out = self._sites.leave_out
         self.sequencer = self._desk.sequencer = self._make_sequencer()
         self._snapshots = self._desk.snapshots = self._make_snapshotter()
-        self._keys = KeyOwners(settings.key_window_s + settings.key_forget_s, keys_max=settings.keys_max * settings.partitions)
+        self._keys = KeyOwners(settings.key_window_s, keys_max=settings.keys_max, partitions=settings.partitions)
         self._placing = Placing(settings, self.sequencer, self._keys, self.meter)
         self.slots = self._placing.slots
         self.overview = Overview(
@@ -418,7 +418,7 @@ class Node:
                 statements = self.db.plan_schema(state.schema())
                 if statements:
                     state.rehearse_schema(statements)
-                self._keys.load(stored_keys(state), partition)
+                self._keys.load(state.connection, partition)
             finally:
                 state.close()
             if statements:
@@ -433,7 +433,13 @@ class Node:
                 with contextlib.suppress(WalError):
                     self.sequencer.flush_notes()
             seen = self.sequencer.blocks
+            self._keys.tidy(self._look_up)
             self.overview.history.look(self.overview.gauges)
+
+    def _look_up(self, partition: int, after: int) -> tuple[Figures, list[Row]] | None:
+        """See `keys.Look`."""
+        answered = self.sequencer.watermarks()[partition]["applied"]
+        return look_up(state_path(self.directory, partition), after=after, answered=answered)
 
 
 def _make_sites(desk: Desk, settings: Settings, *, inline: bool) -> InlineSites | ProcessSites:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from cmdlog.node.gather import Gather
-from cmdlog.node.keys import EVERYWHERE, KeyOwners
+from cmdlog.node.keys import EVERYWHERE, EXPIRED, FULL, KeyOwners
 from cmdlog.node.meter import Meter
 from cmdlog.node.outcome import Done, Durability, Outcome, OutcomeUnknown, Refused, Reply, TooLarge
 from cmdlog.node.routes import Route, SlotMap
@@ -21,8 +21,13 @@ from cmdlog.node.settings import Settings
 from cmdlog.wal.batch import NO_KEY
 from procedures.outcomes import REFUSALS, Status
 
-_KEY_ELSEWHERE: Final = Outcome(Status.KEY_REUSED, 0, REFUSALS[Status.KEY_REUSED])
-_KEYS_FULL: Final = Outcome(Status.SESSIONS_FULL, 0, REFUSALS[Status.SESSIONS_FULL])
+_ELSEWHERE: Final = Outcome(Status.KEY_REUSED, 0, REFUSALS[Status.KEY_REUSED])
+_UNCLAIMED: Final = {
+    FULL: Outcome(Status.SESSIONS_FULL, 0, REFUSALS[Status.SESSIONS_FULL]),
+    EXPIRED: Outcome(Status.SESSION_EXPIRED, 0, REFUSALS[Status.SESSION_EXPIRED]),
+}
+"""What a call is answered that did not get its key; any other owner means _ELSEWHERE."""
+_NOTHING_STORED: Final = (Status.SESSION_EXPIRED, Status.SESSIONS_FULL)
 
 Plain = tuple[int, int, bytes, bytes, Done, bool]  # partition, procedure, parameters, key, done, lax
 Placed = tuple[Route, list[Any], bytes, Done, Durability | None]  # None: as the node's setting says
@@ -52,10 +57,14 @@ class Placing:
         body = orjson.dumps(params)
         if len(body) > self._call_bytes_max:
             raise self._too_large(body)
-        if key and self._keys.claim(key, partition) != partition:
-            self._answer_here(route, done, _KEY_ELSEWHERE)
+        if key and (owner := self._keys.claim(key, partition)) != partition:
+            self._answer_here(route, done, _UNCLAIMED.get(owner, _ELSEWHERE))
             return partition
-        self._sequencer.add(partition, route.number, body, key or NO_KEY, done, lax=lax)
+        try:
+            self._sequencer.add(partition, route.number, body, key or NO_KEY, self._settling(key, done), lax=lax)
+        except Refused:
+            self._unclaim(key)
+            raise
         return partition
 
     def place_many(self, calls: Sequence[Placed]) -> list[int | None]:
@@ -63,7 +72,7 @@ class Placing:
         partitions: list[int | None] = []
         plain: list[Plain] = []
         told: list[tuple[Done, Refused]] = []
-        elsewhere: list[tuple[Route, Done]] = []
+        elsewhere: list[tuple[Route, Done, Outcome]] = []
         for route, params, key, done, durability in calls:
             if route.everywhere or route.read_only:
                 if plain:
@@ -76,17 +85,17 @@ class Placing:
             partitions.append(partition)
             if len(body) > self._call_bytes_max:
                 told.append((done, self._too_large(body)))
-            elif key and self._keys.claim(key, partition) != partition:
-                elsewhere.append((route, done))
+            elif key and (owner := self._keys.claim(key, partition)) != partition:
+                elsewhere.append((route, done, _UNCLAIMED.get(owner, _ELSEWHERE)))
             else:
                 lax = self._lax if durability is None else durability == "async"
-                plain.append((partition, route.number, body, key or NO_KEY, done, lax))
+                plain.append((partition, route.number, body, key or NO_KEY, self._settling(key, done), lax))
         if plain:
             self._add_plain(plain, first=len(plain) + len(told) + len(elsewhere) == len(partitions))
         for done, refusal in told:
             done(refusal)
-        for route, done in elsewhere:
-            self._answer_here(route, done, _KEY_ELSEWHERE)
+        for route, done, outcome in elsewhere:
+            self._answer_here(route, done, outcome)
         return partitions
 
     def _add_plain(self, calls: Sequence[Plain], *, first: bool) -> None:
@@ -95,6 +104,8 @@ class Placing:
             self._sequencer.add_many(calls)
         except Refused as refusal:
             if first:
+                for call in calls:
+                    self._unclaim(call[3])
                 raise
             for call in calls:
                 call[4](refusal.again())
@@ -110,19 +121,37 @@ class Placing:
 
     def _place_everywhere(self, route: Route, params: list[Any], key: bytes, done: Done, *, lax: bool) -> None:
         count = self._partitions
-        gather = Gather(count, done)
         if route.read_only:
             calls = orjson.dumps([(route.number, params)])
             idents = [next(self._idents) for _ in range(count)]
-            self._sequencer.read_everywhere(idents, calls, gather.slots(), lax=lax)
+            self._sequencer.read_everywhere(idents, calls, Gather(count, done).slots(), lax=lax)
             return
-        owner = EVERYWHERE if count > 1 else 0  # with one partition there is no elsewhere, and a restart could not tell
-        if key and self._keys.refuses(key):
-            done(_KEYS_FULL)
-        elif key and self._keys.claim(key, owner) != owner:
-            done(_KEY_ELSEWHERE)
-        else:
-            self._sequencer.add_everywhere(route.number, orjson.dumps(params), key or NO_KEY, gather.slots(), lax=lax)
+        if key and (owner := self._keys.claim_everywhere(key)) != EVERYWHERE:
+            done(_UNCLAIMED.get(owner, _ELSEWHERE))
+            return
+        try:
+            slots = Gather(count, self._settling(key, done)).slots()
+            self._sequencer.add_everywhere(route.number, orjson.dumps(params), key or NO_KEY, slots, lax=lax)
+        except Refused:
+            self._unclaim(key)
+            raise
+
+    def _settling(self, key: bytes, done: Done) -> Done:
+        """Tells the index of keys what became of the call."""
+        if not key:
+            return done
+
+        def settle(reply: Reply) -> None:
+            stored = reply.status not in _NOTHING_STORED if isinstance(reply, Outcome) else isinstance(reply, OutcomeUnknown)
+            self._keys.settle(key, stored=stored)
+            done(reply)
+
+        return settle
+
+    def _unclaim(self, key: bytes) -> None:
+        """The call is not placed: nothing of it will be stored."""
+        if key not in (b"", NO_KEY):
+            self._keys.settle(key, stored=False)
 
     def _counted(self, route: Route, done: Done) -> Done:
         """Counts the one outcome that the partitions' outcomes make."""

@@ -84,6 +84,28 @@ def test_a_restart_with_the_clock_an_hour_back_goes_on_after_the_last_id() -> No
     assert clock.reserve(1) == last + 6
 
 
+@pytest.mark.parametrize("back_s", [HOUR, DAY, NOW - 1])
+def test_after_a_restart_with_the_clock_back_time_goes_on_at_half_speed(back_s: float) -> None:
+    """Ticks that lead real time by hours or years neither stand still, which would expire no key, nor run further ahead."""
+    time = Time(wall=NOW - back_s)
+    clock = time.clock(last=int(NOW * 1000) << COUNTER_BITS)
+    before = clock.reserve(1)
+    for _ in range(60):
+        time.pass_s(10)
+        clock.reserve(1)
+    assert millis(clock.reserve(1)) - millis(before) == 300_000
+
+
+def test_ticks_that_lead_are_caught_up_with() -> None:
+    """An hour's lead is gone after two, and from then on ticks are real time."""
+    time = Time(wall=NOW - HOUR)
+    clock = time.clock(last=int(NOW * 1000) << COUNTER_BITS)
+    for _ in range(125):
+        time.pass_s(60)
+        clock.reserve(1)
+    assert millis(clock.reserve(1)) == int(time.wall * 1000)
+
+
 def test_an_echo_within_the_lead_is_overtaken() -> None:
     """After an echoed id every tick is greater than it."""
     time = Time()

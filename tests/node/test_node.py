@@ -158,7 +158,8 @@ def test_a_full_key_table_of_one_partition_leaves_no_multi_partition_call_half_d
     assert ask(node, "set_rate", key="all", name="r", value=1) == [0, 0]
     assert {value for value, _ in ask(node, "look_everywhere", name="r")} == {1}
     far = next(i for i in range(2, 99) if partition(node, i) != partition(node, 1))
-    ask(node, "bump", key="other", id=far, amount=1)
+    for n in range(2):
+        ask(node, "bump", key=f"other {n}", id=far, amount=1)
     none = send(node, "set_rate", key="too many", name="r", value=2).wait()
     assert isinstance(none, Outcome)
     assert none.status == Status.SESSIONS_FULL

@@ -1,0 +1,402 @@
+"""Exactly once, attacked: outcomes repeated through restarts, kills, restores and clocks; keys that wander, race and flood."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmdlog.api.problem import of_outcome
+from cmdlog.node.clock import HybridClock
+from cmdlog.node.node import Node
+from cmdlog.node.outcome import NotReady, Outcome, Overloaded
+from cmdlog.wal.files import RealFiles
+from procedures.outcomes import KeyPolicy, Status, key_fingerprint
+from procedures.state import PartitionState
+from replay.errors import Divergence
+from replay.plan import make_plan
+from replay.rebuild import rebuild
+from replay.trust import state_path
+from tests.node.rig import Pending, ask, counters, kill, open_node, send, wait_for
+
+NOW = 1_700_000_000.0
+HOUR, DAY = 3600.0, 86_400.0
+TOO_LONG = KeyPolicy().stored_result_bytes_max + 1
+
+KINDS: dict[str, tuple[str, dict[str, Any], Status]] = {
+    "result": ("bump", {"id": 1, "amount": 5}, Status.OK),
+    "result everywhere": ("set_rate", {"name": "r", "value": 7}, Status.OK),
+    "abort": ("abort_after_write", {"id": 1, "amount": 5}, Status.ABORTED),
+    "failure": ("raise_after_write", {"id": 1, "amount": 5}, Status.FAILED),
+    "answer too long to keep": ("big", {"id": 1, "size": TOO_LONG}, Status.FAILED),
+}
+
+
+def outcome(pending: Pending) -> Outcome:
+    """What the call was told; a refusal is a failure of the test."""
+    reply = pending.wait()
+    assert isinstance(reply, Outcome), reply
+    return reply
+
+
+def repeat(node: Node) -> dict[str, Outcome]:
+    """Every kind of outcome under its key."""
+    return {kind: outcome(send(node, name, key=f"key of {kind}", **params)) for kind, (name, params, _) in KINDS.items()}
+
+
+def elsewhere(node: Node) -> int:
+    """A counter that lives on another partition than number 1."""
+    return next(i for i in range(2, 99) if place(node, i) != place(node, 1))
+
+
+def place(node: Node, number: int) -> int:
+    """Where a counter lives."""
+    return node.slots.partition_of(node.routes["bump"].procedure, [number, 0])
+
+
+def misused(node: Node) -> list[Outcome]:
+    """Every key on another partition, on all of them, with other parameters and for another procedure."""
+    far = elsewhere(node)
+    answers = []
+    for kind, (name, params, _) in KINDS.items():
+        key = f"key of {kind}"
+        # First where the index alone can tell: a use on its own partition would tell the index again.
+        answers.append(outcome(send(node, "bump", key=key, id=far, amount=99)))
+        answers.append(outcome(send(node, "set_rate", key=key, name="other", value=99)))
+        changed = {**params, "value": 8} if name == "set_rate" else {**params, ("size" if name == "big" else "amount"): 3}
+        answers.append(outcome(send(node, name, key=key, **changed)))
+        answers.append(outcome(send(node, "bump", key=key, id=1, amount=99)))
+    return answers
+
+
+def check(node: Node, first: dict[str, Outcome]) -> None:
+    """Repetitions are what the first calls were told, misuse is refused, and nothing of either was executed."""
+    assert {answer.status for answer in misused(node)} == {Status.KEY_REUSED}  # before the rightful callers come back
+    assert repeat(node) == first
+    assert counters(node) == {1: 5}
+    assert {value for value, _ in ask(node, "look_everywhere", name="r")} == {7}
+    assert {value for value, _ in ask(node, "look_everywhere", name="other")} == {0}
+
+
+def readable(node: Node) -> bool:
+    """Every site serves."""
+    try:
+        return isinstance(send(node, "look_everywhere", name="r").wait(), Outcome)
+    except NotReady:
+        return False
+
+
+@contextlib.contextmanager
+def opened(directory: Path, **settings: Any) -> Iterator[Node]:
+    """A node in this process, closed at the end."""
+    node = open_node(directory, inline=True, **settings)
+    try:
+        yield node
+    finally:
+        node.close()
+
+
+@pytest.mark.slow
+def test_every_outcome_is_repeated_byte_for_byte_whatever_happens_between(tmp_path: Path) -> None:
+    """Results, aborts, failures and answers too long to keep: at once, after restarts, and from a snapshot behind a cut log."""
+    data = tmp_path / "data"
+    with opened(data, partitions=3) as node:
+        first = repeat(node)
+        assert {kind: answer.status for kind, answer in first.items()} == {kind: row[2] for kind, row in KINDS.items()}
+        assert b"ResultTooLarge" in first["answer too long to keep"].body
+        check(node, first)
+    with opened(data) as node:
+        assert {part["from"] for part in node.recovery} == {"state"}
+        check(node, first)
+        cut_log(node)
+    shutil.rmtree(data / "state")
+    with opened(data) as node:
+        assert {part["from"] for part in node.recovery} == {"snapshot"}
+        check(node, first)
+    rebuild(make_plan(RealFiles(), str(data), use_state="never"), RealFiles(), str(tmp_path / "rebuilt"), workers=0)
+    with opened(tmp_path / "rebuilt") as node:
+        check(node, first)
+
+
+def cut_log(node: Node) -> None:
+    """Calls and snapshots until no segment of the log holds what it held before."""
+    behind = node._wal.durable_block
+    data = "A" * 80_000  # base64
+    for round_ in range(40):
+        for number in range(8):
+            ask(node, "store", id=number, seq=round_, data=data)
+        node.take_snapshot()
+        if min(node._wal.first_blocks()) > behind:
+            return
+    raise AssertionError("the log was not cut")
+
+
+@pytest.mark.slow
+def test_every_outcome_is_repeated_after_kills_of_the_site(tmp_path: Path) -> None:
+    """A site that is killed, and a call that is killed by the watchdog: their outcomes are kept like all others."""
+    node = open_node(tmp_path / "data", partitions=2)
+    first = repeat(node)
+    hung = outcome(send(node, "hang", key="hung", id=1))
+    assert hung.status == Status.FAILED
+    assert b"Skipped" in hung.body
+    for _ in range(2):
+        for pid in node.status()["sites"]:
+            kill(pid)
+        wait_for(lambda: readable(node))
+        check(node, first)
+        assert outcome(send(node, "hang", key="hung", id=1)) == hung
+    node.close()
+    node = open_node(tmp_path / "data")
+    check(node, first)
+    assert outcome(send(node, "hang", key="hung", id=1)) == hung
+    node.close()
+
+
+@pytest.mark.slow
+def test_of_calls_that_race_with_one_key_to_two_partitions_one_runs(tmp_path: Path) -> None:
+    """However they interleave, each key belongs to one call; the other one is told so, and so it stays after a restart."""
+    with opened(tmp_path / "data", partitions=2) as node:
+        near, far = 1, elsewhere(node)
+        gate = threading.Barrier(4)
+        told: list[list[Outcome]] = [[] for _ in range(4)]
+
+        def race(thread: int) -> None:
+            for n in range(100):
+                gate.wait()
+                if thread < 3:
+                    pending = send(node, "bump", key=f"k{n}", id=(near, far, near)[thread], amount=1)
+                else:
+                    pending = send(node, "set_rate", key=f"k{n}", name="r", value=n)
+                node.help()
+                told[thread].append(outcome(pending))
+
+        threads = [threading.Thread(target=race, args=(thread,)) for thread in range(4)]
+        for worker in threads:
+            worker.start()
+        for worker in threads:
+            worker.join()
+        ran = Counter[int]()
+        for same, other, again, everywhere in zip(*told, strict=True):
+            assert (same.status, same.txn_id) == (again.status, again.txn_id)
+            assert sorted([same.status, other.status, everywhere.status]) == [Status.OK, Status.KEY_REUSED, Status.KEY_REUSED]
+            ran[near] += same.status == Status.OK
+            ran[far] += other.status == Status.OK
+        assert {number: n for number, n in counters(node).items() if n} == {number: n for number, n in ran.items() if n}
+
+
+class World:
+    """Clocks of the node: wall, which jumps, and boot, which does not."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.wall, self.boot = NOW, 1000.0
+        monkeypatch.setattr(
+            "cmdlog.node.node.HybridClock", lambda **more: HybridClock(wall=lambda: self.wall, boot=lambda: self.boot, **more)
+        )
+
+    def pass_s(self, node: Node, seconds: float, *, step_s: float = 59.0) -> None:
+        """Time goes by, with a call on every partition now and then."""
+        while seconds > 0:
+            step = min(step_s, seconds)
+            self.wall += step
+            self.boot += step
+            seconds -= step
+            for number in (1, elsewhere(node)):
+                ask(node, "bump", id=number, amount=0)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """The clocks that nodes of this test see."""
+    return World(monkeypatch)
+
+
+def uuid7(seconds: float, tail: int) -> str:
+    """A UUID of version 7 with a stated time."""
+    return str(uuid.UUID(int=int(seconds * 1000) << 80 | 7 << 76 | 2 << 62 | tail))
+
+
+def strobe(world: World) -> Iterator[float]:
+    """Wall clocks that jump to and fro."""
+    for n in range(6):
+        yield world.boot + NOW - 1000 + (HOUR if n % 2 else -HOUR)
+
+
+JUMPS: dict[str, Callable[[World], list[float]]] = {
+    "a day ahead": lambda world: [world.wall + DAY],
+    "an hour back": lambda world: [world.wall - HOUR],
+    "to 1970": lambda _: [60.0],
+    "to 2040": lambda _: [2_209_000_000.0],
+    "strobe": lambda world: list(strobe(world)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("jump", JUMPS)
+def test_a_clock_that_jumps_expires_nothing_and_runs_nothing_twice(
+    tmp_path: Path, world: World, jump: str, restart: bool
+) -> None:
+    """While it jumps, after starts under the wrong clock and the right one again, and when keys then expire by real use."""
+    data = tmp_path / "data"
+    settings: dict[str, Any] = {"partitions": 2, "key_window_s": 1200, "key_forget_s": 3600}
+    node = open_node(data, inline=True, **settings)
+    timed = uuid7(world.wall, 1)
+    first = [outcome(send(node, "bump", key=key, id=1, amount=1)) for key in ("opaque", timed)]
+    everywhere = outcome(send(node, "set_rate", key="all", name="r", value=3))
+
+    def same() -> bool:
+        again = [outcome(send(node, "bump", key=key, id=1, amount=1)) for key in ("opaque", timed)]
+        return [*again, outcome(send(node, "set_rate", key="all", name="r", value=3))] == [*first, everywhere]
+
+    served = 0
+
+    def serves_new_keys() -> None:
+        nonlocal served
+        for key in (f"new {served}", uuid7(NOW + world.boot - 1000, 100 + served)):
+            assert outcome(send(node, "bump", key=key, id=1, amount=0)).status == Status.OK
+        served += 1
+
+    world.pass_s(node, 200)
+    for wall in [*JUMPS[jump](world), None]:
+        world.wall = NOW + world.boot - 1000 if wall is None else wall  # at last the right time again
+        if restart:
+            node.close()
+            node = open_node(data, inline=True, **settings)
+        assert same()
+        serves_new_keys()
+        world.pass_s(node, 60)
+        assert same()
+    world.pass_s(node, 3 * 1200)  # also at half speed that is more than the window
+    for key in ("opaque", timed):
+        expired = outcome(send(node, "bump", key=key, id=1, amount=1))
+        assert expired.status == Status.SESSION_EXPIRED
+    assert outcome(send(node, "set_rate", key="all", name="r", value=3)) == everywhere  # such calls were few: no time for them
+    serves_new_keys()
+    assert counters(node)[1] == 2
+    node.close()
+
+
+@pytest.mark.slow
+def test_a_flood_of_keys_fills_the_table_and_drains_from_it(tmp_path: Path, world: World) -> None:
+    """New keys are refused with a time to come back; known ones and calls without a key go on; then the window passes."""
+    settings = {"partitions": 2, "keys_max": 50, "key_window_s": 600, "key_forget_s": 600}
+    with opened(tmp_path / "data", **settings) as node:
+        known = outcome(send(node, "bump", key="known", id=1, amount=1))
+        flood = [outcome(send(node, "bump", key=f"flood {n}", id=1, amount=1)) for n in range(200)]
+        assert Counter(answer.status for answer in flood) == {Status.OK: 49, Status.SESSIONS_FULL: 151}
+        assert (of_outcome(flood[-1]).code, of_outcome(flood[-1]).status) == ("sessions_full", 503)
+        assert (of_outcome(flood[-1]).retry_after_s or 0) > 0
+        assert len(node._keys) == 50  # refused keys leave nothing behind
+        assert outcome(send(node, "bump", key="known", id=1, amount=1)) == known
+        assert outcome(send(node, "bump", key="flood 48", id=1, amount=1)) == flood[48]
+        assert ask(node, "bump", id=1, amount=0) == 50
+        assert ask(node, "set_rate", key="everywhere", name="r", value=1) == [0, 0]
+        assert ask(node, "bump", key="far", id=elsewhere(node), amount=1) == 1
+        world.pass_s(node, 700)
+        assert outcome(send(node, "bump", key="known", id=1, amount=1)).status == Status.SESSION_EXPIRED
+        assert outcome(send(node, "bump", key="new", id=1, amount=1)).status == Status.SESSIONS_FULL  # tombstones count
+        world.pass_s(node, 1200)
+        assert ask(node, "bump", key="new", id=1, amount=1) == 51
+
+
+@pytest.mark.slow
+def test_keys_of_refused_calls_are_free_again(tmp_path: Path) -> None:
+    """Whoever is refused for want of room may use the key for another call; a flood of refusals fills nothing."""
+    node = open_node(tmp_path / "data", partitions=2, inflight_calls_max=1)
+    far = elsewhere(node)
+    napping = send(node, "nap", id=1, seconds=0.6)
+    for n in range(100):
+        with pytest.raises(Overloaded):
+            send(node, "bump", key=f"k{n}", id=1, amount=1)
+        with pytest.raises(Overloaded):
+            send(node, "set_rate", key=f"all {n}", name="r", value=1)
+    assert len(node._keys) == 0
+    route = node.routes["bump"]
+    many = [Pending() for _ in range(20)]
+    calls = [
+        (route, route.procedure.bind({"id": 1, "amount": 1}), key_fingerprint("", f"k{n}"), pending.done, None)
+        for n, pending in enumerate(many)
+    ]
+    with pytest.raises(Overloaded):
+        node.call_many(calls)
+    assert len(node._keys) == 0
+    napping.value()
+    wait_for(lambda: node.sequencer.idle)
+    assert ask(node, "bump", key="k1", id=far, amount=1) == 1
+    assert len(node._keys) == 1
+    node.close()
+
+
+@pytest.mark.slow
+def test_a_key_that_its_table_has_forgotten_is_free_on_every_partition(tmp_path: Path) -> None:
+    """The index of keys follows the tables: what they still know wanders nowhere, what they forgot is looked up and dropped."""
+    settings: dict[str, Any] = {"partitions": 2, "key_window_s": 1, "key_forget_s": 1, "clock_lead_max_ms": 600_000}
+    with opened(tmp_path / "data", **settings) as node:
+        far = elsewhere(node)
+        ask(node, "bump", key="k", id=1, amount=1)
+        assert outcome(send(node, "bump", key="k", id=far, amount=1)).status == Status.KEY_REUSED
+        time.sleep(1.3)  # of the index' own clock: it looks the key up, and the idle partition still knows it
+        wait_for(lambda: len(node._keys._old) == 1 and node._keys._sweep is None)
+        assert outcome(send(node, "bump", key="k", id=far, amount=1)).status == Status.KEY_REUSED
+
+        def drained() -> bool:
+            ask(node, "bump", id=1, amount=0)
+            return len(node._keys) == 0
+
+        wait_for(drained)
+        assert ask(node, "bump", key="k", id=far, amount=1) == 1
+
+
+def test_a_lost_key_is_found_by_the_next_replay(tmp_path: Path) -> None:
+    """A state that lost a key shows in the digests which the log holds: the replay of the log says so instead of agreeing."""
+    data = tmp_path / "data"
+    with opened(data, partitions=1) as node:
+        ask(node, "bump", key="k", id=1, amount=1)
+        ask(node, "bump", id=1, amount=1)
+    rebuild(make_plan(RealFiles(), str(data), use_state="never"), RealFiles(), str(tmp_path / "right"), workers=0)
+    state = PartitionState.open(state_path(str(data), 0), partition=0)
+    state.connection.execute("DELETE FROM _cmdlog_keys")
+    state.close()
+    with opened(data) as node:
+        for _ in range(3):  # a batch's digest goes with a later block
+            ask(node, "bump", id=2, amount=1)
+    with pytest.raises(Divergence):
+        rebuild(make_plan(RealFiles(), str(data), use_state="never"), RealFiles(), str(tmp_path / "wrong"), workers=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_counters_agree_with_what_was_told_through_any_mix_of_keys_and_restarts(tmp_path: Path, seed: int) -> None:
+    """Random calls under few keys on two partitions, warm and cold restarts between: each accepted request counts once."""
+    chance = random.Random(seed)
+    data = tmp_path / "data"
+    node = open_node(data, inline=True, partitions=2)
+    far = elsewhere(node)
+    told: dict[str, tuple[int, int, Outcome]] = {}
+    for _ in range(6):
+        for _ in range(60):
+            key, number, amount = f"k{chance.randrange(80)}", chance.choice((1, far)), chance.randrange(1, 4)
+            answer = outcome(send(node, "bump", key=key, id=number, amount=amount))
+            before = told.setdefault(key, (number, amount, answer))
+            if before[:2] == (number, amount):
+                assert answer == before[2]
+            else:
+                assert answer.status == Status.KEY_REUSED
+        node.close()
+        if chance.random() < 0.5:
+            shutil.rmtree(data / "state")
+        node = open_node(data, inline=True)
+    expected = Counter[int]()
+    for number, amount, _ in told.values():
+        expected[number] += amount
+    assert counters(node) == expected
+    node.close()
