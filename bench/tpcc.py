@@ -21,7 +21,7 @@ os.environ["PYTHONPATH"] = sys.path[0]
 import orjson
 import structlog
 
-from bench._common import Bench, make_parser, work_directory
+from bench._common import Bench, cpu_seconds, make_parser, work_directory
 from cmdlog.cli.demo_clients import Http
 from cmdlog.cli.demo_server import ServerProcess
 from cmdlog.node.node import Node
@@ -80,12 +80,15 @@ def in_process(
         bench.value("loading", time.perf_counter() - began, "s")
         parts = 4
         rates = []
+        spent, total = time.process_time(), 0
         for part in range(parts):
             some = calls[part * len(calls) // parts : (part + 1) * len(calls) // parts]
             began = time.perf_counter()
             sold = run_window(node, some)
             rates.append(sold / (time.perf_counter() - began))
+            total += sold
         bench.rates("new-orders at full mix", rates, "new-orders/s")
+        bench.value("CPU time, of the whole mix per new-order", (time.process_time() - spent) / total * 1e3, "ms")
         broken = list(checks.violations(lambda sql, params: node.query(sql, params).rows, range(1, population.warehouses + 1)))
         bench.note(f"consistency conditions broken: {broken or 'none'}")
     finally:
@@ -136,11 +139,20 @@ def over_http(
         ready = bodies(calls, LINES)
         quarter = max(STREAMS, len(ready) // 4)
         rates = []
+        with Http() as http:
+            pids = [server.pid, *http.read(server.url, "GET", "/v1/status")["sites"]]
+        spent, total = [cpu_seconds(pid) for pid in pids], 0
         for first in range(0, len(ready), quarter):
             began = time.perf_counter()
             sold = stream(server.url, ready[first : first + quarter])
             rates.append(sold / (time.perf_counter() - began))
+            total += sold
         bench.rates("new-orders at full mix", rates, "new-orders/s")
+        for pid, before in zip(pids, spent, strict=True):
+            name = "node" if pid == server.pid else "site"
+            bench.value(
+                f"CPU time of the {name}, of the whole mix per new-order", (cpu_seconds(pid) - before) / total * 1e3, "ms"
+            )
         server.stop()
     finally:
         server.kill([])
