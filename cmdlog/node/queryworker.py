@@ -125,6 +125,8 @@ def _address_space_bytes() -> int:
 
 def main() -> None:
     """Entry point."""
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # the node decides when its processes end
+        signal.signal(ignored, signal.SIG_IGN)
     sock = socket.socket(fileno=int(sys.argv[1]))
     memory_bytes_max = int(sys.argv[2])
     apsw.hard_heap_limit(memory_bytes_max)

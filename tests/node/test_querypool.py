@@ -166,6 +166,10 @@ def test_process_that_was_killed_is_replaced(pool: QueryPool, path: str) -> None
     thread, raised = in_a_thread(pool, path, recursive("SELECT max(i) FROM n"), Ticket())
     thread.join(0.2)
     for pid in pool.pids():
+        os.kill(pid, signal.SIGTERM)  # a service manager may send it to all: only the node ends its processes
+    thread.join(0.2)
+    assert thread.is_alive()
+    for pid in pool.pids():
         os.kill(pid, signal.SIGKILL)
     thread.join(30)
     assert [type(error) for error in raised] == [QueryLimit]
