@@ -70,7 +70,7 @@ def measure_latency(bench: Bench, options: argparse.Namespace, url: str, port: i
 def measure_callers(bench: Bench, options: argparse.Namespace, url: str, callers: int) -> None:
     """Many callers at once; each makes one call after the other."""
     bench.section(f"{callers} callers at once")
-    each, rounds = (4, 2) if options.quick else (20, 8)
+    each, rounds = (4, 3) if options.quick else (10, 6)
     work = transfers(options.seed, callers * each)
     shares = [work[number::callers] for number in range(callers)]
     lanes: dict[str, Callable[[int], float]] = {}
