@@ -6,6 +6,7 @@ One rule: the client retries and tells the truth; here its errors become message
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -29,9 +30,11 @@ TimeoutOption = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Longest wait, with all attempts that it takes.")
 ]
 
+CA_VARIABLE: Final = "CMDLOG_CA_FILE"  # certificates of the authorities that may have signed the server's
+
 HINTS: Final = {
     "unauthenticated": "give the token by --token-file or CMDLOG_TOKEN",
-    "unreachable": "is `cmdlog serve` running there? --url names another",
+    "unreachable": "is `cmdlog serve` running there? --url names another; CMDLOG_CA_FILE names the authority of a private certificate",
     "bad_answer": "is it cmdlog that listens there?",
     "session_expired": "the outcome is no longer known; look at the data before you call again under a new key",
     "log_full": "reads go on; writes do as soon as a snapshot frees a segment",
@@ -45,10 +48,13 @@ def server(url: str, token_file: Path | None, timeout_s: float) -> Iterator[Clie
     from cmdlog.client import Client
     from cmdlog.errors import CmdlogError
 
+    authorities = os.environ.get(CA_VARIABLE)
     try:
-        client = Client(url, token_file=token_file, timeout_s=timeout_s)
+        client = Client(url, token_file=token_file, timeout_s=timeout_s, verify=authorities or True)
     except ValueError as error:
         raise CommandFailed(str(error), hint="such as http://127.0.0.1:8642", exit_code=2) from None
+    except OSError as error:
+        raise CommandFailed(f"a file cannot be read: {error}", hint=f"--token-file, or {CA_VARIABLE}", exit_code=2) from None
     with client:
         try:
             yield client

@@ -24,7 +24,7 @@ from cmdlog.wal.ids import PARTITIONS_MAX
 
 ENVIRONMENT_PREFIX: Final = "CMDLOG_"
 CONFIG_NAME: Final = "cmdlog.toml"
-OTHER_VARIABLES: Final = ("CMDLOG_APP", "CMDLOG_CONFIG", "CMDLOG_DATA", "CMDLOG_TOKEN", "CMDLOG_URL")
+OTHER_VARIABLES: Final = ("CMDLOG_APP", "CMDLOG_CA_FILE", "CMDLOG_CONFIG", "CMDLOG_DATA", "CMDLOG_TOKEN", "CMDLOG_URL")
 """Variables that the command line reads for itself; they are no settings of the node."""
 
 SEGMENT_ALIGNMENT_BYTES: Final = 4096

@@ -20,6 +20,8 @@ PROPERTIES: dict[str, Any] = {
     "big": {"type": "boolean"},
 }
 
+PASSWORD = "secret"
+
 
 @pytest.mark.parametrize(
     ("given", "params"),
@@ -116,7 +118,7 @@ def test_doubt_names_the_key_that_dispels_it() -> None:
     assert {request.headers["idempotency-key"] for request in server.requests[1:]} == {key}
 
 
-@pytest.mark.parametrize("url", ["nonsense", "ftp://127.0.0.1", "http://", "http://user:secret@127.0.0.1:1", "http://[::1"])
+@pytest.mark.parametrize("url", ["nonsense", "ftp://127.0.0.1", "http://", f"http://user:{PASSWORD}@127.0.0.1:1", "http://[::1"])
 def test_address_that_is_none_is_a_usage_error(url: str) -> None:
     """It is said before anything is sent, and what may be a secret in it is not shown."""
     with pytest.raises(CommandFailed) as refused:
