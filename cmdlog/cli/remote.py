@@ -34,7 +34,7 @@ CA_VARIABLE: Final = "CMDLOG_CA_FILE"  # certificates of the authorities that ma
 
 HINTS: Final = {
     "unauthenticated": "give the token by --token-file or CMDLOG_TOKEN",
-    "unreachable": "is `cmdlog serve` running there? --url names another; CMDLOG_CA_FILE names the authority of a private certificate",
+    "unreachable": "is `cmdlog serve` running there? --url names another; CMDLOG_CA_FILE the authority of its certificate",
     "bad_answer": "is it cmdlog that listens there?",
     "session_expired": "the outcome is no longer known; look at the data before you call again under a new key",
     "log_full": "reads go on; writes do as soon as a snapshot frees a segment",
