@@ -12,8 +12,10 @@ import os
 import platform
 import resource
 import shutil
+import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +32,8 @@ OUT = ROOT / "bench" / "out"
 
 
 def make_parser(name: str, about: str) -> argparse.ArgumentParser:
-    """Options of every benchmark."""
+    """Options of every benchmark. From here on SIGTERM ends it as Ctrl-C does: with everything that it started."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     parser = argparse.ArgumentParser(prog=f"bench/{name}.py", description=about)
     parser.add_argument("--quick", action="store_true", help="few rounds, under 20 s: does it run, roughly how fast")
     parser.add_argument("--seed", type=int, default=1, help="of the load")

@@ -75,7 +75,9 @@ def _server(home: Path) -> Iterator[Path]:
     path = home / "socket"
     with (home / "log").open("wb") as log:
         command = ["redis-server", *OPTIONS, "--dir", str(home), "--unixsocket", str(path)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
     try:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not path.exists():

@@ -23,7 +23,10 @@ FETCH_TIMEOUT_S = 30.0
 
 @contextmanager
 def bank_server(folder: Path, *, partitions: int = 1) -> Iterator[tuple[ServerProcess, int]]:
-    """`cmdlog serve` with loaded accounts, and its port."""
+    """`cmdlog serve` with loaded accounts, and its port.
+
+    It leads a session of its own, as every server that is compared must: Linux shares a busy CPU out by sessions (autogroup).
+    """
     folder.mkdir(parents=True, exist_ok=True)
     server = ServerProcess(folder / "data", partitions=partitions, log=folder / "server.log")
     try:
@@ -38,7 +41,8 @@ def bank_server(folder: Path, *, partitions: int = 1) -> Iterator[tuple[ServerPr
 @contextmanager
 def empty_server(kind: str) -> Iterator[tuple[int, int]]:
     """An application that does nothing (`bench._empty`); its process id and port."""
-    process = subprocess.Popen([sys.executable, "-m", "bench._empty", kind], stdout=subprocess.PIPE, cwd=ROOT)
+    command = [sys.executable, "-m", "bench._empty", kind]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, start_new_session=True)  # see `bank_server`
     try:
         assert process.stdout is not None
         yield process.pid, int(process.stdout.readline())
