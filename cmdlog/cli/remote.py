@@ -53,8 +53,6 @@ def server(url: str, token_file: Path | None, timeout_s: float) -> Iterator[Clie
         client = Client(url, token_file=token_file, timeout_s=timeout_s, verify=authorities or True)
     except ValueError as error:
         raise CommandFailed(str(error), hint="such as http://127.0.0.1:8642", exit_code=2) from None
-    except OSError as error:
-        raise CommandFailed(f"a file cannot be read: {error}", hint=f"--token-file, or {CA_VARIABLE}", exit_code=2) from None
     with client:
         try:
             yield client
