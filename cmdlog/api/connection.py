@@ -41,6 +41,7 @@ UNAUTHENTICATED: Final = 401
 RETRY_S: Final = 1  # when every connection is at work
 
 Phase = Literal["greeting", "head", "rest", "working", "draining", "leaving"]
+BETWEEN: Final = ("head", "rest")  # no request is under way, and the next one may begin
 
 logger = structlog.get_logger("cmdlog.api")
 
@@ -201,7 +202,7 @@ class Connection(asyncio.Protocol):
                 self._cut()
         elif self.phase == "greeting":
             self._held += data
-        elif self._held or self.framer.complete or (self._paused and self._exchange is None):
+        elif self._held or self.framer.complete or (self._paused and self.phase in BETWEEN):
             self._held += data  # not looked at before the request under way is answered, and the answer taken
             if len(self._held) > HELD_BYTES_MAX:
                 self._stop_reading()
@@ -315,15 +316,20 @@ class Connection(asyncio.Protocol):
             self.read_on()
 
     def finished(self, exchange: Exchange) -> None:
-        """The exchange's task ends. An answer that is not whole must not look like one."""
+        """The exchange's task ends."""
         self._roster.tasks.discard(exchange.task)
-        if self._exchange is exchange:
-            self._exchange = None
-            if exchange.request.version == "1.0":  # whose answers may end with the connection
-                self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-                self._cut()
-            else:
-                self._close()
+        self.broken(exchange)
+
+    def broken(self, exchange: Exchange | QuickExchange) -> None:
+        """Nobody works on the answer any more. One that is not whole must not look like one."""
+        if self._exchange is not exchange:
+            return
+        self._exchange = None
+        if exchange.request.version == "1.0":  # whose answers may end with the connection
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            self._cut()
+        else:
+            self._close()
 
     # -- after the answer ------------------------------------------------------------------------------------------------
 
@@ -426,5 +432,5 @@ class Connection(asyncio.Protocol):
         waiter, self._drained = self._drained, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-        if self._held and self._exchange is None and self.phase != "leaving":
+        if self._held and self.phase in BETWEEN:
             self._next()

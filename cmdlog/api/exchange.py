@@ -58,11 +58,16 @@ class QuickExchange:
 
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """Sends the answer, whose headers tell its length. Nothing happens when the client is gone."""
+        connection = self._connection
         self.started, self.status = True, status
         if not self.keep_alive:
             headers.append(CLOSE)
-        connection = self._connection
-        connection.write_now(encode_head(status, headers, connection.date()) + body)
+        try:
+            data = encode_head(status, headers, connection.date()) + body
+        except RuntimeError:
+            connection.broken(self)
+            raise
+        connection.write_now(data)
         connection.answered(self)
 
     def arrived(self) -> None:

@@ -40,6 +40,7 @@ class Certificate:
         self._stamps = _stamps(settings)
         self._context = make_context(settings)
         self._checked_at = now()
+        self._problem = ""  # why the files that are there now are not used
         self._warn()
 
     def context(self) -> ssl.SSLContext:
@@ -53,13 +54,15 @@ class Certificate:
         return self._context
 
     def _reload(self, stamps: tuple[Stamp | None, ...]) -> None:
-        """A failure is tried again: of two files one may have been replaced so far."""
+        """A failure is tried again, and told once: of two files one may have been replaced so far."""
         try:
             self._context = make_context(self._settings)
         except BadSetting as error:
-            logger.error("certificate_not_reloaded", problem=str(error))
+            if str(error) != self._problem:
+                self._problem = str(error)
+                logger.error("certificate_not_reloaded", problem=self._problem)
             return
-        self._stamps = stamps
+        self._stamps, self._problem = stamps, ""
         logger.info("certificate_reloaded", file=str(self._settings.tls_cert_file))
         self._warn()
 

@@ -18,6 +18,8 @@ from structlog.testing import capture_logs
 from cmdlog.api import connection as connection_module
 from cmdlog.api.connection import HELD_BYTES_MAX, WRITE_BYTES, Connection
 from cmdlog.api.framing import Framer, Request
+from cmdlog.api.roster import Roster
+from cmdlog.node.settings import Settings
 from tests.api.served import PATIENCE_S, Served, descriptors, eventually, read_all, served, status_of
 
 READ_BYTES = 256_000  # what one read of the event loop brings at most
@@ -512,6 +514,67 @@ def test_quick_answers_that_nobody_reads_stop_the_requests(application: Applicat
         assert server.settled()
 
 
+class Wire:
+    """A transport that takes nothing: after the first write its buffer is full."""
+
+    def __init__(self) -> None:
+        self.protocol: Any = None
+        self.written: list[bytes] = []
+        self.gone = False
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+        self.protocol.pause_writing()
+
+    async def wrote(self, count: int) -> None:
+        """Returns when so many answers were written."""
+        for _ in range(1000):
+            if len(self.written) >= count:
+                return
+            await asyncio.sleep(0)
+        raise AssertionError(self.written)
+
+    def close(self) -> None:
+        self.gone = True
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self.gone
+
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        return ("127.0.0.1", 1)
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+def test_rest_of_a_body_is_no_new_request_when_the_answer_is_taken_late(application: Application) -> None:
+    """An early answer that fills the buffer: what comes of the body meanwhile is dropped, and the request is not begun again."""
+
+    async def run() -> Wire:
+        roster = Roster(application, Settings(), connections_max=10)
+        wire, protocol = Wire(), Connection(roster, asyncio.get_running_loop())
+        wire.protocol = protocol
+        protocol.connection_made(wire)  # type: ignore[arg-type]
+        protocol.data_received(b"POST /ignore HTTP/1.1\r\nContent-Length: 10\r\n\r\n")
+        await wire.wrote(1)
+        protocol.data_received(b"01234")
+        protocol.resume_writing()
+        protocol.data_received(b"56789" + post("/echo", b"next"))
+        protocol.resume_writing()
+        await wire.wrote(2)
+        protocol.connection_lost(None)
+        return wire
+
+    wire = asyncio.run(run())
+    assert application.begun == ["/ignore", "/echo"]
+    assert wire.written[1].endswith(b"next")
+
+
 # -- many connections --------------------------------------------------------------------------------------------------
 
 
@@ -670,6 +733,23 @@ def test_peer_that_vanishes_is_found_by_the_kernel(server: Served) -> None:
 
 
 # -- defects and the end -----------------------------------------------------------------------------------------------
+
+
+def test_quick_answer_with_a_line_end_ends_the_connection(application: Application) -> None:
+    """A defect below ASGI leaves nobody waiting: the connection ends, and the loop is told what happened."""
+
+    class Quick:
+        def takes(self, request: Request) -> bool:
+            return True
+
+        def begin(self, request: Request, body: bytes, answer: Any) -> None:
+            answer(200, [(b"x", b"a\r\nset-cookie: b")], body)
+
+    with served(application, quick=Quick()) as server:
+        assert server.ask(post("/echo")) == b""
+        assert server.settled()
+        assert eventually(lambda: len(server.complaints) == 1)
+        server.complaints.clear()
 
 
 @pytest.mark.parametrize("path", ["/half/fails", "/half/ends", "/defect/3", "/defect/9", "/header"])

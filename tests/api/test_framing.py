@@ -316,16 +316,31 @@ MUTATED = st.tuples(
     st.sampled_from([with_body(b"body"), in_chunks(b"a", b"bc"), UPGRADE + b"\r\n"]),
     st.lists(st.tuples(st.integers(0, 200), st.binary(max_size=3)), max_size=4),
 )
+Mutated = tuple[bytes, list[tuple[int, bytes]]]
+GARBAGE: st.SearchStrategy[Mutated] = st.one_of(st.binary(max_size=300).map(lambda data: (data, [])), MUTATED)
 
 
-@pytest.mark.slow
-@given(st.one_of(st.binary(max_size=300).map(lambda data: (data, [])), MUTATED), st.integers(1, 50))
-@settings(max_examples=300, deadline=None)
-def test_garbage_is_read_or_refused(mutated: tuple[bytes, list[tuple[int, bytes]]], size: int) -> None:
-    """Whatever bytes come: requests, a code, or a wait for more; never another error, and cutting changes nothing."""
+def read_or_refused(mutated: Mutated, size: int) -> None:
+    """Requests, a code, or a wait for more; never another error, and the same in pieces of this size."""
     stream, changes = mutated
     for at, put in changes:
         stream = stream[:at] + put + stream[at + 1 :]
     whole = read([stream])
     cut = read([stream[at : at + size] for at in range(0, len(stream), size)])
     assert (whole.requests, whole.code) == (cut.requests, cut.code)
+
+
+@pytest.mark.slow
+@given(GARBAGE, st.integers(1, 50))
+@settings(max_examples=300, deadline=None)
+def test_garbage_is_read_or_refused(mutated: Mutated, size: int) -> None:
+    """Whatever bytes come, they are understood or refused, and cutting them changes nothing."""
+    read_or_refused(mutated, size)
+
+
+@pytest.mark.fuzz
+@given(GARBAGE, st.integers(1, 50))
+@settings(max_examples=50_000, deadline=None)
+def test_garbage_is_read_or_refused_for_minutes(mutated: Mutated, size: int) -> None:
+    """The same with more of it."""
+    read_or_refused(mutated, size)

@@ -15,6 +15,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 from structlog.testing import capture_logs
 
+from cmdlog.api import tls as tls_module
 from cmdlog.api.tls import CHECK_EVERY_S, Certificate, make_context, validity
 from cmdlog.node.settings import BadSetting, Settings
 from tests.api.served import PATIENCE_S, Served, descriptors, eventually, read_all, served, status_of
@@ -341,6 +342,30 @@ def test_replaced_certificate_is_used_for_new_connections(authority: trustme.CA,
         assert common_name(certificate.context(), authority) == "second"
     assert [line["event"] for line in logs] == ["certificate_not_reloaded", "certificate_reloaded", "certificate_not_reloaded"]
     assert "does not belong to" in logs[0]["problem"]
+
+
+def test_failed_renewal_is_tried_again_and_told_once(
+    authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What could not be loaded for a moment is loaded later, though nothing changes any more; the log is not filled meanwhile."""
+    now = [100.0]
+    certificate = Certificate(
+        Settings(**write(authority.issue_cert("localhost", common_name="first"), tmp_path)), now=lambda: now[0]
+    )
+    files = write(authority.issue_cert("localhost", common_name="second"), tmp_path)
+
+    def fails(_settings: Settings) -> ssl.SSLContext:
+        raise BadSetting("tls_cert_file", f"{files['tls_cert_file']} cannot be read: Too many open files")
+
+    with capture_logs() as logs:
+        with monkeypatch.context() as patch:
+            patch.setattr(tls_module, "make_context", fails)
+            for _ in range(5):
+                now[0] += CHECK_EVERY_S
+                assert common_name(certificate.context(), authority) == "first"
+        now[0] += CHECK_EVERY_S
+        assert common_name(certificate.context(), authority) == "second"
+    assert [line["event"] for line in logs] == ["certificate_not_reloaded", "certificate_reloaded"]
 
 
 @pytest.mark.slow
