@@ -112,6 +112,7 @@ class History:
 
     def _begin(self) -> None:
         """Where the meters stand now."""
+        self._meter.drain()
         self._calls = self._meter.calls_total()
         self._refused = sum(list(self._front.refused.values()))
         self._counts = [list(line.counts) for line in self._lines()]

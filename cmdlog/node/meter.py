@@ -1,7 +1,8 @@
 """What the running node counts and times: plain integers and lists, written on the path of calls, read by whoever asks.
 
 One rule: it must cost next to nothing. The clock is read once per stage and batch, never per call, and a batch of n calls weighs
-n; nothing is summed up, named or formatted before somebody asks (`cmdlog.node.metrics`, `cmdlog.node.history`).
+n. What a batch leaves on its path is one tuple; `drain` sorts those into histograms, a few times a second and before anybody
+reads (`cmdlog.node.metrics`, `cmdlog.node.history`).
 
 The stages of a call, each with the time of its batch:
 
@@ -12,20 +13,25 @@ The stages of a call, each with the time of its batch:
     settle   answered by the site -> durable: what calls that were promised to be durable wait longer, if their batch was
              executed before (because calls with durability=async shared it or stood behind it)
 
-Written under the sequencer's lock, but for the syncs, which the log reports under its own. Readers take no lock: a sum may be
-one batch ahead of its counts.
+Written under the sequencer's lock, but for the syncs, which the log reports under its own, and what `drain` writes. Readers take
+no lock: a sum may be one batch ahead of its counts. A multi-partition call is in every partition's batches and stages.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
 
 from procedures.outcomes import Status
+
+if TYPE_CHECKING:
+    from cmdlog.node.stream import Flight
 
 _DECADE: Final = (1.0, 1.6, 2.5, 4.0, 6.3)  # five steps of the same width on a logarithmic scale: a quantile is good to a quarter
 SECONDS: Final = tuple(float(f"{step * 10**power:.3g}") for power in range(-5, 2) for step in _DECADE)
@@ -39,7 +45,12 @@ STAGES: Final = ("queue", "log", "commit", "execute", "settle")
 OUTCOMES: Final = ("ok", "aborted", "procedure_failed", "key_reused", "session_expired", "sessions_full", "outcome_unknown")
 """Outcome codes: by number of `procedures.outcomes.Status`, and that of calls of which nobody knows."""
 UNKNOWN: Final = len(Status)
+FINISHED_MAX: Final = 1 << 16  # batches between two drains, 20 ms apart; beyond it the oldest are not counted in histograms
 SLOW_KEPT: Final = 256  # slow batches whose stages are kept until their callers ask for them
+
+
+Finished = tuple[int, int, float, float, float, float, float]
+"""Of a batch: calls, bytes; placed, taken by the log, ready for the site, given to it, answered."""
 
 
 class Histogram:
@@ -80,13 +91,13 @@ class Meter:
     """Of one node: calls, stages, batches, blocks, syncs."""
 
     __slots__ = (
+        "_draining",
         "batch_bytes",
         "batch_calls",
-        "block_bytes",
-        "blocks",
         "busy_s",
         "calls",
         "digests",
+        "finished",
         "names",
         "now",
         "reads",
@@ -104,13 +115,25 @@ class Meter:
         self.reads = Histogram()  # of read-only calls, placed -> answered
         self.batch_calls, self.batch_bytes = Histogram(CALLS), Histogram(BYTES)
         self.syncs = Histogram()
-        self.blocks = self.block_bytes = 0
+        self.finished: deque[Finished] = deque(maxlen=FINISHED_MAX)  # batches that `drain` has not seen
+        self._draining = threading.Lock()
         self.digests = 0  # logged for later comparison
         self.slow_s = math.inf  # of a batch, placed until answered: above it, its stages are kept for a while
-        self.slow: deque[tuple[Sequence[int], dict[str, float]]] = deque(maxlen=SLOW_KEPT)  # transaction ids, stages
+        self.slow: deque[tuple[Sequence[int], Sequence[float]]] = deque(maxlen=SLOW_KEPT)  # transaction ids, ends of the stages
         self.busy_s = [0.0] * partitions  # in which a site had something of the partition to execute
 
-    def answered(self, procedures: Sequence[int], statuses: bytes | bytearray) -> None:
+    def answered(self, flight: Flight, partition: int, statuses: bytes | bytearray, *, idle_until: float, now: float) -> None:
+        """A site has answered the batch; it was idle before the batch came, or until it answered the one before."""
+        sent_at, opened_at, count = flight.sent_at, flight.opened_at, len(flight.dones)
+        self.busy_s[partition] += now - (sent_at if sent_at > idle_until else idle_until)
+        if count:
+            self.finished.append((count, len(flight.record), opened_at, flight.taken_at, flight.ready_at, sent_at, now))
+            if now - opened_at > self.slow_s:
+                self.slow.append((flight.txn_ids, self.finished[-1][2:]))
+            if flight.procedures:
+                self.count(flight.procedures, statuses)
+
+    def count(self, procedures: Sequence[int], statuses: bytes | bytearray) -> None:
         """The calls of a batch have these outcomes."""
         count, first = len(procedures), procedures[0]
         if statuses.count(0) == count == procedures.count(first):  # at C speed: most batches are of one kind and went well
@@ -126,7 +149,19 @@ class Meter:
 
     def stages_of(self, txn_id: int) -> dict[str, float]:
         """`queue_ms`, `log_ms`, ... of a slow batch that holds this transaction; {} when it was not slow, or long ago."""
-        return next((stages for txn_ids, stages in reversed(list(self.slow)) if txn_id in txn_ids), {})
+        ends = next((ends for txn_ids, ends in reversed(list(self.slow)) if txn_id in txn_ids), ())
+        return {f"{stage}_ms": round((b - a) * 1000, 3) for stage, (a, b) in zip(STAGES, pairwise(ends), strict=False)}
+
+    def drain(self) -> None:
+        """Sorts what batches have left into the histograms. Any thread."""
+        stages = [self.stages[stage] for stage in STAGES[:4]]
+        with self._draining:
+            while self.finished:
+                count, size, *ends = self.finished.popleft()
+                self.batch_calls.add(count)
+                self.batch_bytes.add(size)
+                for histogram, begin, end in zip(stages, ends, ends[1:], strict=False):
+                    histogram.add(end - begin, count)
 
     def calls_total(self) -> int:
         """Calls that have an outcome."""

@@ -74,7 +74,7 @@ METRICS: Final[tuple[Row, ...]] = (
     _gauge("cmdlog_inflight_bytes", "their parameters; refused beyond inflight_bytes_max"),
     Row("cmdlog_batch_calls", "histogram", (), "calls in a batch", CALLS),
     Row("cmdlog_batch_bytes", "histogram", (), "bytes of a batch as it is logged", BYTES),
-    _counter("cmdlog_log_blocks_total", "blocks given to the log: one write each, with durability=sync one fdatasync too"),
+    _counter("cmdlog_log_blocks_total", "blocks of records written to the log: one write each"),
     _counter("cmdlog_log_block_bytes_total", "their bytes, padding included"),
     _times("cmdlog_log_sync_seconds", "fdatasyncs of the log; with durability=sync the block's write is included"),
     _gauge("cmdlog_log_fill_ratio", "share of the log's ring that is in use"),
@@ -153,6 +153,7 @@ def _of_front(front: Front) -> dict[str, Samples]:
 
 def _of_calls(overview: Overview) -> dict[str, Samples]:
     meter, sequencer = overview.meter, overview.sequencer
+    meter.drain()
     return {
         "cmdlog_calls_total": [
             ((name, outcome), count)
@@ -177,8 +178,8 @@ def _of_log(overview: Overview) -> dict[str, Samples]:
     held = [] if holder is None else [((holder["anchor"],), max(0.0, overview.wall() - holder["since"]))]
     predicted = overview.predicted_recovery_s(log)
     return {
-        "cmdlog_log_blocks_total": [((), meter.blocks)],
-        "cmdlog_log_block_bytes_total": [((), meter.block_bytes)],
+        "cmdlog_log_blocks_total": [((), log["blocks"])],
+        "cmdlog_log_block_bytes_total": [((), log["block_bytes"])],
         "cmdlog_log_sync_seconds": [((), meter.syncs)],
         "cmdlog_log_fill_ratio": [((), fill_of(log))],
         "cmdlog_log_room_bytes": [((), log["room_bytes"])],

@@ -433,6 +433,7 @@ class Node:
                 with contextlib.suppress(WalError):
                     self.sequencer.flush_notes()
             seen = self.sequencer.blocks
+            self.meter.drain()
             self._keys.tidy(self._look_up)
             self.overview.history.look(self.overview.gauges)
 

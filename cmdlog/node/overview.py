@@ -115,15 +115,16 @@ class Overview:
         this process has written to the log. Workers share the partitions as `recover` would. The time to restore images and to
         start is not in it, and a process that only dies keeps its states, so it recovers faster. None before any was executed.
         """
-        meter = self.meter
-        if not meter.block_bytes:
+        busy_s = self.meter.busy_s
+        if not any(busy_s):
             return None
         first, last = int(log["first_block"]), int(log["durable_block"])
         newest = dict.fromkeys(range(self.settings.partitions), first)
         for snapshot in self.snapshots.list():
             newest[snapshot["partition"]] = max(newest[snapshot["partition"]], snapshot.get("log_block", 0))
         bytes_per_block = int(log["bytes_used"]) / max(1, last - first + 1)
-        times = [max(0, last - newest[p]) * bytes_per_block * busy_s / meter.block_bytes for p, busy_s in enumerate(meter.busy_s)]
+        per_byte = [seconds / int(log["block_bytes"]) for seconds in busy_s]
+        times = [max(0, last - newest[p]) * bytes_per_block * per_byte[p] for p in newest]
         return round(max(*times, sum(times) / min(os.cpu_count() or 1, len(times))), 3)
 
 

@@ -3,7 +3,6 @@
 One rule: all state here belongs to one lock; nothing slow happens under it, and callers are answered outside it.
 
 A partition's *stream* is a pipeline, each stage first-in first-out:
-
     open calls -> closed (behind a multi-partition step) -> in the log -> durable -> at the site -> answered
                   [Pending]                                 `flights`, one Flight per batch or read marker
 
@@ -47,10 +46,8 @@ from cmdlog.node.stream import (
     Stream,
     TakenBlock,
     answer,
-    answer_some,
     close_open,
 )
-from cmdlog.node.timing import note_answered, note_ready, note_sent, note_settled, note_taken
 from cmdlog.wal.block import RECORD_ALIGN
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.record import Kind
@@ -174,7 +171,8 @@ class Sequencer:
         with self._lock:
             reply: Reply = OutcomeUnknown("the node has failed") if self._gone else Outcome(0, 0, b"")
             held = not self._gone and self._hold(self._streams[partition].sent_index, partition, done, reply)
-        self._done_unless(held, done, reply)
+        if not held:
+            done(reply)
 
     def places_of(self, partition: int, index: int) -> list[tuple[int, int]]:
         """Where the batch at `index` must be skipped if it is: everywhere for a multi-partition call, [] when it may not be."""
@@ -232,9 +230,7 @@ class Sequencer:
             if not taken and not self._notes.due and not (notes and closing.short):
                 self._notes.put_back(notes)
                 return ()
-            flights = [flight for _, flight in taken]
-            records = [flight.record for flight in flights]
-            records += [record for record, _ in notes]
+            records = [flight.record for _, flight in taken] + [record for record, _ in notes]
             records += self._notes.commit_marks(self._streams.values(), closed=self.clock.closed())
             self._notes.taken()
             if not records:
@@ -242,9 +238,11 @@ class Sequencer:
             self.blocks += 1
             self._room_seen -= bytes_max
             block = TakenBlock(taken, [done for _, done in notes if done is not None])
-            self.waits = bool(block.note_dones) or any(flight.strict for flight in flights)
-            self.hasty += sum([flight.hasty for flight in flights])
-            note_taken(self.meter, flights, records)
+            self.waits, now = bool(block.note_dones), self._now()
+            for _, flight in taken:
+                flight.taken_at = now
+                self.hasty += flight.hasty
+                self.waits = self.waits or flight.strict
             self._taken.append(block)
             self._unwritten.append(block)
         if more or self._notes.due:
@@ -259,33 +257,32 @@ class Sequencer:
                 flight.block = block
                 if flight.hasty:
                     self.hasty -= 1
-                    note_ready(self.meter, stream.not_ready(upto=flight))
-                    self._pump(stream)
+                    self._pump(stream, stream.hurry(upto=flight, now=self._now()))
 
     def durable(self, block: int) -> None:
         """The oldest taken block survives power loss: committed, since this node is the only voter."""
         settled: list[Flight] = []
         told: list[tuple[Done, Reply]] = []
+        now = self._now()
         with self._lock:
             taken = self._taken.popleft()
-            note_ready(self.meter, [flight for _, flight in taken.flights if not flight.ready])
             for stream, flight in taken.flights:
                 stream.durable_index = flight.index
                 flight.durable = True
+                if not flight.ready:
+                    flight.ready, flight.ready_at = True, now
                 if flight.outcomes is not None:
                     settled.append(flight)
-                    self.inflight_calls -= note_settled(self.meter, flight)
-                    self.inflight_bytes -= flight.size_bytes
+                    self._settle(flight, now)
+                if flight.on_durable is not None and not self._gone:
+                    told.append((flight.on_durable, Outcome(0, flight.txn_ids[0], b"")))
             for stream, _ in taken.flights:
-                self._pump(stream)
+                self._pump(stream, now)
                 while stream.held and stream.held[0][0] <= stream.durable_index:
                     told.append(stream.held.popleft()[1:])
-            self._settling -= len(settled) + len(told)
-            if not self._gone:
-                told += [(f.on_durable, Outcome(0, f.txn_ids[0], b"")) for _, f in taken.flights if f.on_durable is not None]
+                    self._settling -= 1
         for flight in settled:
-            if flight.outcomes is not None:
-                answer_some(flight, flight.outcomes, lax=False)
+            answer(flight, flight.outcomes, lax=False)
         for done, reply in told:
             done(reply)
         for note_done in taken.note_dones:
@@ -314,6 +311,7 @@ class Sequencer:
 
     def answered(self, partition: int, index: int, outcomes: Sequence[RawOutcome], statuses: bytes | bytearray) -> None:
         """The site has applied batch `index`: an outcome per call, and their statuses once more as bytes."""
+        now = self._now()
         with self._lock:
             if self._gone:
                 return
@@ -322,11 +320,12 @@ class Sequencer:
                 raise RuntimeError(f"partition {partition} answered batch {index} out of order")
             flight = stream.flights.popleft()
             stream.applied_block = flight.block
-            note_answered(self.meter, stream, flight, statuses)
+            self.meter.answered(flight, partition, statuses, idle_until=stream.answered_at, now=now)
+            stream.answered_at = now
             self._pass_step(flight)
             waits = not flight.durable and False in flight.lax
             if waits:
-                flight.outcomes = outcomes
+                flight.outcomes, flight.answered_at = outcomes, now
                 self._settling += 1
                 self.inflight_calls -= sum(flight.lax)
             else:
@@ -337,10 +336,7 @@ class Sequencer:
                 self._held_bytes = 0
         if more:
             self._kick()
-        if waits:
-            answer_some(flight, outcomes, lax=True)
-        else:
-            answer(flight, outcomes)
+        answer(flight, outcomes, lax=True if waits else None)
 
     def read_answered(self, ident: int, reply: Reply) -> None:
         """The site has served a read."""
@@ -353,7 +349,8 @@ class Sequencer:
                 self.meter.reads.add(now - read.placed_at)
                 self.meter.calls[read.procedure][reply.status] += 1
             held = not read.lax and self._hold(read.after, read.partition, read.done, reply)
-        self._done_unless(held, read.done, reply)
+        if not held:
+            read.done(reply)
 
     def site_down(self, partition: int) -> None:
         """The site is gone: batches wait for its successor, reads are refused (repeating them is safe)."""
@@ -453,20 +450,22 @@ class Sequencer:
         self.inflight_calls -= len(flight.dones)
         self.inflight_bytes -= flight.size_bytes
 
-    def _done_unless(self, held: bool, done: Done, reply: Reply) -> None:
-        """Outside the lock. What is held is wanted soon."""
-        if held:
-            self.hasten()
-        else:
-            done(reply)
+    def _settle(self, flight: Flight, now: float) -> None:
+        """It was executed before it was durable, and now it is: the others of its calls are answered."""
+        waited = len(flight.lax) - sum(flight.lax)
+        self.meter.stages["settle"].add(now - flight.answered_at, waited)
+        self.inflight_calls -= waited
+        self.inflight_bytes -= flight.size_bytes
+        self._settling -= 1
 
     def _hold(self, index: int, partition: int, done: Done, reply: Reply) -> bool:
-        """Keeps the reply until the batch is durable; False when it is."""
+        """Keeps the reply until the batch is durable, and has the log make haste; False when it is."""
         stream = self._streams[partition]
         if stream.durable_index >= index:
             return False
         stream.held.append((index, done, reply))
         self._settling += 1
+        self.hasten()
         return True
 
     def _pass_step(self, flight: Flight) -> None:
@@ -476,11 +475,12 @@ class Sequencer:
             for stream in self._streams.values():
                 self._pump(stream)
 
-    def _pump(self, stream: Stream) -> None:
+    def _pump(self, stream: Stream, now: float = 0.0) -> None:
         while stream.up and stream.unsent and stream.unsent[0].may_go(stream.partition):
             item = stream.unsent.popleft()
             if isinstance(item, Flight):
-                note_sent(self.meter, stream, item)
+                stream.sent_index = item.index
+                item.sent_at = item.sent_at or now or self._now()
                 self._deliver.batch(stream.partition, item.record, item.index)
             else:
                 self._reads[item.ident].after = stream.sent_index

@@ -104,6 +104,8 @@ class Flight:
     procedures: Sequence[int] = ()  # of calls that are counted here: not of a multi-partition one, and an entry has none
     lax: Sequence[bool] = ()  # for each call: may be answered before it is durable
     opened_at: float = 0.0  # when its first call was placed
+    hasty: bool = False  # some call in it is answered without waiting until it is durable
+    strict: bool = True  # somebody waits until it is durable
     ready: bool = False  # may go to the site: durable, or written and needed by a call that does not wait for more
     durable: bool = False
     outcomes: Sequence[RawOutcome] | None = None
@@ -114,16 +116,6 @@ class Flight:
     ready_at: float = 0.0
     sent_at: float = 0.0  # to the site, for the first time
     answered_at: float = 0.0  # by the site
-
-    @property
-    def hasty(self) -> bool:
-        """Some call in it is answered without waiting until it is durable."""
-        return True in self.lax
-
-    @property
-    def strict(self) -> bool:
-        """Somebody waits until it is durable."""
-        return False in self.lax or self.on_durable is not None
 
     def may_go(self, partition: int) -> bool:
         """Whether the site of the partition may have it now."""
@@ -194,7 +186,7 @@ class Stream:
         )
         procedures = () if pending.everywhere else pending.procedures
         flight = Flight(self.next_index, txn_ids, pending.dones, pending.size_bytes, record, procedures, pending.lax)
-        flight.opened_at = pending.opened_at
+        flight.opened_at, flight.hasty, flight.strict = pending.opened_at, True in pending.lax, False in pending.lax
         return self._fly(flight)
 
     @property
@@ -216,9 +208,12 @@ class Stream:
         self.unsent.append(flight)
         return flight
 
-    def not_ready(self, *, upto: Flight) -> list[Flight]:
-        """Those up to a written flight that its site may not have yet; written too, since blocks are told in order."""
-        return [flight for flight in self.flights if flight.index <= upto.index and not flight.ready]
+    def hurry(self, *, upto: Flight, now: float) -> float:
+        """The site may have a written flight, and so those before it, which are written too: blocks are told in order."""
+        for flight in self.flights:
+            if flight.index <= upto.index and not flight.ready:
+                flight.ready, flight.ready_at = True, now
+        return now
 
     def drop_markers(self) -> None:
         """Forgets the reads that the site was not given."""
@@ -284,8 +279,8 @@ def close_open(stream: Stream) -> None:
         stream.open = Pending()
 
 
-def answer(flight: Flight, outcomes: Sequence[RawOutcome] | None) -> None:
-    """Tells all its callers."""
+def answer(flight: Flight, outcomes: Sequence[RawOutcome] | None, *, lax: bool | None = None) -> None:
+    """Tells all its callers, or only those whose calls are lax, or are not. Without outcomes nobody knows them."""
     if not flight.dones:
         return  # a control entry
     if outcomes is None:
@@ -293,12 +288,8 @@ def answer(flight: Flight, outcomes: Sequence[RawOutcome] | None) -> None:
         for done in flight.dones:
             done(unknown)
         return
-    for done, txn_id, (status, earlier, body) in zip(flight.dones, flight.txn_ids, outcomes, strict=True):
+    calls = zip(flight.dones, flight.txn_ids, outcomes, strict=True)
+    if lax is not None:
+        calls = (call for call, is_lax in zip(calls, flight.lax, strict=True) if is_lax is lax)  # type: ignore[assignment]
+    for done, txn_id, (status, earlier, body) in calls:
         done(Outcome(status, earlier or txn_id, body))
-
-
-def answer_some(flight: Flight, outcomes: Sequence[RawOutcome], *, lax: bool) -> None:
-    """Tells those callers who do not, or those who do, wait until it is durable."""
-    for done, txn_id, (status, earlier, body), may in zip(flight.dones, flight.txn_ids, outcomes, flight.lax, strict=True):
-        if may is lax:
-            done(Outcome(status, earlier or txn_id, body))

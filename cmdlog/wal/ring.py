@@ -84,7 +84,7 @@ class Ring:
         self._last_take = self._last_done = 0.0
         self._latency_s = LATENCY_FIRST_S
         self._latencies: deque[float] = deque(maxlen=LATENCIES_KEPT)
-        self._syncs = 0
+        self._syncs = self._blocks = self._block_bytes = 0
         self._unsynced: dict[int, Placed] = {}  # the last block per segment that was left without a sync
         self._inline_file: tuple[int, File] | None = None
         self._sync_file: tuple[int, File] | None = None
@@ -209,6 +209,8 @@ class Ring:
                 "written_block": self._marks.written,
                 "durable_block": self._marks.durable,
                 "in_flight": self._in_flight,
+                "blocks": self._blocks,
+                "block_bytes": self._block_bytes,
                 "syncs": self._syncs,
                 "sync_us": _summary(sorted(self._latencies)),
                 "error": str(self._marks.error) if self._marks.error else None,
@@ -298,6 +300,8 @@ class Ring:
         self._settle()
         with self._lock:
             self._in_flight += 1
+            self._blocks += 1
+            self._block_bytes += len(placed.data)
             self._marks.placed(placed.number)
             if self._waits() and self._sync != "off":
                 self._wanted = placed.number

@@ -37,7 +37,7 @@ class Seconds:
 def test_a_row_has_the_rates_and_quantiles_of_its_second() -> None:
     """Calls, refusals and times of one second are in that second's row alone; the next one has none."""
     s = Seconds()
-    s.meter.answered([0] * 50, bytes(50))
+    s.meter.count([0] * 50, bytes(50))
     s.front.refuse("p", "not_ready")
     s.meter.stages["log"].add(0.004, 50)
     s.front.latency.add(0.020, 50)
@@ -60,7 +60,7 @@ def test_a_row_has_the_rates_and_quantiles_of_its_second() -> None:
 def test_a_late_look_gives_the_rate_of_the_time_that_passed() -> None:
     """A row that comes three seconds late is one row, with calls per second over all of that time."""
     s = Seconds()
-    s.meter.answered([0] * 40, bytes(40))
+    s.meter.count([0] * 40, bytes(40))
     s.look(4.0)
     assert s.history.since()["columns"]["calls_per_s"] == [10]
 

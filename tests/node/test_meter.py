@@ -66,7 +66,7 @@ def test_quantiles_of_nothing_and_of_too_much() -> None:
 def test_a_batchs_outcomes_are_counted_one_by_one(calls: list[tuple[int, int]]) -> None:
     """Batches of one kind are counted at once, mixed ones call by call: with the same result."""
     meter = Meter(["a", "b", "c"], partitions=1)
-    meter.answered([procedure for procedure, _ in calls], bytes(status for _, status in calls))
+    meter.count([procedure for procedure, _ in calls], bytes(status for _, status in calls))
     for procedure in range(3):
         for status in range(6):
             assert meter.calls[procedure][status] == calls.count((procedure, status))
@@ -87,6 +87,7 @@ def test_each_stage_gets_the_time_between_its_ends() -> None:
     pipe.sync()
     pipe.time[0] += 8
     pipe.serve(0)
+    pipe.sequencer.meter.drain()
     expected = {"queue": 1, "log": 6, "commit": 0, "execute": 8, "settle": 0}
     assert {stage: round(histogram.total / 3, 6) for stage, histogram in stages.items()} == expected
     assert pipe.sequencer.meter.busy_s == [pytest.approx(8)]
@@ -105,6 +106,7 @@ def test_stages_of_calls_with_either_promise() -> None:
     pipe.serve(0)
     pipe.time[0] += 8
     pipe.sync()
+    pipe.sequencer.meter.drain()
     assert round(stages["log"].total / 3, 6) == 2
     assert round(stages["execute"].total / 3, 6) == 4
     assert round(stages["settle"].total / 2, 6) == 8
@@ -121,6 +123,7 @@ def test_a_batch_that_is_sent_again_is_timed_once() -> None:
     pipe.lose_site(0)
     pipe.find_site(0)
     pipe.settle()
+    pipe.sequencer.meter.drain()
     assert {stage: sum(h.counts) for stage, h in pipe.sequencer.meter.stages.items()} == {
         "queue": 1, "log": 1, "commit": 1, "execute": 1, "settle": 0,
     }  # fmt: skip

@@ -110,6 +110,7 @@ def test_stages_add_up_to_what_the_caller_waited(tmp_path: Path) -> None:
         before = node.meter.now()
         ask(node, "bump", id=1, amount=1)
         elapsed = node.meter.now() - before
+        node.meter.drain()
         stages = node.meter.stages
         assert 0 < sum(histogram.total for histogram in stages.values()) <= elapsed
         assert node.meter.syncs.total <= stages["log"].total + elapsed
@@ -168,7 +169,7 @@ def test_snapshots_show_age_size_duration_and_failures(tmp_path: Path, monkeypat
 def test_a_prediction_needs_a_measure_and_a_snapshot_shortens_it(tmp_path: Path) -> None:
     """Nothing is predicted before anything was executed; calls make it grow, a snapshot of all partitions makes it small."""
     with a_node(tmp_path / "data", partitions=2) as node:
-        node.meter.block_bytes = 0
+        node.meter.busy_s = [0.0, 0.0]
         assert node.status()["predicted_recovery_s"] is None
         for n in range(300):
             ask(node, "bump", id=n, amount=1)
