@@ -1,4 +1,4 @@
-"""The catalog: which snapshots a node has, which of them can be relied on, and which may go.
+"""The catalog: which snapshots a node has, which of them can be relied on, how one is restored and removed.
 
 One rule: a name decides nothing but where to look. Only folders of the strict pattern are looked at; a snapshot counts after its
 manifest, its owner and its checksums were compared, and one that fails is named and passed over for its predecessor.
@@ -12,7 +12,6 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -130,28 +129,6 @@ def clean(files: Files, directory: str) -> list[str]:
     return names
 
 
-def retain(files: Files, snapshots: Iterable[Snapshot], *, kept: int) -> list[str]:
-    """Removes all but the newest `kept` usable snapshots of each partition; returns the names of those that went.
-
-    Damaged ones go once `kept` usable ones are newer; until then they stay for whoever wants to know what happened.
-    """
-    if kept < 2:
-        raise ValueError("at least two snapshots are kept: the log is cut at the second-newest")
-    by_partition: dict[int, list[Snapshot]] = {}
-    for snapshot in snapshots:
-        by_partition.setdefault(snapshot.partition, []).append(snapshot)
-    gone = []
-    for of_partition in by_partition.values():
-        usable = 0
-        for snapshot in sorted(of_partition, key=lambda snapshot: snapshot.order, reverse=True):
-            if usable >= kept:
-                remove(files, snapshot)
-                gone.append(snapshot.name)
-            elif snapshot.manifest is not None:
-                usable += 1
-    return gone
-
-
 def remove(files: Files, snapshot: Snapshot) -> None:
     """Takes the snapshot's name away, durably, then its files."""
     folder = parent(snapshot.path)
@@ -170,12 +147,6 @@ def set_aside(files: Files, snapshot: Snapshot) -> str:
     files.rename(snapshot.path, target)
     files.fsync_dir(folder)
     return target
-
-
-def anchor_block(snapshots: Iterable[Snapshot]) -> int | None:
-    """The first block that recovery of one partition may need: that of its second-newest usable snapshot; None = every block."""
-    usable = [s.manifest for s in sorted(snapshots, key=lambda s: s.order, reverse=True) if s.manifest is not None]
-    return usable[1].log_block if len(usable) > 1 else None
 
 
 def _look(files: Files, path: str, parsed: tuple[int, int, int], identity: Identity) -> Snapshot:

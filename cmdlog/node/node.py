@@ -34,10 +34,11 @@ from cmdlog.node.overview import Health, Overview
 from cmdlog.node.placing import Placed, Placing
 from cmdlog.node.query import QueryResult, RunQuery, limits_of, run_query
 from cmdlog.node.routes import Route, make_routes
+from cmdlog.node.schedule import LogView
 from cmdlog.node.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites import ProcessSites
-from cmdlog.node.snapshots import Hooks, LogView, Snapshotter
+from cmdlog.node.snapshots import Hooks, Snapshotter
 from cmdlog.node.stream import Limits, Stream
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles

@@ -27,7 +27,6 @@ import subprocess
 import sys
 import threading
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -37,21 +36,15 @@ from typing import Any, Final
 import orjson
 import structlog
 
+from cmdlog.node.schedule import LogView, due
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.instance import Identity
 from cmdlog.wal.record import Kind, encode_json
-from snapshot.catalog import (
-    Snapshot,
-    anchor_block,
-    clean,
-    free_path,
-    list_snapshots,
-    retain,
-    temporary_path,
-)
+from snapshot.catalog import Snapshot, clean, free_path, list_snapshots, temporary_path
 from snapshot.errors import SnapshotError, SnapshotFailed
 from snapshot.manifest import IMAGE_NAME
+from snapshot.retention import anchor_block, retain
 
 LOOK_EVERY_S: Final = 0.5  # at the log's fill; a segment of 16 MiB takes about as long at full speed
 RETRY_FIRST_S: Final = 1.0  # after a failure; doubled up to RETRY_MAX_S
@@ -59,18 +52,6 @@ RETRY_MAX_S: Final = 60.0
 SEAL_TIMEOUT_S: Final = 3600.0  # of the process that checks an image: an hour is more than any disk needs
 
 log = structlog.get_logger("cmdlog.snapshots")
-
-
-@dataclass(frozen=True, slots=True)
-class LogView:
-    """What of the log's ring is in use."""
-
-    first_blocks: Sequence[int]  # of the segments in use, ascending
-    segments: int  # of the whole ring
-
-    def segments_since(self, block: int) -> int:
-        """Segments that were begun after this block."""
-        return len(self.first_blocks) - bisect_right(self.first_blocks, block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,24 +294,6 @@ class Snapshotter:
         self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
         with contextlib.suppress(SnapshotError, WalError, OSError):
             self._look()
-
-
-def due(view: LogView, snapshots: Mapping[int, Sequence[Snapshot]], partitions: Sequence[int], *, fraction: float) -> int | None:
-    """The partition whose snapshot is due, the one that holds the oldest block first; None when none is.
-
-    A partition is due when half of `fraction` of the ring was written since its newest snapshot, so that its second-newest stays
-    within `fraction` of the ring; idle partitions too. When three quarters of what is left beside `fraction` are in use as well,
-    whoever holds anything but the newest segment is due.
-    """
-    every = max(1, int(view.segments * fraction / 2))
-    crowded = len(view.first_blocks) >= view.segments * (fraction + (1 - fraction) * 3 / 4)
-    for partition in sorted(partitions, key=lambda p: anchor_block(snapshots.get(p, ())) or 0):
-        usable = [s.manifest.log_block for s in snapshots.get(partition, ()) if s.manifest is not None]
-        if view.segments_since(max(usable, default=0)) > every:
-            return partition
-        if crowded and view.segments_since(anchor_block(snapshots.get(partition, ())) or 0) > 0:
-            return partition
-    return None
 
 
 def describe(snapshot: Snapshot) -> dict[str, Any]:

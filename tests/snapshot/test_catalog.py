@@ -19,20 +19,11 @@ from cmdlog.wal.files import RealFiles
 from cmdlog.wal.instance import Identity
 from procedures.state import PartitionState, Position
 from snapshot.capture import Capture
-from snapshot.catalog import (
-    Snapshot,
-    anchor_block,
-    check,
-    clean,
-    free_path,
-    list_snapshots,
-    restore,
-    retain,
-    temporary_path,
-)
+from snapshot.catalog import Snapshot, check, clean, free_path, list_snapshots, restore, temporary_path
 from snapshot.digest import open_image, table_digests
 from snapshot.errors import SnapshotDamaged, SnapshotForeign
 from snapshot.manifest import decode_manifest, encode_manifest, parse_name, snapshot_name
+from snapshot.retention import anchor_block, retain
 from snapshot.seal import read_manifest, seal
 
 US = Identity(b"c" * 16, 1, b"i" * 8)
