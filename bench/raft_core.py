@@ -16,7 +16,8 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import permutations, starmap
 from pathlib import Path
 from typing import Final
 
@@ -24,10 +25,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this fold
 
 from bench._common import Bar, Bench, in_turns, make_parser
 from cmdlog.raft import Configuration, Core, HardState, Manifest, NodeId, Restored, Role
-from cmdlog.raft.codec import Link, Opener, Peer, Seal, Sealer, Secret
+from cmdlog.raft.codec import LENGTH, Link, Opener, Peer, Seal, Sealer, Secret
 from cmdlog.raft.configuration import nodes
+from cmdlog.raft.decoding import Decoder
 from cmdlog.raft.encoding import Encoder
-from cmdlog.raft.messages import HeartbeatBundle, HeartbeatReplyBundle
+from cmdlog.raft.messages import HeartbeatBundle, HeartbeatReplyBundle, Message
 from cmdlog.raft.multi import Groups, Parcel
 from cmdlog.raft.wire import NO_GROUP, Addressed
 from cmdlog.wal.ids import PartitionId
@@ -73,40 +75,66 @@ def _additions() -> float:
 # -- entries -------------------------------------------------------------------------------------------------------------
 
 
-class Wire:
-    """Sealed links between all pairs of nodes, and the frames under way."""
+class Bare:
+    """One direction between two nodes: messages encoded, each with the checksum of its payloads, but in no frame."""
 
-    def __init__(self, count: int, seal: Seal) -> None:
-        peers = {NodeId(n): Peer(NodeId(n), n.to_bytes(8, "little")) for n in range(1, count + 1)}
-        encoders: dict[NodeId, Encoder] = {node: SECRET.encoder(seal) for node in peers}
-        pairs = [(a, b) for a in peers for b in peers if a != b]
-        links = {(a, b): Link(bytes(16), peers[a], peers[b], b"session!", seal) for a, b in pairs}
-        self._sealers = {pair: Sealer(link, SECRET, encoders[pair[0]]) for pair, link in links.items()}
-        self._openers = {pair: Opener(link, SECRET) for pair, link in links.items()}
-        self._frames: list[tuple[tuple[NodeId, NodeId], bytes]] = []
+    def __init__(self, sender: NodeId, receiver: NodeId, encoder: Encoder) -> None:
+        self._encode = encoder.encode
+        self._decode = Decoder(sender=sender, receiver=receiver, digest_key=None).decode
+
+    def seal(self, messages: Iterable[Addressed]) -> list[bytes]:
+        return [meta + bulk for meta, bulk in starmap(self._encode, messages)]
+
+    def open(self, data: bytes) -> list[Addressed]:
+        """A message says itself how long its meta is."""
+        (meta_bytes,) = LENGTH.unpack_from(data)
+        return self._decode(data, at=0, end=meta_bytes, bulk_at=meta_bytes)
+
+
+class Sealed:
+    """One direction between two nodes: messages in frames with sequence, checksum and MAC, as on a connection."""
+
+    def __init__(self, sender: NodeId, receiver: NodeId, encoder: Encoder, seal: Seal) -> None:
+        ends = (Peer(node, node.to_bytes(8, "little")) for node in (sender, receiver))
+        link = Link(bytes(16), *ends, b"session!", seal)
+        self.seal = Sealer(link, SECRET, encoder).seal
+        self.open = Opener(link, SECRET).open
+
+
+class Wire:
+    """Both directions between all pairs of nodes, and what is under way. Without a seal there are no frames."""
+
+    def __init__(self, count: int, seal: Seal | None) -> None:
+        peers = list(map(NodeId, range(1, count + 1)))
+        encoders = {node: Encoder(None) if seal is None else SECRET.encoder(seal) for node in peers}
+        self._directions: dict[tuple[NodeId, NodeId], Bare | Sealed] = {
+            (a, b): Bare(a, b, encoders[a]) if seal is None else Sealed(a, b, encoders[a], seal)
+            for a, b in permutations(peers, 2)
+        }
+        self._under_way: list[tuple[NodeId, Bare | Sealed, bytes]] = []
 
     def send(self, sender: NodeId, receiver: NodeId, messages: Sequence[Addressed]) -> None:
         """As a node would: what goes to one peer at one moment shares a frame."""
-        pair = sender, receiver
-        for frame in self._sealers[pair].seal(messages):
-            self._frames.append((pair, frame))
+        direction = self._directions[sender, receiver]
+        for data in direction.seal(messages):
+            self._under_way.append((receiver, direction, data))
 
     def arrive(self) -> Iterator[tuple[NodeId, list[Addressed]]]:
         """Everything under way, opened, by receiver."""
-        frames, self._frames = self._frames, []
-        for pair, frame in frames:
-            yield pair[1], self._openers[pair].open(frame)
+        under_way, self._under_way = self._under_way, []
+        for receiver, direction, data in under_way:
+            yield receiver, direction.open(data)
 
     @property
     def busy(self) -> bool:
         """Whether anything is under way."""
-        return bool(self._frames)
+        return bool(self._under_way)
 
 
 class Ring:
     """One group on nodes in this thread."""
 
-    def __init__(self, count: int, *, seed: int, seal: Seal) -> None:
+    def __init__(self, count: int, *, seed: int, seal: Seal | None) -> None:
         members = nodes(range(1, count + 1))
         first = Restored(HardState(), Manifest(configuration=Configuration(voters=members)))
         self.cores = {node: Core(node, rng=random.Random(f"{seed}/{node}"), restored=first) for node in members}
@@ -137,14 +165,18 @@ class Ring:
                 self._take(core)
 
     def _take(self, core: Core) -> None:
-        """The duties of a caller whose disk is done at once."""
+        """The loop in the head of `cmdlog.raft`, for a disk that is done at once."""
         while (ready := core.ready()) is not None:
+            self._send(core.id, ready.send_now)
+            self._send(core.id, ready.send_after_fsync)
             core.advance(ready.completion)
-            for message in (*ready.send_now, *ready.send_after_fsync):
-                self._wire.send(core.id, message.receiver, ((GROUP, message),))
+
+    def _send(self, sender: NodeId, messages: Sequence[Message]) -> None:
+        for message in messages:
+            self._wire.send(sender, message.receiver, ((GROUP, message),))
 
 
-def run_entries(*, count: int, batch: int, calls: int, entries: int, seed: int, seal: Seal) -> float:
+def run_entries(*, count: int, batch: int, calls: int, entries: int, seed: int, seal: Seal | None) -> float:
     """Proposes batches one after the other, each until it is committed; calls per second of CPU."""
     chance = random.Random(seed)
     ring = Ring(count, seed=seed, seal=seal)
@@ -162,7 +194,7 @@ def run_entries(*, count: int, batch: int, calls: int, entries: int, seed: int, 
 Lane = Callable[[int, int], float]  # (seed, entries) -> calls/s
 
 
-def _lanes(seal: Seal) -> dict[str, Lane]:
+def _lanes(seal: Seal | None) -> dict[str, Lane]:
     def lane(count: int, batch: int, calls: int) -> Lane:
         return lambda seed, entries: run_entries(count=count, batch=batch, calls=calls, entries=entries, seed=seed, seal=seal)
 

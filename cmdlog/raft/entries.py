@@ -16,16 +16,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
 from cmdlog.raft.configuration import Configuration
-from cmdlog.raft.messages import KIND_CONFIGURATION, Entries, HardState, Manifest
+from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_NORMAL, Entries, HardState, Manifest
 from cmdlog.raft.values import value
 from cmdlog.wal.ids import Index, Term
 
-_CONFIGURATION_BYTE: Final = bytes([KIND_CONFIGURATION])
+_NORMAL_BYTE: Final = bytes([KIND_NORMAL])
+_UNKNOWN: Final = -1  # of a size: nobody has counted it yet
 
 
 @value
@@ -51,6 +53,7 @@ class Log:
     """Entries from `base + 1` on, in columns; see the module for the marks."""
 
     __slots__ = (
+        "_before",
         "_recent",
         "_recent_bytes",
         "base",
@@ -86,8 +89,9 @@ class Log:
         self._forget_proofs(manifest.index)
 
     def _forget_proofs(self, above: Index) -> None:
-        # The columns that were cut or came last, since the next step mostly wants the same ones: write, send, apply.
-        self._recent = Entries(Index(above + 1), [], b"", [])
+        # The columns that were cut or came last, and those before them, since the next step mostly wants the same ones: write,
+        # send, apply. A follower writes the last ones and applies those before, in one Ready.
+        self._recent = self._before = Entries(Index(above + 1), [], b"", [])
         self._recent_bytes = 0
         for write in self.writes:
             write.proves = min(write.proves, above)
@@ -99,7 +103,7 @@ class Log:
         """Term of the last entry."""
         return self.terms[-1] if self.terms else self.base_term
 
-    def term_at(self, index: Index) -> Term | None:
+    def term_at(self, index: int) -> Term | None:
         """Term of the entry, or None when it is compacted or not there yet."""
         offset = index - self.base
         if offset > 0:
@@ -110,7 +114,7 @@ class Log:
         """Whether a log that ends so is at least as good as this one: the last term decides first (paper, section 5.4.1)."""
         return (last_term, last_index) >= (self.last_term, self.last)
 
-    def agreeing(self, index: Index, term: Term) -> Index:
+    def agreeing(self, index: int, term: Term) -> Index:
         """The highest index, at most `index`, whose term is at most `term`: no entry above it can match one of that term.
 
         Both sides use it to skip whole terms when logs disagree. It never goes below the base, which is committed.
@@ -122,14 +126,19 @@ class Log:
         """The configuration in force in a log that ends at `index`."""
         return next(configuration for at, configuration in reversed(self.configurations) if at <= index)
 
-    def slice(self, first: Index, last: Index) -> Entries:
+    def slice(self, first: int, last: int) -> Entries:
         """The entries `first..last`, both included and present."""
-        recent = self._recent
-        if recent.first != first or len(recent.terms) != last - first + 1:
-            low, high = first - self.base - 1, last - self.base
-            recent = self._recent = Entries(first, self.terms[low:high], bytes(self.kinds[low:high]), self.payloads[low:high])
-            self._recent_bytes = -1
-        return recent
+        count = last - first + 1
+        for known in (self._recent, self._before):
+            if known.first == first and len(known.terms) == count:
+                return known
+        low, high = first - self.base - 1, last - self.base
+        cut = Entries(Index(first), self.terms[low:high], bytes(self.kinds[low:high]), self.payloads[low:high])
+        self._remember(cut, _UNKNOWN)
+        return cut
+
+    def _remember(self, entries: Entries, size: int) -> None:
+        self._before, self._recent, self._recent_bytes = self._recent, entries, size
 
     def batch(self, first: Index, *, entries_max: int, bytes_max: int) -> tuple[Entries, int]:
         """As many entries from `first` on as fit, at least one when there is one, and their bytes.
@@ -137,32 +146,44 @@ class Log:
         The followers of a leader mostly want the same ones and are given the same object: whoever encodes it can see that it did
         so already.
         """
-        entries = self.slice(first, min(self.last, Index(first + entries_max - 1)))
-        if self._recent_bytes < 0:
-            self._recent_bytes = sum(map(len, entries.payloads))
-        if self._recent_bytes > bytes_max and len(entries) > 1:
+        last = first + entries_max - 1
+        entries = self.slice(first, last if last < self.last else self.last)
+        size = self._bytes_of(entries)
+        if size > bytes_max and len(entries.terms) > 1:
             fitting = max(1, bisect_right(list(accumulate(map(len, entries.payloads))), bytes_max))
-            entries = self.slice(first, Index(first + fitting - 1))
+            entries = self.slice(first, first + fitting - 1)
+            size = self._bytes_of(entries)
+        return entries, size
+
+    def _bytes_of(self, entries: Entries) -> int:
+        if entries is not self._recent:
+            return sum(map(len, entries.payloads))
+        if self._recent_bytes == _UNKNOWN:
             self._recent_bytes = sum(map(len, entries.payloads))
-        return entries, self._recent_bytes
+        return self._recent_bytes
 
     # How it changes
 
-    def append(self, entries: Entries, configurations: list[tuple[Index, Configuration]]) -> None:
-        """Adds entries right behind the last one; `configurations` are those among them, decoded."""
+    def append(self, entries: Entries, configurations: Sequence[tuple[Index, Configuration]] = (), size: int = _UNKNOWN) -> None:
+        """Adds entries right behind the last one; `configurations` are those among them, decoded; `size` is their bytes."""
         self.terms += entries.terms
         self.kinds += entries.kinds
         self.payloads += entries.payloads
-        self.configurations += configurations
+        if configurations:
+            self.configurations += configurations
         self.last = entries.last
-        self._recent, self._recent_bytes = entries, -1
+        self._remember(entries, size)
 
-    def merge(self, entries: Entries, configurations: list[tuple[Index, Configuration]]) -> None:
+    def merge(self, entries: Entries, configurations: Sequence[tuple[Index, Configuration]] = ()) -> None:
         """Takes a leader's entries, whose predecessor is known to match and is not below `commit`.
 
         Only a real conflict of terms truncates: a late or repeated message must not cut off what came after it and is
         acknowledged already (paper, Figure 2, AppendEntries 3 and 4).
         """
+        if entries.first > self.last:  # nearly always: nothing is there yet
+            if entries.terms:
+                self.append(entries, configurations)
+            return
         low = entries.first - self.base - 1
         present = self.terms[low : low + len(entries)]
         same = len(present)
@@ -205,7 +226,7 @@ class Log:
 
     def take_unstable(self) -> Entries:
         """The entries that nobody has been asked to write yet; there must be some."""
-        first, self.taken = Index(self.taken + 1), self.last
+        first, self.taken = self.taken + 1, self.last
         return self.slice(first, self.taken)
 
     def take_committed(self) -> Entries | None:
@@ -213,7 +234,7 @@ class Log:
         upto = min(self.commit, self.stable)
         if upto <= self.handed:
             return None
-        first, self.handed = Index(self.handed + 1), upto
+        first, self.handed = self.handed + 1, upto
         return self.slice(first, upto)
 
     def begin_write(self, completion: Completion, hard_state: HardState | None) -> None:
@@ -223,16 +244,17 @@ class Log:
     def complete(self, completion: Completion) -> list[Write]:
         """The write and all before it are durable. Returns them, oldest first; none when the completion is not of a write under
         way: it came twice, out of order after a later one, or from before a crash."""
-        for position, write in enumerate(self.writes):
-            if write.completion == completion:
+        writes = self.writes
+        for count, write in enumerate(writes, 1):
+            if write.completion is completion or write.completion == completion:
                 self.stable = max(self.stable, write.proves)
-                return [self.writes.popleft() for _ in range(position + 1)]
+                return [writes.popleft() for _ in range(count)]
         return []
 
 
-def has_configuration(entries: Entries) -> bool:
-    """Whether a configuration is among the entries; looked for in C, since nearly always there is none."""
-    return _CONFIGURATION_BYTE in entries.kinds
+def all_normal(kinds: bytes) -> bool:
+    """Whether there are neither configurations nor empty entries; looked for in C, since nearly always there are none."""
+    return not kinds.strip(_NORMAL_BYTE)
 
 
 def decoded_configurations(entries: Entries) -> list[tuple[Index, Configuration]]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from cmdlog.raft.entries import has_configuration
+from cmdlog.raft.entries import all_normal
 from cmdlog.raft.errors import Drop
 from cmdlog.raft.messages import (
     ENTRY_KINDS,
     Append,
     AppendReply,
+    Entries,
     Heartbeat,
     HeartbeatReply,
     InstallSnapshot,
@@ -22,6 +23,7 @@ from cmdlog.raft.messages import (
 )
 from cmdlog.raft.ready import ReadResult
 from cmdlog.raft.state import State
+from cmdlog.wal.ids import Index
 
 _KNOWN_KINDS: Final = bytes(ENTRY_KINDS)
 
@@ -30,11 +32,11 @@ def on_append(state: State, message: Append) -> None:
     """AppendEntries (paper, Figure 2)."""
     state.elapsed = 0
     log, entries = state.log, message.entries
-    prev, reply = message.prev_index, state.after.append
-    if not _well_formed(message):
+    prev, reply = entries.first - 1, state.after.append
+    if not _well_formed(message, entries):
         state.drop(Drop.BAD_ENTRIES)
         return
-    configurations = state.decoded(entries) if has_configuration(entries) else []
+    configurations = () if all_normal(entries.kinds) else state.decoded(entries)
     if configurations is None:
         return
     if prev < log.commit:
@@ -44,25 +46,25 @@ def on_append(state: State, message: Append) -> None:
         hint = log.agreeing(prev, message.prev_term)
         hint_term = log.term_at(hint)
         assert hint_term is not None
-        reply(AppendReply(state.id, message.sender, state.term, prev, True, hint, hint_term))
+        reply(AppendReply(state.id, message.sender, state.term, Index(prev), True, hint, hint_term))
         return
     log.merge(entries, configurations)
-    log.commit_to(min(message.commit, entries.last))
-    reply(AppendReply(state.id, message.sender, state.term, entries.last))
+    verified = entries.last
+    log.commit_to(min(message.commit, verified))
+    reply(AppendReply(state.id, message.sender, state.term, verified))
 
 
-def _well_formed(message: Append) -> bool:
+def _well_formed(message: Append, entries: Entries) -> bool:
     """Whether the columns are of one length and kind, and terms go up from `prev_term` to at most the message's."""
-    entries, terms = message.entries, message.entries.terms
-    if message.prev_index < 0 or not len(terms) == len(entries.kinds) == len(entries.payloads):
+    terms, kinds = entries.terms, entries.kinds
+    if entries.first < 1 or not len(terms) == len(kinds) == len(entries.payloads):
         return False
     if not terms:
         return True
     first = terms[0]
-    rising = (
-        message.prev_term <= first and terms[-1] <= message.term and (terms.count(first) == len(terms) or sorted(terms) == terms)
-    )
-    return rising and not entries.kinds.translate(None, _KNOWN_KINDS)
+    if not message.prev_term <= first <= terms[-1] <= message.term or kinds.strip(_KNOWN_KINDS):
+        return False
+    return terms.count(first) == len(terms) or sorted(terms) == terms
 
 
 def on_heartbeat(state: State, message: Heartbeat) -> None:

@@ -10,6 +10,8 @@ come in between share one message per follower. Followers learn of a commit with
 
 from __future__ import annotations
 
+from typing import Final
+
 from cmdlog.raft import membership, reads, transfer
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.errors import Drop, ProposalRefused, Refusal
@@ -29,6 +31,8 @@ from cmdlog.raft.ready import Placed
 from cmdlog.raft.state import State
 from cmdlog.wal.ids import Index
 
+_REPLICATE: Final = Sending.REPLICATE  # a name of the module is found in a third of the time of a member of an enum
+
 # Taking proposals
 
 
@@ -43,11 +47,11 @@ def propose(state: State, payloads: list[bytes]) -> Placed:
     # With nothing in flight anything of legal size is taken, so that no proposal is refused for ever.
     if state.proposed_bytes and state.proposed_bytes + size > settings.proposed_bytes_max:
         raise ProposalRefused(Refusal.IN_FLIGHT_BYTES, f"{state.proposed_bytes} bytes are not committed yet")
-    log, count = state.log, len(payloads)
-    placed = Placed(Index(log.last + 1), state.term)
-    log.append(Entries(placed.first, [state.term] * count, bytes(count), payloads), [])
+    log, term, count = state.log, state.term, len(payloads)
+    first = Index(log.last + 1)
+    log.append(Entries(first, [term] * count, bytes(count), payloads), size=size)
     state.count_proposed(size)
-    return placed
+    return Placed(first, term)
 
 
 def on_forward(state: State, message: Forward) -> None:
@@ -119,7 +123,7 @@ def fill(state: State) -> None:
 
 def _send_entries(state: State, peer: NodeId, progress: Progress) -> bool:
     log, settings = state.log, state.settings
-    prev_term = log.term_at(Index(progress.next - 1))
+    prev_term = log.term_at(progress.next - 1)
     if prev_term is None:
         _offer_copy(state, peer, progress)
         return False
@@ -131,7 +135,7 @@ def _send_entries(state: State, peer: NodeId, progress: Progress) -> bool:
 
 def _send_empty(state: State, peer: NodeId, progress: Progress) -> None:
     """Asks whether all that is under way has arrived: without it, a lost last message or a lost answer would stall a follower."""
-    prev_term = state.log.term_at(Index(progress.next - 1))
+    prev_term = state.log.term_at(progress.next - 1)
     if prev_term is None:
         _offer_copy(state, peer, progress)
         return
@@ -167,11 +171,12 @@ def on_append_reply(state: State, message: AppendReply) -> None:
             state.drop(Drop.STALE_REPLY)
         return
     news = progress.accepted(message.index)
-    if progress.sending is not Sending.REPLICATE and message.index == progress.match >= log.base:
+    if progress.sending is not _REPLICATE and message.index == progress.match >= log.base:
         progress.replicate()
     if news:
         maybe_commit(state)
-        transfer.hand_over(state)
+        if state.handover is not None:
+            transfer.hand_over(state)
 
 
 def on_heartbeat_reply(state: State, message: HeartbeatReply) -> None:
@@ -220,8 +225,9 @@ def maybe_commit(state: State) -> None:
         return
     before = log.commit
     log.commit_to(index)
-    while state.proposed and state.proposed[0][0] <= index:
-        state.proposed_bytes -= state.proposed.popleft()[1]
+    proposed = state.proposed
+    while proposed and proposed[0][0] <= index:
+        state.proposed_bytes -= proposed.popleft()[1]
     if state.reads.parked:
         reads.unpark(state)
     membership.on_commit(state, before)

@@ -78,10 +78,10 @@ def _append(state: State, configuration: Configuration) -> Placed:
 
 def on_commit(state: State, before: Index) -> None:
     """The commit mark moved from `before`: what waited for the present configuration to be committed."""
-    if state.configuration_index > state.log.commit:
+    at, configuration = state.log.configurations[-1]
+    if at > state.log.commit:
         return
-    configuration = state.configuration
-    if before < state.configuration_index:
+    if before < at:
         reads.begin_round(state)  # tells everybody of the commit, before those who left are forgotten
         state.refresh_progress(before)
     if configuration.auto_leave:

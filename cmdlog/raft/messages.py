@@ -45,7 +45,7 @@ class Entries:
         return Index(self.first + len(self.terms) - 1)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HardState:
     """What a node must not forget: paper, Figure 2 "Persistent state". `commit` only saves work at a restart."""
 

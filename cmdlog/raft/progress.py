@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from typing import Final
 
 from cmdlog.raft.messages import Manifest
 from cmdlog.wal.ids import Index
@@ -21,6 +22,10 @@ class Sending(enum.Enum):
     PROBE = "probe"
     REPLICATE = "replicate"
     SNAPSHOT = "snapshot"
+
+
+_PROBE: Final = Sending.PROBE  # a name of the module is found in a third of the time of a member of an enum
+_REPLICATE: Final = Sending.REPLICATE
 
 
 class Progress:
@@ -78,13 +83,13 @@ class Progress:
     @property
     def open(self) -> bool:
         """Whether entries may be sent now."""
-        if self.sending is Sending.REPLICATE:
+        if self.sending is _REPLICATE:
             return len(self.in_flight) < self.messages_max and self.in_flight_bytes < self.bytes_max
-        return not self.paused and self.sending is Sending.PROBE
+        return not self.paused and self.sending is _PROBE
 
     def sent(self, last: Index, size: int) -> None:
         """Entries up to `last` were sent."""
-        if self.sending is Sending.PROBE:
+        if self.sending is _PROBE:
             self.paused = True
             return
         self.next = Index(last + 1)
@@ -93,12 +98,14 @@ class Progress:
 
     def accepted(self, index: Index) -> bool:
         """The follower's log is durable and equal up to `index`. Returns whether that is news."""
-        while self.in_flight and self.in_flight[0][0] <= index:
-            self.in_flight_bytes -= self.in_flight.popleft()[1]
+        in_flight = self.in_flight
+        while in_flight and in_flight[0][0] <= index:
+            self.in_flight_bytes -= in_flight.popleft()[1]
         if index <= self.match:
             return False
         self.match = index
-        self.next = max(self.next, Index(index + 1))
+        if self.next <= index:
+            self.next = Index(index + 1)
         return True
 
     def rejected(self, index: Index, retry: Index) -> bool:

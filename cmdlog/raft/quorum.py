@@ -18,6 +18,7 @@ from cmdlog.wal.ids import Index
 
 INDEX_UNBOUNDED: Final = Index((1 << 63) - 1)
 """What nobody holds back: the commit index of a set without voters."""
+_NOTHING: Final = Index(0)
 
 
 class Ballot(enum.Enum):
@@ -63,9 +64,9 @@ def _committed(voters: Sequence[NodeId], match: Mapping[NodeId, Index]) -> Index
     """The median from below: of n ascending indexes, those from (n - 1) // 2 on are held by a majority."""
     if not voters:
         return INDEX_UNBOUNDED
-    held = [match.get(node, 0) for node in voters]
+    held = [match.get(node, _NOTHING) for node in voters]
     held.sort()
-    return Index(held[(len(held) - 1) // 2])
+    return held[(len(held) - 1) // 2]
 
 
 def _ballot(voters: Sequence[NodeId], votes: Mapping[NodeId, bool]) -> Ballot:

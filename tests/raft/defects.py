@@ -26,8 +26,8 @@ MUTANTS: Final = (
     Mutant(
         "reply-before-fsync",
         "follower.py",
-        "prev, reply = message.prev_index, state.after.append",
-        "prev, reply = message.prev_index, state.now.append",
+        "prev, reply = entries.first - 1, state.after.append",
+        "prev, reply = entries.first - 1, state.now.append",
         "an acknowledgement leaves before the entries are durable",
     ),
     Mutant(
@@ -103,7 +103,7 @@ MUTANTS: Final = (
     Mutant(
         "commit-past-verified",
         "follower.py",
-        "log.commit_to(min(message.commit, entries.last))",
+        "log.commit_to(min(message.commit, verified))",
         "log.commit_to(min(message.commit, log.last))",
         "a follower commits what stands behind the entries that it verified",
     ),
@@ -274,8 +274,8 @@ MUTANTS: Final = (
     Mutant(
         "window-never-opens",
         "progress.py",
-        "            self.in_flight_bytes -= self.in_flight.popleft()[1]\n",
-        "            self.in_flight.popleft()\n",
+        "            self.in_flight_bytes -= in_flight.popleft()[1]\n",
+        "            in_flight.popleft()\n",
         "acknowledged bytes count as under way for ever",
     ),
     Mutant(
@@ -288,8 +288,8 @@ MUTANTS: Final = (
     Mutant(
         "no-own-entry",
         "leader.py",
-        "    while state.proposed and state.proposed[0][0] <= index:",
-        "    while state.proposed and state.proposed[0][0] < index:",
+        "    while proposed and proposed[0][0] <= index:",
+        "    while proposed and proposed[0][0] < index:",
         "committed bytes count as proposed: proposals are refused in the end",
     ),
     Mutant(
@@ -388,7 +388,7 @@ MUTANTS: Final = (
     Mutant(
         "learner-counts",
         "quorum.py",
-        "    held = [match.get(node, 0) for node in voters]\n",
+        "    held = [match.get(node, _NOTHING) for node in voters]\n",
         "    held = [*match.values()]\n",
         "learners are counted for commits",
     ),
