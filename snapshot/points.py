@@ -1,0 +1,123 @@
+"""Recovery points: one transaction id at which all partitions can be restored together, and what that takes.
+
+One rule: a point names what it needs, and what a point names stays. It is a file `snapshots/points/<txn>.json` that pins one
+snapshot per partition and the blocks of the log from the oldest of them up to the end; each snapshot lies at or before the point,
+so snapshots plus the log up to the transaction id give every partition's state exactly there (`cmdlog recover --until TXN`).
+
+The file is written last, when snapshots and log are durable. A crash before that leaves snapshots like any other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import google_crc32c
+import orjson
+
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.files import Files
+from snapshot.manifest import parse_name
+
+FOLDER: Final = "points"
+_NAME: Final = re.compile(r"(\d{1,20})\.json")
+_FIELDS: Final = {"txn_id", "created", "snapshots", "from_block", "to_block"}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A recovery point."""
+
+    txn_id: int  # every transaction up to this one, and none behind it
+    created: str  # RFC 3339; for the reader, decides nothing
+    snapshots: Mapping[int, str]  # partition -> name of its snapshot
+    from_block: int  # of the log: all that these snapshots do not hold, up to the point, lies in [from_block, to_block]
+    to_block: int
+
+
+@dataclass(frozen=True, slots=True)
+class BadPoint:
+    """A file that cannot be relied on. It pins nothing, and is named wherever points are shown."""
+
+    name: str
+    problem: str
+
+
+def write_point(files: Files, directory: str, point: Point) -> str:
+    """Durable on return; the file's path. Raises: DiskFull, WriteFailed."""
+    folder = _folder(directory)
+    if not files.exists(folder):
+        files.mkdir(folder)
+        files.fsync_dir(os.path.dirname(folder))
+    value = {**asdict(point), "txn_id": str(point.txn_id), "snapshots": {str(p): name for p, name in point.snapshots.items()}}
+    path = os.path.join(folder, f"{point.txn_id}.json")
+    files.write_file_atomic(path, orjson.dumps({**value, "crc32c": _checksum(value)}, option=orjson.OPT_INDENT_2))
+    return path
+
+
+def list_points(files: Files, directory: str) -> tuple[list[Point], list[BadPoint]]:
+    """Every point by transaction id, and the files that are none."""
+    folder = _folder(directory)
+    points, bad = [], []
+    for name in sorted(files.listdir(folder)) if files.exists(folder) else ():
+        if (match := _NAME.fullmatch(name)) is None:
+            continue  # what an operator or a broken-off write left
+        try:
+            points.append(_parse(files.read_file(os.path.join(folder, name)), int(match[1])))
+        except (OSError, WalError, ValueError, KeyError, TypeError, AttributeError) as error:
+            bad.append(BadPoint(name, str(error) or type(error).__name__))
+    return sorted(points, key=lambda point: point.txn_id), bad
+
+
+def keep_points(files: Files, directory: str, *, kept: int) -> list[int]:
+    """Removes all but the newest `kept` points, so that nothing is pinned by the others; the transaction ids of those that went."""
+    points, _ = list_points(files, directory)
+    gone = points[: max(0, len(points) - kept)]
+    for point in gone:
+        files.unlink(os.path.join(_folder(directory), f"{point.txn_id}.json"))
+    if gone:
+        files.fsync_dir(_folder(directory))
+    return [point.txn_id for point in gone]
+
+
+def pinned(points: Iterable[Point]) -> dict[int, set[str]]:
+    """Partition -> names of the snapshots that points need."""
+    names: dict[int, set[str]] = {}
+    for point in points:
+        for partition, name in point.snapshots.items():
+            names.setdefault(partition, set()).add(name)
+    return names
+
+
+def describe_points(points: Sequence[Point], bad: Sequence[BadPoint]) -> list[dict[str, Any]]:
+    """As the interfaces show them."""
+    shown: list[dict[str, Any]] = [
+        {**asdict(point), "txn_id": str(point.txn_id), "snapshots": [name for _, name in sorted(point.snapshots.items())]}
+        for point in points
+    ]
+    return shown + [{"name": point.name, "problem": point.problem} for point in bad]
+
+
+def _parse(data: bytes, txn_id: int) -> Point:
+    value = orjson.loads(data)
+    if value.pop("crc32c") != _checksum(value):
+        raise ValueError("it does not match its own checksum")
+    if set(value) != _FIELDS or int(value["txn_id"]) != txn_id:
+        raise ValueError("it has other fields than a recovery point, or was renamed")
+    snapshots = {int(partition): str(name) for partition, name in value["snapshots"].items()}
+    for partition, name in snapshots.items():
+        parsed = parse_name(name)
+        if parsed is None or parsed[0] != partition:
+            raise ValueError(f"it names {name!r} as the snapshot of partition {partition}")
+    return Point(txn_id, str(value["created"]), snapshots, int(value["from_block"]), int(value["to_block"]))
+
+
+def _checksum(value: Mapping[str, Any]) -> int:
+    return int(google_crc32c.value(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)))
+
+
+def _folder(directory: str) -> str:
+    return os.path.join(directory, "snapshots", FOLDER)
