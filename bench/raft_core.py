@@ -16,8 +16,8 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import permutations, starmap
+from collections.abc import Callable, Iterable, Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this fold
 
 from bench._common import Bar, Bench, in_turns, make_parser
 from cmdlog.raft import Configuration, Core, HardState, Manifest, NodeId, Restored, Role
-from cmdlog.raft.codec import LENGTH, Link, Opener, Peer, Seal, Sealer, Secret
+from cmdlog.raft.codec import Link, Opener, Peer, Seal, Sealer, Secret
 from cmdlog.raft.configuration import nodes
 from cmdlog.raft.decoding import Decoder
 from cmdlog.raft.encoding import Encoder
@@ -79,6 +79,7 @@ class Bare:
     """One direction between two nodes: messages encoded, each with the checksum of its payloads, but in no frame."""
 
     def __init__(self, sender: NodeId, receiver: NodeId, encoder: Encoder) -> None:
+        self.receiver = receiver
         self._encode = encoder.encode
         self._decode = Decoder(sender=sender, receiver=receiver, digest_key=None).decode
 
@@ -87,7 +88,7 @@ class Bare:
 
     def open(self, data: bytes) -> list[Addressed]:
         """A message says itself how long its meta is."""
-        (meta_bytes,) = LENGTH.unpack_from(data)
+        meta_bytes = int.from_bytes(data[:4], "little")
         return self._decode(data, at=0, end=meta_bytes, bulk_at=meta_bytes)
 
 
@@ -95,40 +96,28 @@ class Sealed:
     """One direction between two nodes: messages in frames with sequence, checksum and MAC, as on a connection."""
 
     def __init__(self, sender: NodeId, receiver: NodeId, encoder: Encoder, seal: Seal) -> None:
-        ends = (Peer(node, node.to_bytes(8, "little")) for node in (sender, receiver))
-        link = Link(bytes(16), *ends, b"session!", seal)
+        self.receiver = receiver
+        here, there = (Peer(node, node.to_bytes(8, "little")) for node in (sender, receiver))
+        link = Link(bytes(16), here, there, b"session!", seal)
         self.seal = Sealer(link, SECRET, encoder).seal
         self.open = Opener(link, SECRET).open
 
 
-class Wire:
-    """Both directions between all pairs of nodes, and what is under way. Without a seal there are no frames."""
+Direction = Bare | Sealed
+UnderWay = list[tuple[Direction, bytes]]
 
-    def __init__(self, count: int, seal: Seal | None) -> None:
-        peers = list(map(NodeId, range(1, count + 1)))
-        encoders = {node: Encoder(None) if seal is None else SECRET.encoder(seal) for node in peers}
-        self._directions: dict[tuple[NodeId, NodeId], Bare | Sealed] = {
-            (a, b): Bare(a, b, encoders[a]) if seal is None else Sealed(a, b, encoders[a], seal)
-            for a, b in permutations(peers, 2)
+
+def make_directions(members: Sequence[NodeId], seal: Seal | None) -> dict[NodeId, dict[NodeId, Direction]]:
+    """By sender and receiver, all pairs. Without a seal there are no frames."""
+    directions: dict[NodeId, dict[NodeId, Direction]] = {}
+    for sender in members:
+        encoder = Encoder(None) if seal is None else SECRET.encoder(seal)
+        directions[sender] = {
+            receiver: Bare(sender, receiver, encoder) if seal is None else Sealed(sender, receiver, encoder, seal)
+            for receiver in members
+            if receiver != sender
         }
-        self._under_way: list[tuple[NodeId, Bare | Sealed, bytes]] = []
-
-    def send(self, sender: NodeId, receiver: NodeId, messages: Sequence[Addressed]) -> None:
-        """As a node would: what goes to one peer at one moment shares a frame."""
-        direction = self._directions[sender, receiver]
-        for data in direction.seal(messages):
-            self._under_way.append((receiver, direction, data))
-
-    def arrive(self) -> Iterator[tuple[NodeId, list[Addressed]]]:
-        """Everything under way, opened, by receiver."""
-        under_way, self._under_way = self._under_way, []
-        for receiver, direction, data in under_way:
-            yield receiver, direction.open(data)
-
-    @property
-    def busy(self) -> bool:
-        """Whether anything is under way."""
-        return bool(self._under_way)
+    return directions
 
 
 class Ring:
@@ -138,7 +127,8 @@ class Ring:
         members = nodes(range(1, count + 1))
         first = Restored(HardState(), Manifest(configuration=Configuration(voters=members)))
         self.cores = {node: Core(node, rng=random.Random(f"{seed}/{node}"), restored=first) for node in members}
-        self._wire = Wire(count, seal)
+        self._directions = make_directions(members, seal)
+        self._under_way: UnderWay = []
         self.leader = self.cores[members[0]]
         while self.leader.role is not Role.LEADER:
             self.leader.tick()
@@ -155,25 +145,29 @@ class Ring:
     def settle(self) -> None:
         """The leader first, then whoever was sent something."""
         self._take(self.leader)
-        while self._wire.busy:
+        while self._under_way:
+            under_way, self._under_way = self._under_way, []
             touched: dict[NodeId, Core] = {}
-            for receiver, messages in self._wire.arrive():
-                core = touched[receiver] = self.cores[receiver]
-                for _, message in messages:
+            for direction, data in under_way:
+                core = touched[direction.receiver] = self.cores[direction.receiver]
+                for _, message in direction.open(data):
                     core.step(message)  # type: ignore[arg-type]  # no bundles here
             for core in touched.values():
                 self._take(core)
 
     def _take(self, core: Core) -> None:
         """The loop in the head of `cmdlog.raft`, for a disk that is done at once."""
+        directions = self._directions[core.id]
         while (ready := core.ready()) is not None:
-            self._send(core.id, ready.send_now)
-            self._send(core.id, ready.send_after_fsync)
+            self._send(directions, ready.send_now)
+            self._send(directions, ready.send_after_fsync)
             core.advance(ready.completion)
 
-    def _send(self, sender: NodeId, messages: Sequence[Message]) -> None:
+    def _send(self, directions: dict[NodeId, Direction], messages: list[Message]) -> None:
         for message in messages:
-            self._wire.send(sender, message.receiver, ((GROUP, message),))
+            direction = directions[message.receiver]
+            for data in direction.seal(((GROUP, message),)):
+                self._under_way.append((direction, data))
 
 
 def run_entries(*, count: int, batch: int, calls: int, entries: int, seed: int, seal: Seal | None) -> float:
@@ -242,7 +236,8 @@ class Trio:
         members = nodes([1, 2, 3])
         first = Restored(HardState(), Manifest(configuration=Configuration(voters=members)))
         self.nodes = {node: Groups(node) for node in members}
-        self._wire = Wire(3, Seal.HEADS)
+        self._directions = make_directions(members, Seal.HEADS)
+        self._under_way: UnderWay = []
         for node, owner in self.nodes.items():
             for group in map(PartitionId, range(groups)):
                 owner.add(group, Core(node, rng=random.Random(f"{seed}/{node}/{group}"), restored=first))
@@ -263,15 +258,18 @@ class Trio:
                 while (made := owner.collect()) is not None:
                     self._send(owner, made.send_now)
                     self._send(owner, owner.durable(made.number))
-            if not self._wire.busy:
+            if not self._under_way:
                 return
-            for receiver, messages in self._wire.arrive():
-                self._give(self.nodes[receiver], messages)
+            under_way, self._under_way = self._under_way, []
+            for direction, data in under_way:
+                self._give(self.nodes[direction.receiver], direction.open(data))
 
     def _send(self, owner: Groups, parcels: list[Parcel]) -> None:
         for parcel in parcels:
             bundles: list[Addressed] = [(NO_GROUP, bundle) for bundle in parcel.bundles]
-            self._wire.send(owner.node, parcel.receiver, [*parcel.messages, *bundles])
+            direction = self._directions[owner.node][parcel.receiver]
+            for data in direction.seal([*parcel.messages, *bundles]):
+                self._under_way.append((direction, data))
 
     def _give(self, owner: Groups, messages: list[Addressed]) -> None:
         for group, message in messages:

@@ -88,11 +88,10 @@ class Decoder:
             at, low, bulk_at = at + meta_bytes, bulk_at, bulk_at + bulk_bytes
             if not fixed_at <= at <= end or bulk_at > size:
                 raise BadFrame(Fault.LENGTH, f"message of {meta_bytes} and {bulk_bytes} bytes does not fit")
-            if bulk_bytes:
-                self._check_bulk(data[low:bulk_at], bulk_crc)
-            try:
-                form = _FORMS[kind]
-            except KeyError:
+            if bulk_bytes and _crc32c(data[low:bulk_at]) != bulk_crc:
+                raise BadFrame(Fault.CHECKSUM, f"payloads of {bulk_bytes} bytes")
+            form = _FORMS.get(kind)
+            if form is None:
                 self.faults[Fault.UNKNOWN_KIND] += 1
                 continue
             try:
@@ -103,7 +102,7 @@ class Decoder:
             raise BadFrame(Fault.LENGTH, f"{size - bulk_at} bytes behind the last payload")
         return messages
 
-    def _message(self, form: _Form, term: int, data: bytes, place: _Place) -> Message | Bundle:
+    def _message(self, form: _Form, term: Term, data: bytes, place: _Place) -> Message | Bundle:
         """Raises: Malformed."""
         fixed_bytes, unpack_fixed, make = form
         at, end, low, high = place
@@ -116,12 +115,7 @@ class Decoder:
         fields = _fields(data, fields_at, end) if fields_at < end else _NO_FIELDS
         if self._digest_key is not None and low != high:
             self._check_digest(fields, data[low:high])
-        return make((self._sender, self._receiver, Term(term)), fixed, (fields, data, low, high))
-
-    @staticmethod
-    def _check_bulk(bulk: bytes, crc: int) -> None:
-        if google_crc32c.value(bulk) != crc:
-            raise BadFrame(Fault.CHECKSUM, f"payloads of {len(bulk)} bytes")
+        return make(self._sender, self._receiver, term, fixed, (fields, data, low, high))
 
     def _check_digest(self, fields: Mapping[int, bytes], bulk: bytes) -> None:
         assert self._digest_key is not None
@@ -129,13 +123,13 @@ class Decoder:
             raise BadFrame(Fault.MAC, f"payloads of {len(bulk)} bytes")
 
 
-_Head = tuple[NodeId, NodeId, Term]  # what every message begins with
 _Rest = tuple[Mapping[int, bytes], bytes, int, int]  # the fields, the whole frame, and where in it the payloads are
-_Maker = Callable[[_Head, Any, _Rest], Message | Bundle]
+_Maker = Callable[[NodeId, NodeId, Term, Any, _Rest], Message | Bundle]  # sender, receiver, term, fixed part, the rest
 _Form = tuple[int, Callable[[bytes, int], tuple[int, ...]], _Maker]  # bytes of the fixed part, what reads it, what it makes
 _Place = tuple[int, int, int, int]  # where in the frame fixed part and fields are, and the payloads
 _HEAD_BYTES: Final = HEAD.size
 _unpack_head: Final = HEAD.unpack_from
+_crc32c: Final = google_crc32c.value
 _NO_FIELDS: Final[Mapping[int, bytes]] = MappingProxyType({})
 
 
@@ -178,7 +172,7 @@ _CAMPAIGNS: Final[dict[int, Campaign]] = {campaign.value: campaign for campaign 
 def _payloads(count: int, rest: _Rest) -> list[bytes]:
     """Cuts the bulk. Without sizes all payloads are of one size."""
     fields, data, low, high = rest
-    if count == 1 and Tag.SIZES not in fields:
+    if count == 1 and not fields:
         return [data[low:high]]
     stream = BytesIO(data)  # shares the bytes; its `read` takes a third of the time of a slice
     stream.seek(low)
@@ -198,18 +192,18 @@ def _sizes(count: int, total: int, fields: Mapping[int, bytes]) -> Iterable[int]
     return sizes
 
 
-def _append(head: _Head, fixed: Any, rest: _Rest) -> Append:
+def _append(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, rest: _Rest) -> Append:
     first, prev_term, commit, entries_term, count = fixed
     if not first or count > ENTRIES_MAX:
         raise Malformed
-    runs = rest[0].get(Tag.TERM_RUNS)
-    terms = [entries_term] * count if runs is None else _terms(runs, count)
-    kinds = rest[0].get(Tag.KINDS)
-    if kinds is None:
-        kinds = bytes(count)
-    elif len(kinds) != count or kinds.strip(_ENTRY_KINDS):
-        raise Malformed
-    return Append(*head, prev_term, commit, Entries(first, terms, kinds, _payloads(count, rest)))
+    terms, kinds, fields = [entries_term] * count, bytes(count), rest[0]
+    if fields:
+        if (runs := fields.get(Tag.TERM_RUNS)) is not None:
+            terms = _terms(runs, count)
+        kinds = fields.get(Tag.KINDS, kinds)
+        if len(kinds) != count or kinds.strip(_ENTRY_KINDS):
+            raise Malformed
+    return Append(sender, receiver, term, prev_term, commit, Entries(first, terms, kinds, _payloads(count, rest)))
 
 
 _ENTRY_KINDS: Final = bytes(ENTRY_KINDS)
@@ -228,21 +222,21 @@ def _terms(runs: bytes, count: int) -> list[Term]:
     return terms
 
 
-def _forward(head: _Head, fixed: Any, rest: _Rest) -> Forward:
+def _forward(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, rest: _Rest) -> Forward:
     (count,) = fixed
     if count > ENTRIES_MAX:
         raise Malformed
-    return Forward(*head, _payloads(count, rest))
+    return Forward(sender, receiver, term, _payloads(count, rest))
 
 
-def _install_snapshot(head: _Head, fixed: Any, rest: _Rest) -> InstallSnapshot:
+def _install_snapshot(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, rest: _Rest) -> InstallSnapshot:
     index, snapshot_term = fixed
     try:
         configuration = Configuration.from_bytes(_required(rest[0], Tag.CONFIGURATION))
     except BadConfiguration:
         raise Malformed from None
     segments = tuple(_segments(rest[0].get(Tag.SEGMENTS, b"")))
-    return InstallSnapshot(*head, Manifest(index, snapshot_term, configuration, segments))
+    return InstallSnapshot(sender, receiver, term, Manifest(index, snapshot_term, configuration, segments))
 
 
 def _segments(raw: bytes) -> Iterator[Segment]:
@@ -283,29 +277,29 @@ def _columns(fields: Mapping[int, bytes], *tags: Tag) -> tuple[list[int], list[l
     return groups, columns
 
 
-def _heartbeat_bundle(head: _Head, _: Any, rest: _Rest) -> HeartbeatBundle:
+def _heartbeat_bundle(sender: NodeId, receiver: NodeId, _: Term, __: Any, rest: _Rest) -> HeartbeatBundle:
     groups, columns = _columns(rest[0], Tag.TERMS, Tag.COMMITS, Tag.ROUNDS)
-    return HeartbeatBundle(head[0], head[1], groups, *columns)  # type: ignore[arg-type]  # here the numbers get their types
+    return HeartbeatBundle(sender, receiver, groups, *columns)  # type: ignore[arg-type]  # here the numbers get their types
 
 
-def _heartbeat_reply_bundle(head: _Head, _: Any, rest: _Rest) -> HeartbeatReplyBundle:
+def _heartbeat_reply_bundle(sender: NodeId, receiver: NodeId, _: Term, __: Any, rest: _Rest) -> HeartbeatReplyBundle:
     groups, columns = _columns(rest[0], Tag.TERMS, Tag.ROUNDS)
-    return HeartbeatReplyBundle(head[0], head[1], groups, *columns)  # type: ignore[arg-type]
+    return HeartbeatReplyBundle(sender, receiver, groups, *columns)  # type: ignore[arg-type]
 
 
-def _vote_request(head: _Head, fixed: Any, _: _Rest) -> VoteRequest:
+def _vote_request(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, _: _Rest) -> VoteRequest:
     campaign, last_index, last_term = fixed
-    return VoteRequest(*head, _campaign(campaign), last_index, last_term)
+    return VoteRequest(sender, receiver, term, _campaign(campaign), last_index, last_term)
 
 
-def _vote_reply(head: _Head, fixed: Any, _: _Rest) -> VoteReply:
+def _vote_reply(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, _: _Rest) -> VoteReply:
     campaign, granted = fixed
-    return VoteReply(*head, _campaign(campaign), _flag(granted))
+    return VoteReply(sender, receiver, term, _campaign(campaign), _flag(granted))
 
 
-def _append_reply(head: _Head, fixed: Any, _: _Rest) -> AppendReply:
+def _append_reply(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, _: _Rest) -> AppendReply:
     index, rejected, hint_index, hint_term = fixed
-    return AppendReply(*head, index, _flag(rejected), hint_index, hint_term)
+    return AppendReply(sender, receiver, term, index, _flag(rejected), hint_index, hint_term)
 
 
 _MAKERS: Final[dict[Kind, _Maker]] = {
@@ -313,13 +307,13 @@ _MAKERS: Final[dict[Kind, _Maker]] = {
     Kind.VOTE_REPLY: _vote_reply,
     Kind.APPEND: _append,
     Kind.APPEND_REPLY: _append_reply,
-    Kind.HEARTBEAT: lambda head, fixed, _: Heartbeat(*head, *fixed),
-    Kind.HEARTBEAT_REPLY: lambda head, fixed, _: HeartbeatReply(*head, *fixed),
+    Kind.HEARTBEAT: lambda sender, receiver, term, fixed, _: Heartbeat(sender, receiver, term, *fixed),
+    Kind.HEARTBEAT_REPLY: lambda sender, receiver, term, fixed, _: HeartbeatReply(sender, receiver, term, *fixed),
     Kind.INSTALL_SNAPSHOT: _install_snapshot,
-    Kind.SNAPSHOT_FAILED: lambda head, fixed, _: SnapshotFailed(*head, *fixed),
-    Kind.TIMEOUT_NOW: lambda head, _, __: TimeoutNow(*head),
-    Kind.READ_REQUEST: lambda head, _, rest: ReadRequest(*head, _contexts(rest)),
-    Kind.READ_REPLY: lambda head, fixed, rest: ReadReply(*head, fixed[0], _contexts(rest)),
+    Kind.SNAPSHOT_FAILED: lambda sender, receiver, term, fixed, _: SnapshotFailed(sender, receiver, term, *fixed),
+    Kind.TIMEOUT_NOW: lambda sender, receiver, term, _, __: TimeoutNow(sender, receiver, term),
+    Kind.READ_REQUEST: lambda sender, receiver, term, _, rest: ReadRequest(sender, receiver, term, _contexts(rest)),
+    Kind.READ_REPLY: lambda sender, receiver, term, fixed, rest: ReadReply(sender, receiver, term, fixed[0], _contexts(rest)),
     Kind.FORWARD: _forward,
     Kind.HEARTBEAT_BUNDLE: _heartbeat_bundle,
     Kind.HEARTBEAT_REPLY_BUNDLE: _heartbeat_reply_bundle,

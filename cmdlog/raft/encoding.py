@@ -8,7 +8,6 @@ digest, where the link asks for it). So the columns and the bulk of entries are 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -35,6 +34,7 @@ from cmdlog.raft.messages import (
     VoteReply,
     VoteRequest,
 )
+from cmdlog.raft.values import value
 from cmdlog.raft.wire import (
     ENTRIES_MAX,
     KEPT_BYTES_MAX,
@@ -54,7 +54,7 @@ from cmdlog.raft.wire import (
 from cmdlog.wal.ids import PartitionId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Columns:
     """What entries or forwarded payloads become, for whomever they are sent to."""
 
@@ -82,7 +82,10 @@ class Encoder:
             return self._append(group, message)
         if type(message) is Forward:
             columns = self._columns(message, message.payloads, b"")
-            return _with_bulk(group, message, columns, len(message.payloads)), columns.bulk
+            size, pack = _PACKS[Kind.FORWARD]
+            fields, bulk, crc = columns.fields, columns.bulk, columns.bulk_crc
+            meta = pack(size + len(fields), len(bulk), crc, Kind.FORWARD, group, message.term, len(message.payloads))
+            return meta + fields, bulk
         return _ENCODERS[type(message)](group, message), b""
 
     def _append(self, group: PartitionId, message: Append) -> tuple[bytes, bytes]:
@@ -93,8 +96,10 @@ class Encoder:
         columns = self._kept.get(group)
         if columns is None or columns.source is not entries:
             columns = self._keep(group, entries, columns)
+        fields, bulk, crc = columns.fields, columns.bulk, columns.bulk_crc
         fixed = (entries.first, message.prev_term, message.commit, terms[0], len(terms))
-        return _with_bulk(group, message, columns, *fixed), columns.bulk
+        meta = _pack_append(_APPEND_BYTES + len(fields), len(bulk), crc, _APPEND, group, message.term, *fixed)
+        return meta + fields, bulk
 
     def _columns(self, source: object, payloads: list[bytes], fields: bytes) -> _Columns:
         sizes = list(map(len, payloads))
@@ -128,12 +133,6 @@ def _kinds_and_terms(entries: Entries) -> bytes:
     return fields
 
 
-def _with_bulk(group: PartitionId, message: Append | Forward, columns: _Columns, *fixed: int) -> bytes:
-    size, pack = _PACKS[message.kind]
-    fields, bulk = columns.fields, columns.bulk
-    return pack(size + len(fields), len(bulk), columns.bulk_crc, message.kind, group, message.term, *fixed) + fields
-
-
 def _meta(kind: Kind, group: PartitionId, term: int, *fixed: int) -> bytes:
     size, pack = _PACKS[kind]
     return pack(size, 0, 0, kind, group, term, *fixed)
@@ -145,6 +144,11 @@ def _meta_with(fields: bytes, kind: Kind, group: PartitionId, term: int, *fixed:
 
 
 _PACKS: Final = {kind: (whole.size, whole.pack) for kind, whole in WHOLE.items()}
+# Of the two messages that every entry needs: looked up once.
+_APPEND: Final = Kind.APPEND.value
+_APPEND_BYTES, _pack_append = _PACKS[Kind.APPEND]
+_REPLY: Final = Kind.APPEND_REPLY.value
+_REPLY_BYTES, _pack_reply = _PACKS[Kind.APPEND_REPLY]
 
 
 def _vote_request(group: PartitionId, m: VoteRequest) -> bytes:
@@ -157,10 +161,6 @@ def _vote_reply(group: PartitionId, m: VoteReply) -> bytes:
 
 def _append_reply(group: PartitionId, m: AppendReply) -> bytes:
     return _pack_reply(_REPLY_BYTES, 0, 0, _REPLY, group, m.term, m.index, m.rejected, m.hint_index, m.hint_term)
-
-
-_REPLY: Final = Kind.APPEND_REPLY.value
-_REPLY_BYTES, _pack_reply = _PACKS[Kind.APPEND_REPLY]
 
 
 def _heartbeat(group: PartitionId, m: Heartbeat) -> bytes:

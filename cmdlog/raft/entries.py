@@ -128,10 +128,11 @@ class Log:
 
     def slice(self, first: int, last: int) -> Entries:
         """The entries `first..last`, both included and present."""
-        count = last - first + 1
-        for known in (self._recent, self._before):
-            if known.first == first and len(known.terms) == count:
-                return known
+        count, recent, before = last - first + 1, self._recent, self._before
+        if recent.first == first and len(recent.terms) == count:
+            return recent
+        if before.first == first and len(before.terms) == count:
+            return before
         low, high = first - self.base - 1, last - self.base
         cut = Entries(Index(first), self.terms[low:high], bytes(self.kinds[low:high]), self.payloads[low:high])
         self._remember(cut, _UNKNOWN)
