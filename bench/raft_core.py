@@ -17,7 +17,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from itertools import starmap
 from pathlib import Path
 from typing import Final
 
@@ -84,7 +83,11 @@ class Bare:
         self._decode = Decoder(sender=sender, receiver=receiver, digest_key=None).decode
 
     def seal(self, messages: Iterable[Addressed]) -> list[bytes]:
-        return [meta + bulk for meta, bulk in starmap(self._encode, messages)]
+        sealed = []
+        for group, message in messages:
+            meta, bulk = self._encode(group, message)
+            sealed.append(meta + bulk)
+        return sealed
 
     def open(self, data: bytes) -> list[Addressed]:
         """A message says itself how long its meta is."""

@@ -79,7 +79,7 @@ class Decoder:
         and counted. Raises: BadFrame when the parts do not add up or the bulk is damaged or forged.
         """
         messages: list[Addressed] = []
-        size = len(data)
+        size, sender, receiver = len(data), self._sender, self._receiver
         while at < end:
             fixed_at = at + _HEAD_BYTES
             if fixed_at > end:
@@ -94,28 +94,23 @@ class Decoder:
             if form is None:
                 self.faults[Fault.UNKNOWN_KIND] += 1
                 continue
+            fixed_bytes, unpack_fixed, make = form
             try:
-                messages.append((group, self._message(form, term, data, (fixed_at, at, low, bulk_at))))
+                fields_at = fixed_at + fixed_bytes
+                if fields_at > at:
+                    raise Malformed
+                fixed = unpack_fixed(data, fixed_at)
+                if term > NUMBER_MAX or (fixed and max(fixed) > NUMBER_MAX):
+                    raise Malformed
+                fields = _fields(data, fields_at, at) if fields_at < at else _NO_FIELDS
+                if self._digest_key is not None and bulk_bytes:
+                    self._check_digest(fields, data[low:bulk_at])
+                messages.append((group, make(sender, receiver, term, fixed, (fields, data, low, bulk_at))))
             except Malformed:
                 self.faults[Fault.MALFORMED] += 1
         if bulk_at != size:
             raise BadFrame(Fault.LENGTH, f"{size - bulk_at} bytes behind the last payload")
         return messages
-
-    def _message(self, form: _Form, term: Term, data: bytes, place: _Place) -> Message | Bundle:
-        """Raises: Malformed."""
-        fixed_bytes, unpack_fixed, make = form
-        at, end, low, high = place
-        fields_at = at + fixed_bytes
-        if fields_at > end:
-            raise Malformed
-        fixed = unpack_fixed(data, at)
-        if term > NUMBER_MAX or (fixed and max(fixed) > NUMBER_MAX):
-            raise Malformed
-        fields = _fields(data, fields_at, end) if fields_at < end else _NO_FIELDS
-        if self._digest_key is not None and low != high:
-            self._check_digest(fields, data[low:high])
-        return make(self._sender, self._receiver, term, fixed, (fields, data, low, high))
 
     def _check_digest(self, fields: Mapping[int, bytes], bulk: bytes) -> None:
         assert self._digest_key is not None
@@ -126,7 +121,6 @@ class Decoder:
 _Rest = tuple[Mapping[int, bytes], bytes, int, int]  # the fields, the whole frame, and where in it the payloads are
 _Maker = Callable[[NodeId, NodeId, Term, Any, _Rest], Message | Bundle]  # sender, receiver, term, fixed part, the rest
 _Form = tuple[int, Callable[[bytes, int], tuple[int, ...]], _Maker]  # bytes of the fixed part, what reads it, what it makes
-_Place = tuple[int, int, int, int]  # where in the frame fixed part and fields are, and the payloads
 _HEAD_BYTES: Final = HEAD.size
 _unpack_head: Final = HEAD.unpack_from
 _crc32c: Final = google_crc32c.value

@@ -97,9 +97,11 @@ class Encoder:
         if columns is None or columns.source is not entries:
             columns = self._keep(group, entries, columns)
         fields, bulk, crc = columns.fields, columns.bulk, columns.bulk_crc
-        fixed = (entries.first, message.prev_term, message.commit, terms[0], len(terms))
-        meta = _pack_append(_APPEND_BYTES + len(fields), len(bulk), crc, _APPEND, group, message.term, *fixed)
-        return meta + fields, bulk
+        size, term, count = _APPEND_BYTES + len(fields), message.term, len(terms)
+        meta = _pack_append(
+            size, len(bulk), crc, _APPEND, group, term, entries.first, message.prev_term, message.commit, terms[0], count
+        )
+        return (meta + fields if fields else meta), bulk
 
     def _columns(self, source: object, payloads: list[bytes], fields: bytes) -> _Columns:
         sizes = list(map(len, payloads))

@@ -63,6 +63,7 @@ class Log:
         "handed",
         "kinds",
         "last",
+        "last_term",
         "payloads",
         "stable",
         "taken",
@@ -79,7 +80,7 @@ class Log:
 
     def reset(self, manifest: Manifest) -> None:
         """The log becomes what the snapshot stands for, and nothing after it."""
-        self.base, self.base_term = manifest.index, manifest.term
+        self.base, self.base_term, self.last_term = manifest.index, manifest.term, manifest.term
         self.commit = self.handed = self.stable = self.taken = self.last = manifest.index
         self.terms.clear()
         self.kinds.clear()
@@ -97,11 +98,6 @@ class Log:
             write.proves = min(write.proves, above)
 
     # What is there
-
-    @property
-    def last_term(self) -> Term:
-        """Term of the last entry."""
-        return self.terms[-1] if self.terms else self.base_term
 
     def term_at(self, index: int) -> Term | None:
         """Term of the entry, or None when it is compacted or not there yet."""
@@ -167,12 +163,15 @@ class Log:
 
     def append(self, entries: Entries, configurations: Sequence[tuple[Index, Configuration]] = (), size: int = _UNKNOWN) -> None:
         """Adds entries right behind the last one; `configurations` are those among them, decoded; `size` is their bytes."""
-        self.terms += entries.terms
+        terms = entries.terms
+        if not terms:
+            return
+        self.terms += terms
         self.kinds += entries.kinds
         self.payloads += entries.payloads
         if configurations:
             self.configurations += configurations
-        self.last = entries.last
+        self.last, self.last_term = Index(self.last + len(terms)), terms[-1]
         self._remember(entries, size)
 
     def merge(self, entries: Entries, configurations: Sequence[tuple[Index, Configuration]] = ()) -> None:
@@ -182,8 +181,7 @@ class Log:
         acknowledged already (paper, Figure 2, AppendEntries 3 and 4).
         """
         if entries.first > self.last:  # nearly always: nothing is there yet
-            if entries.terms:
-                self.append(entries, configurations)
+            self.append(entries, configurations)
             return
         low = entries.first - self.base - 1
         present = self.terms[low : low + len(entries)]
@@ -204,7 +202,7 @@ class Log:
         """Cuts off everything above `keep`, its configurations and the proofs of writes under way."""
         offset = keep - self.base
         del self.terms[offset:], self.kinds[offset:], self.payloads[offset:]
-        self.last = keep
+        self.last, self.last_term = keep, self.terms[-1] if self.terms else self.base_term
         self.taken, self.stable = min(self.taken, keep), min(self.stable, keep)
         while self.configurations[-1][0] > keep:
             self.configurations.pop()
@@ -245,11 +243,14 @@ class Log:
     def complete(self, completion: Completion) -> list[Write]:
         """The write and all before it are durable. Returns them, oldest first; none when the completion is not of a write under
         way: it came twice, out of order after a later one, or from before a crash."""
-        writes = self.writes
-        for count, write in enumerate(writes, 1):
+        done: list[Write] = []
+        for write in self.writes:
+            done.append(write)
             if write.completion is completion or write.completion == completion:
                 self.stable = max(self.stable, write.proves)
-                return [writes.popleft() for _ in range(count)]
+                for _ in done:
+                    self.writes.popleft()
+                return done
         return []
 
 

@@ -49,7 +49,7 @@ def on_append(state: State, message: Append) -> None:
         reply(AppendReply(state.id, message.sender, state.term, Index(prev), True, hint, hint_term))
         return
     log.merge(entries, configurations)
-    verified = entries.last
+    verified = Index(prev + len(entries.terms))
     log.commit_to(min(message.commit, verified))
     reply(AppendReply(state.id, message.sender, state.term, verified))
 

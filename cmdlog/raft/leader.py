@@ -129,7 +129,7 @@ def _send_entries(state: State, peer: NodeId, progress: Progress) -> bool:
         return False
     entries, size = log.batch(progress.next, entries_max=settings.append_entries_max, bytes_max=settings.append_bytes_max)
     state.now.append(Append(state.id, peer, state.term, prev_term, log.commit, entries))
-    progress.sent(entries.last, size)
+    progress.sent(Index(entries.first + len(entries.terms) - 1), size)
     return True
 
 
@@ -220,7 +220,7 @@ def maybe_commit(state: State) -> None:
         return
     match = {peer: progress.match for peer, progress in state.progress.items()}
     match[state.id] = log.stable
-    index = joint_committed(state.configuration, match)
+    index = joint_committed(log.configurations[-1][1], match)
     if index <= log.commit or log.term_at(index) != state.term:
         return
     before = log.commit
