@@ -40,7 +40,7 @@ from cmdlog.wal.restart import decide
 from cmdlog.wal.ring import Ring
 from cmdlog.wal.segment import SegmentHeader, segment_name, write_zeros
 from cmdlog.wal.space import Space
-from cmdlog.wal.survey import Survey, identity_text, refusal, survey_log
+from cmdlog.wal.survey import SegmentFile, Survey, identity_text, refusal, survey_log
 from cmdlog.wal.tail import Tail, encode_head
 
 SEGMENT_BYTES: int = 16 << 20  # default: a rotation costs about 2 ms, a start reads one segment
@@ -270,6 +270,22 @@ class Log:
         tail = self._tail
         used = max(0, tail.left_bytes) + self._space.available * tail.fresh_bytes
         return max(0, used - self.instance.log_reserve_bytes)
+
+    def ask_before_recycling(self, may_go: Callable[[SegmentFile, int], bool]) -> None:
+        """Before `start`: `may_go` is asked of the oldest segment, with its last block, once every anchor has passed it.
+
+        It is called by the thread that prepares files and answers at once; `look_again` after a "no" that has become a "yes".
+        """
+        self._space.may_go = may_go
+
+    def look_again(self) -> None:
+        """The answer of `may_go` may be another one now."""
+        self._space.ask()
+
+    @property
+    def segments(self) -> list[SegmentFile]:
+        """Every segment in use, oldest first."""
+        return list(self._space.segments.values())
 
     def first_blocks(self) -> list[int]:
         """First block of every segment in use, ascending."""

@@ -5,6 +5,11 @@ and recycles old segments; the log's turn holder only takes what is ready.
 
 Recycling is oldest first: the hard state file notes it, then the file is renamed. A crash in between is finished at the next
 start.
+
+A segment that every anchor has passed may still be wanted for another reason: its history has been promised to somebody. So
+`may_go` is asked first. It answers at once: yes, or not yet, and then whoever answered copies the segment away (never moves it:
+the ring keeps its files, also on a full disk) and calls `ask` when the answer has changed. While it is not yet, the log fills
+up; that is the promise kept.
 """
 
 from __future__ import annotations
@@ -51,6 +56,7 @@ class Space:
         self._stopped = False
         self._thread: threading.Thread | None = None
         self.failed: Callable[[WalError], None] = lambda error: None
+        self.may_go: Callable[[SegmentFile, int], bool] = lambda segment, last_block: True
 
     # -- the log's side --------------------------------------------------------------------------------------------------
 
@@ -141,8 +147,8 @@ class Space:
 
     def tend(self) -> None:
         """Recycles what nobody needs and makes files until READY_WANTED are ready. Raises: WriteFailed."""
-        while (segment := self._droppable()) is not None:
-            self._recycle(segment)
+        while (passed := self._passed()) is not None and self.may_go(*passed):
+            self._recycle(passed[0])
         while len(self._ready) < READY_WANTED and self.unmade > 0 and not self._stopped:
             try:
                 self._make()
@@ -153,8 +159,8 @@ class Space:
         if self.unmade <= 0:
             self.disk_full = None
 
-    def _droppable(self) -> SegmentFile | None:
-        """The oldest segment, if a successor exists and every anchor is beyond its last block."""
+    def _passed(self) -> tuple[SegmentFile, int] | None:
+        """The oldest segment and its last block, if a successor exists and every anchor is beyond that block."""
         with self._changed:
             if len(self.segments) < 2:
                 return None
@@ -162,7 +168,7 @@ class Space:
             needed = self._oldest_needed()
             if needed is None or needed < successor.header.first_block:
                 return None
-            return self.oldest()
+            return self.oldest(), int(successor.header.first_block) - 1
 
     def _recycle(self, segment: SegmentFile) -> None:
         self._note_oldest(segment.sequence + 1)
