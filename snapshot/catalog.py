@@ -17,6 +17,7 @@ from typing import Final
 
 from cmdlog.wal.files import Files, parent
 from cmdlog.wal.instance import Identity
+from snapshot.archived import ARCHIVE, archived_snapshot
 from snapshot.errors import SnapshotDamaged, SnapshotError, SnapshotForeign
 from snapshot.manifest import IMAGE_NAME, Manifest, parse_name, snapshot_name
 from snapshot.seal import file_entry, read_manifest, verify
@@ -39,7 +40,14 @@ class Snapshot:
 
     @property
     def name(self) -> str:
-        return os.path.basename(self.path)
+        """The same in snapshots/ and in the archive."""
+        own = os.path.basename(self.path)
+        return archived_snapshot(own) or own
+
+    @property
+    def archived(self) -> bool:
+        """It lies in the archive: it does not count any more, and a promised window or a recovery point needs it."""
+        return os.path.basename(parent(self.path)) == ARCHIVE
 
     @property
     def order(self) -> tuple[int, int]:
@@ -61,6 +69,17 @@ def list_snapshots(files: Files, directory: str, identity: Identity) -> list[Sna
     found = []
     for name in files.listdir(folder) if files.exists(folder) else ():
         if (parsed := parse_name(name)) is not None:
+            found.append(_look(files, os.path.join(folder, name), parsed, identity))
+    return sorted(found, key=lambda snapshot: (snapshot.partition, *snapshot.order))
+
+
+def list_archived(files: Files, directory: str, identity: Identity) -> list[Snapshot]:
+    """Every snapshot in the archive, in the order of `list_snapshots`."""
+    folder = os.path.join(directory, ARCHIVE)
+    found = []
+    for name in files.listdir(folder) if files.exists(folder) else ():
+        own = archived_snapshot(name)
+        if own is not None and (parsed := parse_name(own)) is not None:
             found.append(_look(files, os.path.join(folder, name), parsed, identity))
     return sorted(found, key=lambda snapshot: (snapshot.partition, *snapshot.order))
 
