@@ -1,6 +1,6 @@
 """Running the HTTP server: listen first, open the node beside, serve, drain, close.
 
-One rule: the socket is bound before the directory is touched, so a taken port changes nothing on disk; and the node is closed
+One rule: the socket listens before the directory is touched, so a taken port changes nothing on disk; and the node is closed
 after the last answer, so an orderly stop acknowledges nothing that it does not hold.
 
 While the node recovers, the server answers already: `/healthz` is alive, `/readyz` says `not_ready` with the progress.
@@ -22,6 +22,7 @@ import structlog
 import uvicorn
 import uvloop
 
+from cmdlog.api.acceptor import Acceptor
 from cmdlog.api.app import Api
 from cmdlog.api.descriptors import connections_allowed
 from cmdlog.api.quick import QuickCalls
@@ -95,7 +96,13 @@ def make_config(roster: Roster) -> uvicorn.Config:
 
 
 def listen(host: str, port: int, *, silence_max_s: float) -> socket.socket:
-    """A bound socket, whose connections end when the other machine takes nothing for `silence_max_s`. Raises: BadSetting."""
+    """A socket that clients can reach, whose connections end when the other machine takes nothing for `silence_max_s`.
+
+    They wait to be accepted until a server takes the socket over. It listens before anybody is told of it: who reads a port and
+    connects at once is not refused, and of two servers that start at once on one port only one gets it (`bind` allows both).
+
+    Raises: BadSetting.
+    """
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.socket(family, kind, proto)
@@ -107,6 +114,7 @@ def listen(host: str, port: int, *, silence_max_s: float) -> socket.socket:
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(silence_max_s * 1000))
         listener.bind(address)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise BadSetting("port", f"cannot listen on {host}:{port}: {error.strerror}; port 0 takes a free one") from error
@@ -120,7 +128,13 @@ def url_of(listener: socket.socket, *, scheme: str) -> str:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server without its signal handling, which ends the process before the node is closed."""
+    """uvicorn's server without its signal handling, which ends the process before the node is closed, and accepting as we do."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        connect: Any = self.config.http_protocol_class
+        make = partial(connect, config=self.config, server_state=self.server_state, app_state={})
+        self.servers = [Acceptor(listener, make) for listener in sockets or ()]  # type: ignore[misc]  # it is used like one
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -53,6 +53,9 @@ class Served:
     async def _serve(self, listener: socket.socket) -> None:
         self.loop = asyncio.get_running_loop()
         self.loop.set_exception_handler(lambda _, context: self.complaints.append(context))
+        (
+            await self.loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+        ).close()  # with the first socket libuv opens a spare file
         self.roster.start()
         self.loop.call_soon(self._started.set)
         await self._server.serve(sockets=[listener])

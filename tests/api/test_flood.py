@@ -1,20 +1,24 @@
 """Thousands of hostile connections against a server as it runs in service: good clients hardly notice."""
 
+import contextlib
 import json
 import os
 import resource
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from bench._common import rss_bytes
+from bench._common import cpu_seconds, rss_bytes
 from bench._load import Target, request, run_closed
 from bench._siege import siege
-from tests.api.served import eventually
-from tests.api.test_server import Server
+from tests.api.served import eventually, status_of
+from tests.api.test_server import ROOT, Server
 
 pytestmark = pytest.mark.slow
 
@@ -97,6 +101,68 @@ def test_server_keeps_files_for_itself(tmp_path: Path) -> None:
     finally:
         server.kill()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_server_out_of_files_goes_on() -> None:
+    """Connections that cannot even be accepted are lost, the server is not: it neither spins nor ends, and serves afterwards."""
+    command = ["sh", "-c", 'ulimit -n 60 && exec "$@"', "sh", sys.executable, "-m", "bench._layer"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+    try:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        clients = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(200)]
+        assert eventually(lambda: len(os.listdir(f"/proc/{process.pid}/fd")) >= 55)
+        assert eventually(lambda: 100 < sum(map(ended, clients)) < 200)
+        before = cpu_seconds(process.pid)
+        time.sleep(1)  # it has nothing to do
+        assert cpu_seconds(process.pid) - before < 0.3
+        for client in clients:
+            client.close()
+        assert eventually(lambda: len(os.listdir(f"/proc/{process.pid}/fd")) < 30)
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            client.sendall(request("POST", "/v1/procedures/transfer", b"{}"))
+            assert status_of(client.recv(4096)) == 200
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_server_whose_files_run_out_loses_only_newcomers() -> None:
+    """Who is connected is served on, newcomers wait and the server does not spin; once there are files, they are served."""
+    process = subprocess.Popen([sys.executable, "-m", "bench._layer"], stdout=subprocess.PIPE, cwd=ROOT)
+    call = request("POST", "/v1/procedures/transfer", b"{}")
+    try:
+        assert process.stdout is not None
+        here = ("127.0.0.1", int(process.stdout.readline()))
+        allowed = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        with contextlib.ExitStack() as opened:
+            old = opened.enter_context(socket.create_connection(here, timeout=10))
+            old.sendall(call)
+            assert status_of(old.recv(4096)) == 200
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (3, allowed[1]))  # not even the spare one can be had again
+            newcomers = [opened.enter_context(socket.create_connection(here, timeout=10)) for _ in range(50)]
+            before = cpu_seconds(process.pid)
+            for _ in range(50):
+                old.sendall(call)
+                assert status_of(old.recv(4096)) == 200
+            time.sleep(1)  # it has nothing to do
+            assert cpu_seconds(process.pid) - before < 0.3
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, allowed)
+            late = [client for client in newcomers if not ended(client)]
+            assert len(late) >= 45
+            for client in late:
+                client.settimeout(10)
+                client.sendall(call)
+                assert status_of(client.recv(4096)) == 200
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def ended(client: socket.socket) -> bool:
