@@ -16,15 +16,16 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder, whose replay.py is no package
 
 from bench._common import Bar, Bench, in_turns, make_parser
 from cmdlog.raft import Configuration, Core, HardState, Manifest, NodeId, Restored, Role
-from cmdlog.raft.codec import Link, Opener, Peer, Seal, Sealer, Secret
+from cmdlog.raft.codec import LENGTH, Link, Opener, Peer, Seal, Sealer, Secret
 from cmdlog.raft.configuration import nodes
 from cmdlog.raft.decoding import Decoder
 from cmdlog.raft.encoding import Encoder
@@ -36,6 +37,7 @@ from cmdlog.wal.ids import PartitionId
 PAYLOAD_BYTES: Final = 200
 CALLS: Final = 512  # of the entry that holds many
 GROUP: Final = PartitionId(0)
+T = TypeVar("T")
 SECRET: Final = Secret(bytes(range(32)))
 ENTRIES_MAX: Final = 60_000  # of one round
 KEPT_ENTRIES: Final = 4_096  # of a log: then it is cut, as after a snapshot, and its memory is used again
@@ -82,16 +84,13 @@ class Bare:
         self._encode = encoder.encode
         self._decode = Decoder(sender=sender, receiver=receiver, digest_key=None).decode
 
-    def seal(self, messages: Iterable[Addressed]) -> list[bytes]:
-        sealed = []
-        for group, message in messages:
-            meta, bulk = self._encode(group, message)
-            sealed.append(meta + bulk)
-        return sealed
+    def pack(self, message: Message) -> bytes:
+        meta, bulk = self._encode(GROUP, message)
+        return meta + bulk
 
     def open(self, data: bytes) -> list[Addressed]:
         """A message says itself how long its meta is."""
-        meta_bytes = int.from_bytes(data[:4], "little")
+        (meta_bytes,) = LENGTH.unpack_from(data)
         return self._decode(data, at=0, end=meta_bytes, bulk_at=meta_bytes)
 
 
@@ -105,22 +104,25 @@ class Sealed:
         self.seal = Sealer(link, SECRET, encoder).seal
         self.open = Opener(link, SECRET).open
 
+    def pack(self, message: Message) -> bytes:
+        (frame,) = self.seal(((GROUP, message),))
+        return frame
 
-Direction = Bare | Sealed
-UnderWay = list[tuple[Direction, bytes]]
+
+Ways = dict[NodeId, dict[NodeId, T]]  # by sender and receiver
 
 
-def make_directions(members: Sequence[NodeId], seal: Seal | None) -> dict[NodeId, dict[NodeId, Direction]]:
-    """By sender and receiver, all pairs. Without a seal there are no frames."""
-    directions: dict[NodeId, dict[NodeId, Direction]] = {}
+def make_ways(members: Sequence[NodeId], make: Callable[[NodeId, NodeId, Encoder], T], encoder: Callable[[], Encoder]) -> Ways[T]:
+    """All pairs; one encoder serves all ways of a node."""
+    ways: Ways[T] = {}
     for sender in members:
-        encoder = Encoder(None) if seal is None else SECRET.encoder(seal)
-        directions[sender] = {
-            receiver: Bare(sender, receiver, encoder) if seal is None else Sealed(sender, receiver, encoder, seal)
-            for receiver in members
-            if receiver != sender
-        }
-    return directions
+        shared = encoder()
+        ways[sender] = {receiver: make(sender, receiver, shared) for receiver in members if receiver != sender}
+    return ways
+
+
+def sealed_ways(members: Sequence[NodeId], seal: Seal) -> Ways[Sealed]:
+    return make_ways(members, partial(Sealed, seal=seal), lambda: SECRET.encoder(seal))
 
 
 class Ring:
@@ -130,8 +132,10 @@ class Ring:
         members = nodes(range(1, count + 1))
         first = Restored(HardState(), Manifest(configuration=Configuration(voters=members)))
         self.cores = {node: Core(node, rng=random.Random(f"{seed}/{node}"), restored=first) for node in members}
-        self._directions = make_directions(members, seal)
-        self._under_way: UnderWay = []
+        self._ways: Ways[Bare] | Ways[Sealed] = (
+            make_ways(members, Bare, lambda: Encoder(None)) if seal is None else sealed_ways(members, seal)
+        )
+        self._under_way: list[tuple[Bare | Sealed, bytes]] = []
         self.leader = self.cores[members[0]]
         while self.leader.role is not Role.LEADER:
             self.leader.tick()
@@ -151,26 +155,24 @@ class Ring:
         while self._under_way:
             under_way, self._under_way = self._under_way, []
             touched: dict[NodeId, Core] = {}
-            for direction, data in under_way:
-                core = touched[direction.receiver] = self.cores[direction.receiver]
-                for _, message in direction.open(data):
+            for way, data in under_way:
+                core = touched[way.receiver] = self.cores[way.receiver]
+                for _, message in way.open(data):
                     core.step(message)  # type: ignore[arg-type]  # no bundles here
             for core in touched.values():
                 self._take(core)
 
     def _take(self, core: Core) -> None:
         """The loop in the head of `cmdlog.raft`, for a disk that is done at once."""
-        directions = self._directions[core.id]
+        ways, send = self._ways[core.id], self._under_way.append
         while (ready := core.ready()) is not None:
-            self._send(directions, ready.send_now)
-            self._send(directions, ready.send_after_fsync)
+            for message in ready.send_now:
+                way = ways[message.receiver]
+                send((way, way.pack(message)))
+            for message in ready.send_after_fsync:
+                way = ways[message.receiver]
+                send((way, way.pack(message)))
             core.advance(ready.completion)
-
-    def _send(self, directions: dict[NodeId, Direction], messages: list[Message]) -> None:
-        for message in messages:
-            direction = directions[message.receiver]
-            for data in direction.seal(((GROUP, message),)):
-                self._under_way.append((direction, data))
 
 
 def run_entries(*, count: int, batch: int, calls: int, entries: int, seed: int, seal: Seal | None) -> float:
@@ -239,8 +241,8 @@ class Trio:
         members = nodes([1, 2, 3])
         first = Restored(HardState(), Manifest(configuration=Configuration(voters=members)))
         self.nodes = {node: Groups(node) for node in members}
-        self._directions = make_directions(members, Seal.HEADS)
-        self._under_way: UnderWay = []
+        self._ways = sealed_ways(members, Seal.HEADS)
+        self._under_way: list[tuple[Sealed, bytes]] = []
         for node, owner in self.nodes.items():
             for group in map(PartitionId, range(groups)):
                 owner.add(group, Core(node, rng=random.Random(f"{seed}/{node}/{group}"), restored=first))
@@ -264,15 +266,15 @@ class Trio:
             if not self._under_way:
                 return
             under_way, self._under_way = self._under_way, []
-            for direction, data in under_way:
-                self._give(self.nodes[direction.receiver], direction.open(data))
+            for way, data in under_way:
+                self._give(self.nodes[way.receiver], way.open(data))
 
     def _send(self, owner: Groups, parcels: list[Parcel]) -> None:
         for parcel in parcels:
             bundles: list[Addressed] = [(NO_GROUP, bundle) for bundle in parcel.bundles]
-            direction = self._directions[owner.node][parcel.receiver]
-            for data in direction.seal([*parcel.messages, *bundles]):
-                self._under_way.append((direction, data))
+            way = self._ways[owner.node][parcel.receiver]
+            for frame in way.seal([*parcel.messages, *bundles]):
+                self._under_way.append((way, frame))
 
     def _give(self, owner: Groups, messages: list[Addressed]) -> None:
         for group, message in messages:

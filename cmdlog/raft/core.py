@@ -115,7 +115,8 @@ class Core(State):
 
     def step(self, message: Message) -> None:
         """Takes a message of a peer. One that is malformed, stale or impossible is dropped and counted in `drops`."""
-        self._check_alive()
+        if self.failed is not None:
+            raise self.failed
         self.dirty = True
         if message.receiver != self.id:
             self.drop(Drop.NOT_FOR_US)
@@ -210,7 +211,8 @@ class Core(State):
 
     def ready(self) -> Ready | None:
         """What is to be done now, or None. It is taken with the call: the next Ready goes on from here."""
-        self._check_alive()
+        if self.failed is not None:
+            raise self.failed
         if not self.dirty:
             return None
         self.dirty = False
@@ -243,10 +245,10 @@ class Core(State):
 
     def advance(self, completion: Completion) -> None:
         """The write of a Ready, and every one before it, is durable. A completion that is of no write under way is ignored."""
-        self._check_alive()
+        if self.failed is not None:
+            raise self.failed
         log = self.log
-        done = log.complete(completion) if log.writes else []
-        if not done:
+        if not log.writes or not (done := log.complete(completion)):
             return
         role = self.role
         if role is _LEADER:

@@ -131,11 +131,8 @@ class Log:
             return before
         low, high = first - self.base - 1, last - self.base
         cut = Entries(Index(first), self.terms[low:high], bytes(self.kinds[low:high]), self.payloads[low:high])
-        self._remember(cut, _UNKNOWN)
+        self._before, self._recent, self._recent_bytes = recent, cut, _UNKNOWN
         return cut
-
-    def _remember(self, entries: Entries, size: int) -> None:
-        self._before, self._recent, self._recent_bytes = self._recent, entries, size
 
     def batch(self, first: Index, *, entries_max: int, bytes_max: int) -> tuple[Entries, int]:
         """As many entries from `first` on as fit, at least one when there is one, and their bytes.
@@ -172,7 +169,7 @@ class Log:
         if configurations:
             self.configurations += configurations
         self.last, self.last_term = Index(self.last + len(terms)), terms[-1]
-        self._remember(entries, size)
+        self._before, self._recent, self._recent_bytes = self._recent, entries, size
 
     def merge(self, entries: Entries, configurations: Sequence[tuple[Index, Configuration]] = ()) -> None:
         """Takes a leader's entries, whose predecessor is known to match and is not below `commit`.
@@ -219,7 +216,9 @@ class Log:
 
     def commit_to(self, index: Index) -> None:
         """Moves the commit mark forward; never back (late messages)."""
-        self.commit = max(self.commit, index)
+        if index <= self.commit:
+            return
+        self.commit = index
 
     # What the caller takes and brings back
 
