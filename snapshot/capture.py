@@ -1,9 +1,8 @@
 """Capture: a consistent image of one partition, copied a few pages at a time between batches, on the site's own connection.
 
-One rule: the site never waits. Between two batches a step takes `BUSY_SHARE` of the time that the batch took, and never more than
-`STEP_SECONDS`, which it takes when there is nothing else to do. Pages that the site's later batches touch are carried into the
-copy by SQLite (https://www.sqlite.org/backup.html), since both go through one connection. So the image is whole, and stands
-exactly at the last applied batch, at the moment in which the last step ends.
+One rule: the site never waits (`snapshot.pace`). Pages that the site's later batches touch are carried into the copy by SQLite
+(https://www.sqlite.org/backup.html), since both go through one connection. So the image is whole, and stands exactly at the last
+applied batch, at the moment in which the last step ends.
 
 Nothing is durable here: the image is in the page cache, and `snapshot.seal` checks, syncs and names it. A capture that fails (no
 space, a broken disk under the copy) is reported, not raised: the partition itself is unharmed and goes on.
@@ -19,12 +18,10 @@ from typing import Any, Final
 import apsw
 
 from procedures.state import PartitionState
+from snapshot.pace import Pace
 
-STEP_SECONDS: Final = 0.001  # of an idle site: as long as the next batch may have to wait
-BUSY_SHARE: Final = 0.1  # of a busy site's time: 1 GB takes about 20 s; carrying changed pages over costs as much again
 STEP_PAGES_MAX: Final = 4096  # 16 MiB: an idle site's copy is bound by the disk, not by the steps
 PAGE_SECONDS_FIRST: Final = 20e-6  # of one page, before anything is measured
-PAGE_WEIGHT: Final = 0.2  # of the newest step in the smoothed time of one page
 DESTINATION_CACHE_KIB: Final = 1024  # pages of the copy are written once and never read again
 
 
@@ -33,8 +30,7 @@ class Capture:
 
     def __init__(self, state: PartitionState, path: str) -> None:
         self._state, self._path = state, path
-        self._page_s = PAGE_SECONDS_FIRST
-        self._index, self._stepped_at = -1, 0.0  # of the step before
+        self.pace = Pace(unit_s=PAGE_SECONDS_FIRST, units_max=STEP_PAGES_MAX)
         self._error = ""
         self._done = False
         self._ours = False  # the file at `path` was made here, so it may be removed here
@@ -50,7 +46,7 @@ class Capture:
         if self._done:
             return True
         began = time.perf_counter()
-        pages = self._pages(began)
+        pages = self.pace.units(began, self._state.position.index)
         try:
             complete = bool(self._backup.step(pages))
         except (apsw.BusyError, apsw.LockedError):
@@ -60,12 +56,11 @@ class Capture:
             return True
         if complete:
             self._complete()
-        self._stepped_at = time.perf_counter()
-        self._page_s += PAGE_WEIGHT * ((self._stepped_at - began) / pages - self._page_s)
+        self.pace.stepped(pages, began=began, now=time.perf_counter())
         return self._done
 
     def report(self) -> dict[str, Any]:
-        """Where the image stands: partition, index, term, checksum, txn_id, path; `error` instead when it failed."""
+        """What it is and where it stands: kind, partition, index, term, checksum, txn_id, path; `error` when it failed."""
         if not self._done:
             raise RuntimeError(f"the capture to {self._path} is still under way")
         if self._error:
@@ -99,6 +94,7 @@ class Capture:
             self._fail(error)
             return
         self._report = {
+            "kind": "full",
             "partition": self._state.partition,
             "index": position.index,
             "term": position.term,
@@ -107,13 +103,6 @@ class Capture:
             "path": self._path,
         }
         self._done = True
-
-    def _pages(self, now: float) -> int:
-        """Pages of the next step. The position tells a busy site: it has moved since the step before."""
-        index = self._state.position.index
-        busy, self._index = index != self._index, index
-        allowed_s = min(BUSY_SHARE * (now - self._stepped_at), STEP_SECONDS) if busy else STEP_SECONDS
-        return min(max(int(allowed_s / self._page_s), 1), STEP_PAGES_MAX)
 
     def _fail(self, error: Exception) -> None:
         self._error = f"{type(error).__name__}: {error}"

@@ -80,20 +80,6 @@ def test_image_equals_the_state_table_by_table(state: PartitionState, tmp_path: 
     assert table_digests(image) != table_digests(state.connection)
 
 
-def test_step_is_a_share_of_a_busy_site_and_bounded_on_an_idle_one(state: PartitionState, tmp_path: Path) -> None:
-    """Behind a batch of 4 ms a step may take 0.4 ms; behind a long one, or with nothing to do, STEP_SECONDS and no more."""
-    capture = Capture(state, str(tmp_path / "image"))
-    capture._page_s, capture._stepped_at, capture._index = 10e-6, 100.0, 0
-    assert capture._pages(100.0) == pytest.approx(100, abs=1), "idle: the position has not moved"
-    apply_batch(state, 1)
-    assert capture._pages(100.004) == pytest.approx(40, abs=1)
-    apply_batch(state, 2)
-    assert capture._pages(101.0) == pytest.approx(100, abs=1)
-    capture._page_s = 1.0
-    assert capture._pages(101.0) == 1, "a slow disk still makes progress"
-    capture.abort()
-
-
 def test_capture_that_cannot_write_is_reported_and_harms_nothing(state: PartitionState, tmp_path: Path) -> None:
     """A path in a folder that is not there gives a report with an error; the state goes on."""
     capture = Capture(state, str(tmp_path / "missing" / "image"))
