@@ -19,6 +19,7 @@ from cmdlog.wal.files import Files, parent
 from cmdlog.wal.instance import Identity
 from snapshot.archived import ARCHIVE, archived_snapshot
 from snapshot.errors import SnapshotDamaged, SnapshotError, SnapshotForeign
+from snapshot.gentle import remove_tree
 from snapshot.manifest import IMAGE_NAME, Manifest, parse_name, snapshot_name
 from snapshot.seal import file_entry, read_manifest, verify
 
@@ -154,7 +155,7 @@ def remove(files: Files, snapshot: Snapshot) -> None:
     temporary = temporary_path(parent(folder), snapshot.partition)
     files.rename(snapshot.path, temporary)
     files.fsync_dir(folder)
-    shutil.rmtree(temporary)
+    remove_tree(temporary)
 
 
 def set_aside(files: Files, snapshot: Snapshot) -> str:

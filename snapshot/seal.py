@@ -30,6 +30,7 @@ from cmdlog.wal.errors import DiskFull, WalError
 from cmdlog.wal.files import Files, RealFiles, parent
 from snapshot.digest import open_image, schema_of, table_digests
 from snapshot.errors import SnapshotDamaged, SnapshotError
+from snapshot.gentle import write_out
 from snapshot.manifest import IMAGE_NAME, MANIFEST_NAME, FileEntry, Manifest, TableEntry, decode_manifest, encode_manifest
 
 NICENESS: Final = 15  # below the sites and the log's threads, above nothing
@@ -44,6 +45,7 @@ def seal(files: Files, temporary: str, final: str, facts: Mapping[str, Any]) -> 
     say; DiskFull, WriteFailed.
     """
     image = os.path.join(temporary, IMAGE_NAME)
+    write_out(image)
     _sync(files, image)
     manifest = describe(image, facts)
     files.write_file_atomic(os.path.join(temporary, MANIFEST_NAME), encode_manifest(manifest))

@@ -18,6 +18,7 @@ from cmdlog.wal.errors import WriteFailed
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.instance import Identity
 from procedures.state import PartitionState, Position
+from snapshot import catalog
 from snapshot.capture import Capture
 from snapshot.catalog import Snapshot, check, clean, free_path, list_snapshots, restore, temporary_path
 from snapshot.digest import open_image, table_digests
@@ -278,7 +279,7 @@ def test_removal_that_is_broken_off_leaves_no_half_snapshot(tmp_path: Path, monk
     """The name goes first: what a crash leaves of the files is swept at the next start."""
     for index in (1, 2, 3):
         make(tmp_path, index=index)
-    monkeypatch.setattr(shutil, "rmtree", lambda _path: (_ for _ in ()).throw(OSError("died")))
+    monkeypatch.setattr(catalog, "remove_tree", lambda _path: (_ for _ in ()).throw(OSError("died")))
     with pytest.raises(OSError):
         retain(FILES, listed(tmp_path), kept=2)
     monkeypatch.undo()

@@ -1,0 +1,69 @@
+"""Large files made durable and removed in pieces."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from snapshot import gentle
+
+
+def test_writing_out_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every piece is written, the last and shorter one too, and the bytes are those that were there."""
+    monkeypatch.setattr(gentle, "WRITE_BYTES", 1000)
+    path = tmp_path / "image"
+    content = os.urandom(4321)
+    path.write_bytes(content)
+    written: list[tuple[int, int, int]] = []
+    real = os.pwritev
+
+    def watched(fd: int, pieces: list[bytes], at: int, flags: int) -> int:
+        written.append((at, len(pieces[0]), flags))
+        return real(fd, pieces, at, flags)
+
+    monkeypatch.setattr(os, "pwritev", watched)
+    gentle.write_out(str(path))
+    assert path.read_bytes() == content
+    assert [part[:2] for part in written] == [(0, 1000), (1000, 1000), (2000, 1000), (3000, 1000), (4000, 321)]
+    assert {part[2] for part in written} == {os.RWF_DSYNC}
+
+
+def test_a_large_file_is_cut_off_in_pieces_before_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cut takes more than a piece, and the unlink finds at most one."""
+    monkeypatch.setattr(gentle, "CUT_BYTES", 1000)
+    monkeypatch.setattr(gentle, "CUT_PAUSE_S", 0)
+    path = tmp_path / "image"
+    path.write_bytes(bytes(3500))
+    sizes = [3500]
+    truncate, unlink = os.truncate, os.unlink
+
+    def cut(name: str, size: int) -> None:
+        sizes.append(size)
+        truncate(name, size)
+
+    def taken_away(name: str) -> None:
+        sizes.append(0)
+        unlink(name)
+
+    monkeypatch.setattr(os, "truncate", cut)
+    monkeypatch.setattr(os, "unlink", taken_away)
+    gentle.remove_file(str(path))
+    assert not path.exists()
+    assert all(0 < before - after <= 1000 for before, after in pairwise(sizes))
+
+
+def test_a_folder_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
+    """Empty files, folders in folders, and a link whose target stays."""
+    kept = tmp_path / "kept"
+    kept.write_bytes(b"1")
+    folder = tmp_path / "folder"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "file").write_bytes(b"2")
+    (folder / "empty").touch()
+    (folder / "link").symlink_to(kept)
+    gentle.remove_tree(str(folder))
+    assert not folder.exists()
+    assert kept.read_bytes() == b"1"
