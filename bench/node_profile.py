@@ -1,4 +1,6 @@
-"""Where the node process spends its CPU time under single calls: by thread, and on the event loop's thread by part.
+"""Where the node process spends its CPU time under single calls: by work, by thread, and on the event loop's thread by part.
+
+One rule: what is told is CPU time per call, which a busy machine distorts least; what a core carries follows from it.
 
 Run: `python bench/node_profile.py [--quick] [--client wrk|python]`. How it samples: bench/_sampled.py.
 """
@@ -30,6 +32,15 @@ from bench._wrk import Client, choose_client
 CLIENTS = (32, 128)
 WAIT_S = 20.0
 FUNCTIONS_TOLD = 15
+LOOP, LOG, OTHER = "event loop's thread", "log threads: take, encode, write, sync, deliver", "other threads of the node"
+WORK = {
+    "HTTP: connections, framing, sockets": ("HTTP: connection, framing, send", "HTTP: event loop, poll, receive"),
+    "checks: JSON, parameters, answers": ("API: gate, checks, answer", "API: parameters bound, slot"),
+    "sequencing": ("sequencer",),
+    "log": ("log: waking its threads", LOG),
+    "desk: site pipes, answers matched": ("site pipes and answers",),
+}
+"""Kinds of work, by the parts of the loop's thread and the threads that do it."""
 
 
 def main() -> None:
@@ -58,25 +69,35 @@ def measure(bench: Bench, options: argparse.Namespace, folder: Path, client: Cli
         process.send_signal(signal.SIGUSR1)
         found = _wait_for(folder / "samples.json")
     bench.section(f"{clients} clients: {sample.per_second:,.0f} calls/s; microseconds of CPU per call")
-    for thread, seconds in _by_kind(found["threads"]).items():
-        bench.value(thread, seconds / sample.count * 1e6, "us")
+    threads_us = {thread: seconds / sample.count * 1e6 for thread, seconds in _by_kind(found["threads"]).items()}
+    for thread, spent_us in threads_us.items():
+        bench.value(thread, spent_us, "us")
     bench.value("site processes", spent_by_sites / sample.count * 1e6, "us")
-    loop_us = found["threads"]["MainThread"] / sample.count * 1e6
     samples = sum(found["parts"].values())
+    parts_us = {part: count / samples * threads_us[LOOP] for part, count in found["parts"].items()}
+    _tell_work(bench, clients, {**threads_us, **parts_us}, total_us=sum(threads_us.values()))
     bench.section(f"{clients} clients: the event loop's thread, {samples:,} samples")
     for part, count in sorted(found["parts"].items(), key=lambda item: -item[1]):
-        bench.value(f"{part} ({count / samples:.0%})", count / samples * loop_us, "us")
+        bench.value(f"{part} ({count / samples:.0%})", parts_us[part], "us")
     for function, count in list(found["functions"].items())[:FUNCTIONS_TOLD]:
         bench.note(f"{count / samples:6.1%}  {function}")
     bench.figures.append({"stacks": found["stacks"]})
 
 
+def _tell_work(bench: Bench, clients: int, spent_us: dict[str, float], *, total_us: float) -> None:
+    """The node process's time by kind of work, and what a core of it carries."""
+    bench.section(f"{clients} clients: the node process, {total_us:.0f} us per call")
+    for work, parts in WORK.items():
+        taken_us = sum(spent_us.get(part, 0.0) for part in parts)
+        bench.value(f"{work} ({taken_us / total_us:.0%})", taken_us, "us")
+    bench.value("one core carries", 1e6 / total_us, "calls/s")
+
+
 def _by_kind(threads: dict[str, float]) -> dict[str, float]:
     """CPU time of the loop's thread, of the log's threads together, and of the rest."""
-    kinds = {"event loop's thread": 0.0, "log threads: take, encode, write, sync, deliver": 0.0, "other threads of the node": 0.0}
-    loop, log, other = kinds
+    kinds = {LOOP: 0.0, LOG: 0.0, OTHER: 0.0}
     for name, seconds in threads.items():
-        kinds[loop if name == "MainThread" else log if name.startswith("cmdlog-log") else other] += seconds
+        kinds[LOOP if name == "MainThread" else LOG if name.startswith("cmdlog-log") else OTHER] += seconds
     return kinds
 
 
