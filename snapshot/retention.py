@@ -1,37 +1,106 @@
-"""Retention: which snapshots may go, and from where on recovery may still need the log.
+"""Retention: which snapshots may go, and which part of the log recovery and its promises still need.
 
 One rule: what a recovery may fall back to stays. The log is needed from the second-newest usable snapshot on, so that a damaged
 newest one costs a longer replay and nothing else.
+
+Beside that, moments may be promised: all of them since the begin of a window, and single ones, the recovery points. A moment can
+be restored from a snapshot at or before it and the log behind that snapshot. So a window needs, of each partition, the newest
+usable snapshot at or before its begin, all later ones, and the log from there on; a point needs what its file names. A snapshot
+always needs its whole chain. `needs` is that decision, a pure function; times are those of transaction ids, so that a wall clock
+that is set back moves the begin of the window back, and never lets anything go early.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from cmdlog.wal.files import Files
+from cmdlog.wal.ids import MILLIS_SHIFT
 from snapshot.catalog import Snapshot, remove
+from snapshot.points import Point
 
 
-def retain(files: Files, snapshots: Iterable[Snapshot], *, kept: int) -> list[str]:
-    """Removes all but the newest `kept` usable snapshots of each partition; returns the names of those that went.
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the promises need."""
 
-    Damaged ones go once `kept` usable ones are newer; until then they stay for whoever wants to know what happened.
+    snapshots: frozenset[tuple[int, str]]  # partition and name
+    from_block: int | None  # the window needs the log from this block on; None: there is no window
+    pins: tuple[tuple[int, int], ...]  # first and last block that each point needs
+
+    def log(self, *, first_block: int, last_block: int) -> bool:
+        """Whether any of these blocks is needed."""
+        in_window = self.from_block is not None and last_block >= self.from_block
+        return in_window or any(first_block <= to and last_block >= since for since, to in self.pins)
+
+
+def window_begin(*, now_millis: int, window_s: float) -> int | None:
+    """The first transaction id of the promised window; None without one."""
+    return max(0, now_millis - int(window_s * 1000)) << MILLIS_SHIFT if window_s else None
+
+
+def needs(snapshots: Iterable[Snapshot], partitions: Sequence[int], *, begin: int | None, points: Iterable[Point] = ()) -> Needs:
+    """What must stay, of all snapshots that there are, so that every moment from `begin` on and every point can be restored."""
+    by_name = {(s.partition, s.name): s for s in snapshots}
+    wanted = {(p, name) for point in points for p, name in point.snapshots.items()}
+    from_block = None
+    for partition in partitions if begin is not None else ():
+        usable = [s for s in by_name.values() if s.partition == partition and usable_chain(s, by_name)]
+        usable.sort(key=lambda snapshot: snapshot.order)
+        before = [n for n, s in enumerate(usable) if s.manifest is not None and s.manifest.txn_id <= (begin or 0)]
+        wanted |= {(partition, s.name) for s in usable[before[-1] if before else 0 :]}
+        base = usable[before[-1]].manifest if before else None
+        from_block = min(base.log_block if base else 0, from_block if from_block is not None else 1 << 63)
+    closed = {(p, name) for p, first in wanted for name in chain(by_name.get((p, first)), by_name)}
+    return Needs(frozenset(wanted | closed), from_block, tuple((point.from_block, point.to_block) for point in points))
+
+
+def chain(snapshot: Snapshot | None, by_name: Mapping[tuple[int, str], Snapshot]) -> list[str]:
+    """Names of the snapshot and of its bases, down to a full one or to one that is not there."""
+    names: list[str] = []
+    while snapshot is not None and snapshot.name not in names:
+        names.append(snapshot.name)
+        base = snapshot.manifest.base if snapshot.manifest is not None else None
+        snapshot = by_name.get((snapshot.partition, base.name)) if base is not None else None
+    return names
+
+
+def usable_chain(snapshot: Snapshot, by_name: Mapping[tuple[int, str], Snapshot]) -> bool:
+    """Whether the snapshot and all of its bases can be relied on, as far as their manifests tell."""
+    links = [by_name[snapshot.partition, name] for name in chain(snapshot, by_name)]
+    last = links[-1].manifest
+    return all(link.manifest is not None for link in links) and last is not None and last.base is None
+
+
+def retain(
+    files: Files, snapshots: Iterable[Snapshot], *, kept: int, let_go: Callable[[Snapshot], None] | None = None
+) -> list[str]:
+    """Lets all but the newest `kept` usable snapshots of each partition go; returns the names of those that went.
+
+    `let_go` says what becomes of one; None: it is removed. The chains of those that stay do, too. Damaged ones go once `kept`
+    usable ones are newer; until then they stay for whoever wants to know what happened.
     """
     if kept < 2:
         raise ValueError("at least two snapshots are kept: the log is cut at the second-newest")
-    by_partition: dict[int, list[Snapshot]] = {}
-    for snapshot in snapshots:
-        by_partition.setdefault(snapshot.partition, []).append(snapshot)
+    by_name = {(s.partition, s.name): s for s in snapshots}
+    counted: dict[int, int] = {}
+    staying: set[tuple[int, str]] = set()
     gone = []
-    for of_partition in by_partition.values():
-        usable = 0
-        for snapshot in sorted(of_partition, key=lambda snapshot: snapshot.order, reverse=True):
-            if usable >= kept:
-                remove(files, snapshot)
-                gone.append(snapshot.name)
-            elif snapshot.manifest is not None:
-                usable += 1
-    return gone
+    for snapshot in sorted(by_name.values(), key=lambda s: (s.partition, *s.order), reverse=True):
+        usable = counted.get(snapshot.partition, 0)
+        if usable >= kept and (snapshot.partition, snapshot.name) not in staying:
+            gone.append(snapshot)
+            continue
+        if usable < kept and usable_chain(snapshot, by_name):
+            counted[snapshot.partition] = usable + 1
+        staying |= {(snapshot.partition, name) for name in chain(snapshot, by_name)}
+    for snapshot in gone:
+        if let_go is not None:
+            let_go(snapshot)
+        else:
+            remove(files, snapshot)
+    return [snapshot.name for snapshot in gone]
 
 
 def anchor_block(snapshots: Iterable[Snapshot]) -> int | None:

@@ -1,0 +1,181 @@
+"""Copies one segment of the log into the archive. `python -m snapshot.segmentcopy` does it for orders on standard input.
+
+One rule: the copy that is kept is the one that was checked. Every block of it is read back from the disk, not from the cache, and
+compared with its checksums and with the chain, before anybody is told that it is there.
+
+Only what the blocks take is copied: behind them a recycled file still holds records of its earlier life.
+
+It is a process of its own, of low priority, which lives as long as the node: decoding and checksums would hold the interpreter
+lock against the node's threads, and a thread of low priority that holds that lock makes everybody as slow as itself. It writes
+the temporary file that it is told and nothing else; it ends when its input does, so a killed node leaves none behind. One order
+and one answer per line, as JSON: {"source", "last_block", "target"} -> {"bytes", "sha256", "last_chain", "partitions"} or
+{"error", "kind"}.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import orjson
+
+from cmdlog.wal.batch import BATCH, batch_last_txn
+from cmdlog.wal.block import HEADER, SECTOR_BYTES, BadBlock, decode_header
+from cmdlog.wal.errors import Corrupt, DiskFull, WalError, WriteFailed
+from cmdlog.wal.files import File, Files, RealFiles
+from cmdlog.wal.reader import read_segment
+from cmdlog.wal.record import RECORD, Kind, Record
+from cmdlog.wal.segment import BadSegment, decode_segment_header
+from cmdlog.wal.survey import SegmentFile
+
+NICENESS: Final = 15  # as the process that seals snapshots: below the sites and the log's threads
+CHUNK_BYTES: Final = 1 << 20  # written and synced at a time: one large sync would hold up the log's own ones
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a copy holds."""
+
+    bytes: int
+    sha256: str
+    last_chain: int  # checksum of the last block's header
+    partitions: dict[int, tuple[int, int]]  # first and last transaction of each partition that has any
+
+
+def copy_segment(files: Files, source: str, target: str, *, last_block: int) -> Copied:
+    """Copies the blocks up to `last_block`, its last one, to the new file `target`; content durable and checked on return.
+
+    Raises: Corrupt (the source is damaged), DiskFull, WriteFailed.
+    """
+    file = files.open(source, read_only=True)
+    try:
+        segment = _segment(file, source)
+        end = _end(file, segment, last_block)
+        if end is None:
+            _walk(files, segment, last_block)  # says what is wrong
+            raise Corrupt("segment without its last block", path=source, block=last_block)
+        sha256 = _copy(files, file, target, end)
+    finally:
+        file.close()
+    _forget_cache(target)
+    try:
+        last_chain, partitions = _walk(files, SegmentFile(target, segment.header), last_block)
+    except Corrupt as error:
+        _walk(files, segment, last_block)
+        raise WriteFailed(f"the copy of {source} is not what was written: {error.what}") from error
+    if _hash(files, target) != sha256:
+        raise WriteFailed(f"the copy of {source} is not what was written")
+    return Copied(end, sha256, last_chain, partitions)
+
+
+def _segment(file: File, path: str) -> SegmentFile:
+    try:
+        return SegmentFile(path, decode_segment_header(file.pread(SECTOR_BYTES, 0)))
+    except BadSegment as bad:
+        raise Corrupt(f"segment header is bad ({bad.reason})", path=path) from bad
+
+
+def _end(file: File, segment: SegmentFile, last_block: int) -> int | None:
+    """Offset behind the last block, by headers alone; None when they do not lead there."""
+    offset, number = SECTOR_BYTES, int(segment.header.first_block)
+    while offset < segment.header.segment_bytes:
+        try:
+            block = decode_header(file.pread(HEADER.bytes, offset))
+        except BadBlock:
+            return None
+        if block.generation != segment.header.generation or block.number != number:
+            return None
+        offset += block.total_bytes
+        if number == last_block:
+            return offset
+        number += 1
+    return None
+
+
+def _copy(files: Files, source: File, target: str, end: int) -> str:
+    digest = hashlib.sha256()
+    copy = files.open(target, create=True, exclusive=True)
+    try:
+        for offset in range(0, end, CHUNK_BYTES):
+            data = source.pread(min(CHUNK_BYTES, end - offset), offset)
+            digest.update(data)
+            copy.pwrite(data, offset)
+            copy.fdatasync()
+        copy.fsync()
+    finally:
+        copy.close()
+    return digest.hexdigest()
+
+
+def _walk(files: Files, segment: SegmentFile, last_block: int) -> tuple[int, dict[int, tuple[int, int]]]:
+    """Checks every block and record: the last block's checksum, and the transactions of each partition. Raises: Corrupt."""
+    chain, reached = segment.header.previous_chain, int(segment.header.first_block) - 1
+    found: dict[int, tuple[int, int]] = {}
+    for block in read_segment(files, segment, upto=last_block):
+        chain, reached = block.header.checksum, int(block.header.number)
+        for _, record in block.records():
+            for txn in _transactions(record):
+                first, last = found.get(record.partition, (txn, txn))
+                found[record.partition] = min(first, txn), max(last, txn)
+    if reached != last_block:
+        raise Corrupt(f"segment ends at block {reached}", path=segment.path, block=last_block)
+    return chain, found
+
+
+def _transactions(record: Record) -> tuple[int, ...]:
+    """First and last transaction of an entry that has any."""
+    if record.kind is Kind.BATCH:
+        return int(BATCH.unpack_from(record.raw, RECORD.bytes)[0]), batch_last_txn(record)
+    if record.kind is Kind.SCHEMA:
+        txn = int(record.json().get("txn_id", 0))
+        return (txn,) if txn else ()
+    return ()
+
+
+def _hash(files: Files, path: str) -> str:
+    digest, file = hashlib.sha256(), files.open(path, read_only=True)
+    try:
+        offset = 0
+        while data := file.pread(CHUNK_BYTES, offset):
+            digest.update(data)
+            offset += len(data)
+    finally:
+        file.close()
+    return digest.hexdigest()
+
+
+def _forget_cache(path: str) -> None:
+    """Drops the synced file from the page cache, so that reading it back asks the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+def _answer(order: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return asdict(copy_segment(RealFiles(), order["source"], order["target"], last_block=order["last_block"]))
+    except DiskFull as error:
+        return {"error": str(error), "kind": "disk_full"}
+    except Corrupt as error:
+        return {"error": str(error), "kind": "corrupt"}
+    except (WalError, OSError) as error:
+        return {"error": str(error), "kind": "failed"}
+
+
+def main() -> int:
+    """Entry point of the process."""
+    os.nice(NICENESS)
+    for line in sys.stdin.buffer:
+        answer = _answer(orjson.loads(line))
+        sys.stdout.buffer.write(orjson.dumps(answer, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS))
+        sys.stdout.buffer.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
