@@ -39,6 +39,7 @@ from snapshot.archived import (
     TxnRange,
     encode_segment_manifest,
     list_segments,
+    look_at,
     manifest_path,
     segment_file_name,
     snapshot_folder_name,
@@ -65,6 +66,11 @@ class Place:
         """A new name for something that is being put in or taken out."""
         return os.path.join(self.folder, f"tmp-{os.urandom(8).hex()}")
 
+    def segment_path(self, segment: SegmentFile, last_block: int) -> str:
+        """Where this segment of the ring belongs."""
+        first_block = int(segment.header.first_block)
+        return os.path.join(self.folder, segment_file_name(self.identity, first_block=first_block, last_block=last_block))
+
     def segments(self) -> list[ArchivedSegment]:
         """Every archived segment by first block."""
         return list_segments(self.files, self.directory, self.identity)
@@ -72,22 +78,20 @@ class Place:
 
 def holds(place: Place, segment: SegmentFile, last_block: int) -> bool:
     """Whether this very segment is in the archive, with its manifest."""
-    return any(
-        found.segment is not None
-        and found.manifest is not None
-        and not found.doubt
-        and found.segment.header == segment.header
-        and found.last_block == last_block
-        for found in place.segments()
-    )
+    found = look_at(place.files, place.segment_path(segment, last_block), place.identity)
+    known = found.segment is not None and found.manifest is not None and not found.doubt
+    return known and found.segment is not None and found.segment.header == segment.header
 
 
-def add_segment(place: Place, segment: SegmentFile, last_block: int, temporary: str, copied: Copied) -> str:
-    """Names a copy that was checked; returns its path. Durable on return. Raises: DiskFull, WriteFailed."""
-    files, first_block = place.files, int(segment.header.first_block)
-    name = segment_file_name(place.identity, first_block=first_block, last_block=last_block)
-    path = os.path.join(place.folder, name)
-    manifest = _manifest(place, segment, last_block, copied)
+def add_segment(
+    place: Place, segment: SegmentFile, last_block: int, *, temporary: str, copied: Copied, before: ArchivedSegment | None
+) -> str:
+    """Names a copy that was checked; returns its path. `before` is what the archive has with the blocks before.
+
+    Durable on return. Raises: DiskFull, WriteFailed.
+    """
+    files, path = place.files, place.segment_path(segment, last_block)
+    manifest = _manifest(place, segment, last_block, copied, before)
     files.write_file_atomic(manifest_path(path), encode_segment_manifest(manifest))
     files.rename(temporary, path)
     files.fsync_dir(place.folder)
@@ -169,18 +173,13 @@ def bytes_of(path: str) -> int:
         return 0
 
 
-def _manifest(place: Place, segment: SegmentFile, last_block: int, copied: Copied) -> SegmentManifest:
+def _manifest(
+    place: Place, segment: SegmentFile, last_block: int, copied: Copied, before: ArchivedSegment | None
+) -> SegmentManifest:
     header, identity = segment.header, place.identity
-    before = next(
-        (
-            Predecessor(found.name, found.manifest.sha256)
-            for found in place.segments()
-            if found.last_block == header.first_block - 1
-            and found.manifest is not None
-            and found.manifest.generation == header.previous_generation
-        ),
-        None,
-    )
+    predecessor = None
+    if before is not None and before.manifest is not None and before.manifest.generation == header.previous_generation:
+        predecessor = Predecessor(before.name, before.manifest.sha256)
     millis = [txn_millis(txn) for of in copied.partitions.values() for txn in of]
     return SegmentManifest(
         cluster_id=identity.cluster_id.hex(),
@@ -193,7 +192,7 @@ def _manifest(place: Place, segment: SegmentFile, last_block: int, copied: Copie
         last_block=last_block,
         previous_chain=header.previous_chain,
         last_chain=copied.last_chain,
-        predecessor=before,
+        predecessor=predecessor,
         partitions={p: TxnRange(first, last) for p, (first, last) in sorted(copied.partitions.items())},
         first_millis=min(millis, default=None),
         last_millis=max(millis, default=None),

@@ -133,10 +133,14 @@ def archived_snapshot(name: str) -> str | None:
 def list_segments(files: Files, directory: str, identity: Identity) -> list[ArchivedSegment]:
     """Every archived segment by first block. Headers and manifests are checked, blocks are not read."""
     folder = os.path.join(directory, ARCHIVE)
-    names = [name for name in files.listdir(folder) if _LOG_NAME.fullmatch(name)] if files.exists(folder) else []
-    stems = sorted({name.rpartition(".")[0] for name in names})
-    found = [_look(files, os.path.join(folder, stem + SEGMENT_SUFFIX), identity) for stem in stems]
+    found = [look_at(files, os.path.join(folder, name), identity) for name in segment_names(files, folder)]
     return sorted(found, key=lambda archived: (archived.first_block, archived.last_block))
+
+
+def segment_names(files: Files, folder: str) -> list[str]:
+    """Names of the .seg files that are in the archive, or of which the manifest is, ascending."""
+    names = [name for name in files.listdir(folder) if _LOG_NAME.fullmatch(name)] if files.exists(folder) else []
+    return sorted({name.rpartition(".")[0] + SEGMENT_SUFFIX for name in names})
 
 
 def run_before(segments: Sequence[ArchivedSegment], first: SegmentHeader) -> list[ArchivedSegment]:
@@ -198,7 +202,8 @@ def decode_segment_manifest(data: bytes, *, path: str) -> SegmentManifest:
         raise SnapshotDamaged(f"{path} lacks a field: {error}") from error
 
 
-def _look(files: Files, path: str, identity: Identity) -> ArchivedSegment:
+def look_at(files: Files, path: str, identity: Identity) -> ArchivedSegment:
+    """One segment, by the path of its .seg file, which must be of the strict form."""
     match = _LOG_NAME.fullmatch(os.path.basename(path))
     assert match is not None
     first_block, last_block = int(match[3]), int(match[4])

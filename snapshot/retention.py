@@ -107,3 +107,17 @@ def anchor_block(snapshots: Iterable[Snapshot]) -> int | None:
     """The first block that recovery of one partition may need: that of its second-newest usable snapshot; None = every block."""
     usable = [s.manifest for s in sorted(snapshots, key=lambda s: s.order, reverse=True) if s.manifest is not None]
     return usable[1].log_block if len(usable) > 1 else None
+
+
+def oldest_restorable(snapshots: Iterable[Snapshot], partitions: Sequence[int], *, log_from: int) -> int | None:
+    """The first transaction from which on every moment can be restored, with the log without a gap from block `log_from` on.
+
+    None: some partition has no snapshot whose log is there.
+    """
+    by_name = {(s.partition, s.name): s for s in snapshots}
+    earliest: dict[int, int] = {}
+    for (partition, _), snapshot in by_name.items():
+        manifest = snapshot.manifest
+        if manifest is not None and manifest.log_block >= log_from and usable_chain(snapshot, by_name):
+            earliest[partition] = min(manifest.txn_id, earliest.get(partition, manifest.txn_id))
+    return max((earliest[p] for p in partitions), default=None) if all(p in earliest for p in partitions) else None

@@ -192,6 +192,17 @@ class Settings:
         3, "recovery points kept per partition; the log is cut at the second-newest", lowest=2, highest=10_000
     )
 
+    retention_window_s: float = _setting(
+        0.0, "every moment of the last so many seconds stays restorable: log and snapshots for it move to archive/; 0 = none",
+        unit="s", lowest=0,
+    )  # fmt: skip
+    archive_bytes_max: int = _setting(0, "bytes that archive/ may take; 0 = as many as the volume has", unit="bytes", lowest=0)
+    archive_full: Literal["stop", "shorten"] = _setting(
+        "stop",
+        "when archive/ can take no more: stop keeps the window, and a full log refuses writes; shorten gives up the oldest moments",
+        choices=("stop", "shorten"),
+    )
+
     # HTTP
     host: str = _setting("127.0.0.1", "address to listen on; one that is not loopback needs token_file")
     port: int = _setting(8642, "TCP port; 0 takes a free one and prints it", lowest=0, highest=65535)
