@@ -1,8 +1,9 @@
 """Consensus alone: nodes in one thread, messages encoded as on the wire, disks that are done at once.
 
 Counts what a core, the codec and the multi-group driver cost, without network and fdatasync: entries per second in batches of 1,
-64 and 512 and as one entry of 512 calls, and what a tick of many groups costs. The clock is the CPU time of the process: on an
-idle core that is the time on the wall. A plain loop is timed first, since the CPU of a shared machine is not always equally fast.
+64 and 512 and as one entry of 512 calls, with messages encoded alone and in sealed frames, and what a tick of many groups costs.
+The clock is the CPU time of the process: on an idle core that is the time on the wall. A plain loop is timed first, since the CPU
+of a shared machine is not always equally fast.
 
 Run: `python bench/raft_core.py [--quick] [--profile LANE]`. What the figures mean: bench/README.md.
 """
@@ -49,11 +50,11 @@ def main() -> None:
     parser = make_parser("raft_core", "Consensus alone, in one thread.")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON at the end")
     parser.add_argument(
-        "--profile", choices=sorted(_lanes(Seal.HEADS)), help="show where one lane spends its time, and nothing else"
+        "--profile", choices=sorted(ALL_LANES), metavar="LANE", help=f"where one of these spends its time: {'; '.join(ALL_LANES)}"
     )
     options = parser.parse_args()
     if options.profile is not None:
-        show_profile(_lanes(Seal.HEADS)[options.profile], options.seed)
+        show_profile(ALL_LANES[options.profile], options.seed)
         return
     bench = Bench("raft_core", options.seed, options.quick)
     bench.head()
@@ -154,22 +155,18 @@ class Ring:
         self._take(self.leader)
         while self._under_way:
             under_way, self._under_way = self._under_way, []
-            touched: dict[NodeId, Core] = {}
             for way, data in under_way:
-                core = touched[way.receiver] = self.cores[way.receiver]
+                step = self.cores[way.receiver].step
                 for _, message in way.open(data):
-                    core.step(message)  # type: ignore[arg-type]  # no bundles here
-            for core in touched.values():
-                self._take(core)
+                    step(message)  # type: ignore[arg-type]  # no bundles here
+            for receiver in dict.fromkeys([way.receiver for way, _ in under_way]):
+                self._take(self.cores[receiver])
 
     def _take(self, core: Core) -> None:
         """The loop in the head of `cmdlog.raft`, for a disk that is done at once."""
         ways, send = self._ways[core.id], self._under_way.append
         while (ready := core.ready()) is not None:
-            for message in ready.send_now:
-                way = ways[message.receiver]
-                send((way, way.pack(message)))
-            for message in ready.send_after_fsync:
+            for message in (*ready.send_now, *ready.send_after_fsync):
                 way = ways[message.receiver]
                 send((way, way.pack(message)))
             core.advance(ready.completion)
@@ -193,42 +190,52 @@ def run_entries(*, count: int, batch: int, calls: int, entries: int, seed: int, 
 Lane = Callable[[int, int], float]  # (seed, entries) -> calls/s
 
 
-def _lanes(seal: Seal | None) -> dict[str, Lane]:
+WIRES: Final[dict[str, Seal | None]] = {
+    "encoded": None,  # what the bars are for: the codec with the checksums of payloads, but no frames
+    "encoded and sealed": Seal.HEADS,  # frames with sequence, checksum and MAC, as on a link with TLS
+    "encoded, sealed, payload digests": Seal.WHOLE,  # as on a link without
+}
+
+
+def _lanes(wire: str) -> dict[str, Lane]:
+    seal = WIRES[wire]
+
     def lane(count: int, batch: int, calls: int) -> Lane:
         return lambda seed, entries: run_entries(count=count, batch=batch, calls=calls, entries=entries, seed=seed, seal=seal)
 
     shapes = [(count, batch, 1) for count in (3, 5) for batch in (1, 64, 512)] + [(count, 1, CALLS) for count in (3, 5)]
-    return {_name(*shape): lane(*shape) for shape in shapes}
+    return {f"{_name(*shape)}, {wire}": lane(*shape) for shape in shapes}
 
 
 def _name(count: int, batch: int, calls: int) -> str:
     return f"{count} nodes, " + (f"batches of {batch}" if calls == 1 else f"one entry of {calls} calls")
 
 
+ALL_LANES: Final = {name: lane for wire in WIRES for name, lane in _lanes(wire).items()}
+
+
 def _entries_of(name: str, *, quick: bool) -> int:
     small = 1_500 if quick else 6_000
-    if "entry" in name:
+    if "one entry" in name:
         return small // 10
-    return small if name.endswith(" 1") else ENTRIES_MAX // (3 if quick else 1)
+    return small if "batches of 1," in name else ENTRIES_MAX // (3 if quick else 1)
 
 
 def measure_entries(bench: Bench, options: argparse.Namespace) -> None:
-    """All shapes in turns; the bars are for three nodes, payloads under a checksum, as on a link with TLS."""
+    """All shapes in turns. The bars are for three nodes and messages encoded; with seals, they show what sealing costs."""
     rounds = 3 if options.quick else 9
-    for seal in Seal:
-        bench.section(f"Calls per second of CPU, {PAYLOAD_BYTES} B each, all nodes in one thread, links sealed {seal.name}")
+    for wire in WIRES:
+        bench.section(f"Calls per second of CPU, {PAYLOAD_BYTES} B each, all nodes in one thread, messages {wire}")
         lanes = {
             name: (lambda number, run=run, name=name: run(options.seed + number, _entries_of(name, quick=options.quick)))
-            for name, run in _lanes(seal).items()
+            for name, run in _lanes(wire).items()
         }
         found = in_turns(lanes, rounds)
         for name, rates in found.items():
             bench.rates(name, rates)
-        if seal is Seal.HEADS:
-            for batch, bar in BARS.items():
-                bench.ratio(
-                    f"thousand entries/s, 3 nodes, batches of {batch}", statistics.median(found[_name(3, batch, 1)]) / 1e3, bar
-                )
+        for batch, bar in BARS.items():
+            rate = statistics.median(found[f"{_name(3, batch, 1)}, {wire}"]) / 1e3
+            bench.ratio(f"thousand entries/s, {_name(3, batch, 1)}, {wire}", rate, bar)
 
 
 # -- ticks ---------------------------------------------------------------------------------------------------------------

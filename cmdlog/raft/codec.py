@@ -140,10 +140,10 @@ class Secret:
 class Sealer:
     """Makes the frames of one direction. The sequence begins with the session."""
 
-    __slots__ = ("_encoder", "_head", "_link", "_mac", "_sequence")
+    __slots__ = ("_encode", "_head", "_mac", "_receiver", "_sender", "_sequence")
 
     def __init__(self, link: Link, secret: Secret, encoder: Encoder) -> None:
-        self._link, self._encoder = link, encoder
+        self._sender, self._receiver, self._encode = link.sender.node, link.receiver.node, encoder.encode
         self._head, self._mac = link.head(), secret.mac(b"raft frame")
         self._sequence = 0
 
@@ -152,8 +152,8 @@ class Sealer:
 
         Raises: MessageTooLarge, before any frame was made.
         """
-        sender, receiver, encode = self._link.sender.node, self._link.receiver.node, self._encoder.encode
-        full: list[tuple[list[bytes], list[bytes]]] = []
+        sender, receiver, encode = self._sender, self._receiver, self._encode
+        full: list[tuple[list[bytes], list[bytes], int]] = []
         metas: list[bytes] = []
         bulks: list[bytes] = []
         room = _ROOM_BYTES
@@ -165,7 +165,7 @@ class Sealer:
             if size > room or len(metas) == MESSAGES_MAX:
                 if size > _ROOM_BYTES:
                     raise MessageTooLarge(f"message of {size} bytes, at most {_ROOM_BYTES}")
-                full.append((metas, bulks))
+                full.append((metas, bulks, room))
                 metas, bulks, room = [], [], _ROOM_BYTES
             room -= size
             metas.append(meta)
@@ -174,14 +174,14 @@ class Sealer:
         if not metas:
             return []
         if not full:
-            return [self._frame(metas, bulks)]
-        return [self._frame(*parts) for parts in (*full, (metas, bulks))]
+            return [self._frame(metas, bulks, room)]
+        return [self._frame(*parts) for parts in (*full, (metas, bulks, room))]
 
-    def _frame(self, metas: list[bytes], bulks: list[bytes]) -> bytes:
-        self._sequence += 1
+    def _frame(self, metas: list[bytes], bulks: list[bytes], room: int) -> bytes:
+        """`room` is what it leaves of the largest frame."""
+        self._sequence = sequence = self._sequence + 1
         meta = metas[0] if len(metas) == 1 else b"".join(metas)
-        size = FRAME_BYTES_MIN + len(meta) + (sum(map(len, bulks)) if bulks else 0)
-        front = _pack_front(size, self._head, self._sequence, len(meta)) + meta
+        front = _pack_front(FRAME_BYTES_MAX - room, self._head, sequence, len(meta)) + meta
         mac = self._mac.copy()
         mac.update(front)
         trailer = _pack_trailer(_crc32c(front), mac.digest())
@@ -191,24 +191,21 @@ class Sealer:
 class Opener:
     """Takes the frames of one direction. What it refuses is counted in `faults`."""
 
-    __slots__ = ("_decoder", "_head", "_link", "_mac", "_sequence")
+    __slots__ = ("_decode", "_head", "_link", "_mac", "_sequence", "faults")
 
     def __init__(self, link: Link, secret: Secret) -> None:
         self._link = link
         self._head, self._mac = link.head(), secret.mac(b"raft frame")
-        self._decoder = Decoder(sender=link.sender.node, receiver=link.receiver.node, digest_key=secret.digest_key(link.seal))
+        decoder = Decoder(sender=link.sender.node, receiver=link.receiver.node, digest_key=secret.digest_key(link.seal))
+        self._decode = decoder.decode
+        self.faults = decoder.faults  # refused frames and messages by reason
         self._sequence = 0
-
-    @property
-    def faults(self) -> dict[Fault, int]:
-        """Refused frames and messages by reason."""
-        return self._decoder.faults
 
     def open(self, frame: bytes) -> list[Addressed]:
         """The messages of a frame. Raises: BadFrame."""
         try:
             meta_end, sequence = self._check(frame)
-            messages = self._decoder.decode(frame, at=_FRONT_BYTES, end=meta_end, bulk_at=meta_end + _TRAILER_BYTES)
+            messages = self._decode(frame, at=_FRONT_BYTES, end=meta_end, bulk_at=meta_end + _TRAILER_BYTES)
         except BadFrame as error:
             self.faults[error.fault] += 1
             raise

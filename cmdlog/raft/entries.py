@@ -101,6 +101,8 @@ class Log:
 
     def term_at(self, index: int) -> Term | None:
         """Term of the entry, or None when it is compacted or not there yet."""
+        if index == self.last:  # nearly always
+            return self.last_term
         offset = index - self.base
         if offset > 0:
             return self.terms[offset - 1] if offset <= len(self.terms) else None
@@ -141,7 +143,7 @@ class Log:
         so already.
         """
         last = first + entries_max - 1
-        entries = self.slice(first, last if last < self.last else self.last)
+        entries = self.slice(first, min(last, self.last))
         size = self._bytes_of(entries)
         if size > bytes_max and len(entries.terms) > 1:
             fitting = max(1, bisect_right(list(accumulate(map(len, entries.payloads))), bytes_max))
@@ -242,20 +244,21 @@ class Log:
     def complete(self, completion: Completion) -> list[Write]:
         """The write and all before it are durable. Returns them, oldest first; none when the completion is not of a write under
         way: it came twice, out of order after a later one, or from before a crash."""
+        writes = self.writes
         done: list[Write] = []
-        for write in self.writes:
+        for write in writes:
             done.append(write)
             if write.completion is completion or write.completion == completion:
                 self.stable = max(self.stable, write.proves)
                 for _ in done:
-                    self.writes.popleft()
+                    writes.popleft()
                 return done
         return []
 
 
-def all_normal(kinds: bytes) -> bool:
-    """Whether there are neither configurations nor empty entries; looked for in C, since nearly always there are none."""
-    return not kinds.strip(_NORMAL_BYTE)
+def has_special(entries: Entries) -> bool:
+    """Whether there are configurations or empty entries; looked for in C, since nearly always there are none."""
+    return bool(entries.kinds.strip(_NORMAL_BYTE))
 
 
 def decoded_configurations(entries: Entries) -> list[tuple[Index, Configuration]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cmdlog.raft.entries import all_normal
+from cmdlog.raft.entries import has_special
 from cmdlog.raft.errors import Drop
 from cmdlog.raft.messages import (
     ENTRY_KINDS,
@@ -36,7 +36,7 @@ def on_append(state: State, message: Append) -> None:
     if not _well_formed(message, entries):
         state.drop(Drop.BAD_ENTRIES)
         return
-    configurations = () if all_normal(entries.kinds) else state.decoded(entries)
+    configurations = state.decoded(entries) if has_special(entries) else ()
     if configurations is None:
         return
     if prev < log.commit:
@@ -56,15 +56,15 @@ def on_append(state: State, message: Append) -> None:
 
 def _well_formed(message: Append, entries: Entries) -> bool:
     """Whether the columns are of one length and kind, and terms go up from `prev_term` to at most the message's."""
-    terms, kinds = entries.terms, entries.kinds
-    if entries.first < 1 or not len(terms) == len(kinds) == len(entries.payloads):
+    terms, kinds, count = entries.terms, entries.kinds, len(entries.terms)
+    if entries.first < 1 or len(kinds) != count or len(entries.payloads) != count:
         return False
-    if not terms:
+    if not count:
         return True
     first = terms[0]
     if not message.prev_term <= first <= terms[-1] <= message.term or kinds.strip(_KNOWN_KINDS):
         return False
-    return terms.count(first) == len(terms) or sorted(terms) == terms
+    return terms.count(first) == count or sorted(terms) == terms
 
 
 def on_heartbeat(state: State, message: Heartbeat) -> None:

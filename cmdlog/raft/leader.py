@@ -218,8 +218,9 @@ def maybe_commit(state: State) -> None:
     log = state.log
     if log.commit == log.last:
         return
-    match = {peer: progress.match for peer, progress in state.progress.items()}
-    match[state.id] = log.stable
+    match = {state.id: log.stable}
+    for peer, progress in state.progress.items():
+        match[peer] = progress.match
     index = joint_committed(log.configurations[-1][1], match)
     if index <= log.commit or log.term_at(index) != state.term:
         return

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Container, Mapping, Sequence
+from itertools import repeat
 from typing import Final
 
 from cmdlog.raft.configuration import Configuration, NodeId
@@ -64,8 +65,7 @@ def _committed(voters: Sequence[NodeId], match: Mapping[NodeId, Index]) -> Index
     """The median from below: of n ascending indexes, those from (n - 1) // 2 on are held by a majority."""
     if not voters:
         return INDEX_UNBOUNDED
-    held = [match.get(node, _NOTHING) for node in voters]
-    held.sort()
+    held = sorted(map(match.get, voters, repeat(_NOTHING)))
     return held[(len(held) - 1) // 2]
 
 

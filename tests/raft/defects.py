@@ -96,8 +96,8 @@ MUTANTS: Final = (
     Mutant(
         "leader-counts-unsynced",
         "leader.py",
-        "    match[state.id] = log.stable\n",
-        "    match[state.id] = log.last\n",
+        "    match = {state.id: log.stable}\n",
+        "    match = {state.id: log.last}\n",
         "the leader is part of a majority before its own write is durable",
     ),
     Mutant(
@@ -388,8 +388,8 @@ MUTANTS: Final = (
     Mutant(
         "learner-counts",
         "quorum.py",
-        "    held = [match.get(node, _NOTHING) for node in voters]\n",
-        "    held = [*match.values()]\n",
+        "    held = sorted(map(match.get, voters, repeat(_NOTHING)))\n",
+        "    held = sorted(match.values())\n",
         "learners are counted for commits",
     ),
     Mutant(
