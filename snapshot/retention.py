@@ -12,7 +12,7 @@ that is set back moves the begin of the window back, and never lets anything go 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cmdlog.wal.files import Files
@@ -46,31 +46,14 @@ def needs(snapshots: Iterable[Snapshot], partitions: Sequence[int], *, begin: in
     wanted = {(p, name) for point in points for p, name in point.snapshots.items()}
     from_block = None
     for partition in partitions if begin is not None else ():
-        usable = [s for s in by_name.values() if s.partition == partition and usable_chain(s, by_name)]
+        usable = [s for s in by_name.values() if s.partition == partition and s.manifest is not None]
         usable.sort(key=lambda snapshot: snapshot.order)
         before = [n for n, s in enumerate(usable) if s.manifest is not None and s.manifest.txn_id <= (begin or 0)]
         wanted |= {(partition, s.name) for s in usable[before[-1] if before else 0 :]}
         base = usable[before[-1]].manifest if before else None
         from_block = min(base.log_block if base else 0, from_block if from_block is not None else 1 << 63)
-    closed = {(p, name) for p, first in wanted for name in chain(by_name.get((p, first)), by_name)}
-    return Needs(frozenset(wanted | closed), from_block, tuple((point.from_block, point.to_block) for point in points))
-
-
-def chain(snapshot: Snapshot | None, by_name: Mapping[tuple[int, str], Snapshot]) -> list[str]:
-    """Names of the snapshot and of its bases, down to a full one or to one that is not there."""
-    names: list[str] = []
-    while snapshot is not None and snapshot.name not in names:
-        names.append(snapshot.name)
-        base = snapshot.manifest.base if snapshot.manifest is not None else None
-        snapshot = by_name.get((snapshot.partition, base.name)) if base is not None else None
-    return names
-
-
-def usable_chain(snapshot: Snapshot, by_name: Mapping[tuple[int, str], Snapshot]) -> bool:
-    """Whether the snapshot and all of its bases can be relied on, as far as their manifests tell."""
-    links = [by_name[snapshot.partition, name] for name in chain(snapshot, by_name)]
-    last = links[-1].manifest
-    return all(link.manifest is not None for link in links) and last is not None and last.base is None
+    stood_on = {(p, base.name) for p, name in wanted if (p, name) in by_name for base in by_name[p, name].bases}
+    return Needs(frozenset(wanted | stood_on), from_block, tuple((point.from_block, point.to_block) for point in points))
 
 
 def retain(
@@ -83,18 +66,17 @@ def retain(
     """
     if kept < 2:
         raise ValueError("at least two snapshots are kept: the log is cut at the second-newest")
-    by_name = {(s.partition, s.name): s for s in snapshots}
     counted: dict[int, int] = {}
-    staying: set[tuple[int, str]] = set()
+    staying: set[str] = set()  # paths
     gone = []
-    for snapshot in sorted(by_name.values(), key=lambda s: (s.partition, *s.order), reverse=True):
+    for snapshot in sorted(snapshots, key=lambda s: (s.partition, *s.order), reverse=True):
         usable = counted.get(snapshot.partition, 0)
-        if usable >= kept and (snapshot.partition, snapshot.name) not in staying:
+        if usable >= kept and snapshot.path not in staying:
             gone.append(snapshot)
             continue
-        if usable < kept and usable_chain(snapshot, by_name):
+        if snapshot.manifest is not None:
             counted[snapshot.partition] = usable + 1
-        staying |= {(snapshot.partition, name) for name in chain(snapshot, by_name)}
+        staying |= {link.path for link in snapshot.chain}
     for snapshot in gone:
         if let_go is not None:
             let_go(snapshot)
@@ -114,10 +96,9 @@ def oldest_restorable(snapshots: Iterable[Snapshot], partitions: Sequence[int], 
 
     None: some partition has no snapshot whose log is there.
     """
-    by_name = {(s.partition, s.name): s for s in snapshots}
     earliest: dict[int, int] = {}
-    for (partition, _), snapshot in by_name.items():
+    for snapshot in snapshots:
         manifest = snapshot.manifest
-        if manifest is not None and manifest.log_block >= log_from and usable_chain(snapshot, by_name):
-            earliest[partition] = min(manifest.txn_id, earliest.get(partition, manifest.txn_id))
+        if manifest is not None and manifest.log_block >= log_from:
+            earliest[snapshot.partition] = min(manifest.txn_id, earliest.get(snapshot.partition, manifest.txn_id))
     return max((earliest[p] for p in partitions), default=None) if all(p in earliest for p in partitions) else None

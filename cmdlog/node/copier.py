@@ -1,6 +1,7 @@
 """The process that copies segments into the archive (`snapshot.segmentcopy`), from the node's side.
 
-One rule: it is started when the first segment is to be copied, and again after it has died; a node that archives nothing has none.
+One rule: it is started when the first segment is to be copied, and again after it has died; a node that archives nothing has
+none.
 """
 
 from __future__ import annotations

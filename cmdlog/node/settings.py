@@ -199,7 +199,7 @@ class Settings:
     archive_bytes_max: int = _setting(0, "bytes that archive/ may take; 0 = as many as the volume has", unit="bytes", lowest=0)
     archive_full: Literal["stop", "shorten"] = _setting(
         "stop",
-        "when archive/ can take no more: stop keeps the window, and a full log refuses writes; shorten gives up the oldest moments",
+        "when archive/ can take no more: stop keeps the window, and a full log refuses writes; shorten gives up its oldest",
         choices=("stop", "shorten"),
     )
 
