@@ -8,6 +8,9 @@ every machine and Python.
 SQLite also tells changes that it then takes back: of a statement that fails half-way, of a call that is rolled back. After
 either, the rows that were touched are read again instead of trusting the events.
 
+What was touched is told to `changes.Changes` as well, if there is one: right behind the batch, with the rows as they were before
+it. Of the framework's tables the idempotency keys take part in that; they are no part of the digest here.
+
 The session extension stands on the same hook. Measured here per three-statement transfer in batches of 64, in one run: session
 with its changeset split by a regular expression +6.5 us, this +1 to 2.4 us; in batches of one +139 us and +36 us.
 """
@@ -23,7 +26,10 @@ from typing import Any, Final
 
 import apsw
 
+from .changes import Changes
+
 INTERNAL: Final = "_cmdlog_"  # tables of the framework, which are no part of the digest
+KEYS_TABLE: Final = "_cmdlog_keys"
 EMPTY: Final = 0x9E3779B97F4A7C15  # digest of a batch that changed no rows; 0 is kept for "switched off"
 MARSHAL_VERSION: Final = 2  # binary floats, and no references or interned strings, which differ between processes
 
@@ -47,7 +53,7 @@ class _Table:
     __slots__ = ("first", "key_of", "last", "name", "read")
 
     def __init__(self, connection: apsw.Connection, name: str) -> None:
-        sql = "SELECT name, cid FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk"
+        sql = "SELECT name, cid FROM pragma_table_xinfo(?) WHERE pk > 0 ORDER BY pk"  # table_info leaves generated columns out
         columns = connection.execute(sql, (name,)).fetchall()
         where = " AND ".join(f'"{column}" IS ?' for column, _ in columns)
         self.name = name
@@ -72,12 +78,15 @@ class RowLog:
 
     Attributes:
         uncertain: SQLite took back something that it had told; set by whoever sees that happen.
+        changes: who is told what each batch touched; set between two batches.
     """
 
-    __slots__ = ("_connection", "_tables", "_touched", "uncertain")
+    __slots__ = ("_connection", "_keys", "_tables", "_touched", "changes", "uncertain")
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
+        self._keys: Rows = {}  # touched rows of the idempotency keys, as they were before
+        self.changes: Changes | None = None
         self._tables: dict[str, _Table] = {}
         self._touched: dict[str, _Table] = {}  # since the batch began
         self.uncertain = False
@@ -90,17 +99,29 @@ class RowLog:
             rows = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
             self._tables = {str(name): _Table(self._connection, str(name)) for (name,) in rows}
 
+    def tell_changes(self) -> None:
+        """The batch is committed."""
+        if self.changes is None:
+            return
+        for name, table in self._touched.items():
+            self.changes.note(name, table.first)
+        if self._keys:
+            self.changes.note(KEYS_TABLE, self._keys)
+
     def _forget(self) -> None:
         for table in self._touched.values():
             table.first.clear()
             table.last.clear()
         self._touched.clear()
+        self._keys.clear()
         self.uncertain = False
 
     def schema_changed(self) -> None:
         """Tables may have other columns from now on."""
         self._forget()
         self._tables = {}
+        if self.changes is not None:
+            self.changes.schema_changed()
 
     def digest(self) -> int:
         """64 bits, never 0. To be called before the framework changes its own tables."""
@@ -131,6 +152,8 @@ class RowLog:
             table = touched.get(name)
             if table is None:
                 if name.startswith(INTERNAL):
+                    if name == KEYS_TABLE and self.changes is not None:
+                        self._note_key(update)
                     return
                 table = touched[name] = self._tables[name]
             new = update.new
@@ -151,6 +174,12 @@ class RowLog:
             last[key] = new
 
         return note
+
+    def _note_key(self, update: apsw.PreUpdate) -> None:
+        old = update.old
+        index = update.rowid_new if old is None else update.rowid
+        if index not in self._keys:
+            self._keys[index] = old
 
     def _read_again(self) -> None:
         execute = self._connection.execute

@@ -21,6 +21,7 @@ import apsw
 import google_crc32c
 
 from .catalog import Catalog, Entry
+from .changes import Changes
 from .context import CallState, SiteFailed
 from .database import Database
 from .digest import ChangedRow, RowLog
@@ -345,6 +346,8 @@ class Executor:
             self._cursor.execute("COMMIT")
         self._state.accept(position, clock)
         self._keys.accept()
+        if self._rows is not None:
+            self._rows.tell_changes()
 
     def begin_group(self) -> None:
         """From now on batches share one transaction, which makes replay cheaper: one commit, one position for all of them.
@@ -448,6 +451,8 @@ class Executor:
 
     def _without_calls(self, position: Position, run: Callable[[], None]) -> None:
         self._call.begin(())
+        if self._rows is not None:
+            self._rows.begin()
         try:
             self._begin()
             run()
@@ -469,6 +474,14 @@ class Executor:
         if self._reader is None:
             self._reader = Reader(self._state, self._databases, self._millis_of)
         return self._reader.read(calls, catalog=catalog)
+
+    def gather_changes(self) -> Changes | None:
+        """From now on it is known which rows change behind a cut; None when row digests, which tell that, are switched off."""
+        if self._rows is None:
+            return None
+        if self._rows.changes is None:
+            self._rows.changes = Changes()
+        return self._rows.changes
 
     def known_keys(self) -> Sequence[bytes]:
         """Fingerprints of all keys that are live or tombstones."""

@@ -12,15 +12,18 @@ import contextlib
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cmdlog.wal.files import Files, parent
 from cmdlog.wal.instance import Identity
+from procedures.state import Position
 from snapshot.archived import ARCHIVE, archived_snapshot
+from snapshot.delta import apply_deltas
 from snapshot.errors import SnapshotDamaged, SnapshotError, SnapshotForeign
 from snapshot.gentle import remove_tree
-from snapshot.manifest import IMAGE_NAME, Manifest, parse_name, snapshot_name
+from snapshot.manifest import DATA_NAME, Base, FileEntry, Manifest, parse_name, snapshot_name
 from snapshot.seal import file_entry, read_manifest, verify
 
 FOLDER: Final = "snapshots"
@@ -30,7 +33,7 @@ STATE_SIDE_FILES: Final = ("-wal", "-shm", "-journal")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot folder. `manifest` is None when it cannot be relied on, and `problem` says why."""
+    """A snapshot folder. `manifest` is None when it, or what it stands on, cannot be relied on, and `problem` says why."""
 
     path: str
     partition: int
@@ -38,6 +41,12 @@ class Snapshot:
     copy: int
     manifest: Manifest | None
     problem: str = ""
+    bases: tuple[Snapshot, ...] = ()  # of a delta: what it stands on, down to a whole image
+
+    @property
+    def chain(self) -> tuple[Snapshot, ...]:
+        """All that a restore needs: itself, its base, and so on; the whole image is the last."""
+        return self, *self.bases
 
     @property
     def name(self) -> str:
@@ -66,6 +75,15 @@ class Passed:
 
 def list_snapshots(files: Files, directory: str, identity: Identity) -> list[Snapshot]:
     """Every snapshot of the node directory by (partition, age), newest last. Manifests are checked, images are not read."""
+    return _linked(_look_all(files, directory, identity), lambda: _look_archived(files, directory, identity))
+
+
+def list_archived(files: Files, directory: str, identity: Identity) -> list[Snapshot]:
+    """Every snapshot in the archive, in the order of `list_snapshots`."""
+    return _linked(_look_archived(files, directory, identity), lambda: _look_all(files, directory, identity))
+
+
+def _look_all(files: Files, directory: str, identity: Identity) -> list[Snapshot]:
     folder = os.path.join(directory, FOLDER)
     found = []
     for name in files.listdir(folder) if files.exists(folder) else ():
@@ -74,8 +92,7 @@ def list_snapshots(files: Files, directory: str, identity: Identity) -> list[Sna
     return sorted(found, key=lambda snapshot: (snapshot.partition, *snapshot.order))
 
 
-def list_archived(files: Files, directory: str, identity: Identity) -> list[Snapshot]:
-    """Every snapshot in the archive, in the order of `list_snapshots`."""
+def _look_archived(files: Files, directory: str, identity: Identity) -> list[Snapshot]:
     folder = os.path.join(directory, ARCHIVE)
     found = []
     for name in files.listdir(folder) if files.exists(folder) else ():
@@ -85,37 +102,109 @@ def list_archived(files: Files, directory: str, identity: Identity) -> list[Snap
     return sorted(found, key=lambda snapshot: (snapshot.partition, *snapshot.order))
 
 
+def _linked(found: list[Snapshot], elsewhere: Callable[[], list[Snapshot]]) -> list[Snapshot]:
+    """The snapshots with their bases, which lie among them, or else among those `elsewhere`."""
+    if all(s.manifest is None or s.manifest.base is None for s in found):
+        return found
+    here: dict[tuple[int, str], list[Snapshot]] = {}
+    for snapshot in [*elsewhere(), *found]:
+        here.setdefault((snapshot.partition, snapshot.name), []).append(snapshot)
+    links = _Links(here)
+    return [links.resolve(snapshot) for snapshot in found]
+
+
+class _Links:
+    """Finds the base of each delta: of the name that it states, and of the very manifest."""
+
+    def __init__(self, by_name: Mapping[tuple[int, str], Sequence[Snapshot]]) -> None:
+        self._by_name = by_name
+        self._resolved: dict[str, Snapshot] = {}  # path -> with its bases
+
+    def resolve(self, snapshot: Snapshot) -> Snapshot:
+        """Of a delta whose base cannot be relied on, `problem` says so."""
+        base = snapshot.manifest.base if snapshot.manifest is not None else None
+        if base is None:
+            return snapshot
+        if snapshot.path not in self._resolved:
+            # Whatever refers to it meanwhile would be a ring: no such thing can be written, but it could be forged.
+            self._resolved[snapshot.path] = _without_base(snapshot, base.name, "which stands on it in turn")
+            self._resolved[snapshot.path] = self._on_base(snapshot, base)
+        return self._resolved[snapshot.path]
+
+    def _on_base(self, snapshot: Snapshot, stated: Base) -> Snapshot:
+        named = self._by_name.get((snapshot.partition, stated.name), ())
+        if not named:
+            return _without_base(snapshot, stated.name, "which is missing")
+        for candidate in named:
+            if candidate.manifest is not None and candidate.manifest.as_base(stated.name) == stated:
+                base = self.resolve(candidate)
+                if base.manifest is None:
+                    return _without_base(snapshot, stated.name, f"which cannot be relied on: {base.problem}")
+                return replace(snapshot, bases=base.chain)
+        problems = [candidate.problem for candidate in named if candidate.manifest is None]
+        why = f"which cannot be relied on: {problems[0]}" if problems else "and another snapshot bears that name now"
+        return _without_base(snapshot, stated.name, why)
+
+
+def _without_base(snapshot: Snapshot, name: str, why: str) -> Snapshot:
+    return replace(snapshot, manifest=None, problem=f"{snapshot.path} holds the changes since {name}, {why}")
+
+
 def check(files: Files, snapshot: Snapshot) -> str:
-    """Reads the whole snapshot; why it cannot be relied on, "" when it can."""
+    """Reads the whole snapshot with all that it stands on; why it cannot be relied on, "" when it can."""
     if snapshot.manifest is None:
         return snapshot.problem
     try:
         verify(files, snapshot.path)
+        for base in snapshot.bases:
+            verify(files, base.path)
     except SnapshotError as error:
         return str(error)
     return ""
 
 
 def restore(snapshot: Snapshot, target: str) -> None:
-    """Puts a copy of the image in the place of a state file.
+    """Puts what the snapshot holds in the place of a state file: a copy of the image, with the deltas that lie on it applied.
 
     A crash on the way leaves no state file at `target`, so it is done again. Not durable: the snapshot and the log are. Raises:
-    SnapshotDamaged when the copy is not what the manifest says; OSError.
+    SnapshotDamaged when a file is not what its manifest says; OSError, apsw.FullError, apsw.IOError.
     """
     remove_state(target)
     temporary = f"{target}.restore"
-    image = os.path.join(snapshot.path, IMAGE_NAME)
+    remove_state(temporary)  # with a log beside it that a crash may have left: it would be applied to the new copy
+    *deltas, image = snapshot.chain
     try:
-        shutil.copyfile(image, temporary)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        _copy_image(image, temporary)
+        if deltas:
+            _apply_chain(snapshot, deltas, temporary)
+    except BaseException:
+        remove_state(temporary)
         raise
-    copy, manifest = file_entry(temporary), snapshot.manifest
-    if manifest is None or (copy.bytes, copy.sha256) != (manifest.files[0].bytes, manifest.files[0].sha256):
-        os.unlink(temporary)
-        raise SnapshotDamaged(f"{image} changed while it was copied")
     os.rename(temporary, target)
+
+
+def _copy_image(snapshot: Snapshot, target: str) -> None:
+    shutil.copyfile(_data_path(snapshot), target)
+    if not _is_stated(file_entry(target), snapshot):
+        raise SnapshotDamaged(f"{_data_path(snapshot)} changed while it was copied")
+
+
+def _apply_chain(snapshot: Snapshot, deltas: Sequence[Snapshot], target: str) -> None:
+    for delta in deltas:
+        if not _is_stated(file_entry(_data_path(delta)), delta):
+            raise SnapshotDamaged(f"{_data_path(delta)} has changed")
+    m = snapshot.manifest
+    assert m is not None
+    apply_deltas(target, [_data_path(d) for d in reversed(deltas)], Position(m.index, m.term, m.checksum, m.txn_id))
+
+
+def _data_path(snapshot: Snapshot) -> str:
+    return os.path.join(snapshot.path, DATA_NAME[snapshot.manifest.kind if snapshot.manifest is not None else "full"])
+
+
+def _is_stated(found: FileEntry, snapshot: Snapshot) -> bool:
+    stated = snapshot.manifest.files[0] if snapshot.manifest is not None else None
+    return stated is not None and (found.bytes, found.sha256) == (stated.bytes, stated.sha256)
 
 
 def remove_state(target: str) -> None:

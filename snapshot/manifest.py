@@ -5,24 +5,31 @@ everything that is needed to go on from the image without the log before it: con
 environment and key policy.
 
 A snapshot is the folder `snapshots/p<partition>-<index>` (a further image of the same position: `-2`, `-3`, …) with
-`manifest.json` and `image.sqlite`, a plain SQLite file.
+`manifest.json` and one SQLite file: `image.sqlite`, the whole state, or `delta.sqlite`, the rows that changed since another
+snapshot, its *base* (`snapshot.delta`). A delta names its base by the checksum of the base's manifest: another snapshot of the
+same name is not it. Format 1 knew no deltas and is still read.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import google_crc32c
 import orjson
 
 from snapshot.errors import SnapshotDamaged, SnapshotForeign
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+FORMAT_WITHOUT_DELTAS: Final = 1
 MANIFEST_NAME: Final = "manifest.json"
 IMAGE_NAME: Final = "image.sqlite"
+DELTA_NAME: Final = "delta.sqlite"
 MANIFEST_BYTES_MAX: Final = 64 << 20  # bounds what a damaged file can make us read; the bundles are by far the largest part
+SnapshotKind = Literal["full", "delta"]
+DATA_NAME: Final[Mapping[SnapshotKind, str]] = {"full": IMAGE_NAME, "delta": DELTA_NAME}
 _NAME: Final = re.compile(r"p(\d{4})-(\d{16})(?:-([2-9]|[1-9]\d{1,3}))?")
 
 
@@ -38,11 +45,22 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """A table of the image: see `snapshot.digest`."""
+    """A table of the snapshot's file: see `snapshot.digest`."""
 
     name: str
     rows: int
     sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The snapshot that a delta is applied to."""
+
+    name: str
+    index: int
+    term: int
+    checksum: int
+    manifest_crc32c: int  # tells it from any other snapshot that may ever bear this name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +71,10 @@ class Manifest:
     node_id: int
     incarnation: str  # hex: of the life of the disk that it was taken on
     partition: int
-    index: int  # the last entry that the image holds
+    index: int  # the last entry that the snapshot holds
     term: int
     checksum: int  # of that entry's record
-    txn_id: int  # the last transaction that the image holds
+    txn_id: int  # the last transaction that the snapshot holds
     log_block: int  # every later entry of the partition lies in this block of this node's log, or behind it
     epoch: int  # index of the configuration in force
     configuration: dict[str, Any] | None
@@ -64,13 +82,29 @@ class Manifest:
     environment: dict[str, Any] | None
     key_policy: dict[str, Any] | None
     schema: tuple[str, ...]  # SQL of the application's tables and indexes
-    tables: tuple[TableEntry, ...]
+    tables: tuple[TableEntry, ...]  # of the image, or of the delta's own file
     files: tuple[FileEntry, ...]
     created: str  # RFC 3339; for the reader, decides nothing
+    kind: SnapshotKind = "full"
+    base: Base | None = None  # of a delta
 
     @property
     def bytes(self) -> int:
         return sum(file.bytes for file in self.files)
+
+    @property
+    def rows(self) -> int:
+        """Rows that the file holds: of a whole state, or put and taken by a delta."""
+        return sum(table.rows for table in self.tables)
+
+    @property
+    def crc32c(self) -> int:
+        """The checksum that the manifest's file carries, if this version wrote it."""
+        return _checksum({"format": FORMAT, **asdict(self)})
+
+    def as_base(self, name: str) -> Base:
+        """What a delta on this snapshot says about it."""
+        return Base(name, self.index, self.term, self.checksum, self.crc32c)
 
 
 def snapshot_name(partition: int, index: int, copy: int = 1) -> str:
@@ -98,15 +132,27 @@ def decode_manifest(data: bytes, *, path: str) -> Manifest:
         raise SnapshotDamaged(f"{path} is no JSON: {error}") from error
     if not isinstance(value, dict) or value.pop("manifest_crc32c", None) != _checksum(value):
         raise SnapshotDamaged(f"{path} does not match its own checksum")
-    if value.pop("format", None) != FORMAT:
+    found = value.pop("format", None)
+    if found not in (FORMAT_WITHOUT_DELTAS, FORMAT):
         raise SnapshotForeign(f"{path} has another format than {FORMAT}; use the newer cmdlog that wrote it")
     try:
         value["tables"] = tuple(TableEntry(**entry) for entry in value["tables"])
         value["files"] = tuple(FileEntry(**entry) for entry in value["files"])
         value["schema"] = tuple(value["schema"])
-        return Manifest(**value)
+        if found == FORMAT:
+            value["base"] = Base(**value["base"]) if value["base"] is not None else None
+        manifest = Manifest(**value)
+        _check_kind(manifest, path)
     except (TypeError, KeyError) as error:
         raise SnapshotDamaged(f"{path} lacks a field: {error}") from error
+    return manifest
+
+
+def _check_kind(manifest: Manifest, path: str) -> None:
+    if manifest.kind not in DATA_NAME or (manifest.kind == "delta") != (manifest.base is not None):
+        raise SnapshotDamaged(f"{path} is of kind {manifest.kind!r} with base {manifest.base}")
+    if [entry.name for entry in manifest.files] != [DATA_NAME[manifest.kind]]:
+        raise SnapshotDamaged(f"{path} lists other files than {DATA_NAME[manifest.kind]}")
 
 
 def _checksum(value: dict[str, Any]) -> int:

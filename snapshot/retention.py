@@ -1,7 +1,7 @@
 """Retention: which snapshots may go, and which part of the log recovery and its promises still need.
 
-One rule: what a recovery may fall back to stays. The log is needed from the second-newest usable snapshot on, so that a damaged
-newest one costs a longer replay and nothing else.
+One rule: what a recovery may fall back to stays. The log is needed from the newest usable snapshot on that is independent of the
+newest (`snapshot.lineage`), so that damage to the newest, or to anything that it stands on, costs a longer replay and nothing else.
 
 Beside that, moments may be promised: all of them since the begin of a window, and single ones, the recovery points. A moment can
 be restored from a snapshot at or before it and the log behind that snapshot. So a window needs, of each partition, the newest
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import MILLIS_SHIFT
 from snapshot.catalog import Snapshot, remove
+from snapshot.lineage import fallback
 from snapshot.points import Point
 
 
@@ -61,13 +62,15 @@ def retain(
 ) -> list[str]:
     """Lets all but the newest `kept` usable snapshots of each partition go; returns the names of those that went.
 
-    `let_go` says what becomes of one; None: it is removed. The chains of those that stay do, too. Damaged ones go once `kept`
-    usable ones are newer; until then they stay for whoever wants to know what happened.
+    `let_go` says what becomes of one; None: it is removed. The chains of those that stay do, too, and whatever recovery may fall
+    back to. Damaged ones go once `kept` usable ones are newer; until then they stay for whoever wants to know what happened.
     """
     if kept < 2:
         raise ValueError("at least two snapshots are kept: the log is cut at the second-newest")
+    snapshots = list(snapshots)
     counted: dict[int, int] = {}
-    staying: set[str] = set()  # paths
+    seconds = (fallback([s for s in snapshots if s.partition == partition]) for partition in {s.partition for s in snapshots})
+    staying = {link.path for second in seconds if second is not None for link in second.chain}
     gone = []
     for snapshot in sorted(snapshots, key=lambda s: (s.partition, *s.order), reverse=True):
         usable = counted.get(snapshot.partition, 0)
@@ -86,9 +89,9 @@ def retain(
 
 
 def anchor_block(snapshots: Iterable[Snapshot]) -> int | None:
-    """The first block that recovery of one partition may need: that of its second-newest usable snapshot; None = every block."""
-    usable = [s.manifest for s in sorted(snapshots, key=lambda s: s.order, reverse=True) if s.manifest is not None]
-    return usable[1].log_block if len(usable) > 1 else None
+    """The first block that recovery of one partition may need: that of the snapshot to fall back to; None = every block."""
+    second = fallback(snapshots)
+    return second.manifest.log_block if second is not None and second.manifest is not None else None
 
 
 def oldest_restorable(snapshots: Iterable[Snapshot], partitions: Sequence[int], *, log_from: int) -> int | None:

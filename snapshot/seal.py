@@ -1,9 +1,9 @@
-"""Seal: makes a captured image a snapshot. `python -m snapshot.seal TEMP FINAL`, with the facts as JSON on standard input.
+"""Seal: makes a captured image or delta a snapshot. `python -m snapshot.seal TEMP FINAL`, the facts as JSON on standard input.
 
 One rule: a folder bears a snapshot's name only when everything in it is durable and was read back. So whatever a crash leaves is
 either a whole snapshot or a folder with a temporary name, which the next start removes:
 
-    image copied, nothing else   temporary name                 -> removed
+    file captured, nothing else  temporary name                 -> removed
     manifest written             temporary name                 -> removed
     files and folder synced      temporary name                 -> removed
     renamed, folder not synced   either name, content whole     -> removed, or a snapshot that nothing relies on yet
@@ -31,7 +31,17 @@ from cmdlog.wal.files import Files, RealFiles, parent
 from snapshot.digest import open_image, schema_of, table_digests
 from snapshot.errors import SnapshotDamaged, SnapshotError
 from snapshot.gentle import write_out
-from snapshot.manifest import IMAGE_NAME, MANIFEST_NAME, FileEntry, Manifest, TableEntry, decode_manifest, encode_manifest
+from snapshot.manifest import (
+    DATA_NAME,
+    IMAGE_NAME,
+    MANIFEST_NAME,
+    Base,
+    FileEntry,
+    Manifest,
+    TableEntry,
+    decode_manifest,
+    encode_manifest,
+)
 
 NICENESS: Final = 15  # below the sites and the log's threads, above nothing
 CHUNK_BYTES: Final = 1 << 20
@@ -39,20 +49,21 @@ _POSITION: Final = "SELECT partition, idx, term, checksum, txn_id FROM _cmdlog_m
 
 
 def seal(files: Files, temporary: str, final: str, facts: Mapping[str, Any]) -> Manifest:
-    """Checks, describes, syncs and names the image in `temporary`; on return the snapshot `final` is durable and verified.
+    """Checks, describes, syncs and names what is in `temporary`; on return the snapshot `final` is durable and verified.
 
-    `facts` are the manifest's fields that the image does not tell. Raises: SnapshotDamaged when the image is not what the facts
-    say; DiskFull, WriteFailed.
+    `facts` are the manifest's fields that the file does not tell; `kind` and `base` may be left out for a whole image. Raises:
+    SnapshotDamaged when the file is not what the facts say, or a delta's base is not there; DiskFull, WriteFailed.
     """
-    image = os.path.join(temporary, IMAGE_NAME)
-    write_out(image)
-    _sync(files, image)
-    manifest = describe(image, facts)
+    name = DATA_NAME[facts.get("kind", "full")]
+    data = os.path.join(temporary, name)
+    write_out(data)
+    _sync(files, data)
+    manifest = describe(data, facts) if name == IMAGE_NAME else _describe_delta(files, data, facts, parent(final))
     files.write_file_atomic(os.path.join(temporary, MANIFEST_NAME), encode_manifest(manifest))
     files.fsync_dir(temporary)
     files.rename(temporary, final)
     files.fsync_dir(parent(final))
-    _forget_cache(os.path.join(final, IMAGE_NAME))
+    _forget_cache(os.path.join(final, name))
     verify(files, final)
     return manifest
 
@@ -76,7 +87,16 @@ def describe(image: str, facts: Mapping[str, Any]) -> Manifest:
     stated = tuple(facts[name] for name in ("partition", "index", "term", "checksum", "txn_id"))
     if found != [stated]:
         raise SnapshotDamaged(f"{image} stands at {found}, the capture said {stated}")
-    return Manifest(**facts, schema=schema, tables=tables, files=(entry,))
+    return Manifest(**{"schema": schema, **facts}, tables=tables, files=(entry,))
+
+
+def _describe_delta(files: Files, delta: str, facts: Mapping[str, Any], folder: str) -> Manifest:
+    """The manifest of a delta file, whose base lies in `folder` and is still the one that the facts name."""
+    stated = Base(**facts["base"])
+    base = read_manifest(files, os.path.join(folder, stated.name))
+    if base.as_base(stated.name) != stated or base.partition != facts["partition"]:
+        raise SnapshotDamaged(f"{delta} is a delta on {stated}; the snapshot of that name is another one")
+    return describe(delta, {**facts, "base": stated, "schema": base.schema})  # any change of tables forbids a delta
 
 
 def verify(files: Files, path: str) -> Manifest:
@@ -96,8 +116,6 @@ def read_manifest(files: Files, path: str) -> Manifest:
         manifest = decode_manifest(files.read_file(name), path=name)
     except (OSError, WalError) as error:
         raise SnapshotDamaged(f"{name} cannot be read: {error}") from error
-    if [entry.name for entry in manifest.files] != [IMAGE_NAME]:
-        raise SnapshotDamaged(f"{name} lists other files than {IMAGE_NAME}")
     return manifest
 
 

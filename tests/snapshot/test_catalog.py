@@ -203,7 +203,7 @@ def test_newer_format_is_foreign_not_damaged(tmp_path: Path) -> None:
     """A manifest with a good checksum and another format number asks for the newer program."""
     manifest = make(tmp_path) / "manifest.json"
     value = orjson.loads(manifest.read_bytes())
-    value["format"] = 2
+    value["format"] = 3
     del value["manifest_crc32c"]
     import google_crc32c
 
