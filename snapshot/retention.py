@@ -1,7 +1,7 @@
 """Retention: which snapshots may go, and which part of the log recovery and its promises still need.
 
 One rule: what a recovery may fall back to stays. The log is needed from the newest usable snapshot on that is independent of the
-newest (`snapshot.lineage`), so that damage to the newest, or to anything that it stands on, costs a longer replay and nothing else.
+newest (`snapshot.lineage`), so that damage to the newest, or to what it stands on, costs a longer replay and nothing else.
 
 Beside that, moments may be promised: all of them since the begin of a window, and single ones, the recovery points. A moment can
 be restored from a snapshot at or before it and the log behind that snapshot. So a window needs, of each partition, the newest
