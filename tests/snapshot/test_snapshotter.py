@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cmdlog.node import snapshots as module
 from cmdlog.node.schedule import LogView
 from cmdlog.node.snapshots import Hooks, Snapshotter
 from cmdlog.wal.files import RealFiles
@@ -215,3 +216,20 @@ def anchors_at_start(node: Node) -> dict[str, int]:
     anchors = again.snapshotter.anchors()
     again.close()
     return anchors
+
+
+@pytest.mark.slow
+def test_check_that_gets_no_time_is_done_in_earnest_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that is always busy a process of lowest priority may never end: it is given up, and the next one competes."""
+    policies: list[int] = []
+    monkeypatch.setattr(os, "sched_setscheduler", lambda _pid, policy, _param: policies.append(policy))
+    monkeypatch.setattr(module, "SEAL_PATIENCE_S", 0.0)
+    monkeypatch.setattr(module, "SEAL_BYTES_PER_S_MIN", 1e12)
+    node = Node(tmp_path)
+    node.apply()
+    with pytest.raises(SnapshotFailed, match="longer than"):
+        node.take()
+    assert node.names() == []
+    assert node.take()["index"] == 1
+    assert policies == [os.SCHED_IDLE]  # of the first alone
+    node.close()
