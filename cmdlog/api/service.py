@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.types import Send
 
 from cmdlog.api.credentials import make_gatekeeper
+from cmdlog.api.pace import Traffic
 from cmdlog.api.problem import Problem
 from cmdlog.api.queries import Queries
 from cmdlog.api.signin import SIGN_IN_PAGE
@@ -38,6 +39,7 @@ class Service:
         self.front = Front(slow_call_ms=settings.slow_call_ms)
         self.slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="cmdlog-slow")
         self.queries = Queries(settings)
+        self.traffic = Traffic()
         self._node: Node | None = None
         self._lock = threading.Lock()
         if node is not None:

@@ -4,7 +4,9 @@ One rule: memory is bounded by `stream_calls_max` calls, whatever the peer sends
 
 The lines that one chunk of the body completes form a *group*: parsed together, given to the node in one `call_many`, awaited as
 one future. A reader task makes groups, a writer task sends their answers in order; between them stands a count of calls under
-way. A peer that sends without reading stops the writer, then the reader, then itself; `body_timeout_s` ends such a standstill.
+way. A peer that sends without reading stops the writer, which stops the reader at once: what nobody takes the answer of is not
+placed. `body_timeout_s` ends such a standstill. How many calls wait in the node at a time is `pace`'s affair: streams share it
+with clients that send one call and wait.
 Blank lines are skipped; a line that is no call gets an error object in its place and the rest goes on.
 """
 
@@ -14,7 +16,7 @@ import asyncio
 import threading
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +25,7 @@ from starlette.types import Receive, Send
 
 from cmdlog.api.credentials import scope_of
 from cmdlog.api.lines import LineSplitter
+from cmdlog.api.pace import Pace
 from cmdlog.api.problem import Problem, invalid, of_outcome, of_refused, preference_applied
 from cmdlog.api.request import PREFER, Incoming, idempotency_key, preferred_durability
 from cmdlog.api.service import Service
@@ -42,6 +45,7 @@ ENVELOPE_BYTES: Final = 1024  # of a line, beside its parameters
 GROUP_CALLS_MAX: Final = 1024
 OVERLOAD_WAIT_S: Final = 10.0  # then the calls of the group get `not_ready`
 OVERLOAD_PAUSE_S: Final = 0.005
+CALLED: Final = ("call", 200)  # route and status of a single call
 NDJSON: Final = [(b"content-type", b"application/x-ndjson")]
 
 Call = tuple["Route", list[Any], bytes, Durability | None]
@@ -51,8 +55,9 @@ Prepared = tuple["Route", list[Any], bytes, Done, Durability | None]
 class Group:
     """Consecutive lines of one chunk. `slots` holds a line's answer once it is known, in the order of the lines."""
 
-    def __init__(self, lines: int, began: float) -> None:
+    def __init__(self, lines: int, began: float, ended: Callable[[Group], None] | None = None) -> None:
         self.began = began  # when the lines were complete
+        self._ended = ended  # called once, when all answers are there
         self.calls: Sequence[Prepared] = ()  # of those lines that are calls
         self.places: Sequence[int] = ()  # of these calls among the lines, ascending
         self.slots: list[bytes | Reply | None] = [None] * lines
@@ -71,6 +76,8 @@ class Group:
         self.missing -= 1
         if not self.missing and not self.complete.done():
             self.complete.set_result(None)
+            if self._ended is not None:
+                self._ended(self)
 
     def encode(self, trace: Trace) -> bytes:
         """The answers as lines."""
@@ -111,6 +118,10 @@ class BatchStream:
         self._receive, self._send = receive, send
         self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
         self._under_way = 0  # calls of groups that are not sent yet
+        self._open = 0  # of them, calls that are not answered yet
+        self._traffic = service.traffic
+        self._pace = Pace(service.traffic, self._settings.stream_calls_max)
+        self._stuck = False  # the client takes less than is written
         self._room = asyncio.Event()
         self._started = False
         self._more = True
@@ -119,12 +130,14 @@ class BatchStream:
         """Serves the request to its end. Raises: Problem before the first answer; ConnectionError when the client is gone."""
         writer = asyncio.create_task(self._write())
         reader = asyncio.create_task(self._read())
+        self._traffic.streams += 1
         try:
             await asyncio.wait((reader, writer), return_when=asyncio.FIRST_EXCEPTION)
             for task in (writer, reader):
                 if task.done():
                     task.result()
         finally:
+            self._traffic.streams -= 1
             reader.cancel()
             writer.cancel()
 
@@ -157,17 +170,31 @@ class BatchStream:
         return chunk
 
     async def _take(self, lines: list[bytes | None]) -> None:
-        size = min(GROUP_CALLS_MAX, self._settings.stream_calls_max)
-        for start in range(0, len(lines), size):
-            part = lines[start : start + size]
-            while self._under_way + len(part) > self._settings.stream_calls_max:
+        start = 0
+        while start < len(lines):
+            part = lines[start : start + min(GROUP_CALLS_MAX, self._pace.window)]
+            if self._has_room(len(part)):
+                await self._submit_lines(part)
+                start += len(part)
+            else:
                 self._room.clear()
                 await self._room.wait()
-            await self._submit_lines(part)
+
+    def _has_room(self, calls: int) -> bool:
+        in_time = not self._open or self._open + calls <= self._pace.window
+        return in_time and not self._stuck and self._under_way + calls <= self._settings.stream_calls_max
+
+    def _answered(self, group: Group) -> None:
+        calls = len(group.slots)
+        self._open -= calls
+        beside = self._front.requests.get(CALLED, 0)
+        self._pace.answered(calls, placed_s=group.began, now_s=self._front.now(), beside=beside)
+        self._room.set()
 
     async def _submit_lines(self, lines: list[bytes | None]) -> None:
-        group = Group(len(lines), self._front.now())
+        group = Group(len(lines), self._front.now(), self._answered)
         self._under_way += len(lines)
+        self._open += len(lines)
         self._groups.put_nowait(group)
         calls: list[Prepared] = []
         places: list[int] = []
@@ -262,7 +289,9 @@ class BatchStream:
             await group.complete
             if self._trace.took(elapsed := self._front.now() - group.began, len(group.slots)):
                 group.tell_slow(self._node, self._trace, elapsed)
+            self._stuck = True  # seen by the reader only if the writing has to wait
             await self._send_part(group.encode(self._trace), more=True)
+            self._stuck = False
             self._under_way -= len(group.slots)
             self._room.set()
         await self._send_part(b"", more=False)

@@ -225,12 +225,36 @@ def test_reader_of_nothing_is_let_go(app: Api, node: Any, ask_app: Any) -> None:
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": line(1) + line(2), "more_body": True}
 
-        scope = {"type": "http", "method": "POST", "path": "/v1/batch", "headers": []}
+        scope = {"type": "http", "method": "POST", "path": "/v1/batch", "headers": [(b"host", b"localhost")]}
         await asyncio.wait_for(app(scope, receive, never), 5)
         await asyncio.sleep(0)
         return asyncio.all_tasks() - {asyncio.current_task()}
 
     assert asyncio.run(run()) == set()
+
+
+def test_nothing_is_placed_for_a_reader_of_nothing(app: Api, node: Any) -> None:
+    """Once an answer is not taken, no further line becomes a call: what a client does not read it does not get."""
+    placed = []
+
+    async def run() -> None:
+        async def never(message: Any) -> None:
+            await asyncio.Event().wait()
+
+        async def receive() -> dict[str, Any]:
+            await asyncio.sleep(0)
+            return {"type": "http.request", "body": line(1) * 10, "more_body": True}
+
+        scope = {"type": "http", "method": "POST", "path": "/v1/batch", "headers": [(b"host", b"localhost")]}
+        serving = asyncio.create_task(app(scope, receive, never))
+        for _ in range(2000):
+            await asyncio.sleep(0)
+        placed.append(len(node.logged))
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+    asyncio.run(run())
+    assert 10 <= placed[0] <= 100
 
 
 def test_answers_from_another_thread_arrive(app: Api, node: Any, ask_app: Any) -> None:

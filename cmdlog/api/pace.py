@@ -1,0 +1,73 @@
+"""How many calls of one stream wait in the node: enough to keep it busy, too few to make others wait for long.
+
+One rule: a call of somebody else on the same partition queues behind what streams have placed there, so a stream places no more
+than the node answers in about `QUEUE_S`. How fast that is nobody knows beforehand: a stream starts with a small window, which
+grows with every group that was answered in time and shrinks when one was late, at most once per window (congestion control by
+delay, as TCP Vegas has it: Brakmo and Peterson, 1995). Streams that share a partition see the same queue, and so share its room.
+
+"In time" is relative where the node cannot answer faster, as on a disk that takes 100 ms to sync: `SLACK` times the quickest
+answer of the last `MEMORY_S` to `2 * MEMORY_S`, of any stream. And a stream that is alone may have `WINDOW_CALLS_ALONE`, which
+larger batches pay for; the first call beside it waits for these. No clock here.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Final
+
+QUEUE_S: Final = 0.025
+SLACK: Final = 1.5  # < 2: halving the window must show a quicker answer than this allows, or the measure follows the queue
+MEMORY_S: Final = 10.0
+WINDOW_CALLS_FIRST: Final = 256
+WINDOW_CALLS_MIN: Final = 32  # still a group that is worth its block
+WINDOW_CALLS_ALONE: Final = 4096
+ALONE_S: Final = 1.0  # without a call of anybody else
+SHRINK_MAX: Final = 0.05  # of the window, at once
+
+
+class Traffic:
+    """What the streams of one node know of each other and of single calls."""
+
+    def __init__(self) -> None:
+        self.streams = 0  # under way
+        self._calls = 0  # that were answered beside them, when that was looked at last
+        self._called_s = -inf
+        self._before = self._now = inf
+        self._since_s = 0.0
+
+    def alone(self, calls: int, now_s: float) -> bool:
+        """Whether there is one stream and nobody else. `calls` were answered beside streams so far."""
+        if calls != self._calls:
+            self._calls, self._called_s = calls, now_s
+        return self.streams <= 1 and now_s - self._called_s >= ALONE_S
+
+    def quickest(self, seconds: float, now_s: float) -> float:
+        """The quickest answer of late, with this one."""
+        if now_s - self._since_s >= MEMORY_S:
+            self._before = self._now if now_s - self._since_s < 2 * MEMORY_S else inf
+            self._now, self._since_s = inf, now_s
+        self._now = min(self._now, seconds)
+        return min(self._before, self._now)
+
+
+class Pace:
+    """The window of one stream. Invariant: 0 < window <= calls_max."""
+
+    def __init__(self, traffic: Traffic, calls_max: int) -> None:
+        self._traffic, self._calls_max = traffic, calls_max
+        self.window = min(WINDOW_CALLS_FIRST, calls_max)
+        self._cut_s = -inf  # when it shrank last
+
+    def answered(self, calls: int, *, placed_s: float, now_s: float, beside: int) -> None:
+        """A group that was placed then is answered now; `beside` as `Traffic.alone` has it."""
+        seconds = now_s - placed_s
+        in_time_s = max(QUEUE_S, SLACK * self._traffic.quickest(seconds, now_s))
+        alone = self._traffic.alone(beside, now_s)
+        if seconds <= in_time_s:
+            self.window = min(self._calls_max, self.window + calls)
+        elif alone and self.window <= WINDOW_CALLS_ALONE:
+            self.window = min(self._calls_max, WINDOW_CALLS_ALONE, self.window + calls)
+        elif placed_s > self._cut_s:  # else it waited behind what was placed before the last cut
+            share = max(SHRINK_MAX, min(0.5, in_time_s / seconds))
+            self.window = min(self._calls_max, max(WINDOW_CALLS_MIN, round(self.window * share)))
+            self._cut_s = now_s
