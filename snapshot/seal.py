@@ -133,6 +133,19 @@ def file_entry(path: str) -> FileEntry:
     return FileEntry(os.path.basename(path), size, crc, sha.hexdigest())
 
 
+def size_and_crc(path: str) -> tuple[int, int]:
+    """Size and CRC-32C of a file. Raises: SnapshotDamaged when it cannot be read."""
+    crc = size = 0
+    try:
+        with Path(path).open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                crc = google_crc32c.extend(crc, chunk)
+                size += len(chunk)
+    except OSError as error:
+        raise SnapshotDamaged(f"{path} cannot be read: {error.strerror}") from error
+    return size, crc
+
+
 def _difference(wanted: FileEntry, found: FileEntry) -> str:
     if wanted.bytes != found.bytes:
         return f"{found.bytes} bytes instead of {wanted.bytes}"
