@@ -27,6 +27,7 @@ from prometheus_client.registry import Collector
 from cmdlog.node.front import Front
 from cmdlog.node.meter import BYTES, CALLS, OUTCOMES, SECONDS, Histogram
 from cmdlog.node.overview import Overview, fill_of, held_by
+from cmdlog.wal.ids import txn_millis
 
 DOCUMENT: Final = Path(__file__).with_name("METRICS.md")
 
@@ -95,6 +96,13 @@ METRICS: Final[tuple[Row, ...]] = (
     _gauge("cmdlog_snapshot_last_seconds", "how long the last one took, from the first page to its mark in the log"),
     _gauge("cmdlog_snapshot_age_seconds", "since the newest snapshot of the partition; absent while there is none", "partition"),
     _gauge("cmdlog_snapshot_bytes", "its size", "partition"),
+    _gauge("cmdlog_archive_bytes", "bytes in archive/"),
+    _gauge("cmdlog_archive_files", "segments and snapshots in archive/", "kind"),
+    _gauge("cmdlog_archive_stuck", "1 while a segment that was promised cannot be archived, and holds the log back"),
+    _counter("cmdlog_archive_segments_total", "segments of the log that were archived"),
+    _counter("cmdlog_archive_given_up_total", "segments given up by archive_full=shorten: the promised window is not kept"),
+    _gauge("cmdlog_restorable_timestamp_seconds", "the oldest moment that can be restored; 0: every moment there was; absent: none"),
+    _gauge("cmdlog_window_kept", "1 while every moment of retention_window_s can be restored, or none is promised"),
     _gauge("cmdlog_predicted_recovery_seconds", "replay from the newest snapshots if the power went now; absent before any call"),
     _gauge("cmdlog_idempotency_keys", "keys in use; refused beyond keys_max per partition"),
     _counter("cmdlog_http_requests_total", "requests by route and status; no route: not served", "route", "status"),
@@ -135,7 +143,7 @@ class _NodeCollector(Collector):
             found["cmdlog_ready"] = [((), 0)]
         else:
             found |= _of_calls(overview) | _of_log(overview) | _of_partitions(overview) | _of_snapshots(overview)
-            found |= _of_node(overview, self._version)
+            found |= _of_archive(overview) | _of_node(overview, self._version)
         for name, samples in found.items():
             yield _family(TABLE[name], samples)
 
@@ -214,6 +222,20 @@ def _of_snapshots(overview: Overview) -> dict[str, Samples]:
         "cmdlog_snapshot_last_seconds": [((), snapshots.last_s)] if snapshots.taken else [],
         "cmdlog_snapshot_age_seconds": [((str(p),), max(0.0, now - _created(of))) for p, of in newest.items()],
         "cmdlog_snapshot_bytes": [((str(p),), of["bytes"]) for p, of in newest.items()],
+    }
+
+
+def _of_archive(overview: Overview) -> dict[str, Samples]:
+    archive = overview.archive()
+    oldest = archive["oldest_txn"]
+    return {
+        "cmdlog_archive_bytes": [((), archive["bytes"])],
+        "cmdlog_archive_files": [((kind,), archive[f"{kind}s"]) for kind in ("segment", "snapshot")],
+        "cmdlog_archive_stuck": [((), int(archive["problem"] is not None))],
+        "cmdlog_archive_segments_total": [((), archive["archived"])],
+        "cmdlog_archive_given_up_total": [((), archive["given_up"])],
+        "cmdlog_restorable_timestamp_seconds": [] if oldest is None else [((), txn_millis(int(oldest)) / 1000)],
+        "cmdlog_window_kept": [((), int(archive["window_kept"]))],
     }
 
 

@@ -20,9 +20,11 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from cmdlog.node.archiver import ArchiveHooks, Archiver, Rules
 from cmdlog.node.boot import Boot, adopt_fixed, create_node, live_code, make_boot, reporter, tell_recovery
 from cmdlog.node.catchup import catch_up, skips_behind
 from cmdlog.node.clock import HybridClock
+from cmdlog.node.copier import Copier
 from cmdlog.node.desk import Desk
 from cmdlog.node.front import Front
 from cmdlog.node.history import History
@@ -42,7 +44,7 @@ from cmdlog.node.snapshots import Hooks, Snapshotter
 from cmdlog.node.stream import Limits, Stream
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.ids import BlockNumber, Lsn, txn_tick
+from cmdlog.wal.ids import BlockNumber, Lsn, txn_millis, txn_tick
 from cmdlog.wal.instance import INSTANCE_NAME
 from cmdlog.wal.log import Log
 from cmdlog.wal.marks import Sync
@@ -53,6 +55,7 @@ from procedures.state import PartitionState
 from replay.bringup import bring_up, left_over
 from replay.plan import Leave
 from replay.trust import state_path
+from snapshot.archive import Place
 
 IDLE_FLUSH_S: Final = 0.02  # how long digests and commit marks may wait for a block that calls pay for
 SWITCH_INTERVAL_S: Final = 0.0005  # at Python's 5 ms a log thread beside a busy event loop waited 10 ms for its turn
@@ -85,6 +88,7 @@ class Node:
         self._sites = _make_sites(self._desk, settings, inline=inline)
         self._desk.leave_out = self._sites.leave_out
         self.sequencer = self._desk.sequencer = self._make_sequencer()
+        self._copier, self._archiver = self._make_archiver()
         self._snapshots = self._desk.snapshots = self._make_snapshotter()
         self._keys = KeyOwners(settings.key_window_s, keys_max=settings.keys_max, partitions=settings.partitions)
         self._placing = Placing(settings, self.sequencer, self._keys, self.meter)
@@ -92,7 +96,7 @@ class Node:
         self.overview = Overview(
             directory, settings, boot, wal, self.clock, self.sequencer, self._snapshots, self._keys, self.meter,
             History(self.meter), time.time(),
-            health=lambda: Health(self.ready, self.error, self._sites.pids(), self.recovery),
+            health=lambda: Health(self.ready, self.error, self._sites.pids(), self.recovery), archive=self._archiver.status,
         )  # fmt: skip
         self._positions: dict[int, int] = {}  # of the sites, when they started
         self._stop = threading.Event()
@@ -126,6 +130,25 @@ class Node:
             meter=self.meter,
         )
 
+    def _make_archiver(self) -> tuple[Copier, Archiver]:
+        """Makes the archive's thread; from now on the log asks it before it recycles a segment."""
+        settings, wal, clock, copier = self.settings, self._wal, self.clock, Copier()
+        archiver = Archiver(
+            Place(RealFiles(), self.directory, wal.instance.identity),
+            range(settings.partitions),
+            Rules(window_s=settings.retention_window_s, bytes_max=settings.archive_bytes_max, when_full=settings.archive_full),
+            ArchiveHooks(
+                # The earlier of the two: the wall clock set forward, or ids that lead it, must not end a window early.
+                now_millis=lambda: min(clock.millis(), txn_millis(clock.closed())),
+                segments=lambda: wal.segments,
+                look_again=wal.look_again,
+                copy=copier.copy,
+            ),
+        )
+        wal.ask_before_recycling(archiver.may_go)
+        self.sequencer.why_full = archiver.why_full
+        return copier, archiver
+
     def _make_snapshotter(self) -> Snapshotter:
         """Makes the snapshot thread and tells the log which blocks its snapshots need."""
         settings, wal = self.settings, self._wal
@@ -143,6 +166,7 @@ class Node:
                 note=self.sequencer.note,
                 anchor=lambda name, block: wal.anchors.set(name, Lsn(BlockNumber(block), 0)),
                 view=lambda: LogView(wal.first_blocks(), wal.instance.segments),
+                let_go=self._archiver.let_go,
             ),
         )
         for name, block in snapshotter.anchors().items():
@@ -220,6 +244,7 @@ class Node:
         for change in self._boot.changes:
             log.info("changed since the last start", what=change)
         self._positions = self._sites.start()
+        self._archiver.start()
 
     def attach(self, loop: AbstractEventLoop | None = None) -> None:
         """Lets calls in. Sites are read by this event loop, whose thread then runs `done`; None: by threads of the node."""
@@ -243,6 +268,9 @@ class Node:
                 self.help()
             time.sleep(0.001)
         self._snapshots.stop()
+        self._copier.stop()
+        self._archiver.stop()
+        self._copier.close()
         self._stop.set()
         if self._flusher.is_alive():
             self._flusher.join()

@@ -51,6 +51,7 @@ class Overview:
     history: History
     started_at: float  # seconds since 1970
     health: Callable[[], Health]
+    archive: Callable[[], Mapping[str, Any]]
     wall: Callable[[], float] = time.time
 
     def status(self) -> dict[str, Any]:
@@ -83,6 +84,7 @@ class Overview:
             "clock": {"jumped": clock.jumped, "jumps": clock.jumps, "last_txn": str(clock.closed())},
             "sites": list(health.site_pids),
             "log": {**log, "fill": fill_of(log), "held_by": held_by(log)},
+            "archive": dict(self.archive()),
             "snapshot_error": self.snapshots.error or None,
             "predicted_recovery_s": self.predicted_recovery_s(log),
         }

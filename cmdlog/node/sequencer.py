@@ -76,8 +76,8 @@ class Sequencer:
         self.kick: Callable[[], None] = lambda: None  # set to the log's once that runs
         self.hasten: Callable[[], None] = lambda: None  # the same: somebody waits until what is written is durable
         self.pending_bytes = 0  # about what `take` would return now: the ring looks at it to close a block, or to move on
-        self.inflight_calls = 0
-        self.inflight_bytes = 0
+        self.inflight_calls = self.inflight_bytes = 0
+        self.why_full: Callable[[], str] = lambda: "the log has no room until a snapshot lets its oldest segment go"
         self.blocks = 0  # taken so far
         self.waits = False  # somebody waits until what was taken last is durable
         self.hasty = 0  # batches that were taken, are not written, and may be executed once they are
@@ -427,7 +427,7 @@ class Sequencer:
         if self._room_seen < need + ROOM_LOOK_BYTES:
             self._room_seen = self._room_bytes()
             if self._room_seen < need:
-                raise LogFull("the log has no room until a snapshot lets its oldest segment go")
+                raise LogFull(self.why_full())
         self.inflight_calls += calls
         self.inflight_bytes += size_bytes
         self.pending_bytes += size_bytes
