@@ -26,6 +26,11 @@ def _columns_agree(state: State) -> bool:
     return log.last - log.base == len(log.terms) == len(log.kinds) == len(log.payloads)
 
 
+def _marks_of_the_end_agree(state: State) -> bool:
+    log = state.log
+    return log.last_term == (log.terms[-1] if log.terms else log.base_term)
+
+
 def _terms_rise(state: State) -> bool:
     terms = [state.log.base_term, *state.log.terms, state.term]
     return terms == sorted(terms)
@@ -110,6 +115,7 @@ def _reads_are_counted(state: State) -> bool:
 INVARIANTS: Final[Sequence[tuple[str, Callable[[State], bool]]]] = (
     ("paper 5.3, 5.4: handed out <= committed and durable <= written <= last", _marks_in_order),
     ("the three columns of the log have one length", _columns_agree),
+    ("the log ends with the term that is noted beside its last index", _marks_of_the_end_agree),
     ("paper 5.1: terms never fall along the log, and none is above the current term", _terms_rise),
     ("paper 5.2 (persistent state): writes complete in order, and prove no more than later ones", _writes_in_order),
     ("paper 6: configurations in force are those of the log", _configurations_follow_the_log),

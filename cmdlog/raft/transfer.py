@@ -27,9 +27,8 @@ def begin(state: State, target: NodeId) -> None:
 
 
 def hand_over(state: State) -> None:
-    """Tells the target to campaign, as soon as it has the whole log."""
-    if state.handover is None:
-        return
+    """Tells the target of the transfer under way to campaign, as soon as it has the whole log."""
+    assert state.handover is not None
     target = state.handover.target
     if state.progress[target].match == state.log.last:
         state.now.append(TimeoutNow(state.id, target, state.term))

@@ -165,6 +165,20 @@ MUTANTS: Final = (
         "entries that were cut off still count as durable",
     ),
     Mutant(
+        "remembered-columns-survive-truncation",
+        "entries.py",
+        'self._recent = self._before = Entries(Index(above + 1), [], b"", [])',
+        'self._recent = self._before = getattr(self, "_recent", Entries(Index(above + 1), [], b"", []))',
+        "entries that were cut off are written, sent and applied in place of those that replaced them",
+    ),
+    Mutant(
+        "term-of-the-end-survives-truncation",
+        "entries.py",
+        "        self.last, self.last_term = keep, self.terms[-1] if self.terms else self.base_term\n",
+        "        self.last = keep\n",
+        "a log that was cut back still claims the term of what is gone",
+    ),
+    Mutant(
         "restart-forgets-commit",
         "state.py",
         '            raise self.broken("what was committed is in the log"',

@@ -67,6 +67,42 @@ def test_a_conflict_replaces_the_end_and_an_overlap_adds_to_it() -> None:
     assert log.payloads == [b"1@1", b"2@1", b"3@2", b"4@2", b"5@2"]
 
 
+@pytest.mark.parametrize("first", [1, 3])
+def test_columns_that_were_cut_off_are_never_given_again(first: int) -> None:
+    """Write, send and apply share the columns that came last and those before them; a truncation takes both away."""
+    log = a_log()
+    log.merge(column(1, 1, 1))
+    log.merge(column(3, 1, 1))
+    log.merge(column(first, 2, 2, 2, 2, 2))
+    assert log.slice(first, first + 1).terms == [2, 2]
+    assert log.slice(3, 4).terms == [2, 2]
+
+
+def test_columns_that_came_last_and_those_before_are_shared() -> None:
+    """A follower writes the ones and applies the others without cutting them again; any other range is cut."""
+    log = a_log()
+    before, last = column(1, 1, 1), column(3, 1)
+    log.merge(before)
+    log.merge(last)
+    assert log.slice(1, 2) is before
+    assert log.slice(3, 3) is last
+    assert log.slice(2, 3).payloads == [b"2@1", b"3@1"]
+
+
+def test_the_term_of_the_end_follows_the_log() -> None:
+    """Through appends, a truncation down to the base, and a compaction of everything."""
+    log = a_log(base=2, base_term=1)
+    log.append(column(3, 2, 3))
+    assert (log.last, log.last_term) == (4, 3)
+    log.append(column(5))
+    assert (log.last, log.last_term) == (4, 3)
+    log.compact(Index(4))
+    assert (log.last, log.last_term, log.term_at(4)) == (4, 3, 3)
+    other = a_log(4, base=2, base_term=1)
+    other._truncate(Index(2))
+    assert (other.last, other.last_term) == (2, 1)
+
+
 def test_durable_is_what_completed_writes_prove() -> None:
     """Stable moves with the completion of a write, not with its beginning; a later completion covers earlier writes."""
     log = a_log(1, 1)

@@ -35,6 +35,7 @@ def _progress(name: str, value: object) -> Callable[[Core], None]:
 DAMAGE: list[tuple[str, Callable[[Core], None]]] = [
     ("handed out", _log("handed", Index(9))),
     ("one length", lambda core: core.log.payloads.append(b"")),
+    ("beside its last index", _log("last_term", Term(9))),
     ("never fall", lambda core: core.log.terms.__setitem__(0, Term(99))),
     ("prove no more", lambda core: core.log.writes.append(Write(Completion(1, Index(1), Term(1)), Index(99), None))),
     ("those of the log", lambda core: core.log.configurations.append((Index(99), PAIR))),

@@ -150,7 +150,7 @@ class Oracle:
         self.leaders[core.term] = (node.id, node.life)
         node.led = core.term
         self.note("leads", node.id, core.term)
-        if self.truth and core.log.base < len(self.truth) and core.log.term_at(len(self.truth)) != self.truth[-1][0]:  # type: ignore[arg-type]
+        if self.truth and core.log.base < len(self.truth) and core.log.term_at(len(self.truth)) != self.truth[-1][0]:
             raise Violation(
                 f"node {node.id} leads term {core.term} without committed entry {len(self.truth)} [leader completeness]"
             )
