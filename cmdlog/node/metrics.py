@@ -101,7 +101,7 @@ METRICS: Final[tuple[Row, ...]] = (
     _gauge("cmdlog_archive_stuck", "1 while a segment that was promised cannot be archived, and holds the log back"),
     _counter("cmdlog_archive_segments_total", "segments of the log that were archived"),
     _counter("cmdlog_archive_given_up_total", "segments given up by archive_full=shorten: the promised window is not kept"),
-    _gauge("cmdlog_restorable_timestamp_seconds", "the oldest moment that can be restored; 0: every moment there was; absent: none"),
+    _gauge("cmdlog_restorable_timestamp_seconds", "the oldest moment that can be restored; 0: all there was; absent: none"),
     _gauge("cmdlog_window_kept", "1 while every moment of retention_window_s can be restored, or none is promised"),
     _gauge("cmdlog_predicted_recovery_seconds", "replay from the newest snapshots if the power went now; absent before any call"),
     _gauge("cmdlog_idempotency_keys", "keys in use; refused beyond keys_max per partition"),
