@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cmdlog.api.live import send_events
 from cmdlog.api.problem import Problem, forbidden
-from cmdlog.api.request import AUTHORIZATION, Incoming, Picked, check_content, check_origin, check_twice, pick_headers
+from cmdlog.api.request import AUTHORIZATION, Incoming, Picked, check_content, check_host, check_origin, check_twice, pick_headers
 from cmdlog.api.routes import make_routes_app
 from cmdlog.api.service import Service, send_problem
 from cmdlog.api.signin import send_sign_in
@@ -96,6 +96,8 @@ class Api:
         """The gate: who asks, for which route; None for one with other methods. Raises: Problem."""
         gatekeeper = self.service.gatekeeper
         caller = gatekeeper.authenticate(picked.get(AUTHORIZATION))
+        if not gatekeeper.required:
+            check_host(picked)
         check_origin(picked, authenticated=gatekeeper.required)
         check_twice(picked)
         methods = methods_of(path)

@@ -19,6 +19,7 @@ import structlog
 from starlette.types import ASGIApp, Message, Scope
 
 from cmdlog.api.framing import Framer, Headers, Request
+from cmdlog.api.problem import body_too_large
 
 if TYPE_CHECKING:
     from cmdlog.api.connection import Connection
@@ -171,7 +172,7 @@ class Exchange:
         }
 
     async def receive(self) -> Message:
-        """The next of the request's body. Raises: TimeoutError.
+        """The next of the request's body. Raises: TimeoutError; Problem, when the client asks before it sends too much.
 
         After it, the client's end: who has closed its side may still read its answer, but nobody should work long for it.
         """
@@ -200,6 +201,9 @@ class Exchange:
     async def _wait(self, deadline: float) -> None:
         connection = self._connection
         if not self._continued and not self.started:
+            limit_bytes = connection.body_bytes_max
+            if not self._stream and connection.framer.stated_bytes > limit_bytes:
+                raise body_too_large(limit_bytes)  # as it would be anyway, but before it is sent
             self._continued = True
             connection.write_now(CONTINUE)
         self._arrived = connection.loop.create_future()

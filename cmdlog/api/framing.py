@@ -23,6 +23,7 @@ CONTENT_LENGTH: Final = b"content-length"
 TRANSFER_ENCODING: Final = b"transfer-encoding"
 EXPECT: Final = b"expect"
 BLANKS: Final = (b" ", b"\t")
+HOST: Final = b"host"
 FRAMING: Final = frozenset((CONTENT_LENGTH, TRANSFER_ENCODING, EXPECT))
 VERSIONS: Final = frozenset(("1.1", "1.0"))
 
@@ -59,6 +60,7 @@ class Framer:
         "_head_bytes_max",
         "_headers",
         "_headers_max",
+        "_hosts",
         "_left",
         "_overhead",
         "_parser",
@@ -90,6 +92,7 @@ class Framer:
         self._target = b""
         self._headers: Headers = []
         self._framing: dict[bytes, bytes] = {}
+        self._hosts = 0
         self._left = 0  # bytes of a body of stated length that are still to come
         self._chunked = False
         self._unparsed = False  # the body does not go through the parser
@@ -101,6 +104,11 @@ class Framer:
     def waiting(self) -> int:
         """Bytes of the body that nobody has taken yet."""
         return len(self._body)
+
+    @property
+    def stated_bytes(self) -> int:
+        """Length of the body by its head; 0 of a chunked one."""
+        return self._left + self.body_bytes if not self._chunked else 0
 
     def take_body(self) -> bytes:
         """What has come of the body since the last time."""
@@ -183,6 +191,8 @@ class Framer:
         name = name.lower()
         if name in FRAMING:
             self._framing[name] = value.rstrip()  # the parser has refused a second length and a second coding
+        elif name == HOST and self.request is None:  # a trailer names nothing
+            self._hosts += 1
         self._headers.append((name, value if value[-1:] not in BLANKS else value.rstrip()))
 
     def on_headers_complete(self) -> None:
@@ -191,6 +201,8 @@ class Framer:
         method = parser.get_method().decode("ascii")
         if version not in VERSIONS:
             self._stop(_bad(f"HTTP/{version} is not spoken here"))
+        if self._hosts != 1 and (self._hosts or version == "1.1"):
+            self._stop(_bad("a request has one Host header"))  # RFC 9112, section 3.2
         try:
             keep_alive = version == "1.1" and parser.should_keep_alive()
             request = Request(method, self._target, self._headers, version=version, keep_alive=keep_alive)

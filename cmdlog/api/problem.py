@@ -109,6 +109,11 @@ def invalid(problems: Sequence[tuple[str, str]]) -> Problem:
     return Problem("invalid_parameters", "; ".join(f"{field}: {problem}" for field, problem in problems), problems=listed)
 
 
+def body_too_large(limit_bytes: int) -> Problem:
+    """For a body over the limit."""
+    return Problem("too_large", f"the body has more than {limit_bytes} bytes", limit_bytes=limit_bytes)
+
+
 def forbidden(*roles: str) -> Problem:
     """403 for a caller that has none of these roles."""
     listed = " or ".join(f"`{role}`" for role in roles)

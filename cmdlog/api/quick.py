@@ -13,8 +13,8 @@ from typing import Final
 from cmdlog.api.app import Api, log_defect
 from cmdlog.api.exchange import Answer
 from cmdlog.api.framing import Request
-from cmdlog.api.problem import Headers, Problem
-from cmdlog.api.request import Incoming, body_too_large, pick_headers
+from cmdlog.api.problem import Headers, Problem, body_too_large
+from cmdlog.api.request import Incoming, pick_headers
 from cmdlog.api.single import Prepared, encode_reply, find_route, note_reply, place, prepare
 from cmdlog.api.table import PROCEDURES
 from cmdlog.api.tracing import REQUEST_ID, Trace

@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from starlette.types import Receive, Scope
 
-from cmdlog.api.problem import Problem, invalid
+from cmdlog.api.problem import Problem, body_too_large, invalid
 from cmdlog.api.strict import NotStrict, loads_strict
 from cmdlog.api.tokenfile import Credential
 from cmdlog.api.tracing import REQUEST_ID, Trace
@@ -34,6 +35,7 @@ CONTENT_TYPE: Final = b"content-type"
 CONTENT_ENCODING: Final = b"content-encoding"
 TWICE: Final = b""  # stands for the name of a header that came more than once
 LOCAL_SITE: Final = re.compile(rb"(localhost|[0-9.]+|\[[0-9a-fA-F:.]+\])(:[0-9]+)?")
+LOOPBACK: Final = re.compile(rb"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?", re.IGNORECASE)
 READ: Final = frozenset((AUTHORIZATION, IDEMPOTENCY_KEY, TXN, ORIGIN, HOST, CONTENT_TYPE, CONTENT_ENCODING, PREFER, REQUEST_ID))
 JSON: Final = b"application/json"
 BODY_TYPES: Final = frozenset(
@@ -92,6 +94,22 @@ def check_origin(picked: Picked, *, authenticated: bool) -> None:
     site = origin.partition(b"://")[2]
     if site != picked.get(HOST) or not (authenticated or LOCAL_SITE.fullmatch(site)):
         raise Problem("forbidden", "the Origin header names another site")
+
+
+def check_host(picked: Picked) -> None:
+    """Refuses a request for a name that only happens to lead here: for servers that ask nobody for a credential. Raises: Problem.
+
+    A page's own name can be made to resolve to loopback (DNS rebinding); the browser then takes our answers for that page's, and
+    sends no Origin with a GET. HTTP/1.0 may come without a name; no browser speaks it.
+    """
+    host = picked.get(HOST)
+    if host is not None and not _is_loopback(host):
+        raise Problem("forbidden", "the Host header names no loopback address; without a token file only those are served")
+
+
+@lru_cache(maxsize=64)  # a client sends the same one again and again
+def _is_loopback(host: bytes) -> bool:
+    return LOOPBACK.fullmatch(host) is not None
 
 
 def check_content(picked: Picked) -> None:
@@ -171,11 +189,6 @@ async def read_body(receive: Receive, *, limit_bytes: int) -> bytes:
     if size > limit_bytes:
         raise body_too_large(limit_bytes)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def body_too_large(limit_bytes: int) -> Problem:
-    """For a body over the limit."""
-    return Problem("too_large", f"the body has more than {limit_bytes} bytes", limit_bytes=limit_bytes)
 
 
 def json_object(body: bytes) -> dict[str, Any]:

@@ -148,8 +148,10 @@ async def ask(
     *,
     headers: Sequence[tuple[str, str]] = (),
     on_data: Callable[[bytes], None] = lambda data: None,
+    host: str | None = "localhost:8642",
 ) -> Answer:
     """One request, as a server would hand it over; a body that ends early means that the client has left."""
+    named = [(b"host", host.encode())] if host is not None else []
     scope = {
         "type": "http",
         "http_version": "1.1",
@@ -159,7 +161,7 @@ async def ask(
         "root_path": "",
         "scheme": "http",
         "query_string": b"",
-        "headers": [(b"host", b"localhost:8642"), *((name.lower().encode(), value.encode("latin-1")) for name, value in headers)],
+        "headers": [*named, *((name.lower().encode(), value.encode("latin-1")) for name, value in headers)],
         "server": ("here", 80),
         "client": ("there", 1),
     }

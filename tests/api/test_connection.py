@@ -18,7 +18,9 @@ from structlog.testing import capture_logs
 from cmdlog.api import connection as connection_module
 from cmdlog.api.connection import HELD_BYTES_MAX, WRITE_BYTES, Connection
 from cmdlog.api.framing import Framer, Request
+from cmdlog.api.problem import Problem
 from cmdlog.api.roster import Roster
+from cmdlog.api.service import send_problem
 from cmdlog.node.settings import Settings
 from tests.api.served import PATIENCE_S, Served, descriptors, eventually, read_all, served, status_of
 
@@ -164,7 +166,7 @@ def test_connection_serves_one_request_after_another(server: Served) -> None:
             body = b"%d" % number * 1000
             client.sendall(post("/echo", body))
             assert one_answer(client) == (200, body)
-            chunked = b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n"
+            chunked = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n"
             for at in range(0, len(chunked), 7):
                 client.sendall(chunked[at : at + 7])
             assert one_answer(client) == (200, b"abcd")
@@ -224,15 +226,40 @@ def test_what_is_pipelined_behind_a_slow_request_is_bounded(server: Served, appl
 def test_expectation_is_met_when_the_body_is_wanted(server: Served) -> None:
     """`100 Continue` is sent when the application reads; an answer without it ends the connection."""
     with server.connect() as client:
-        client.sendall(b"POST /echo HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
+        client.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
         assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.sendall(b"body")
         assert one_answer(client) == (200, b"body")
         client.sendall(post("/echo", b"body", "Expect: 100-continue\r\n"))  # it has not waited: there is nothing to continue
         assert one_answer(client) == (200, b"body")
-    refused = server.ask(b"POST /ignore HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
+    refused = server.ask(b"POST /ignore HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
     assert status_of(refused) == 401
     assert b"connection: close" in refused
+
+
+def test_expectation_of_too_much_is_not_met() -> None:
+    """Who asks before it sends more than a body may have is told so at once, and sends nothing; an unending stream may."""
+
+    async def reads(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            body = (await receive())["body"]
+        except Problem as problem:
+            await send_problem(send, problem)
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+
+    head = b"POST %b HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+    with served(reads, call_bytes_max=100) as server:
+        answer = server.ask(head % (b"/", 101))
+        assert (status_of(answer), answer.count(b"HTTP/1.1")) == (413, 1)
+        assert b"connection: close" in answer
+        for path, size in ((b"/", 100), (b"/stream", 101)):
+            with server.connect() as client:
+                client.sendall(head % (path, size))
+                assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+                client.sendall(b"x" * size)
+                assert one_answer(client) == (200, b"x" * size)
 
 
 def test_half_closed_client_gets_its_answers(server: Served) -> None:
@@ -302,7 +329,7 @@ def test_body_has_one_deadline_however_it_drips(application: Application) -> Non
     """A byte now and then does not hold a request: all of a body comes in body_timeout_s, or none of it counts."""
     with served(application, body_timeout_s=0.4) as server, server.connect() as client:
         began = time.monotonic()
-        client.sendall(b"POST /echo HTTP/1.1\r\nContent-Length: 1000\r\n\r\n")
+        client.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
         client.setblocking(False)
         while time.monotonic() - began < 3 and not problem_arrived(client):
             client.send(b"x")
@@ -313,7 +340,7 @@ def test_body_has_one_deadline_however_it_drips(application: Application) -> Non
 @pytest.mark.slow
 def test_stream_lasts_while_it_brings_something(application: Application) -> None:
     """A route whose bodies have no end ends at silence, and a byte now and then is silence; a line now and then is not."""
-    head = b"POST /stream HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST /stream HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     for part, lasts in ((b"x", False), (b"x" * 20, True)):
         with served(application, body_timeout_s=0.4) as server, server.connect() as client:
             began = time.monotonic()
@@ -344,12 +371,12 @@ def test_time_that_the_application_takes_is_nobodys_delay(application: Applicati
     [
         (b"nonsense\r\n\r\n", 400, "bad_request"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, "bad_request"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, "bad_request"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", 400, "bad_request"),
-        (b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\n\r\n", 414, "url_too_long"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, "bad_request"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", 400, "bad_request"),
+        (b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414, "url_too_long"),
         (b"GET /" + b"x" * 3_000_000, 414, "url_too_long"),
-        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 101 + b"\r\n", 431, "headers_too_large"),
-        (b"GET / HTTP/1.1\r\nA: " + b"b" * 3_000_000, 431, "headers_too_large"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 101 + b"\r\n", 431, "headers_too_large"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"b" * 3_000_000, 431, "headers_too_large"),
     ],
 )
 def test_what_is_no_request_gets_a_code(server: Served, application: Application, sent: bytes, status: int, code: str) -> None:
@@ -375,7 +402,7 @@ def test_bad_request_behind_good_ones_is_answered_last(server: Served) -> None:
 
 def test_broken_chunks_are_answered_unless_the_answer_has_begun(server: Served, application: Application) -> None:
     """A body that turns out to be none: 400, or the end of an answer under way; the handler hears that nobody is left."""
-    head = b" HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
+    head = b" HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
     assert problem_of(server.ask(b"POST /echo" + head + b"zz\r\n"))["code"] == "bad_request"
     assert application.begun == []
     with server.connect() as client:
@@ -398,7 +425,7 @@ def test_refused_client_that_stays_is_left(application: Application, monkeypatch
     monkeypatch.setattr(connection_module, "LINGER_S", 0.3)
     with served(application) as server, server.connect() as in_head, server.connect() as in_body:
         in_head.sendall(b"nonsense\r\n\r\n")
-        in_body.sendall(b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
+        in_body.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
         assert eventually(lambda: application.begun == ["/echo"])
         in_body.sendall(b"zz\r\n")
         for client in (in_head, in_body):
@@ -422,7 +449,7 @@ def test_answer_before_a_body_that_never_ends(application: Application, monkeypa
     """Whoever goes on sending, or never sends, is left behind after a moment; what it sends takes no memory."""
     monkeypatch.setattr(connection_module, "LINGER_S", 0.3)
     with served(application) as server, server.connect() as client:
-        client.sendall(b"POST /ignore HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        client.sendall(b"POST /ignore HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
         assert one_answer(client) == (401, b"not read")
         began = time.monotonic()
         while time.monotonic() - began < 5 and server.inside(lambda: bool(server.roster.open)):
@@ -436,7 +463,9 @@ def test_answer_before_a_body_that_never_ends(application: Application, monkeypa
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "begun", [b"POST /ignore HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n", b"nonsense\r\n\r\n"], ids=["answered", "refused"]
+    "begun",
+    [b"POST /ignore HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n", b"nonsense\r\n\r\n"],
+    ids=["answered", "refused"],
 )
 def test_what_comes_after_the_last_answer_is_bounded(
     application: Application, monkeypatch: pytest.MonkeyPatch, begun: bytes
@@ -560,7 +589,7 @@ def test_rest_of_a_body_is_no_new_request_when_the_answer_is_taken_late(applicat
         wire, protocol = Wire(), Connection(roster, asyncio.get_running_loop())
         wire.protocol = protocol
         protocol.connection_made(wire)  # type: ignore[arg-type]
-        protocol.data_received(b"POST /ignore HTTP/1.1\r\nContent-Length: 10\r\n\r\n")
+        protocol.data_received(b"POST /ignore HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
         await wire.wrote(1)
         protocol.data_received(b"01234")
         protocol.resume_writing()
@@ -643,7 +672,7 @@ def test_flood_of_connections_keeps_within_the_limit(application: Application) -
         flood = []
         for _ in range(300):
             flood.append(server.connect())
-            flood[-1].sendall(b"POST /echo HTTP/1.1\r\n")
+            flood[-1].sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\n")
             good.sendall(post("/echo", b"good"))
             assert one_answer(good) == (200, b"good")
         assert server.inside(lambda: len(server.roster.open)) <= 50
@@ -656,14 +685,14 @@ def test_flood_of_connections_keeps_within_the_limit(application: Application) -
 
 PHASES = {
     "in the head": ("", b"POST /echo HT"),
-    "after the head": ("/echo", b"POST /echo HTTP/1.1\r\nContent-Length: 10\r\n\r\n"),
-    "in the body": ("/echo", b"POST /echo HTTP/1.1\r\nContent-Length: 10\r\n\r\nbody"),
-    "in a stream": ("/stream", b"POST /stream HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"),
+    "after the head": ("/echo", b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"),
+    "in the body": ("/echo", b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nbody"),
+    "in a stream": ("/stream", b"POST /stream HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"),
     "before the answer": ("/wait", post("/wait", b"body")),
     "in the answer": ("/big/100000000", post("/big/100000000")),
     "in an unfinished answer": ("/half/waits", post("/half/waits")),
     "between pipelined requests": ("/wait", post("/wait") + post("/echo")),
-    "after an answer without its body": ("/ignore", b"POST /ignore HTTP/1.1\r\nContent-Length: 10\r\n\r\n"),
+    "after an answer without its body": ("/ignore", b"POST /ignore HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"),
 }
 
 

@@ -95,7 +95,7 @@ def test_bytes_behind_a_request_are_given_back_untouched() -> None:
         in_chunks(b"abc", b"\r\n\r\n", b"d" * 20),
         CHUNKED + b"3;name=value\r\nabc\r\n0\r\nTrailer: t\r\n\r\n",
         UPGRADE + b"Content-Length: 7\r\n\r\n\r\n\r\nabc",
-        b"\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+        b"\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
 )
 def test_every_cut_gives_the_same_reading(request_bytes: bytes) -> None:
@@ -224,7 +224,7 @@ def test_address_of_a_proxy_and_escapes_are_understood() -> None:
         b"*": "*",
     }
     for target, path in paths.items():
-        assert read([b"GET " + target + b" HTTP/1.1\r\n\r\n"]).requests[0][1] == path
+        assert read([b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n"]).requests[0][1] == path
 
 
 def test_head_beyond_its_limits_is_refused() -> None:
@@ -235,10 +235,10 @@ def test_head_beyond_its_limits_is_refused() -> None:
         for pieces in ([stream], [stream[at : at + 100] for at in range(0, len(stream), 100)]):
             assert read(pieces, framer(head_bytes_max=2048)).code == code
     for count, code in ((8, ""), (9, "headers_too_large")):
-        stream = b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * count + b"\r\n"
-        assert read([stream], framer(headers_max=8)).code == code
+        stream = b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * count + b"\r\n"
+        assert read([stream], framer(headers_max=9)).code == code
     for size, code in ((URL_BYTES_MAX, ""), (URL_BYTES_MAX + 1, "url_too_long"), (1 << 20, "url_too_long")):
-        stream = b"GET /" + b"x" * (size - 1) + b" HTTP/1.1\r\n\r\n"
+        stream = b"GET /" + b"x" * (size - 1) + b" HTTP/1.1\r\nHost: x\r\n\r\n"
         for pieces in ([stream], [stream[at : at + 1000] for at in range(0, len(stream), 1000)]):
             assert read(pieces).code == code
 
@@ -291,8 +291,8 @@ def test_trailers_add_nothing_to_the_head() -> None:
 
 def test_blanks_around_values_are_left_out() -> None:
     """A value is the same with blanks before and behind it."""
-    found = read([b"GET / HTTP/1.1\r\nA: \t b c \t\r\nContent-Length: 0 \r\n\r\n"])
-    assert found.requests[0][3] == [(b"a", b"b c"), (b"content-length", b"0")]
+    found = read([b"GET / HTTP/1.1\r\nHost: x\r\nA: \t b c \t\r\nContent-Length: 0 \r\n\r\n"])
+    assert found.requests[0][3] == [(b"host", b"x"), (b"a", b"b c"), (b"content-length", b"0")]
 
 
 def test_offer_of_another_protocol_is_passed_over() -> None:
@@ -344,3 +344,32 @@ def test_garbage_is_read_or_refused(mutated: Mutated, size: int) -> None:
 def test_garbage_is_read_or_refused_for_minutes(mutated: Mutated, size: int) -> None:
     """The same with more of it."""
     read_or_refused(mutated, size)
+
+
+@pytest.mark.parametrize(
+    ("version", "hosts", "code"),
+    [
+        (b"1.1", [], "bad_request"),
+        (b"1.1", [b"x"], ""),
+        (b"1.1", [b""], ""),
+        (b"1.1", [b"x", b"x"], "bad_request"),
+        (b"1.1", [b"x", b"y"], "bad_request"),
+        (b"1.0", [], ""),
+        (b"1.0", [b"x"], ""),
+        (b"1.0", [b"x", b"y"], "bad_request"),
+    ],
+)
+@pytest.mark.parametrize("target", [b"/", b"http://x/"])
+def test_request_has_one_host(version: bytes, hosts: list[bytes], code: str, target: bytes) -> None:
+    """RFC 9112, section 3.2: none in HTTP/1.1, or two, is an error of the request, whatever they say."""
+    head = b"GET %b HTTP/%b\r\n" % (target, version) + b"".join(b"hOsT: %b\r\n" % host for host in hosts)
+    assert read([head + b"\r\n"]).code == code
+
+
+def test_each_request_of_a_connection_has_its_own_host() -> None:
+    """One that came before does not count, and neither does one behind a chunked body."""
+    good = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert read([good + good]).code == ""
+    assert read([good + b"GET / HTTP/1.1\r\n\r\n"]).code == "bad_request"
+    trailer = CHUNKED + b"0\r\nHost: y\r\n\r\n"
+    assert [len(read([trailer + good]).requests), read([trailer + good]).code] == [2, ""]

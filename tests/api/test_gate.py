@@ -280,6 +280,46 @@ def test_anonymous_is_admin_and_origin_is_still_checked(app: Api, ask_app: Any) 
         assert (answer.status, answer.json()["code"]) == (403, "forbidden")
 
 
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("localhost", True),
+        ("LocalHost:8642", True),
+        ("127.0.0.1:8642", True),
+        ("127.8.9.1", True),
+        ("[::1]:8642", True),
+        ("", False),
+        ("evil.example", False),
+        ("localhost.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("evil.example:8642", False),
+        ("10.0.0.1", False),
+        ("0.0.0.0:8642", False),
+        ("localhost:8642 evil.example", False),
+        ("127.0.0.1\n", False),
+    ],
+)
+def test_foreign_names_are_served_to_nobody_without_a_token(host: str, local: bool, node: Any, ask_app: Any) -> None:
+    """A page whose name was made to resolve to loopback gets nothing on any route, though its GET bears no Origin."""
+    app = create_app(node, node.settings)
+    for entry in TABLE:
+        if entry.kind == "events":
+            continue  # it does not end; the gate is the same function
+        answer = asyncio.run(ask_app(app, entry.method, path_of(entry), headers=[("Host", host)], host=None))
+        refused = (answer.status, answer.headers.get("content-type")) == (403, "application/problem+json")
+        assert refused is not local, entry
+        if not local:
+            assert answer.json()["code"] == "forbidden"
+    if not local:
+        assert node.logged == []
+
+
+def test_foreign_names_are_served_with_a_token(locked: Api, ask_app: Any) -> None:
+    """A credential that no page has is worth more than a name: servers with a token file have names of their own."""
+    headers = [("Host", "books.example"), *bearer(ADMIN)]
+    assert asyncio.run(ask_app(locked, "GET", "/v1/status", headers=headers, host=None)).status == 200
+
+
 def test_problem_of_a_role_names_it() -> None:
     """For people and for programs."""
     from cmdlog.api.problem import forbidden

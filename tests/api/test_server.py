@@ -151,7 +151,7 @@ def test_bad_requests_leave_the_log_alone(server: Server) -> None:
     before = server.committed()
     body = b'{"account": 1, "amount": 1}'
     length = b"Content-Length: %d\r\n" % len(body)
-    hot = b"POST /v1/procedures/deposit HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    hot = b"POST /v1/procedures/deposit HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     requests = [
         hot + length + b"Idempotency-Key: a\r\nIdempotency-Key: b\r\n\r\n" + body,
         hot + length + b"Idempotency-Key: \xff\xfe\r\n\r\n" + body,
@@ -186,7 +186,7 @@ def test_ten_thousand_lines_over_the_wire(server: Server) -> None:
 
 def test_client_that_leaves_midway_harms_nobody(server: Server) -> None:
     """The server drops the stream, keeps what was whole, and goes on serving."""
-    head = b"POST /v1/batch HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+    head = b"POST /v1/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
     line = b'{"procedure": "open_account", "params": {"account": 900, "amount": 1}}\n'
     raw(server.url, head + line + line[:30])
     assert httpx.get(server.url + "/readyz").status_code == 200
@@ -201,7 +201,8 @@ def test_outcome_of_a_client_that_left_is_kept_under_its_key(server: Server, sen
     assert httpx.post(server.url + "/v1/procedures/open_account", json={"account": account, "amount": 0}).status_code == 200
     body = b'{"account": %d, "amount": 7}' % account
     key = f"{sent}-{left_by}".replace(" ", "-")
-    head = f"POST /v1/procedures/deposit HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {key}\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = "POST /v1/procedures/deposit HTTP/1.1\r\nHost: localhost\r\n"
+    head += f"Idempotency-Key: {key}\r\nContent-Length: {len(body)}\r\n\r\n"
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as client:
         client.sendall(head.encode() + {"head": b"", "half a body": body[:9], "body": body}[sent])
