@@ -10,20 +10,23 @@ when the log reaches back to the first entry.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
 import orjson
 
+from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT
+from cmdlog.wal.survey import SegmentFile
 from procedures.bundle import Bundle
 from procedures.errors import BundleForged
 from procedures.state import Position
 from replay.engine import CodeMissing
 from replay.errors import BadPlan, BadUntil, Incomplete, ReplayError, UntilUnreachable
+from replay.reach import Reach
 from replay.scan import Scan, Stream, scan, start_block
 from replay.source import LogSource, open_source
 from replay.trust import Trust, read_position, state_path
@@ -85,6 +88,7 @@ class Plan:
     row_digests: bool  # the live run took digests of rows, so the replay does
     partitions: tuple[PartitionPlan, ...]
     notes: tuple[str, ...] = ()  # what is lost or unusual, in words
+    archive: tuple[str, ...] = ()  # names of the archived segments that are read before, or instead of, the live ones
 
     @property
     def calls(self) -> int:
@@ -111,6 +115,7 @@ class Plan:
                 raise BadPlan(f"the plan has another format than {FORMAT}")
             value["partitions"] = tuple(_part_from_json(part) for part in value["partitions"])
             value["notes"] = tuple(value["notes"])
+            value["archive"] = tuple(value.get("archive", ()))
             return cls(**value)
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadPlan(f"this is no recovery plan: {error}") from error
@@ -154,13 +159,66 @@ def make_plan(
     `leave` "unproved": each stream is replayed to the last entry that the live run is known to have executed. A call behind it
     may be the one that hangs, or that ended the process.
 
+    Where snapshots and log do not reach back far enough, the archive is looked at.
+
     Raises: WalError of a log that is refused, Incomplete, UntilUnreachable, CodeMissing, BundleForged.
     """
     source = source or open_source(files, directory, accept_data_loss=accept_data_loss)
+    search = _Search(files, directory, use_state, until, accept_data_loss, leave)
+    try:
+        return search.plan(source, list_snapshots(files, directory, source.instance.identity))
+    except (Incomplete, UntilUnreachable) as error:
+        return _from_archive(search, source, error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What is wanted."""
+
+    files: Files
+    directory: str
+    use_state: Literal["trusted", "never"]
+    until: int | None
+    accept_data_loss: bool
+    leave: Leave
+
+    def plan(self, source: LogSource, snapshots: Sequence[Snapshot]) -> Planned:
+        """The plan that this log and these snapshots allow. Raises: Incomplete, UntilUnreachable, and what reading raises."""
+        return _plan(
+            self.files, self.directory, source, snapshots,
+            use_state=self.use_state, until=self.until, accept_data_loss=self.accept_data_loss, leave=self.leave,
+        )  # fmt: skip
+
+
+def _from_archive(search: _Search, source: LogSource, error: ReplayError) -> Planned:
+    """The first of the longer logs that reaches. Raises: `error`'s kind, naming what is missing."""
+    reach = Reach(search.files, search.directory, source, search.until)
+    for longer in reach.sources():
+        try:
+            return search.plan(longer, reach.snapshots)
+        except (Incomplete, UntilUnreachable) as failed:
+            error = failed
+        except Corrupt as damage:
+            reach.note_damage(damage)
+    raise type(error)(f"{error.args[0]}{reach.missing()}") from error
+
+
+def _plan(
+    files: Files,
+    directory: str,
+    source: LogSource,
+    snapshots: Sequence[Snapshot],
+    *,
+    use_state: Literal["trusted", "never"],
+    until: int | None,
+    accept_data_loss: bool,
+    leave: Leave,
+) -> Planned:
     partitions = _partitions(source)
     passed: dict[int, list[Passed]] = {p: [] for p in partitions}
-    candidates = {p: _candidates(files, source, p, passed[p], use_state=use_state, until=until) for p in partitions}
-    snapshots = {p: [c for c in of if c.snapshot is not None] for p, of in candidates.items()}
+    candidates = {p: _candidates(files, source, snapshots, p, passed[p], use_state=use_state, until=until) for p in partitions}
+    those = {p: [c for c in of if c.snapshot is not None] for p, of in candidates.items()}
+    _check_reach(source, candidates, passed, until)
     found = _choose(files, source, candidates, passed, until=until, accept_data_loss=accept_data_loss)
     _check_code(found)
     notes = [str(damage) for damage in (source.damage, found.damage) if damage is not None]
@@ -176,17 +234,38 @@ def make_plan(
         until=until,
         row_digests=found.row_digests,
         partitions=tuple(
-            _shortened(_part(p, candidates[p][0], found.streams[p], passed[p], snapshots[p]), found.streams[p], leave)
+            _shortened(_part(p, candidates[p][0], found.streams[p], passed[p], those[p]), found.streams[p], leave)
             for p in partitions
         ),
         notes=tuple(notes),
+        archive=tuple(name for name, segment in zip(source.archived, source.segments, strict=False) if _is_read(segment, found)),
     )
     return Planned(plan, found, source)
 
 
+def _is_read(segment: SegmentFile, found: Scan) -> bool:
+    return found.from_block <= segment.header.first_block <= found.last_block
+
+
+def _check_reach(
+    source: LogSource, candidates: Mapping[int, Sequence[Candidate]], passed: Mapping[int, list[Passed]], until: int | None
+) -> None:
+    """Before anything is scanned: every partition has a candidate behind which the log holds everything."""
+    heads = source.checkpoint(source.first_blocks[0]).by_partition
+    for partition, of in candidates.items():
+        base = heads[partition].last_index if partition in heads else 0
+        if all(candidate.position.index < base for candidate in of):
+            passed[partition].extend(Passed(c.name or "nothing", _too_old(c.position, base)) for c in of)
+            raise _no_source(partition, passed[partition], until)
+
+
+def _too_old(position: Position, base: int) -> str:
+    return f"it stands at index {position.index}; the log begins behind index {base}"
+
+
 def _check_code(found: Scan) -> None:
     """Every catalog version that will run is there and is what its hash says. Before anything is touched."""
-    catalogs = found.groups.state(CLUSTER_GROUP).catalogs
+    catalogs = found.catalogs
     for partition, stream in sorted(found.streams.items()):
         for version in sorted(stream.catalogs):
             if version not in catalogs:
@@ -210,11 +289,18 @@ def _partitions(source: LogSource) -> list[int]:
 
 
 def _candidates(
-    files: Files, source: LogSource, partition: int, passed: list[Passed], *, use_state: str, until: int | None
+    files: Files,
+    source: LogSource,
+    snapshots: Sequence[Snapshot],
+    partition: int,
+    passed: list[Passed],
+    *,
+    use_state: str,
+    until: int | None,
 ) -> list[Candidate]:
     """What the partition might start from, best first; what cannot be read goes to `passed`."""
     directory = source.directory
-    snapshots = [s for s in list_snapshots(files, directory, source.instance.identity) if s.partition == partition]
+    snapshots = [snapshot for snapshot in snapshots if snapshot.partition == partition]
     found: list[Candidate] = []
     if use_state == "trusted":
         path = state_path(directory, partition)
@@ -271,7 +357,7 @@ def _choose(
 def _disproof(position: Position, stream: Stream) -> str:
     """Why a state at this position is no prefix of the log; "" when it is one."""
     if position.index < stream.base:
-        return f"it stands at index {position.index}; the log begins behind index {stream.base}"
+        return _too_old(position, stream.base)
     return _contradiction(position, stream)
 
 

@@ -31,9 +31,10 @@ from cmdlog.wal.owner import take_ownership
 from procedures.state import PartitionState
 from replay.apply import Result
 from replay.plan import Plan, Planned
+from replay.reach import source_from
 from replay.recover import Progress, Report, Target, execute
 from replay.scan import cluster_policy, scan, start_block
-from replay.source import LogSource, open_source
+from replay.source import LogSource
 from replay.trust import STATE_FOLDER, state_path
 from snapshot.capture import Capture
 from snapshot.catalog import FOLDER as SNAPSHOTS
@@ -58,7 +59,7 @@ def rebuild(
     Raises: WrongDirectory when `out` is there and not empty; what `execute` raises; DiskFull, WriteFailed.
     """
     plan = planned if isinstance(planned, Plan) else planned.plan
-    source = planned.source if isinstance(planned, Planned) else open_source(files, plan.directory, accept_data_loss=True)
+    source = planned.source if isinstance(planned, Planned) else source_from(files, plan.directory, plan.from_block)
     _begin(files, out)
     owner = take_ownership(files, out)
     try:

@@ -34,10 +34,10 @@ from procedures.state import PartitionState
 from replay.apply import Applier, Result
 from replay.errors import Divergence, Place, PlanOutdated, RemoteError, WorkerFailed
 from replay.plan import PartitionPlan, Plan, Planned
+from replay.reach import source_from
 from replay.scan import KEEP_BYTES
-from replay.source import open_source
 from replay.trust import StateLock, Trust, state_path
-from snapshot.catalog import list_snapshots, remove_state, restore, set_aside
+from snapshot.catalog import list_archived, list_snapshots, remove_state, restore, set_aside
 
 WORKER_BYTES_MIN: Final = KEEP_BYTES  # of entries to apply; below, starting processes (0.3 s) costs more than they save
 DISPLAY_EVERY_S: Final = 0.1
@@ -146,6 +146,8 @@ def prepare(plan: Plan, part: PartitionPlan, files: Files, directory: str) -> He
             identity = load_instance(files, plan.directory).identity
             found = {snapshot.name: snapshot for snapshot in list_snapshots(files, plan.directory, identity)}
             if part.name not in found:
+                found = {snapshot.name: snapshot for snapshot in list_archived(files, plan.directory, identity)}
+            if part.name not in found:
                 raise PlanOutdated(f"snapshot {part.name} is not there any more")
             restore(found[part.name], path)
         state = PartitionState.open(path, partition=part.partition)
@@ -239,7 +241,7 @@ def _disk_error(kind: str | None, error: Exception) -> Exception:
 
 def _records(planned: Planned | Plan, target: Target) -> Iterable[tuple[Lsn, Record]]:
     if isinstance(planned, Plan):
-        source = open_source(target.files, planned.directory, accept_data_loss=True)
+        source = source_from(target.files, planned.directory, planned.from_block)
         return source.read(from_block=planned.from_block, upto_block=planned.last_block)
     if planned.scan.kept is not None:
         return planned.scan.kept

@@ -17,7 +17,7 @@ from typing import Final
 
 from cmdlog.wal.batch import BATCH, batch_catalog, batch_last_txn, decode_batch
 from cmdlog.wal.errors import Corrupt
-from cmdlog.wal.groups import Groups
+from cmdlog.wal.groups import Catalog, Groups
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from cmdlog.wal.record import DIGEST, RECORD, Kind, Record
 from replay.source import LogSource
@@ -57,6 +57,7 @@ class Scan:
     last_block: int
     streams: dict[int, Stream]
     groups: Groups
+    catalogs: dict[int, Catalog] = field(default_factory=dict)  # every version met; a later checkpoint may know fewer
     digests: int = 0
     row_digests: bool = False  # the live run took digests of rows
     damage: Corrupt | None = None  # why the pass ended before the log did
@@ -66,13 +67,18 @@ class Scan:
 def start_block(source: LogSource, indexes: Mapping[int, int]) -> int:
     """First block of the newest segment from which every entry behind these indexes (partition -> index) can be read.
 
-    The oldest segment's if none is.
+    The oldest segment's if none is. Found by halves, since streams grow: an archive may have thousands of segments.
     """
-    for first in reversed(source.first_blocks[1:]):
+
+    def reaches(first: int) -> bool:
         groups = source.checkpoint(first).by_partition
-        if all(p in groups and groups[p].last_index <= index for p, index in indexes.items()):
-            return first
-    return source.first_blocks[0]
+        return all(p in groups and groups[p].last_index <= index for p, index in indexes.items())
+
+    low, high = 0, len(source.first_blocks)  # the answer is in [low, high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if reaches(source.first_blocks[middle]) else (low, middle)
+    return source.first_blocks[low]
 
 
 def scan(
@@ -113,6 +119,7 @@ class _Pass:
         result = self._result
         self._keep(lsn, record)
         result.groups.observe(lsn, record)
+        self._note_catalogs(record)
         stream = result.streams.get(record.partition)
         if stream is None:
             return
@@ -126,6 +133,10 @@ class _Pass:
             self._checkpoint(stream, record)
         elif record.kind is Kind.TRUNCATION:
             self._void(stream, lsn, record.index)
+
+    def _note_catalogs(self, record: Record) -> None:
+        if record.partition == CLUSTER_GROUP and record.kind in (Kind.CATALOG, Kind.CHECKPOINT):
+            self._result.catalogs |= self._result.groups.state(CLUSTER_GROUP).catalogs
 
     def _keep(self, lsn: Lsn, record: Record) -> None:
         kept = self._result.kept

@@ -3,12 +3,16 @@
 One rule: read-only. `open_source` needs no lock and looks for itself; `source_of` takes a log that the caller has just opened,
 which spares a second look at the newest segment. What the restart table refuses is refused here too, except that the good part
 before a damaged place can be read when the caller has accepted the loss of the rest.
+
+Segments of the archive that end where the live ones begin can be put in front of them (`in_front`); from then on it is one log,
+and every block of it is checked the same way, chain included. A run of archived segments that does not reach the live ones can be
+read alone (`alone`). Which of these a recovery needs is decided in `replay.reach`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cmdlog.wal.errors import Corrupt, WalError
@@ -20,7 +24,8 @@ from cmdlog.wal.log import Log
 from cmdlog.wal.reader import read_records
 from cmdlog.wal.record import Record
 from cmdlog.wal.restart import decide
-from cmdlog.wal.survey import Survey, refusal, survey_log
+from cmdlog.wal.survey import SegmentFile, Survey, refusal, survey_log
+from snapshot.archived import ArchivedSegment
 
 SURVEYS_MAX: Final = 3  # looks at the directory of a running node, which may recycle between two file names
 BEHIND_BLOCK: Final = 1 << 40  # an offset behind every record of a block
@@ -39,6 +44,8 @@ class LogSource:
     last_block: int  # the end of what may be read
     damage: WalError | None  # why that is not the log's own end
     records: Callable[[Lsn | None, Lsn | None], Records]  # (after, upto]
+    segments: Sequence[SegmentFile]  # oldest first
+    archived: tuple[str, ...] = ()  # names of those that lie in the archive
 
     def read(self, *, from_block: int, upto_block: int | None = None) -> Records:
         """Records of the blocks in [from_block, upto_block], in order. Raises: Corrupt, Recycled."""
@@ -63,6 +70,35 @@ def source_of(wal: Log) -> LogSource:
         int(wal.durable_block),
         None,
         wal.read,
+        wal.segments,
+    )
+
+
+def in_front(files: Files, source: LogSource, run: Sequence[ArchivedSegment]) -> LogSource:
+    """The log with these archived segments, which end where it begins."""
+    segments = [*_readable(run), *source.segments]
+    return _replaced(files, source, segments, tuple(archived.name for archived in run), source.last_block)
+
+
+def alone(files: Files, source: LogSource, run: Sequence[ArchivedSegment]) -> LogSource:
+    """These archived segments of the log, which follow each other, without the rest."""
+    return _replaced(files, source, _readable(run), tuple(archived.name for archived in run), run[-1].last_block)
+
+
+def _readable(run: Sequence[ArchivedSegment]) -> list[SegmentFile]:
+    return [archived.segment for archived in run if archived.segment is not None]
+
+
+def _replaced(
+    files: Files, source: LogSource, segments: Sequence[SegmentFile], archived: tuple[str, ...], last_block: int
+) -> LogSource:
+    return replace(
+        source,
+        first_blocks=[int(segment.header.first_block) for segment in segments],
+        last_block=last_block,
+        records=lambda after, upto: read_records(files, segments, last=last_block, after=after, upto=upto),
+        segments=segments,
+        archived=archived,
     )
 
 
@@ -83,6 +119,7 @@ def open_source(files: Files, directory: str, *, accept_data_loss: bool = False)
         last_block,
         damage,
         lambda after, upto: read_records(files, survey.segments, last=last_block, after=after, upto=upto),
+        survey.segments,
     )
 
 

@@ -17,8 +17,8 @@ from procedures.errors import BundleError, ProceduresError
 from replay.apply import Applier
 from replay.errors import Divergence
 from replay.plan import Plan
+from replay.reach import source_from
 from replay.recover import Held, apply_all, prepare
-from replay.source import open_source
 
 
 def tell(message: dict[str, Any]) -> None:
@@ -42,7 +42,7 @@ def run(order: dict[str, Any]) -> None:
         row_digests=plan.row_digests,
         progress=lambda partition, calls: tell({"progress": [partition, calls]}),
     )
-    source = open_source(RealFiles(), plan.directory, accept_data_loss=True)  # up to the plan's last block, wherever that is
+    source = source_from(RealFiles(), plan.directory, plan.from_block)  # up to the plan's last block, wherever that is
     results = apply_all(applier, source.read(from_block=plan.from_block, upto_block=plan.last_block))
     for of in held.values():
         of.close()

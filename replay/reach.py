@@ -1,0 +1,153 @@
+"""How far back log and archive reach together, and what is missing where they do not reach far enough.
+
+One rule: the archive is looked at only when the live log and the snapshots beside it do not suffice, and nothing of it is
+believed without its own checks: headers and chain make its segments and the live ones one log, or they do not count.
+
+A run of segments that does not reach the live log can still serve a recovery point whose blocks all lie in it: the point's file
+says that no entry up to its transaction stands elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from cmdlog.wal.errors import Corrupt
+from cmdlog.wal.files import Files
+from cmdlog.wal.ids import PARTITIONS_MAX, txn_millis
+from replay.errors import PlanOutdated
+from replay.source import LogSource, alone, in_front, open_source
+from snapshot.archived import ArchivedSegment, list_segments, run_before, runs, segment_file_name
+from snapshot.catalog import Snapshot, list_archived, list_snapshots
+from snapshot.points import list_points
+
+NAMED_MAX: Final = 3  # files that a message names one by one
+
+
+class Reach:
+    """What there is beside the live log, for one search."""
+
+    def __init__(self, files: Files, directory: str, source: LogSource, until: int | None) -> None:
+        identity = source.instance.identity
+        self._files, self._directory, self._source, self._until = files, directory, source, until
+        self._segments = list_segments(files, directory, identity)
+        self._damages: list[Corrupt] = []
+        live = list_snapshots(files, directory, identity)
+        names = {(snapshot.partition, snapshot.name) for snapshot in live}
+        old = [s for s in list_archived(files, directory, identity) if (s.partition, s.name) not in names]
+        self.snapshots: Sequence[Snapshot] = [*old, *live]
+
+    def sources(self) -> Iterator[LogSource]:
+        """Longer logs than the live one, the one that goes on to its end first."""
+        run = run_before(self._segments, self._source.segments[0].header)
+        if run:
+            yield in_front(self._files, self._source, run)
+        if self._until is None:
+            return
+        points, _ = list_points(self._files, self._directory)
+        for piece in runs(self._segments):
+            covered = any(
+                self._until <= point.txn_id
+                and piece[0].first_block <= point.from_block
+                and point.to_block <= piece[-1].last_block
+                for point in points
+            )
+            if covered and piece[-1] not in run:
+                yield alone(self._files, self._source, piece)
+
+    def note_damage(self, damage: Corrupt) -> None:
+        """A file that could not be read to its end."""
+        self._damages.append(damage)
+
+    def missing(self) -> str:
+        """What a message says about the blocks that are not there; "" when none are."""
+        parts = [self._damaged(damage) for damage in self._damages]
+        parts += [self._hole(first, last) for first, last in self._holes()]
+        return "".join(f"; {part}" for part in parts)
+
+    def _needed_from(self) -> int:
+        """The block from which on the log would suffice, with the snapshots that there are."""
+        newest: dict[int, tuple[tuple[int, int], int]] = {}
+        for snapshot in self.snapshots:
+            m = snapshot.manifest
+            if m is not None and (self._until is None or m.txn_id <= self._until):
+                newest[snapshot.partition] = max(newest.get(snapshot.partition, ((0, 0), 0)), (snapshot.order, m.log_block))
+        heads = self._source.checkpoint(self._source.first_blocks[-1]).by_partition
+        partitions = {snapshot.partition for snapshot in self.snapshots} | {p for p in heads if p < PARTITIONS_MAX}
+        return max(1, min((newest[p][1] if p in newest else 1 for p in partitions), default=1))
+
+    def _holes(self) -> list[tuple[int, int]]:
+        """Ranges of blocks, both ends included, that would be needed and cannot be read."""
+        at, holes = self._needed_from(), []
+        live_first = int(self._source.first_blocks[0])
+        for archived in [*(s for s in self._segments if s.segment is not None), None]:
+            first, last = (archived.first_block, archived.last_block) if archived is not None else (live_first, live_first)
+            if at < min(first, live_first):
+                holes.append((at, min(first, live_first) - 1))
+            at = max(at, last + 1)
+        return holes
+
+    def _hole(self, first: int, last: int) -> str:
+        lost = [s for s in self._segments if s.segment is None and s.first_block <= last and s.last_block >= first]
+        after = next((s for s in self._segments if s.segment is not None and s.first_block > last), None)
+        if lost:
+            names = ", ".join(s.problem for s in lost[:NAMED_MAX]) + (", and more" if len(lost) > NAMED_MAX else "")
+        elif after is not None and after.manifest is not None and after.manifest.predecessor is not None:
+            names = f"{os.path.join(os.path.dirname(after.path), after.manifest.predecessor.name)} is missing"
+        else:
+            name = segment_file_name(self._source.instance.identity, first_block=first, last_block=last)
+            names = f"no file of the archive holds them, such as {name}"
+        low, high = self._transactions(first, last, lost)
+        return f"blocks {first} to {last} of the log cannot be read ({names}): {_span(low, high)}"
+
+    def _damaged(self, damage: Corrupt) -> str:
+        name = os.path.basename(damage.path)
+        hit = next((s for s in self._segments if s.name == name), None)
+        if hit is None:
+            return str(damage)
+        low, high = self._transactions(hit.first_block, hit.last_block, [hit])
+        where = f"{damage.path} at offset {damage.offset}, block {damage.block}: {damage.what}"
+        return f"blocks {hit.first_block} to {hit.last_block} of the log cannot be trusted ({where}): {_span(low, high)}"
+
+    def _transactions(self, first: int, last: int, lost: Sequence[ArchivedSegment]) -> tuple[int, int]:
+        """The transactions that these blocks held, at most; 0 where nothing tells."""
+        stated = [s.manifest for s in lost if s.manifest is not None]
+        whole = stated and len(stated) == len(lost) and stated[0].first_block <= first and stated[-1].last_block >= last
+        ranges = [of for manifest in stated for of in manifest.partitions.values()]
+        if whole and ranges:
+            return min(of.first for of in ranges), max(of.last for of in ranges)
+        before = [s.manifest for s in self._segments if s.manifest is not None and s.last_block < first]
+        after = [s.manifest for s in self._segments if s.manifest is not None and s.first_block > last]
+        low = max((of.last for manifest in before for of in manifest.partitions.values()), default=0)
+        high = min((of.first for manifest in after for of in manifest.partitions.values()), default=0)
+        return low, high or self._source.checkpoint(int(self._source.first_blocks[0])).txn_id_max
+
+
+def source_from(files: Files, directory: str, from_block: int) -> LogSource:
+    """The log from this block on, for who carries out a plan: with the archive in front where the live log begins later.
+
+    Raises: WalError of the restart table, PlanOutdated when the block is not there any more.
+    """
+    source = open_source(files, directory, accept_data_loss=True)
+    if from_block >= source.first_blocks[0]:
+        return source
+    segments = list_segments(files, directory, source.instance.identity)
+    run = run_before(segments, source.segments[0].header)
+    if run and run[0].first_block <= from_block:
+        return in_front(files, source, run)
+    for piece in runs(segments):
+        if piece[0].first_block <= from_block <= piece[-1].last_block:
+            return alone(files, source, piece)
+    raise PlanOutdated(f"block {from_block} is neither in the log nor in the archive any more")
+
+
+def _span(low: int, high: int) -> str:
+    return f"transactions {low or 'from the beginning'} to {high}, {_time(low)} to {_time(high)}"
+
+
+def _time(txn: int) -> str:
+    if not txn:
+        return "the beginning"
+    return datetime.fromtimestamp(txn_millis(txn) / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
