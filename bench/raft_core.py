@@ -215,10 +215,10 @@ ALL_LANES: Final = {name: lane for wire in WIRES for name, lane in _lanes(wire).
 
 
 def _entries_of(name: str, *, quick: bool) -> int:
-    small = 1_500 if quick else 6_000
+    small = 800 if quick else 6_000
     if "one entry" in name:
         return small // 10
-    return small if "batches of 1," in name else ENTRIES_MAX // (3 if quick else 1)
+    return small if "batches of 1," in name else ENTRIES_MAX // (6 if quick else 1)
 
 
 def measure_entries(bench: Bench, options: argparse.Namespace) -> None:
