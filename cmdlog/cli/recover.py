@@ -102,7 +102,7 @@ def _look_or_copy(
     if plan_only:
         out.result(_json_of(the_plan), lambda: show_plan(the_plan))
         return
-    with _Display() as tell:
+    with Display("replay") as tell:
         report = rebuild(planned, files, os.path.abspath(str(to)), progress=tell)
     _close(the_plan, report, os.path.abspath(str(to)))
 
@@ -117,7 +117,7 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
     wal = Log.open(files, directory)
     try:
         given = _read_plan(apply, directory) if apply is not None else None
-        with _Display() as tell:
+        with Display("replay") as tell:
             plan, report = bring_up(files, wal, live=_live(db), plan=given, progress=tell)
     finally:
         wal.close()
@@ -221,10 +221,11 @@ def _close(plan: Plan, report: Report, directory: str) -> None:
     out.result(value, show)
 
 
-class _Display:
+class Display:
     """A progress bar with rate and time left on a terminal; nothing elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._bar: Any = None
         self._task: Any = None
 
@@ -235,10 +236,10 @@ class _Display:
         from rich.progress import BarColumn, TaskProgressColumn, TextColumn
         from rich.progress import Progress as Bar
 
-        columns = (TextColumn("replay"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[pace]}"))
+        columns = (TextColumn(self._name), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[pace]}"))
         self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
         self._bar.start()
-        self._task = self._bar.add_task("replay", total=None, pace="")
+        self._task = self._bar.add_task(self._name, total=None, pace="")
         return self._tell
 
     def __exit__(self, *_: object) -> None:

@@ -1,0 +1,363 @@
+"""The restore drill: proves that what there is would be enough. `python -m replay.drill DIR`, or `cmdlog drill DIR`.
+
+One rule: it only reads what a recovery would read, and writes in a throw-away folder that goes whatever happens. It works beside
+the running node, with the time that nobody else wants; when the node recycles or removes what the drill is reading, the drill
+begins anew with what is there then.
+
+Two proofs per partition, each with all that a recovery does (checksums, the log's own evidence, the digests of the live run):
+
+    newest   the newest snapshot is restored; its tables have the digests that its manifest states; it is replayed to the end of
+             a batch drawn at random behind it
+    second   the newest snapshot that shares no file with it is restored and replayed to exactly the newest one's last entry; all
+             tables have the digests of the restored newest one
+
+The second proof compares two ways to one state: an image of what the live run had, and an older image with the log in between. A
+row that changed in an image together with its checksums, a procedure that is not deterministic, an entry that is missing in the
+log: each lets the two ways end in different tables.
+
+A report of each drill stays in `drills/<UTC time>.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+
+from cmdlog.wal.files import Files, RealFiles
+from cmdlog.wal.reader import Recycled
+from procedures.errors import ProceduresError
+from replay.drillreport import FOLDER, Proof, Report, alone, sweep, write_report
+from replay.errors import Divergence, PlanOutdated, RemoteError, ReplayError
+from replay.plan import PartitionPlan, Planned, make_plan
+from replay.recover import WORKER_BYTES_MIN, Progress, Target, execute
+from replay.scan import Stream, scan, start_block
+from replay.trust import STATE_FOLDER, state_path
+from snapshot.catalog import Snapshot, list_snapshots, restore
+from snapshot.digest import TableDigest, open_image, table_digests
+from snapshot.errors import SnapshotDamaged, SnapshotError
+from snapshot.gentle import remove_tree
+from snapshot.lineage import fallback
+from snapshot.manifest import Manifest
+
+ATTEMPTS_MAX: Final = 5  # a node that recycles faster than its log can be read takes snapshots as fast
+NICENESS: Final = 15  # where SCHED_IDLE is not to be had
+ROOM_BYTES_MIN: Final = 256 << 20  # stay free on the disk, which may be the running node's
+ROOM_SHARE: Final = 1.2  # of the snapshots' size: the states grow while they are replayed
+
+
+class DrillDiverged(ReplayError):
+    """Two ways to one state ended in different tables, or a call did something else than when it was live."""
+
+    exit_code = 16
+    hint = "do not rely on this node's snapshots: keep the directory, and see `cmdlog check` for what makes procedures diverge"
+
+
+class DrillDamaged(ReplayError):
+    """What a recovery would start with cannot be used."""
+
+    exit_code = 10
+    hint = "a recovery would fall back to an older snapshot and a longer log; take a new snapshot, and look at the disk"
+
+
+class NoRoom(ReplayError):
+    """The disk has no room for a restored copy."""
+
+    exit_code = 14
+    hint = "give another place with --work, or free space on that volume"
+
+
+class _Moved(Exception):
+    """The node has replaced what was being looked at."""
+
+
+def drill(
+    files: Files,
+    directory: str,
+    *,
+    seed: int,
+    work: str | None = None,
+    progress: Callable[[Progress], None] = lambda _progress: None,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> Report:
+    """Runs both proofs and writes the report. `work` is the folder for the throw-away one, else the node directory's `drills`.
+
+    Everything that was found is in the report, errors of the node's files too. Raises: Locked when another drill is running,
+    WrongDirectory; OSError when there can be no report.
+    """
+    folder = os.path.join(directory, FOLDER)
+    if not files.exists(folder):
+        files.mkdir(folder)
+    with alone(folder):
+        sweep(folder)
+        report = Report(directory, seed, now(), now())
+        try:
+            _prove(files, report, work or folder, progress)
+        except Exception as error:
+            report.error = _meaning(error)
+            if not isinstance(report.error, OSError) and not hasattr(report.error, "exit_code"):
+                raise  # our own bug, not the node's
+        report.finished = now()
+        report.path = write_report(files, folder, report)
+    return report
+
+
+# -- the proofs ----------------------------------------------------------------------------------------------------------
+
+
+def _prove(files: Files, report: Report, work: str, progress: Callable[[Progress], None]) -> None:
+    """Fills the report. What the node replaced meanwhile is looked for again."""
+    while True:
+        temporary = os.path.join(work, f"tmp-{os.urandom(8).hex()}")
+        os.makedirs(os.path.join(temporary, STATE_FOLDER), mode=0o750)
+        try:
+            _Attempt(files, report, temporary, progress).run()
+        except Exception as error:
+            if report.attempts >= ATTEMPTS_MAX or not _is_moved(error):
+                raise
+            report.attempts += 1
+        else:
+            return
+        finally:
+            remove_tree(temporary)
+
+
+class _Attempt:
+    """Both proofs of all partitions, of what is there now."""
+
+    def __init__(self, files: Files, report: Report, temporary: str, progress: Callable[[Progress], None]) -> None:
+        self._files, self._report, self._temporary, self._progress = files, report, temporary, progress
+        self._directory = report.directory
+        self._chance = random.Random(report.seed)
+        self._expected: dict[int, dict[str, TableDigest]] = {}  # tables of the restored newest snapshots
+
+    def run(self) -> None:
+        planned = make_plan(self._files, self._directory, use_state="never")
+        snapshots = list_snapshots(self._files, self._directory, planned.source.instance.identity)
+        of = {part.partition: [s for s in snapshots if s.partition == part.partition] for part in planned.plan.partitions}
+        newest = {part.partition: _newest(part, of[part.partition]) for part in planned.plan.partitions}
+        seconds = {p: fallback(of[p]) for p, snapshot in newest.items() if snapshot is not None}
+        try:
+            self._first(planned, newest)
+            self._second(planned, newest, {p: second for p, second in seconds.items() if second is not None})
+        except (SnapshotError, OSError, PlanOutdated) as error:
+            used = [link for s in [*newest.values(), *seconds.values()] if s is not None for link in s.chain]
+            if all(os.path.exists(snapshot.path) for snapshot in used):
+                raise
+            raise _Moved from error
+
+    def _first(self, planned: Planned, newest: Mapping[int, Snapshot | None]) -> None:
+        """Each newest snapshot is what its manifest says, and leads to a moment behind it."""
+        self._check_room([s for s in newest.values() if s is not None])
+        parts = []
+        for part in planned.plan.partitions:
+            snapshot = newest[part.partition]
+            end = self._chance.randint(part.from_index, part.to_index)
+            part = replace(part, to_index=end, to_term=0, to_checksum=0)  # noqa: PLW2901 - the same part, cut short
+            if snapshot is not None:
+                part = self._restored(part, snapshot)  # noqa: PLW2901 - as above
+                self._expected[part.partition] = self._digests(part.partition)
+                _compare_with_manifest(snapshot, self._expected[part.partition])
+            parts.append(part)
+        for result in self._replay(replace(planned, plan=replace(planned.plan, partitions=tuple(parts)))):
+            part = planned.plan.partitions[[p.partition for p in planned.plan.partitions].index(result.partition)]
+            tables = self._expected.get(result.partition, {})
+            self._report.newest[result.partition] = Proof(
+                part.name, part.from_index, result.index, result.txn_id, result.calls, result.digests, *_counts(tables)
+            )
+        self._clear()
+
+    def _second(self, planned: Planned, newest: Mapping[int, Snapshot | None], seconds: Mapping[int, Snapshot]) -> None:
+        """Each second way leads to the tables of the newest snapshot."""
+        if not seconds:
+            return
+        self._check_room(list(seconds.values()))
+        source, indexes = planned.source, {p: snapshot.index for p, snapshot in seconds.items()}
+        claims = {p: {index} for p, index in indexes.items()}
+        found = scan(source, start_block(source, indexes), indexes, claims)
+        parts = [
+            self._restored(_part_to(_manifest(seconds[p]), _manifest(newest[p]), found.streams[p]), seconds[p])
+            for p in sorted(seconds)
+        ]
+        plan = replace(planned.plan, from_block=found.from_block, last_block=found.last_block, partitions=tuple(parts))
+        for result in self._replay(Planned(replace(plan, row_digests=found.row_digests), found, source)):
+            p = result.partition
+            tables = self._digests(p)
+            _compare(
+                f"partition {p} at index {result.index}: {seconds[p].name} with the log behind it",
+                tables,
+                f"snapshot {_manifest_name(newest[p])}",
+                self._expected[p],
+            )
+            self._report.second[p] = Proof(
+                seconds[p].name, seconds[p].index, result.index, result.txn_id, result.calls, result.digests, *_counts(tables)
+            )
+        self._clear()
+
+    def _restored(self, part: PartitionPlan, snapshot: Snapshot) -> PartitionPlan:
+        """Puts the snapshot into the throw-away folder; the part then begins with what is there."""
+        path = state_path(self._temporary, part.partition)
+        restore(snapshot, path)
+        return replace(part, source="state", name=path)
+
+    def _replay(self, planned: Planned) -> list[Any]:
+        # One process at most: the others of the machine have other things to do.
+        busy = planned.plan.log_bytes >= WORKER_BYTES_MIN
+        target = Target(self._files, self._temporary)
+        report = execute(planned.plan if busy else planned, target, workers=int(busy), progress=self._progress)
+        return list(report.results)
+
+    def _digests(self, partition: int) -> dict[str, TableDigest]:
+        connection = open_image(state_path(self._temporary, partition))
+        try:
+            return table_digests(connection)
+        finally:
+            connection.close()
+
+    def _check_room(self, snapshots: list[Snapshot]) -> None:
+        wanted = int(ROOM_SHARE * sum(link.manifest.bytes for s in snapshots for link in s.chain if link.manifest is not None))
+        found = os.statvfs(self._temporary)
+        free = found.f_bavail * found.f_frsize
+        if free < wanted + ROOM_BYTES_MIN:
+            raise NoRoom(
+                f"{self._temporary} has {free >> 20} MiB free; the restored states take {wanted >> 20} MiB, "
+                f"and {ROOM_BYTES_MIN >> 20} MiB stay free"
+            )
+
+    def _clear(self) -> None:
+        folder = os.path.join(self._temporary, STATE_FOLDER)
+        remove_tree(folder)
+        os.mkdir(folder)
+
+
+def _newest(part: PartitionPlan, snapshots: list[Snapshot]) -> Snapshot | None:
+    """The partition's newest snapshot, which the plan uses; None: it has none. Raises: DrillDamaged when it cannot be used."""
+    newest = max(snapshots, key=lambda snapshot: snapshot.order, default=None)
+    if newest is None or newest.name == part.name:
+        return newest
+    why = {passed.name: passed.why for passed in part.passed}.get(newest.name)
+    if why is None:
+        raise _Moved
+    raise DrillDamaged(f"snapshot {newest.name} of partition {part.partition} cannot be used: {why}")
+
+
+def _part_to(begin: Manifest, end: Manifest, stream: Stream) -> PartitionPlan:
+    """From one snapshot's last entry to that of a newer one."""
+    p = begin.partition
+    if begin.index < stream.base:
+        raise DrillDamaged(f"partition {p}: the log begins behind index {stream.base}, the older snapshot ends at {begin.index}")
+    if begin.index > stream.base and stream.seen.get(begin.index) != (begin.term, begin.checksum):
+        raise DrillDamaged(f"partition {p}: the older snapshot holds another entry at index {begin.index} than the log")
+    return PartitionPlan(
+        partition=p,
+        source="snapshot",
+        name="",
+        from_index=begin.index,
+        from_term=begin.term,
+        from_checksum=begin.checksum,
+        to_index=end.index,
+        to_term=end.term,
+        to_checksum=end.checksum,
+        to_calls=-1,
+        to_txn=end.txn_id,
+        entries=end.index - begin.index,
+        calls=stream.calls,
+        bytes=stream.bytes,
+        why="its way to the newest snapshot",
+        skips={index: tuple(sorted(positions)) for index, positions in sorted(stream.skips.items())},
+        voids=tuple(stream.voids),
+    )
+
+
+def _compare_with_manifest(snapshot: Snapshot, found: Mapping[str, TableDigest]) -> None:
+    manifest = _manifest(snapshot)
+    if manifest.kind == "full":  # of a delta the manifest states its own rows; what they make of the base, the second proof says
+        stated = {table.name: TableDigest(table.rows, table.sha256) for table in manifest.tables}
+        _compare(f"partition {snapshot.partition}: the restored tables of {snapshot.name}", found, "its manifest", stated)
+
+
+def _compare(what: str, found: Mapping[str, TableDigest], other: str, expected: Mapping[str, TableDigest]) -> None:
+    """Raises: DrillDiverged naming the tables."""
+    wrong = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+    if wrong:
+        rows = ", ".join(f"{name} ({_rows(found, name)} rows, there {_rows(expected, name)})" for name in wrong)
+        raise DrillDiverged(f"{what} and {other} differ in {rows}")
+
+
+def _rows(tables: Mapping[str, TableDigest], name: str) -> str:
+    return str(tables[name].rows) if name in tables else "no"
+
+
+def _counts(tables: Mapping[str, TableDigest]) -> tuple[int, int]:
+    return len(tables), sum(table.rows for table in tables.values())
+
+
+def _manifest(snapshot: Snapshot | None) -> Manifest:
+    if snapshot is None or snapshot.manifest is None:
+        raise SnapshotDamaged("a snapshot lost its manifest on the way")
+    return snapshot.manifest
+
+
+def _manifest_name(snapshot: Snapshot | None) -> str:
+    return snapshot.name if snapshot is not None else ""
+
+
+def _is_moved(error: Exception) -> bool:
+    return isinstance(error, _Moved | Recycled) or (isinstance(error, RemoteError) and error.kind == Recycled.__name__)
+
+
+def _meaning(error: Exception) -> Exception:
+    """What an error of a replay says about the node's files."""
+    if isinstance(error, Divergence):
+        return DrillDiverged(ReplayError.__str__(error).removesuffix(f" ({error.hint})"))
+    if isinstance(error, ProceduresError):
+        return DrillDamaged(f"the log cannot be replayed: {error}")
+    if isinstance(error, RemoteError) and error.code == 1:
+        return DrillDamaged(f"the log cannot be replayed: {error}")
+    return error
+
+
+# -- as a process --------------------------------------------------------------------------------------------------------
+
+
+def lower_priority() -> None:
+    """From here on this process and those that it starts take the time that nobody else wants."""
+    os.nice(NICENESS)
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def end_orderly() -> None:
+    """SIGTERM ends this process as Ctrl-C does: with everything that it made."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+def _end_with_the_node() -> None:
+    """Standard input is a pipe from the node that nobody writes to; its end is the node's."""
+    os.read(sys.stdin.fileno(), 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> int:
+    """Entry point of the process that a node starts; prints the report as one line of JSON."""
+    end_orderly()
+    lower_priority()
+    threading.Thread(target=_end_with_the_node, daemon=True).start()
+    began = time.time_ns()
+    report = drill(RealFiles(), sys.argv[1], seed=began % (1 << 32))
+    sys.stdout.buffer.write(orjson.dumps({**report.to_json(), "file": report.path}, option=orjson.OPT_APPEND_NEWLINE))
+    return report.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,403 @@
+"""The restore drill: it proves what is whole, names what is not, and leaves nothing but its report."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import apsw
+import orjson
+import pytest
+
+from cmdlog.cli.output import out
+from cmdlog.cli.program import run
+from cmdlog.wal.batch import encode_batch
+from cmdlog.wal.errors import Locked
+from cmdlog.wal.files import RealFiles
+from cmdlog.wal.reader import Recycled
+from cmdlog.wal.record import decode_record
+from replay import drill as module
+from replay import drillreport
+from replay.drill import NoRoom, drill
+from replay.drillreport import FOLDER, Proof, Report, alone, last_proven, last_report
+from replay.plan import make_plan
+from replay.recover import execute
+from snapshot.catalog import restore
+from snapshot.digest import open_image, table_digests
+from snapshot.gentle import remove_tree
+from snapshot.manifest import TableEntry, decode_manifest, encode_manifest
+from snapshot.seal import file_entry
+from tests.replay.rig import DEPOSIT, DRIFT, Rig
+
+FILES = RealFiles()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    """A running node whose partitions have two snapshots each, with calls before, between and behind them."""
+    rig = Rig(tmp_path)
+    for _ in range(2):
+        rig.deposits(8)
+        for partition in (0, 1):
+            rig.snapshot(partition)
+    rig.deposits(8)
+    rig.log()
+    return rig
+
+
+def run_drill(rig: Rig, seed: int = 1) -> Report:
+    """A drill beside the rig's node."""
+    return drill(FILES, rig.directory, seed=seed)
+
+
+def left_behind(rig: Rig) -> list[str]:
+    """What drills left in the node's directory, without reports."""
+    return [name for name in os.listdir(Path(rig.directory, FOLDER)) if not name.endswith(".json")]
+
+
+def change_row(snapshot: str, *, account: int) -> None:
+    """Changes a row of an image, and makes every checksum of the snapshot fit again."""
+    image, path = Path(snapshot, "image.sqlite"), Path(snapshot, "manifest.json")
+    connection = apsw.Connection(str(image))
+    connection.execute("UPDATE accounts SET balance = balance + 1 WHERE id = ?", (account,))
+    connection.close()
+    manifest = decode_manifest(path.read_bytes(), path=str(path))
+    opened = open_image(image)
+    tables = tuple(TableEntry(name, digest.rows, digest.sha256) for name, digest in table_digests(opened).items())
+    opened.close()
+    path.write_bytes(encode_manifest(replace(manifest, tables=tables, files=(file_entry(str(image)),))))
+
+
+# -- what is whole -------------------------------------------------------------------------------------------------------
+
+
+def test_whole_node_is_proven_in_two_ways(rig: Rig) -> None:
+    """Both proofs of every partition, with calls replayed and digests and tables compared; the node's own files are untouched."""
+    before = {path: path.stat().st_mtime_ns for path in Path(rig.directory).rglob("*") if path.is_file()}
+    report = run_drill(rig)
+    assert (report.error, report.verdict, report.attempts) == (None, "proven", 1)
+    for partition in (0, 1):
+        newest, second = report.newest[partition], report.second[partition]
+        assert newest.from_index <= newest.to_index < rig.next_index[partition]
+        assert (second.snapshot < newest.snapshot, second.to_index) == (True, newest.from_index)
+        assert second.calls == 12
+        assert second.digests == 4
+        assert newest.tables == second.tables == 3
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert left_behind(rig) == ["lock"]
+
+
+def test_report_says_what_was_proven_and_when(rig: Rig) -> None:
+    """The file bears the time, and holds what the drill returned."""
+    began = datetime.now(UTC) - timedelta(seconds=1)
+    report = run_drill(rig, seed=7)
+    value = orjson.loads(Path(report.path).read_bytes())
+    assert value == report.to_json() == last_report(rig.directory)
+    assert (value["verdict"], value["seed"], value["error"]) == ("proven", 7, None)
+    assert Path(report.path).stem[:8] == began.strftime("%Y%m%d")
+    proven = last_proven(rig.directory)
+    assert proven is not None
+    assert began <= proven <= datetime.now(UTC)
+
+
+def test_a_seed_repeats_a_drill_and_others_reach_other_moments(rig: Rig) -> None:
+    """The moment that is replayed to is drawn by the seed alone."""
+    ends = {seed: [proof.to_index for proof in run_drill(rig, seed=seed).newest.values()] for seed in range(8)}
+    assert ends[3] == [proof.to_index for proof in run_drill(rig, seed=3).newest.values()]
+    assert len({tuple(of) for of in ends.values()}) > 1
+
+
+def test_node_without_snapshots_is_replayed_from_nothing(tmp_path: Path) -> None:
+    """The log that reaches back to the first entry is what a recovery would use."""
+    rig = Rig(tmp_path)
+    rig.deposits(8)
+    rig.log()
+    report = run_drill(rig)
+    assert report.verdict == "proven"
+    assert [proof.snapshot for proof in report.newest.values()] == ["", ""]
+    assert report.second == {}
+
+
+def test_single_snapshot_is_proven_in_the_one_way_that_there_is(tmp_path: Path) -> None:
+    """The other partition, which has none, does not keep it from that."""
+    rig = Rig(tmp_path)
+    rig.deposits(8)
+    rig.snapshot(0)
+    report = run_drill(rig)
+    assert report.verdict == "proven"
+    assert (report.newest[0].snapshot != "", report.newest[1].snapshot) == (True, "")
+    assert report.second == {}
+
+
+# -- what is not ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["second", "newest"])
+def test_row_that_changed_together_with_its_checksums_is_caught(tmp_path: Path, at: int) -> None:
+    """No checksum tells: only the other way to the same state does."""
+    rig = Rig(tmp_path, partitions=1)
+    paths = []
+    for _ in range(2):
+        rig.batch(0, [(DEPOSIT, [0, 5])] * 3)
+        paths.append(rig.snapshot(0))
+    change_row(paths[at], account=2)  # which no call touches, so no digest of a batch tells either
+    report = run_drill(rig)
+    assert (report.verdict, report.exit_code) == ("diverged", 16)
+    assert "differ in accounts (3 rows, there 3)" in str(report.error)
+    assert last_proven(rig.directory) is None
+    assert left_behind(rig) == ["lock"]
+
+
+def test_procedure_that_is_not_deterministic_is_caught_by_digests(rig: Rig) -> None:
+    """The report names the call."""
+    rig.batch(0, [(DRIFT, [0])])
+    for partition in (0, 1):
+        rig.snapshot(partition)
+    report = run_drill(rig)
+    assert (report.verdict, report.exit_code) == ("diverged", 16)
+    assert "drift" in str(report.error)
+    assert "state was removed" not in str(report.error)
+
+
+def test_procedure_that_is_not_deterministic_is_caught_without_digests(rig: Rig) -> None:
+    """A log without digests of rows: the two ways end in different tables."""
+    rig.batch(0, [(DRIFT, [0])], digest=False)
+    for partition in (0, 1):
+        rig.snapshot(partition)
+    report = run_drill(rig)
+    assert report.verdict == "diverged"
+    assert "differ in accounts" in str(report.error)
+
+
+def test_entry_that_is_missing_in_the_log_is_caught(rig: Rig) -> None:
+    """The site applied an entry that the log does not hold."""
+    record = rig.log
+    rig.log = lambda *_records: 0  # type: ignore[method-assign]
+    rig.batch(0, [(DEPOSIT, [0, 1])], digest=False)
+    rig.log = record  # type: ignore[method-assign]
+    rig.deposits(4)
+    for partition in (0, 1):
+        rig.snapshot(partition)
+    report = run_drill(rig)
+    assert report.exit_code == 10
+    assert report.verdict == "damaged"
+
+
+def test_entry_that_is_another_one_in_the_log_is_caught(rig: Rig) -> None:
+    """The log holds a call that the site never ran: no digest was written for it."""
+    index = rig.next_index[0]
+    other = encode_batch(
+        partition=0, term=rig.term, index=index, catalog=rig.version, txn_ids=rig.tick(1, 0), procedures=[DEPOSIT],
+        params=[orjson.dumps([0, 17])],
+    )  # fmt: skip
+    written = rig.log
+    rig.log = lambda *_records: written(other)  # type: ignore[method-assign]
+    rig.batch(0, [(DEPOSIT, [0, 18])], digest=False)
+    rig.log = written  # type: ignore[method-assign]
+    rig.deposits(2)
+    for partition in (0, 1):
+        rig.snapshot(partition)
+    assert decode_record(other).index == index
+    assert run_drill(rig).verdict == "diverged"
+
+
+@pytest.mark.parametrize("at", [-1, -2], ids=["newest", "second"])
+def test_damaged_snapshot_is_named(rig: Rig, at: int) -> None:
+    """A recovery would go on with an older one; the drill says what is wrong, and exits with 10."""
+    path = sorted(Path(rig.directory, "snapshots").glob("p0000-*"))[at]
+    image = path / "image.sqlite"
+    data = bytearray(image.read_bytes())
+    data[5000] ^= 1
+    image.write_bytes(data)
+    report = run_drill(rig)
+    assert (report.verdict, report.exit_code) == ("damaged", 10)
+    assert path.name in str(report.error)
+
+
+def test_disk_without_room_is_left_alone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drill refuses before it writes: the disk may be the one that the node's log needs."""
+    monkeypatch.setattr(module, "ROOM_BYTES_MIN", 1 << 60)
+    report = run_drill(rig)
+    assert isinstance(report.error, NoRoom)
+    assert (report.verdict, report.exit_code) == ("failed", 14)
+
+
+# -- beside a node -------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_node_recycles_meanwhile_is_looked_for_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once in a plan, once in a replay; and a node that always does so ends the drill, without a word about its snapshots."""
+    failures: list[Exception | None] = [Recycled("gone"), None, Recycled("gone"), None, None]
+
+    def failing(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if failures and (failure := failures.pop(0)) is not None:
+                raise failure
+            return function(*arguments, **options)
+
+        return call
+
+    monkeypatch.setattr(module, "make_plan", failing(make_plan))
+    monkeypatch.setattr(module, "execute", failing(execute))
+    report = run_drill(rig)
+    assert (report.verdict, report.attempts) == ("proven", 3)
+    failures += [Recycled("gone")] * 100
+    report = run_drill(rig)
+    assert (report.verdict, report.attempts) == ("failed", module.ATTEMPTS_MAX)
+    assert left_behind(rig) == ["lock"]
+
+
+def test_snapshot_that_retention_removes_meanwhile_is_looked_for_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node takes a newer snapshot and removes the oldest just before it is restored."""
+    oldest = min(Path(rig.directory, "snapshots").glob("p0001-*"))
+
+    def restoring(snapshot: Any, target: str) -> None:
+        if snapshot.path == str(oldest) and oldest.exists():
+            rig.snapshot(1)
+            remove_tree(str(oldest))
+        restore(snapshot, target)
+
+    monkeypatch.setattr(module, "restore", restoring)
+    report = run_drill(rig)
+    assert (report.verdict, report.attempts) == ("proven", 2)
+    assert report.second[1].snapshot != oldest.name
+
+
+def test_interrupted_drill_leaves_nothing(rig: Rig) -> None:
+    """Ctrl-C in the middle of a replay: no throw-away folder, no report."""
+
+    def interrupt(_progress: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        drill(FILES, rig.directory, seed=1, progress=interrupt)
+    assert os.listdir(Path(rig.directory, FOLDER)) == ["lock"]
+
+
+def test_what_a_killed_drill_left_goes_with_the_next_one(rig: Rig) -> None:
+    """Only folders of the drill's own names are swept."""
+    for name in ("tmp-0123456789abcdef", "tmp-mine"):
+        os.makedirs(Path(rig.directory, FOLDER, name, "state"))
+    run_drill(rig)
+    assert sorted(left_behind(rig)) == ["lock", "tmp-mine"]
+
+
+def test_two_drills_at_a_time_are_one_too_many(rig: Rig) -> None:
+    """The second is refused: it would sweep the first one's folder away."""
+    run_drill(rig)
+    with alone(str(Path(rig.directory, FOLDER))), pytest.raises(Locked):
+        run_drill(rig)
+
+
+def test_reports_are_bounded_and_the_last_proof_is_found_among_them(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest go; two of one second have two names; one that cannot be read says nothing."""
+    monkeypatch.setattr(drillreport, "REPORTS_MAX", 3)
+    moment = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
+    for _ in range(2):
+        drill(FILES, rig.directory, seed=1, now=lambda: moment)
+    monkeypatch.setattr(module, "ROOM_BYTES_MIN", 1 << 60)
+    failed = drill(FILES, rig.directory, seed=1, now=lambda: moment + timedelta(seconds=1))
+    assert failed.verdict == "failed"
+    names = sorted(name for name in os.listdir(Path(rig.directory, FOLDER)) if name.endswith(".json"))
+    assert names == ["20260131T120000Z-2.json", "20260131T120000Z.json", "20260131T120001Z.json"]
+    assert last_proven(rig.directory) == moment
+    report = last_report(rig.directory)
+    assert report is not None
+    assert report["verdict"] == "failed"
+    for second in (2, 3):
+        drill(FILES, rig.directory, seed=1, now=lambda second=second: moment + timedelta(seconds=second))  # type: ignore[misc]
+    assert last_proven(rig.directory) is None
+    Path(rig.directory, FOLDER, "20260131T130000Z.json").write_bytes(b"{")
+    assert last_report(rig.directory) is not None
+
+
+# -- the command ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Runs the program in this process, at its own priority; returns exit code and output."""
+    monkeypatch.setattr(module, "lower_priority", lambda: None)
+    monkeypatch.setattr(module, "end_orderly", lambda: None)
+
+    def call(*arguments: object) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["cmdlog", *map(str, arguments)])
+        out.json = False
+        with pytest.raises(SystemExit) as ended:
+            run()
+        return int(ended.value.code or 0), capsys.readouterr().out
+
+    return call
+
+
+def test_command_tells_the_report_and_its_exit_code(rig: Rig, command: Callable[..., tuple[int, str]]) -> None:
+    """JSON holds the report; a table shows it; a divergence exits with 16, after the report."""
+    code, text = command("drill", rig.directory, "--seed", 5, "--json")
+    value = json.loads(text)
+    assert (code, value["verdict"], value["seed"]) == (0, "proven", 5)
+    assert value["partitions"][0]["second"]["to_txn"].isdecimal()
+    code, text = command("drill", rig.directory)
+    assert code == 0
+    assert "proven in" in text
+    assert "report:" in text
+    rig.batch(0, [(DRIFT, [0])])
+    rig.snapshot(0)
+    code, text = command("drill", rig.directory, "--json")
+    assert code == 16
+    assert json.loads(text.splitlines()[0])["verdict"] == "diverged"
+    assert json.loads(text.splitlines()[1])["error"]["exit_code"] == 16
+
+
+def test_directory_that_is_no_nodes_gets_no_folder(tmp_path: Path, command: Callable[..., tuple[int, str]]) -> None:
+    """A typing error in the path leaves nothing there."""
+    (tmp_path / "other").mkdir()
+    code, _ = command("drill", tmp_path / "other", "--json")
+    assert code == 1
+    assert os.listdir(tmp_path / "other") == []
+
+
+@pytest.mark.slow
+def test_terminated_process_leaves_nothing(rig: Rig) -> None:
+    """SIGTERM, as a stopping node sends it, or the end of its pipe."""
+    folder = Path(rig.directory, FOLDER)
+    command = [sys.executable, "-c", _SLOW_DRILL, rig.directory]
+    for way in ("signal", "pipe"):
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdin is not None
+            assert process.stdout.readline() == b"restoring\n"
+            assert [name for name in os.listdir(folder) if name.startswith("tmp-")]
+            if way == "signal":
+                process.send_signal(signal.SIGTERM)
+            else:
+                process.stdin.close()
+            assert process.wait(20) == 128 + signal.SIGTERM
+        assert os.listdir(folder) == ["lock"]
+
+
+_SLOW_DRILL = """
+import signal
+from replay import drill
+def restore(snapshot, target):
+    print("restoring", flush=True)
+    signal.pause()
+drill.restore = restore
+raise SystemExit(drill.main())
+"""
+
+
+def test_values_of_a_report_are_plain() -> None:
+    """Transaction ids are decimal strings, as everywhere."""
+    proof = Proof("p", 1, 2, 1 << 60, 3, 4, 5, 6)
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    told = Report("d", 1, now, now, newest={0: proof}).to_json()["partitions"][0]
+    assert told["newest"] == {**asdict(proof), "to_txn": str(1 << 60)}
+    assert told["second"] is None
