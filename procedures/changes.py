@@ -12,7 +12,7 @@ batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,6 +30,11 @@ Watch = Callable[[str, Rows], None]
 class _Interval:
     begin: Position
     parts: list[Part] = field(default_factory=list)
+
+
+def count_keys(parts: Iterable[Part]) -> int:
+    """One that is in several parts counts in each."""
+    return sum(len(keys) for part in parts for keys in part.values())
 
 
 class Changes:
@@ -124,5 +129,5 @@ class Changes:
         self._intervals[-1].parts.append(self._part)
 
     def _drop(self, parts: list[Part]) -> None:
-        self._keys -= sum(len(keys) for part in parts for keys in part.values())
+        self._keys -= count_keys(parts)
         self._waste += parts

@@ -475,6 +475,11 @@ class Executor:
             self._reader = Reader(self._state, self._databases, self._millis_of)
         return self._reader.read(calls, catalog=catalog)
 
+    @property
+    def changes(self) -> Changes | None:
+        """Which rows changed; None until `gather_changes`."""
+        return self._rows.changes if self._rows is not None else None
+
     def gather_changes(self) -> Changes | None:
         """From now on it is known which rows change behind a cut; None when row digests, which tell that, are switched off."""
         if self._rows is None:

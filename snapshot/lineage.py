@@ -9,9 +9,9 @@ A chain is bounded: many deltas, or many rows in them, would make its restore sl
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from procedures.state import Position
 from snapshot.catalog import Snapshot
@@ -29,6 +29,12 @@ class Wish:
     base: Position | None  # None: the image has to be whole
     keys_max: int  # more changed keys than this, and the whole image is cheaper
     keep: tuple[int, ...]  # indexes of the snapshots that later deltas may stand on, besides this one
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Wish:
+        """From what `dataclasses.asdict` made of one."""
+        base = value["base"]
+        return cls(value["path"], Position(**base) if base is not None else None, value["keys_max"], tuple(value["keep"]))
 
 
 def independent(one: Snapshot, other: Snapshot) -> bool:

@@ -99,6 +99,7 @@ class Desk:
             "key_policy": asdict(self._boot.policy),
             "state_files": {str(p): state_path(self._directory, p) for p in partitions},
             "digest_rows": self._settings.digest_rows,
+            "deltas": self._settings.snapshot_deltas,
             "skips": self._skips,
         }
 
@@ -155,7 +156,10 @@ class Desk:
             of_partition = skips.setdefault(partition, {})
             of_partition[index] = of_partition.get(index, frozenset()) | {position}
         files = {p: state_path(self._directory, p) for p in range(self._settings.partitions)}
-        return SitePlan(catalogs, self._boot.catalog, files, self._boot.policy, self._settings.digest_rows, skips)
+        settings = self._settings
+        return SitePlan(
+            catalogs, self._boot.catalog, files, self._boot.policy, settings.digest_rows, skips, settings.snapshot_deltas
+        )
 
 
 def _heard(told: queue.SimpleQueue[Reply]) -> bool:

@@ -26,7 +26,7 @@ class FrameKind(enum.IntEnum):
     APPLIED = 4  # site -> node: what the entry did; ident = index
     READ = 5  # node -> site: JSON list of [procedure, params]; ident = the node's number for it
     READ_ANSWER = 6  # site -> node
-    CAPTURE = 7  # node -> site: JSON, write an image of the partition; ident = the node's number for it
+    CAPTURE = 7  # node -> site: JSON, write an image of the partition, or a delta; ident = the node's number for it
     CAPTURED = 8  # site -> node: JSON
     FAULT = 9  # site -> node: JSON, why the site ends
     STOP = 10  # node -> site: end after what was sent before

@@ -25,6 +25,7 @@ from cmdlog.node.siteworker import Site, SitePlan
 from cmdlog.wal.record import decode_record
 from procedures.errors import EnvironmentFault
 from procedures.executor import Applied
+from snapshot.lineage import Wish
 
 IDLE_CAPTURE_PAUSE_S: Final = 0.0002
 
@@ -68,8 +69,8 @@ class InlineSites:
         """A logged skip of a call that comes later."""
         self._put(lambda: self._current.leave_out(partition, index, position))
 
-    def capture(self, partition: int, ident: int, path: str) -> None:
-        self._put(lambda: self._current.capture(partition, ident, path))
+    def capture(self, partition: int, ident: int, path: str, wish: Wish | None = None) -> None:
+        self._put(lambda: self._current.capture(partition, ident, path, wish))
 
     def helped_by(self, thread: int | None) -> None:
         """The thread that is about to call `drive`, so nobody else needs waking for what it brings."""

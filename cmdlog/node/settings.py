@@ -191,7 +191,9 @@ class Settings:
     snapshots_kept: int = _setting(
         3, "recovery points kept per partition; the log is cut at the second-newest", lowest=2, highest=10_000
     )
-
+    snapshot_deltas: bool = _setting(
+        True, "a snapshot may hold just the rows that changed since an earlier one; needs digest_rows"
+    )
     retention_window_s: float = _setting(
         0.0, "every moment of the last so many seconds stays restorable: log and snapshots for it move to archive/; 0 = none",
         unit="s", lowest=0,

@@ -33,6 +33,7 @@ from procedures.errors import EnvironmentFault, ProceduresError
 from procedures.executor import Applied
 from procedures.outcomes import KeyPolicy
 from replay.engine import Catalogs, CodeMissing
+from snapshot.lineage import Wish
 
 READ_BYTES: Final = 1 << 20
 
@@ -104,7 +105,8 @@ class SiteProcess:
         elif frame.kind is FrameKind.LEAVE_OUT:
             site.leave_out(frame.partition, frame.ident, orjson.loads(frame.payload))
         elif frame.kind is FrameKind.CAPTURE:
-            site.capture(frame.partition, frame.ident, orjson.loads(frame.payload)["path"])
+            order = orjson.loads(frame.payload)
+            site.capture(frame.partition, frame.ident, order["path"], Wish.of(order["wish"]) if order["wish"] else None)
         if site.capturing:
             self._step_captures(site)
 
@@ -118,7 +120,8 @@ class SiteProcess:
         for partition, index, position in hello["skips"]:
             of_partition = skips.setdefault(partition, {})
             of_partition[index] = of_partition.get(index, frozenset()) | {position}
-        plan = SitePlan(catalogs, hello["catalog"], state_files, KeyPolicy(**hello["key_policy"]), hello["digest_rows"], skips)
+        policy = KeyPolicy(**hello["key_policy"])
+        plan = SitePlan(catalogs, hello["catalog"], state_files, policy, hello["digest_rows"], skips, hello["deltas"])
         self._site = Site(plan, partial(self._progress.__setitem__, POSITION))
         gc.collect()
         gc.freeze()  # modules and caches live as long as the process: later collections need not look at them

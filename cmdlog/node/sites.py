@@ -36,6 +36,7 @@ import structlog
 from cmdlog.node.channel import Channel
 from cmdlog.node.frames import READ_ANSWER, Answer, Frame, FrameKind, decode_applied, encode_frame
 from cmdlog.node.readers import LoopReader, ThreadReader
+from snapshot.lineage import Wish
 
 WATCH_EVERY_S: Final = 0.05
 START_TIMEOUT_S: Final = 60.0  # of a site: imports, opening its state files
@@ -143,9 +144,9 @@ class ProcessSites:
             payload = orjson.dumps(position)
             site.channel.send(encode_frame(FrameKind.LEAVE_OUT, payload, partition=partition, ident=index))
 
-    def capture(self, partition: int, ident: int, path: str) -> None:
-        """Asks for an image of the partition at `path`; `captured` gets the report."""
-        request = orjson.dumps({"path": path})
+    def capture(self, partition: int, ident: int, path: str, wish: Wish | None = None) -> None:
+        """Asks for a delta as wished, or else an image of the partition at `path`; `captured` gets the report."""
+        request = orjson.dumps({"path": path, "wish": wish})
         self._site_of[partition].channel.send(encode_frame(FrameKind.CAPTURE, request, partition=partition, ident=ident))
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """A site: the single-threaded executor of some partitions' streams.
 
 One rule: what arrives is applied in order of arrival, and answered after it is committed to the state file. Between batches the
-site copies pages of a snapshot under way (`snapshot.capture`), so a capture never stops it.
+site copies pages, or changed rows, of a snapshot under way (`snapshot.capture`, `snapshot.delta`), so a capture never stops it.
 
 `Site` is the executor; `cmdlog.node.siteprocess` runs one over a socket, `cmdlog.node.inline` in the calling process.
 """
@@ -15,12 +15,15 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Final
 
 from cmdlog.wal.record import Record
+from procedures.changes import count_keys
 from procedures.errors import StateRefused
 from procedures.executor import Applied
 from procedures.outcomes import KeyPolicy
 from procedures.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
 from snapshot.capture import Capture
+from snapshot.delta import DeltaCapture
+from snapshot.lineage import Wish
 
 LOCK_WAIT_S: Final = 10.0  # for a predecessor that is just being ended
 
@@ -56,6 +59,7 @@ class SitePlan:
     policy: KeyPolicy
     digest_rows: bool
     skips: Mapping[int, Mapping[int, frozenset[int]]] = field(default_factory=dict)  # partition -> index -> positions
+    deltas: bool = False  # whether the rows that change are noted, so that a snapshot may hold these alone
 
 
 class Site:
@@ -65,7 +69,8 @@ class Site:
         self._plan = plan
         self._skips = {partition: dict(of_partition) for partition, of_partition in plan.skips.items()}
         self._engines: dict[int, PartitionEngine] = {}
-        self._captures: dict[int, tuple[int, Capture]] = {}  # partition -> (ident, capture)
+        self._captures: dict[int, tuple[int, Capture | DeltaCapture]] = {}  # partition -> (ident, capture)
+        self._keep: dict[int, tuple[int, ...]] = {}  # partition -> `Wish.keep` of its capture
         plan.catalogs(plan.catalog)  # code that cannot be loaded fails here, not in the middle of a batch
         for partition, path in plan.state_files.items():
             state = PartitionState.open(path, partition=partition)
@@ -95,18 +100,37 @@ class Site:
         """(TxnId as of which was read, [(status, body)]) of read-only calls."""
         return self._engines[partition].executor.read(calls, catalog=self._plan.catalog)
 
-    def capture(self, partition: int, ident: int, path: str) -> None:
-        """Begins an image of the partition; `step_captures` goes on with it."""
-        self._captures[partition] = (ident, Capture(self._engines[partition].state, path))
+    def capture(self, partition: int, ident: int, path: str, wish: Wish | None = None) -> None:
+        """Begins a delta as wished, or else a whole image at `path`; `step_captures` goes on with it."""
+        capture = self._delta(partition, wish) if wish is not None else None
+        self._keep[partition] = wish.keep if wish is not None else ()
+        self._captures[partition] = (ident, capture or Capture(self._engines[partition].state, path))
+
+    def _delta(self, partition: int, wish: Wish) -> DeltaCapture | None:
+        """None when it is not known what changed since the base, or so much did that a whole image is cheaper."""
+        engine = self._engines[partition]
+        changes = engine.executor.changes
+        parts = changes.since(wish.base) if changes is not None and wish.base is not None else None
+        if changes is None or parts is None or count_keys(parts) > wish.keys_max:
+            return None
+        changes.cut(engine.state.position, keep=wish.keep)
+        return DeltaCapture(engine.state, changes, parts, wish.path)
 
     def step_captures(self) -> list[tuple[int, int, dict[str, Any]]]:
-        """Copies some pages; returns (partition, ident, report) of those that completed."""
+        """Copies some pages or rows; returns (partition, ident, report) of those that completed."""
         done = []
         for partition, (ident, capture) in list(self._captures.items()):
             if capture.step():
                 del self._captures[partition]
                 done.append((partition, ident, capture.report()))
+                self._cut_behind(partition, done[-1][2])
         return done
+
+    def _cut_behind(self, partition: int, report: Mapping[str, Any]) -> None:
+        """A whole image stands where the site is at this moment: what changes from here on may become a delta on it."""
+        engine = self._engines[partition]
+        if self._plan.deltas and report.get("kind") == "full" and (changes := engine.executor.gather_changes()) is not None:
+            changes.cut(engine.state.position, keep=self._keep[partition])
 
     def abort_captures(self, why: str) -> list[tuple[int, int, dict[str, Any]]]:
         """Ends every capture under way; returns (partition, ident, report) of each, for whoever waits for it."""

@@ -2,18 +2,19 @@
 
 One rule: the log gives nothing up before the proof of its replacement is durable. The order, and what a crash after each leaves:
 
-    1 capture    the site copies pages between batches       a temporary folder, removed at start
+    1 capture    the site copies pages between batches, or   a temporary folder, removed at start
+                 the rows that changed since an earlier one
     2 seal       checksums, fsync, rename, fsync, read back  the same, or a snapshot that nothing relies on yet
     3 mark       SNAPSHOT_MARK in the log, durable           a snapshot; the log still reaches back to the old anchor
-    4 anchor     moves to the second-newest snapshot's block  segments before it may go; moved again at start
+    4 anchor     moves to the snapshot to fall back to       segments before it may go; moved again at start
     5 retention  more than `snapshots_kept`: the oldest go   more snapshots than wanted, fewer after the next one
 
 The mark also proves that the image is durable *in the log*: it stands behind the image's last entry, and blocks become durable in
 order. So with durability=async no image of entries that a power cut may take is ever relied on.
 
-The anchor is the second-newest snapshot's block, so that a damaged newest one falls back to its predecessor and a longer log. Any
-entry behind an image lies in the image's `log_block` or later; for an idle partition that is the log's last block, or an idle
-partition would hold the whole log.
+The anchor is the block of the newest snapshot that shares no file with the newest one (`snapshot.lineage`), in general the
+second-newest, so that a damaged newest one falls back to its predecessor and a longer log. Any entry behind an image lies in the
+image's `log_block` or later; for an idle partition that is the log's last block, or an idle partition would hold the whole log.
 
 One thread decides and waits; pages are copied by the sites, checksums are made by a process of low priority (`snapshot.seal`).
 """
@@ -43,7 +44,8 @@ from cmdlog.wal.instance import Identity
 from cmdlog.wal.record import Kind, encode_json
 from snapshot.catalog import Snapshot, clean, free_path, list_snapshots, temporary_path
 from snapshot.errors import SnapshotError, SnapshotFailed
-from snapshot.manifest import IMAGE_NAME
+from snapshot.lineage import Wish, next_wish
+from snapshot.manifest import DELTA_NAME, IMAGE_NAME
 from snapshot.retention import anchor_block, retain
 
 LOOK_EVERY_S: Final = 0.5  # at the log's fill; a segment of 16 MiB takes about as long at full speed
@@ -62,7 +64,7 @@ log = structlog.get_logger("cmdlog.snapshots")
 class Hooks:
     """What the node gives. All may be called from the snapshot thread, `applied_block` from whoever calls `captured`."""
 
-    capture: Callable[[int, int, str], None]  # partition, ident, path of the image: begins; `captured` gets the report
+    capture: Callable[[int, int, str, Wish], None]  # partition, ident, path of a whole image, or rather a delta: begins
     applied_block: Callable[[int], int]  # a block such that no entry behind the last applied one lies before it
     facts: Callable[[int], Mapping[str, Any]]  # partition -> epoch, configuration, catalogs, environment, key_policy
     note: Callable[[bytes, Callable[[], None]], None]  # a record for the log; the callback says that it is durable
@@ -203,7 +205,7 @@ class Snapshotter:
         temporary = temporary_path(self._directory, partition)
         os.mkdir(temporary, 0o750)
         try:
-            report = self._capture(partition, os.path.join(temporary, IMAGE_NAME))
+            report = self._capture(partition, temporary)
             path = free_path(self._files, self._directory, partition=partition, index=report["index"])
             self._seal_image(temporary, path, {**report, **self._identity_facts(), **self._hooks.facts(partition)})
         except BaseException:
@@ -220,18 +222,21 @@ class Snapshotter:
             "snapshot taken",
             partition=partition,
             index=made["index"],
+            kind=made["kind"],
             bytes=made["bytes"],
             seconds=round(self.last_s, 3),
             removed=gone,
         )
         return made
 
-    def _capture(self, partition: int, image: str) -> dict[str, Any]:
+    def _capture(self, partition: int, folder: str) -> dict[str, Any]:
+        wish, base = next_wish(self._snapshots[partition], os.path.join(folder, DELTA_NAME))
+        asked_block = self._hooks.applied_block(partition)
         with self._lock:
             self._ident += 1
             self._waiting_for, self._report = partition, None
             ident = self._ident
-        self._hooks.capture(partition, ident, image)
+        self._hooks.capture(partition, ident, os.path.join(folder, IMAGE_NAME), wish)
         with self._lock:
             self._lock.wait_for(lambda: self._report is not None or self._stopping)
             report, self._waiting_for = self._report, None
@@ -239,7 +244,11 @@ class Snapshotter:
             raise SnapshotFailed("the node is stopping")
         if "error" in report:
             raise SnapshotFailed(f"the image of partition {partition} could not be written: {report['error']}")
-        return {name: report[name] for name in ("partition", "index", "term", "checksum", "txn_id", "log_block")}
+        facts = {name: report[name] for name in ("kind", "partition", "index", "term", "checksum", "txn_id", "log_block")}
+        if facts["kind"] == "full" or base is None or base.manifest is None:
+            return facts
+        # A delta stands where the site was when it began, not where it ended: entries behind that may lie in earlier blocks.
+        return {**facts, "base": base.manifest.as_base(base.name), "log_block": asked_block}
 
     def _seal_image(self, temporary: str, final: str, facts: Mapping[str, Any]) -> None:
         facts = {**facts, "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
@@ -331,6 +340,8 @@ def describe(snapshot: Snapshot) -> dict[str, Any]:
         "txn_id": str(manifest.txn_id),
         "bytes": manifest.bytes,
         "rows": sum(table.rows for table in manifest.tables if not table.name.startswith("_cmdlog_")),
+        "kind": manifest.kind,
+        "base": manifest.base.name if manifest.base is not None else None,
         "created": manifest.created,
         "log_block": manifest.log_block,
     }

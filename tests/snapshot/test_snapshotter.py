@@ -20,6 +20,7 @@ from procedures.state import PartitionState, Position
 from snapshot.capture import Capture
 from snapshot.catalog import check, list_snapshots
 from snapshot.errors import SnapshotFailed
+from snapshot.lineage import Wish
 
 US = Identity(b"c" * 16, 1, b"i" * 8)
 FILES = RealFiles()
@@ -37,6 +38,7 @@ class Node:
         self.block = 10
         self.events: list[tuple[Any, ...]] = []
         self.capturing: Callable[[int, int, str], None] = self.capture_all
+        self.wishes: list[Wish] = []
         self.noting: Callable[[bytes, Callable[[], None]], None] = self.note
         hooks = Hooks(
             capture=self._capture,
@@ -51,7 +53,8 @@ class Node:
         self.snapshotter = Snapshotter(FILES, str(folder), US, range(partitions), kept=kept, log_fraction=0.5, hooks=hooks)
         self.snapshotter.start()
 
-    def _capture(self, partition: int, ident: int, path: str) -> None:
+    def _capture(self, partition: int, ident: int, path: str, wish: Wish) -> None:
+        self.wishes.append(wish)
         self.capturing(partition, ident, path)
 
     def _note(self, record: bytes, done: Callable[[], None]) -> None:
