@@ -55,18 +55,18 @@ def copy_segment(files: Files, source: str, target: str, *, last_block: int) -> 
         segment = _segment(file, source)
         end = _end(file, segment, last_block)
         if end is None:
-            _walk(files, segment, last_block)  # says what is wrong
+            walk_blocks(files, segment, last_block)  # says what is wrong
             raise Corrupt("segment without its last block", path=source, block=last_block)
         sha256 = _copy(files, file, target, end)
     finally:
         file.close()
     _forget_cache(target)
     try:
-        last_chain, partitions = _walk(files, SegmentFile(target, segment.header), last_block)
+        last_chain, partitions = walk_blocks(files, SegmentFile(target, segment.header), last_block)
     except Corrupt as error:
-        _walk(files, segment, last_block)
+        walk_blocks(files, segment, last_block)
         raise WriteFailed(f"the copy of {source} is not what was written: {error.what}") from error
-    if _hash(files, target) != sha256:
+    if hash_file(files, target) != sha256:
         raise WriteFailed(f"the copy of {source} is not what was written")
     return Copied(end, sha256, last_chain, partitions)
 
@@ -110,7 +110,7 @@ def _copy(files: Files, source: File, target: str, end: int) -> str:
     return digest.hexdigest()
 
 
-def _walk(files: Files, segment: SegmentFile, last_block: int) -> tuple[int, dict[int, tuple[int, int]]]:
+def walk_blocks(files: Files, segment: SegmentFile, last_block: int) -> tuple[int, dict[int, tuple[int, int]]]:
     """Checks every block and record: the last block's checksum, and the transactions of each partition. Raises: Corrupt."""
     chain, reached = segment.header.previous_chain, int(segment.header.first_block) - 1
     found: dict[int, tuple[int, int]] = {}
@@ -135,7 +135,7 @@ def _transactions(record: Record) -> tuple[int, ...]:
     return ()
 
 
-def _hash(files: Files, path: str) -> str:
+def hash_file(files: Files, path: str) -> str:
     digest, file = hashlib.sha256(), files.open(path, read_only=True)
     try:
         offset = 0

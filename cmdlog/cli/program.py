@@ -21,6 +21,7 @@ COMMANDS: Final = (
     "recover",
     "log",
     "snapshot",
+    "archive",
     "drill",
     "tokens",
     "check",
