@@ -17,7 +17,7 @@ Enable the fixtures in the topmost conftest.py:
         server.start()
         assert server.client.call("reserve", item=1, count=3) == 7
 
-One rule: whatever a test does, its databases are closed and its processes are gone when it is over.
+One rule: whatever a test does, its databases are closed and its processes are gone when it is over, also when it is killed.
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ class Server:
         self.url = ""
         self._settings = {**SMALL, "host": "127.0.0.1", "port": 0, **settings}
         self._process: subprocess.Popen[bytes] | None = None
+        self._leash: int | None = None  # our end of the pipe that the process watches
         self._client: Client | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -136,7 +137,8 @@ class Server:
         command = [
             sys.executable,
             "-m",
-            "cmdlog",
+            "cmdlog.leashed",
+            str(watched := self._put_on_leash()),
             "serve",
             self.app,
             f"--data={self.data}",
@@ -144,11 +146,14 @@ class Server:
             "--log-format=json",
             *options,
         ]
-        with self.log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-                env=_environment(), start_new_session=True,
-            )  # fmt: skip
+        try:
+            with self.log.open("ab") as errors:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+                    env=_environment(), start_new_session=True, pass_fds=(watched,),
+                )  # fmt: skip
+        finally:
+            os.close(watched)
         self.url = self._wait_ready()
         self._settings["port"] = self.url.rpartition(":")[2]
 
@@ -197,10 +202,22 @@ class Server:
             raise RuntimeError("the server does not run")
         return self._process
 
+    def _put_on_leash(self) -> int:
+        """The end for the process."""
+        self._unleash()
+        watched, self._leash = os.pipe()
+        return watched
+
+    def _unleash(self) -> None:
+        leash, self._leash = self._leash, None
+        if leash is not None:
+            os.close(leash)
+
     def _gone(self) -> None:
         process, self._process = self._running(), None
         assert process.stdout is not None
         process.stdout.close()
+        self._unleash()
 
     def _last_words(self) -> str:
         return self.log.read_bytes()[-2000:].decode(errors="replace").strip()

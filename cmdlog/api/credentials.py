@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from hmac import compare_digest
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -34,6 +34,9 @@ class Gatekeeper(Protocol):
     def required(self) -> bool:
         """Whether a request needs a credential."""
 
+    def told(self) -> dict[str, Any]:
+        """For the status: `problem` when the token file cannot be used as it stands, and those of before still count."""
+
     def authenticate(self, header: bytes | None) -> Credential:
         """The credential of an `Authorization` header. Raises: Problem (unauthenticated)."""
 
@@ -54,6 +57,9 @@ class Everyone:
 
     required = False
     _anonymous = Credential(DEFAULT, frozenset(ROLES), b"")
+
+    def told(self) -> dict[str, Any]:
+        return {}
 
     def authenticate(self, header: bytes | None) -> Credential:
         return self._anonymous
@@ -94,7 +100,13 @@ class Credentials:
         if not self._held.credentials:
             raise BadSetting("token_file", f"{path} holds no credential; `cmdlog token add {path} --name NAME` makes one")
         self._looked = monotonic()
+        self._refused = ""  # why the file as it stands is not used
         self._warn()
+
+    def told(self) -> dict[str, Any]:
+        """See `Gatekeeper`. Any thread: as of the last request, and whoever asks has just made one."""
+        told = {"path": str(self._path), "credentials": len(self._held.credentials)}
+        return {**told, "problem": self._refused} if self._refused else told
 
     def authenticate(self, header: bytes | None) -> Credential:
         """See `Gatekeeper`."""
@@ -141,8 +153,10 @@ class Credentials:
         try:
             self._held = _parsed(data)
         except BadTokenFile as error:
+            self._refused = str(error)
             logger.error("token_file_refused", path=str(self._path), problem=str(error), kept=len(self._held.credentials))
             return
+        self._refused = ""
         logger.info("token_file_reloaded", path=str(self._path), credentials=len(self._held.credentials))
         self._warn()
 

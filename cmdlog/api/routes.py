@@ -58,7 +58,9 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
         return _json({"procedures": service.node().catalog()})
 
     async def status() -> Response:
-        return _json(await _slowly(service, service.node().status))
+        credentials = service.gatekeeper.told()
+        told = await _slowly(service, service.node().status)
+        return _json({**told, "token_file": credentials} if credentials else told)
 
     async def snapshots() -> Response:
         return _json({"snapshots": await _slowly(service, service.node().snapshots)})

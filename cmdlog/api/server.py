@@ -141,6 +141,10 @@ class Server(uvicorn.Server):
         yield
 
 
+class Stopped(Exception):
+    """The server is told to stop while its node recovers."""
+
+
 class _Runner:
     """One run of the server."""
 
@@ -173,6 +177,8 @@ class _Runner:
         loop = asyncio.get_running_loop()
         try:
             node = await loop.run_in_executor(None, self._open_node, self._note_progress)
+        except Stopped:
+            return
         except BaseException as error:  # noqa: BLE001 - it is raised again when the server is down
             self._fail(error)
             return
@@ -180,13 +186,18 @@ class _Runner:
         if node.error is not None:
             self._fail(node.error)
         self._service.attach(node)
-        if not self._server.should_exit:
-            gc.collect()
-            gc.freeze()  # modules, schemas and routes live as long as the process: later collections need not look at them
-            node.attach(loop)
-            self._events.ready(node)
+        if self._server.should_exit:
+            node.attach(loop)  # what the start has logged is still under way: a node whose sites nobody reads would wait for it
+            return
+        gc.collect()
+        gc.freeze()  # modules, schemas and routes live as long as the process: later collections need not look at them
+        node.attach(loop)
+        self._events.ready(node)
 
     def _note_progress(self, progress: Any) -> None:
+        """In the thread that opens the node. Raises: Stopped, which ends the opening; what it has recovered stays."""
+        if self._server.should_exit:
+            raise Stopped
         self._progress = progress if isinstance(progress, Mapping) else {"step": str(progress)}
 
     async def _close(self) -> None:

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import orjson
 import typer
 
+from cmdlog.api.strict import NotStrict, loads_strict
 from cmdlog.cli.failure import CommandFailed
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.remote import DEFAULT_URL, TIMEOUT_S, TimeoutOption, TokenOption, UrlOption, server
+from cmdlog.cli.remote import DEFAULT_URL, TIMEOUT_S, CaOption, TimeoutOption, TokenOption, UrlOption, server
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The procedure; `cmdlog call` without one lists them.")]
 ParamsArgument = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Parameters.")]
@@ -31,6 +32,7 @@ def call(
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = None,
     token_file: TokenOption = None,
+    ca_file: CaOption = None,
     timeout: TimeoutOption = TIMEOUT_S,
     json: JsonFlag = False,
 ) -> None:
@@ -48,7 +50,7 @@ def call(
     """
     from cmdlog.client import NEW_KEY
 
-    with server(url, token_file, timeout) as client:
+    with server(url, token_file, timeout, ca_file) as client:
         catalog = {entry["name"]: entry for entry in client.procedures()}
         if not name:
             out.result(list(catalog.values()), lambda: _show_catalog(list(catalog.values())))
@@ -84,10 +86,10 @@ def _value(name: str, text: str, schema: dict[str, Any]) -> Any:
     if any(shape.get("type") == "string" for shape in shapes) or text in values:
         return text
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
+        return loads_strict(text.encode())
+    except NotStrict as error:
         raise CommandFailed(
-            f"{name}: {text!r} is not JSON", hint=f"its type is {orjson.dumps(schema).decode()}", exit_code=2
+            f"{name}: {text!r} {error}", hint=f"its type is {orjson.dumps(schema).decode()}", exit_code=2
         ) from None
 
 

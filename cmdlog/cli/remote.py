@@ -6,7 +6,6 @@ One rule: the client retries and tells the truth; here its errors become message
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -30,11 +29,19 @@ TimeoutOption = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Longest wait, with all attempts that it takes.")
 ]
 
-CA_VARIABLE: Final = "CMDLOG_CA_FILE"  # certificates of the authorities that may have signed the server's
+CaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca-file",
+        metavar="FILE",
+        help="Certificates of the authorities that may have signed the server's; else those of the system.",
+        envvar="CMDLOG_CA_FILE",
+    ),
+]
 
 HINTS: Final = {
     "unauthenticated": "give the token by --token-file or CMDLOG_TOKEN",
-    "unreachable": "is `cmdlog serve` running there? --url names another; CMDLOG_CA_FILE the authority of its certificate",
+    "unreachable": "is `cmdlog serve` running there? --url names another; --ca-file the authority of its certificate",
     "bad_answer": "is it cmdlog that listens there?",
     "session_expired": "the outcome is no longer known; look at the data before you call again under a new key",
     "log_full": "reads go on; writes do as soon as a snapshot frees a segment",
@@ -43,14 +50,15 @@ HINTS: Final = {
 
 
 @contextlib.contextmanager
-def server(url: str, token_file: Path | None, timeout_s: float) -> Iterator[Client]:
+def server(url: str, token_file: Path | None, timeout_s: float, ca_file: Path | None) -> Iterator[Client]:
     """A client of the server. Its errors leave as CommandFailed."""
     from cmdlog.client import Client
     from cmdlog.errors import CmdlogError
 
-    authorities = os.environ.get(CA_VARIABLE)
+    if ca_file is not None:
+        _check_certificates(ca_file)
     try:
-        client = Client(url, token_file=token_file, timeout_s=timeout_s, verify=authorities or True)
+        client = Client(url, token_file=token_file, timeout_s=timeout_s, verify=str(ca_file) if ca_file else True)
     except ValueError as error:
         raise CommandFailed(str(error), hint="such as http://127.0.0.1:8642", exit_code=2) from None
     with client:
@@ -58,6 +66,16 @@ def server(url: str, token_file: Path | None, timeout_s: float) -> Iterator[Clie
             yield client
         except CmdlogError as error:
             raise failure_of(error, url) from None
+
+
+def _check_certificates(ca_file: Path) -> None:
+    """Raises: CommandFailed, naming the file."""
+    import ssl
+
+    try:
+        ssl.create_default_context(cafile=str(ca_file))
+    except OSError as error:  # ssl.SSLError is one
+        raise CommandFailed(f"{ca_file} cannot be read as certificates: {error.strerror or error}", exit_code=2) from None
 
 
 def failure_of(error: CmdlogError, url: str) -> CommandFailed:

@@ -5,6 +5,8 @@ One rule: every setting of `cmdlog.node.settings` is an option here, with the he
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import inspect
 import os
@@ -67,6 +69,7 @@ def serve(
     settings = load_settings(flags, environ=os.environ, config=config, data_dir=data)
     configure_logs(settings.log_format)
     db = load_application(app)
+    refuse_locked(data)
     events = Events(listening=_say_listening, ready=_say_ready, stopping=_say_stopping)
     serve_http(
         lambda progress: Node.open(str(data), db, settings, target=app, progress=progress),
@@ -74,6 +77,23 @@ def serve(
         events=events,
         version=version_of("cmdlog"),
     )
+
+
+def refuse_locked(data: Path) -> None:
+    """Says at once that another process has the directory, before anybody is told of an address. Raises: Locked.
+
+    The log decides it again when it is opened. A shared lock is asked for: of two servers that look at the same time, neither is
+    in the other's way for good.
+    """
+    from cmdlog.wal.files import OWNER_BYTES_MAX, locked
+    from cmdlog.wal.instance import LOCK_NAME
+
+    path = data / LOCK_NAME
+    with contextlib.suppress(OSError), path.open("rb") as file:  # what is wrong with it, opening the log will tell
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise locked(str(path.absolute()), file.read(OWNER_BYTES_MAX)) from None
 
 
 def with_settings(command: Any) -> Any:

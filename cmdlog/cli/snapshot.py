@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
+from cmdlog.cli import export
 from cmdlog.cli.failure import CommandFailed
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.remote import DEFAULT_URL, TimeoutOption, TokenOption, UrlOption, server
+from cmdlog.cli.remote import DEFAULT_URL, CaOption, TimeoutOption, TokenOption, UrlOption, server
 
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")]
 TAKE_S = 600.0  # a large state takes its time
@@ -26,6 +27,7 @@ def register(program: typer.Typer) -> None:
     group.command("list", help="Show the snapshots of a node directory.")(list_them)
     group.command("verify", help="Read every snapshot and compare all checksums.")(verify)
     group.command("take", help="Let the running server take snapshots now.")(take)
+    export.register_in(group)
     program.add_typer(group, name="snapshot")
 
 
@@ -55,10 +57,14 @@ def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:
 
 
 def take(
-    url: UrlOption = DEFAULT_URL, token_file: TokenOption = None, timeout: TimeoutOption = TAKE_S, json: JsonFlag = False
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenOption = None,
+    ca_file: CaOption = None,
+    timeout: TimeoutOption = TAKE_S,
+    json: JsonFlag = False,
 ) -> None:
     """One of every partition; waits until they are verified."""
-    with server(url, token_file, timeout) as client:
+    with server(url, token_file, timeout, ca_file) as client:
         _show(client.take_snapshot(), "Taken")
 
 

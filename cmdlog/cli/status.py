@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.remote import DEFAULT_URL, TimeoutOption, TokenOption, UrlOption, server
+from cmdlog.cli.remote import DEFAULT_URL, CaOption, TimeoutOption, TokenOption, UrlOption, server
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,6 +35,7 @@ def status(
     url: UrlOption = DEFAULT_URL,
     token_file: TokenOption = None,
     *,
+    ca_file: CaOption = None,
     timeout: TimeoutOption = STATUS_S,
     watch: WatchOption = False,
     every: EveryOption = 2.0,
@@ -48,7 +49,7 @@ def status(
       cmdlog status --watch
       cmdlog status --url http://10.0.0.7:8642 --json
     """
-    with server(url, token_file, timeout) as client:
+    with server(url, token_file, timeout, ca_file) as client:
         told = client.status()
         if watch:
             _watch(client, told, every)
@@ -148,6 +149,7 @@ def _troubles(told: Mapping[str, Any]) -> list[tuple[str, Any]]:
     found = [
         ("error", told.get("error")),
         ("log error", log.get("error")),
+        ("token file", _part(told, "token_file").get("problem")),
         ("disk full", log.get("disk_full")),
         ("snapshots", told.get("snapshot_error")),
         ("clock", clock.get("jumped") and "jumped ahead of what transaction ids follow"),

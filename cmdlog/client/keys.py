@@ -1,7 +1,7 @@
 """Idempotency keys: UUIDs of version 7, so that a server can tell from the key alone that it is too old, and forget it.
 
-One rule: the time in a key follows the server's clock when ours is behind. A key that bears an old time may be refused as expired,
-so a machine that woke up with its clock an hour back could call nothing at all.
+One rule: the time in a key follows the server's clock when ours is behind. A key that bears an old time may be refused as
+expired, so a machine that woke up with its clock an hour back could call nothing at all.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from cmdlog.node.meter import OUTCOMES
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import Durability, Outcome, OutcomeUnknown, Refused, Reply
 from cmdlog.node.query import QueryResult
+from cmdlog.node.quiet import log_as_library
 from cmdlog.node.routes import Route
 from cmdlog.node.settings import Settings
 from cmdlog.results import Result
@@ -243,6 +244,7 @@ def open_embedded(data_dir: str | os.PathLike[str], db: Database, **settings: An
     `settings` are those of `cmdlog serve`, by name. With `sites=N`, N site processes execute; else this process does.
     Returns when every acknowledged call of earlier lives is in the state. Raises: WalError with what to do.
     """
+    log_as_library()
     inline = not settings.get("sites")
     node = Node.open(os.fspath(data_dir), db, Settings(**settings), target=None, inline=inline)
     node.attach(None)

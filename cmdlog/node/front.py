@@ -59,6 +59,7 @@ class Front:
         self.refused: dict[tuple[str, str], int] = {}  # calls by procedure and code: nothing of them was logged
         self.slow_calls = 0
         self.connections: Callable[[], int] = lambda: 0
+        self.token_file_refused: Callable[[], bool] = lambda: False  # set by the service
         self.cut: Callable[[], Mapping[str, int]] = dict  # connections that were refused or ended by the server, by code
         self._wall = wall
         self._errors: dict[tuple[str, str], RecentError] = {}  # the one seen last stands last

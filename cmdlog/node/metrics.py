@@ -108,6 +108,7 @@ METRICS: Final[tuple[Row, ...]] = (
     _counter("cmdlog_http_requests_total", "requests by route and status; no route: not served", "route", "status"),
     _gauge("cmdlog_http_connections", "open connections"),
     _counter("cmdlog_http_cut_connections_total", "connections that the server refused or ended itself", "code"),
+    _gauge("cmdlog_token_file_refused", "1 while the token file cannot be used as it stands, and the tokens of before count"),
     _counter("cmdlog_clock_jumps_total", "jumps of the wall clock that were not followed"),
     _gauge("cmdlog_ready", "1 while calls are let in"),
     _gauge("cmdlog_build_info", "always 1; what runs", "version", "python", "sqlite", "bundle", "catalog_version", "durability"),
@@ -156,6 +157,7 @@ def _of_front(front: Front) -> dict[str, Samples]:
         "cmdlog_http_requests_total": [((route, str(status)), n) for (route, status), n in list(front.requests.items())],
         "cmdlog_http_connections": [((), front.connections())],
         "cmdlog_http_cut_connections_total": [((code,), count) for code, count in front.cut().items()],
+        "cmdlog_token_file_refused": [((), int(front.token_file_refused()))],
     }
 
 

@@ -10,8 +10,9 @@ from structlog.testing import capture_logs
 
 from cmdlog.api.credentials import RELOAD_S, Credentials, Everyone, ForwardClock, make_gatekeeper, scope_of
 from cmdlog.api.problem import Problem
+from cmdlog.api.service import Service
 from cmdlog.api.tokenfile import Credential, digest_of, write_line
-from cmdlog.node.settings import BadSetting
+from cmdlog.node.settings import BadSetting, Settings
 
 
 class Clocks:
@@ -147,9 +148,23 @@ def test_broken_file_keeps_what_was_and_says_so_once(file: Path, clocks: Clocks,
     assert logs[0]["log_level"] == "error"
     assert str(file) in str(logs[0])
     assert content != "shop invoke sha256:00\n" or "line 1" in logs[0]["problem"]
+    assert credentials.told()["problem"] == logs[0]["problem"]
     file.write_text(good.replace("shop", "store"))
     clocks.pass_s(RELOAD_S)
     assert let_in(credentials, b"Bearer token-of-shop") == "store"
+    assert "problem" not in credentials.told()
+
+
+def test_refused_file_is_seen_in_status_and_metrics(file: Path, clocks: Clocks) -> None:
+    """An operator who looks at neither log nor file sees that tokens of before are in use."""
+    service = Service(Settings(token_file=file))
+    service.gatekeeper = credentials = opened(file, clocks)
+    assert not service.front.token_file_refused()
+    file.write_text("half")
+    clocks.pass_s(RELOAD_S)
+    assert let_in(credentials, b"Bearer token-of-shop") == "shop"
+    assert service.front.token_file_refused()
+    service.close()
 
 
 def test_list_of_nobody_lets_nobody_in(file: Path, clocks: Clocks) -> None:

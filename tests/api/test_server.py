@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -302,3 +303,43 @@ def test_orderly_stop_answers_what_is_under_way(tmp_path: Path) -> None:
         assert httpx.get(again.url + "/v1/status").json()["log"]["verdict"] == "clean"
     finally:
         again.kill()
+
+
+@pytest.mark.slow
+def test_stop_in_the_first_seconds_is_clean(tmp_path: Path) -> None:
+    """SIGTERM at any moment of a start ends it soon, by the signal or in order, without a traceback; what is there is whole."""
+    codes = []
+    for listens, delay_s in ((False, 0.05), (False, 0.8), (True, 0.0), (True, 0.15), (True, 0.4)):
+        server = Server(tmp_path, "--port", "0")
+        try:
+            if listens:
+                assert server.process.stdout is not None
+                server.process.stdout.readline()  # the node is being opened
+            time.sleep(delay_s)
+            began = time.monotonic()
+            codes.append(server.stop())
+            assert time.monotonic() - began < 15
+        finally:
+            server.kill()
+    assert set(codes) <= {0, -signal.SIGTERM}
+    assert 0 in codes
+    assert "Traceback" not in (tmp_path / "errors.txt").read_text()
+    again = Server(tmp_path, "--port", "0")
+    try:
+        again.wait_ready()
+        assert again.stop() == 0
+    finally:
+        again.kill()
+
+
+def test_second_server_says_no_address(server: Server, tmp_path: Path) -> None:
+    """Who cannot have the directory or the port has told nobody to connect."""
+    cwd = Path(os.readlink(f"/proc/{server.process.pid}/cwd"))
+    for folder, options in ((cwd, ("--port", "0")), (tmp_path, ("--port", server.url.rpartition(":")[2]))):
+        second = Server(folder, *options)
+        try:
+            assert second.process.stdout is not None
+            assert "listening" not in second.process.stdout.read()
+            assert second.process.wait(30) in (2, 12)
+        finally:
+            second.kill()

@@ -43,7 +43,9 @@ def test_value_is_read_by_its_type(given: list[str], params: dict[str, Any]) -> 
     assert read_params(given, PROPERTIES) == params
 
 
-@pytest.mark.parametrize("given", [["count"], ["count=seven"], ["cuont=7"], ["count=1", "count=2"], ["tags=[a]"]])
+@pytest.mark.parametrize(
+    "given", [["count"], ["count=seven"], ["cuont=7"], ["count=1", "count=2"], ["tags=[a]"], ["count=18446744073709551616"]]
+)
 def test_misfit_is_a_usage_error(given: list[str]) -> None:
     """A parameter that cannot be meant ends with exit code 2 before anything is sent."""
     with pytest.raises(CommandFailed) as refused:
@@ -131,3 +133,9 @@ def test_token_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     """A missing file is the operator's to mend."""
     with pytest.raises(OSError, match="no-token"):
         call(url="http://127.0.0.1:9", token_file=tmp_path / "no-token")
+
+
+def test_integer_beyond_64_bits_is_named_as_such() -> None:
+    """It is not sent as the nearest float, which would be told to be no integer."""
+    with pytest.raises(CommandFailed, match="an integer beyond 64 bits"):
+        read_params(["count=-9223372036854775809"], PROPERTIES)
