@@ -17,7 +17,7 @@ import pytest
 
 import cmdlog
 from cmdlog.client import AsyncClient, AutoBatch, Call, Client
-from cmdlog.client.keys import Keys
+from cmdlog.client.keys import Keys, uuid7
 from cmdlog.errors import (
     Aborted,
     BadAnswer,
@@ -27,6 +27,7 @@ from cmdlog.errors import (
     KeyReused,
     ProcedureFailed,
     RequestRefused,
+    SessionExpired,
     UnknownProcedure,
     Unreachable,
 )
@@ -209,8 +210,11 @@ def test_query_and_the_rest(client: Client) -> None:
     assert len(client.snapshots()) >= 2
 
 
+OLD_KEY = "01890a5d-ac96-774b-bcce-b302099a8057"  # of June 2023
+
+
 def test_client_whose_clock_is_behind_is_served(client: Client) -> None:
-    """With a clock two hours back every call is executed once, alone and in a batch."""
+    """With a clock two hours back every call is executed once, alone and in a batch: an old key is no reason to refuse a call."""
     counter = next(ids)
     client._keys = Keys(wall=lambda: time.time() - 7200)
     assert client.call("bump", id=counter, amount=1) == 1
@@ -218,6 +222,35 @@ def test_client_whose_clock_is_behind_is_served(client: Client) -> None:
     client._keys = Keys(wall=lambda: time.time() - 7200)
     answers = list(client.batch([("bump", {"id": counter, "amount": 1})] * 5))
     assert [answer.value for answer in answers if isinstance(answer, Result)] == [3, 4, 5, 6, 7]
+    assert client.call("bump", id=counter, amount=1, idempotency_key=OLD_KEY) == 8
+
+
+def test_client_whose_clock_is_behind_is_served_where_its_keys_were_forgotten(tmp_path: Path) -> None:
+    """Once keys of a time were forgotten, an unknown one of that time is refused; a client's own are mended, and run once."""
+    running = Server("tests.node.apps.faulty:db", tmp_path, partitions=1, key_window_s=1, key_forget_s=1)
+    try:
+        running.start()
+        with Client(running.url, token="") as client:
+            assert client.call("bump", id=1, amount=1, idempotency_key=OLD_KEY) == 1, "nothing was forgotten yet"
+            expected = 1
+            old_keys = (uuid7(1_690_000_000_000, chance.to_bytes(10)) for chance in itertools.count())
+            deadline = time.monotonic() + 20
+            while True:  # each call lets the state's clock go on
+                client.call("bump", id=2, amount=1)
+                try:
+                    expected = client.call("bump", id=1, amount=1, idempotency_key=next(old_keys))
+                except SessionExpired:
+                    break
+                assert time.monotonic() < deadline
+            with pytest.raises(SessionExpired):
+                client.call("bump", id=1, amount=1, idempotency_key=OLD_KEY)
+            client._keys = Keys(wall=lambda: time.time() - 7200)
+            assert client.call("bump", id=1, amount=1) == expected + 1
+            client._keys = Keys(wall=lambda: time.time() - 7200)
+            answers = list(client.batch([("bump", {"id": 1, "amount": 1})] * 5))
+            assert [answer.value for answer in answers if isinstance(answer, Result)] == [expected + n for n in range(2, 7)]
+    finally:
+        running.close()
 
 
 @pytest.mark.parametrize(
