@@ -48,13 +48,9 @@ class Reach:
             return
         points, _ = list_points(self._files, self._directory)
         for piece in runs(self._segments):
-            covered = any(
-                self._until <= point.txn_id
-                and piece[0].first_block <= point.from_block
-                and point.to_block <= piece[-1].last_block
-                for point in points
-            )
-            if covered and piece[-1] not in run:
+            begin, end = piece[0].first_block, piece[-1].last_block
+            served = [point for point in points if begin <= point.from_block and point.to_block <= end]
+            if any(self._until <= point.txn_id for point in served) and piece[-1] not in run:
                 yield alone(self._files, self._source, piece)
 
     def note_damage(self, damage: Corrupt) -> None:

@@ -105,6 +105,8 @@ def scan(
         if not accept_data_loss or damage.block is None:
             raise
         result.damage, result.last_block = damage, damage.block - 1
+    cluster = result.groups.state(CLUSTER_GROUP)
+    cluster.last_txn = max(cluster.last_txn, source.txn_id_max)
     return result
 
 

@@ -46,6 +46,7 @@ class LogSource:
     records: Callable[[Lsn | None, Lsn | None], Records]  # (after, upto]
     segments: Sequence[SegmentFile]  # oldest first
     archived: tuple[str, ...] = ()  # names of those that lie in the archive
+    txn_id_max: int = 0  # a transaction id that the log knows behind `last_block`; a recovered node must not give it again
 
     def read(self, *, from_block: int, upto_block: int | None = None) -> Records:
         """Records of the blocks in [from_block, upto_block], in order. Raises: Corrupt, Recycled."""
@@ -82,7 +83,11 @@ def in_front(files: Files, source: LogSource, run: Sequence[ArchivedSegment]) ->
 
 def alone(files: Files, source: LogSource, run: Sequence[ArchivedSegment]) -> LogSource:
     """These archived segments of the log, which follow each other, without the rest."""
-    return _replaced(files, source, _readable(run), tuple(archived.name for archived in run), run[-1].last_block)
+    groups = Groups()
+    for lsn, record in source.read(from_block=source.first_blocks[-1]):
+        groups.observe(lsn, record)
+    piece = _replaced(files, source, _readable(run), tuple(archived.name for archived in run), run[-1].last_block)
+    return replace(piece, txn_id_max=groups.txn_id_max)
 
 
 def _readable(run: Sequence[ArchivedSegment]) -> list[SegmentFile]:
