@@ -1,0 +1,98 @@
+"""`cmdlog snapshot export`: the tables of a node's newest snapshots, or of one, as Parquet files.
+
+It reads a directory, beside a running node too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cmdlog.cli.failure import CommandFailed
+from cmdlog.cli.output import JsonFlag, out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from snapshot.catalog import Snapshot
+    from snapshot.export import Progress
+
+
+def register_in(group: typer.Typer) -> None:
+    """Adds the command to `cmdlog snapshot`."""
+    group.command("export", help="Write the tables of the newest snapshots as Parquet, one file per table.")(export_them)
+
+
+def export_them(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")],
+    *,
+    to: Annotated[Path, typer.Option("--to", metavar="OUT", help="New folder for the files.")],
+    snapshot: Annotated[
+        str | None,
+        typer.Option("--snapshot", metavar="NAME", help="This one alone; else the newest of each partition."),
+    ] = None,
+    app: Annotated[
+        str | None, typer.Option("--app", metavar="APP", help="Take the types from this code, not from the snapshot's own.")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Each partition as of its own snapshot; where each stands is in the files' metadata, and printed."""
+    from cmdlog.cli.application import load_application
+    from cmdlog.wal.files import RealFiles
+    from cmdlog.wal.instance import load_instance
+    from snapshot.catalog import list_snapshots
+    from snapshot.export import describe_exported, export
+
+    files, path = RealFiles(), os.path.abspath(directory)
+    chosen = _chosen(list_snapshots(files, path, load_instance(files, path).identity), snapshot)
+    db = load_application(app) if app else None
+    target = os.path.abspath(to)
+    with _display() as tell:
+        exported = export(files, chosen, target, db=db, progress=tell)
+    sources = {str(s.partition): {"snapshot": s.name, "txn_id": str(s.manifest.txn_id)} for s in chosen if s.manifest}
+    tables = describe_exported(exported)
+
+    def show() -> None:
+        rows = [[row["table"], row["rows"], row["bytes"], row["file"]] for row in tables]
+        out.table(f"Exported to {target}", ("table", "rows", "bytes", "file"), rows)
+        for partition, source in sources.items():
+            out.text(f"partition {partition}: {source['snapshot']}, up to transaction {source['txn_id']}")
+
+    out.result({"to": target, "snapshots": sources, "tables": tables}, show)
+
+
+def _chosen(snapshots: list[Snapshot], name: str | None) -> list[Snapshot]:
+    """The snapshot of that name, or the newest usable one of each partition."""
+    if name is not None:
+        named = [snapshot for snapshot in snapshots if snapshot.name == name]
+        if not named:
+            raise CommandFailed(f"there is no snapshot {name}", hint="`cmdlog snapshot list` shows those that there are")
+        return named
+    usable = {snapshot.partition: snapshot for snapshot in snapshots if snapshot.manifest is not None}
+    if not usable:
+        raise CommandFailed("there is no usable snapshot", hint="take one with `cmdlog snapshot take`")
+    if lacking := {snapshot.partition for snapshot in snapshots} - set(usable):
+        raise CommandFailed(f"partition {min(lacking)} has no usable snapshot", hint="see `cmdlog snapshot list`", exit_code=10)
+    return list(usable.values())
+
+
+@contextmanager
+def _display() -> Iterator[Callable[[Progress], None]]:
+    """A progress bar on a terminal; nothing elsewhere."""
+    if out.json or not sys.stderr.isatty():
+        yield lambda _progress: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task: Any = bar.add_task("export", total=None)
+        yield lambda progress: bar.update(task, description=progress.table, completed=progress.rows, total=progress.rows_total)

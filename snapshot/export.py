@@ -1,0 +1,424 @@
+"""Export: what snapshots hold as Parquet files, one per table, with the types that the application declared.
+
+One rule: a value that does not have its column's type is an error that names table, row and column; nothing is rounded, cut or
+guessed. A file appears under its name only when it is whole and durable: all of them are written in a folder with a temporary
+name, which is renamed at the end.
+
+| declared | in SQLite | in Parquet |
+|---|---|---|
+| Integer, BigInteger, SmallInteger | INTEGER | int64 |
+| Boolean | INTEGER | bool |
+| Float, Double | REAL | double |
+| Numeric(p, s), p up to 38 | TEXT | decimal(p, s) |
+| Numeric without precision or scale | TEXT | decimal(38, the largest scale that is there); string when 38 digits are too few |
+| DateTime | TEXT | timestamp in microseconds, UTC |
+| Date | TEXT | date |
+| Uuid, JSON, String, Text, Enum | TEXT | string |
+| LargeBinary | BLOB | binary |
+
+A table that the application does not declare any more has the types of its columns in SQLite. Rows of all partitions stand in one
+file, in the order of partitions and keys; of a replicated table, which every partition holds, those of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, ClassVar, Final
+
+import apsw
+import orjson
+from sqlalchemy import types
+
+from cmdlog.wal.errors import WrongDirectory
+from cmdlog.wal.files import Files, parent
+from procedures import Database
+from procedures.bundle import Bundle, load_bundle
+from procedures.schema import TABLE_NAME
+from snapshot.catalog import Snapshot, check, restore
+from snapshot.digest import open_image
+from snapshot.errors import SnapshotDamaged, SnapshotError
+from snapshot.manifest import IMAGE_NAME
+
+DECIMAL_DIGITS_MAX: Final = 38  # of a decimal that DuckDB and Spark read
+CHUNK_ROWS: Final = 4096  # converted at a time …
+CHUNK_BYTES: Final = 4 << 20  # … or fewer, when they are long
+GROUP_ROWS: Final = 131_072  # of a row group: what a reader takes at a time …
+GROUP_BYTES: Final = 64 << 20  # … or fewer
+METADATA_KEY: Final = b"cmdlog"
+_VALUE_BYTES: Final = 16  # of a number, for the size of a chunk
+
+Convert = Callable[[Any], Any]
+
+
+class ExportError(SnapshotError):
+    """What was asked for cannot be exported."""
+
+
+class ParquetMissing(ExportError):
+    """pyarrow is not installed."""
+
+    hint: ClassVar[str] = "pip install 'cmdlog[parquet]'"
+
+
+class BadValue(ExportError):
+    """A value that its column's type does not allow."""
+
+    exit_code = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an export is."""
+
+    table: str
+    rows: int  # of all tables
+    rows_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """One file."""
+
+    table: str
+    file: str
+    rows: int
+    bytes: int
+    columns: Mapping[str, str]  # name -> Arrow type
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of the file."""
+
+    name: str
+    type: Any  # pyarrow.DataType
+    convert: Convert  # of a value that is not NULL; raises TypeError, ValueError or InvalidOperation
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """An opened image."""
+
+    snapshot: Snapshot
+    connection: apsw.Connection
+
+
+def export(
+    files: Files,
+    snapshots: Sequence[Snapshot],
+    out: str,
+    *,
+    db: Database | None = None,
+    progress: Callable[[Progress], None] = lambda _progress: None,
+) -> list[Exported]:
+    """Writes the tables of these snapshots, one of each partition, into the new folder `out`; durable on return.
+
+    `db` declares the tables; None: the code that the snapshots hold, which is run for that. Bounded memory.
+    Raises: ParquetMissing, BadValue, SnapshotDamaged, WrongDirectory when `out` is there and not empty, OSError.
+    """
+    arrow = _pyarrow()
+    if files.exists(out) and files.listdir(out):
+        raise WrongDirectory(f"{out} is not empty")
+    folder = f"{out}.tmp-{os.urandom(8).hex()}"
+    os.makedirs(folder, mode=0o750)
+    try:
+        with ExitStack() as opened:
+            sources = [_open(files, snapshot, folder, opened) for snapshot in sorted(snapshots, key=lambda s: s.partition)]
+            exported = _export_all(arrow, sources, folder, _declarations(sources, db), progress)
+        for name in files.listdir(folder):
+            _sync(files, os.path.join(folder, name))
+        files.fsync_dir(folder)
+        os.rename(folder, out)  # over an empty folder, too
+        files.fsync_dir(parent(os.path.abspath(out)))
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return exported
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow  # noqa: PLC0415 - only an export needs it
+        import pyarrow.parquet  # noqa: PLC0415 - as above
+    except ImportError as error:
+        raise ParquetMissing(f"an export needs pyarrow, which is not installed: {ParquetMissing.hint}") from error
+    return SimpleNamespace(core=pyarrow, parquet=pyarrow.parquet)
+
+
+# -- snapshots -----------------------------------------------------------------------------------------------------------
+
+
+def _open(files: Files, snapshot: Snapshot, folder: str, opened: ExitStack) -> _Source:
+    """The verified image; of a delta, what it makes of its base, in a file that goes at the end."""
+    problem = check(files, snapshot)
+    if problem or snapshot.manifest is None:
+        raise SnapshotDamaged(f"{snapshot.name} cannot be exported: {problem}")
+    path = os.path.join(snapshot.path, IMAGE_NAME)
+    if snapshot.manifest.kind != "full":
+        path = os.path.join(folder, f"p{snapshot.partition:04d}.sqlite")
+        restore(snapshot, path)
+        opened.callback(os.unlink, path)
+    connection = open_image(path)
+    opened.callback(connection.close)
+    return _Source(snapshot, connection)
+
+
+def _declarations(sources: Sequence[_Source], db: Database | None) -> dict[str, Any]:
+    """Table name -> its declaration (`TableInfo`), of the newest code that has one."""
+    if db is not None:
+        return {info.table.name: info for info in db.tables.values()}
+    catalogs: dict[int, Mapping[str, Any]] = {}
+    for source in sources:
+        assert source.snapshot.manifest is not None
+        catalogs |= {int(version): value for version, value in source.snapshot.manifest.catalogs.items()}
+    found: dict[str, Any] = {}
+    for version in sorted(catalogs):
+        bundled = load_bundle(Bundle.from_bytes(str(catalogs[version]["bundle"]).encode()))
+        found |= {info.table.name: info for info in bundled.tables.values()}
+    return found
+
+
+def _tables(source: _Source) -> list[str]:
+    rows = source.connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
+    names = [str(row[0]) for row in rows]
+    return [name for name in names if not name.startswith(("_cmdlog_", "sqlite_"))]
+
+
+def _export_all(
+    arrow: Any, sources: Sequence[_Source], folder: str, declared: Mapping[str, Any], progress: Callable[[Progress], None]
+) -> list[Exported]:
+    holders: dict[str, list[_Source]] = {}
+    for source in sources:
+        for table in _tables(source):
+            holders.setdefault(table, []).append(source)
+    for table, of in holders.items():
+        if not TABLE_NAME.fullmatch(table):
+            raise ExportError(f"table {table!r} has a name that no application can declare, and so no file can have")
+        if table in declared and declared[table].replicated:
+            del of[1:]
+    total = sum(_count(source, table) for table, of in holders.items() for source in of)
+    exported, done = [], 0
+    for table in sorted(holders):
+        file = _File(arrow, table, holders[table], declared.get(table))
+        exported.append(file.write(folder, partial(_tell, progress, table, done, total)))
+        done += exported[-1].rows
+    return exported
+
+
+def _tell(progress: Callable[[Progress], None], table: str, before: int, total: int, rows: int) -> None:
+    progress(Progress(table, before + rows, total))
+
+
+def _count(source: _Source, table: str) -> int:
+    return int(str(source.connection.execute(f"SELECT count(*) FROM {_quoted(table)}").get))  # noqa: S608 - the name is quoted
+
+
+# -- one table -----------------------------------------------------------------------------------------------------------
+
+
+class _File:
+    """The rows of one table on their way to its file."""
+
+    def __init__(self, arrow: Any, table: str, sources: Sequence[_Source], declared: Any) -> None:
+        self._arrow, self._table, self._sources = arrow, table, sources
+        self._info = sources[0].connection.execute(
+            "SELECT name, type, \"notnull\", pk FROM pragma_table_xinfo(?) WHERE hidden <> 1", (table,)
+        ).fetchall()  # fmt: skip
+        names = [str(row[0]) for row in self._info]
+        self._keys = [str(row[0]) for row in sorted(self._info, key=lambda row: int(str(row[3]))) if row[3]]
+        columns = declared.table.columns if declared is not None else {}
+        self._columns = [
+            self._column(str(name), str(kind), columns.get(name), nullable=not (notnull or pk))
+            for name, kind, notnull, pk in self._info
+        ]
+        order = f" ORDER BY {', '.join(map(_quoted, self._keys))}" if self._keys else ""
+        self._select = f"SELECT {', '.join(map(_quoted, names))} FROM {_quoted(table)}{order}"  # noqa: S608 - names are quoted
+
+    def write(self, folder: str, tell: Callable[[int], None]) -> Exported:
+        """Writes the file, not synced."""
+        core, parquet = self._arrow.core, self._arrow.parquet
+        schema = core.schema(
+            [core.field(column.name, column.type, nullable=column.nullable) for column in self._columns],
+            metadata={METADATA_KEY: orjson.dumps(self._about())},
+        )
+        name = f"{self._table}.parquet"
+        path = os.path.join(folder, name)
+        rows = 0
+        with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+            for group in self._groups(schema):
+                writer.write_table(group, row_group_size=GROUP_ROWS)
+                rows += group.num_rows
+                tell(rows)
+        types_of = {column.name: str(column.type) for column in self._columns}
+        return Exported(self._table, name, rows, os.stat(path).st_size, types_of)
+
+    def _about(self) -> dict[str, Any]:
+        """Where the rows come from, for whoever finds the file."""
+        of = {}
+        for source in self._sources:
+            m = source.snapshot.manifest
+            assert m is not None
+            of[str(m.partition)] = {"snapshot": source.snapshot.name, "index": m.index, "txn_id": str(m.txn_id)}
+        m = self._sources[0].snapshot.manifest
+        assert m is not None
+        return {"table": self._table, "cluster_id": m.cluster_id, "partitions": of}
+
+    def _groups(self, schema: Any) -> Iterator[Any]:
+        """Row groups, as Arrow tables."""
+        held: list[Any] = []
+        for chunk in self._chunks():
+            held.append(self._batch(chunk, schema))
+            if sum(batch.num_rows for batch in held) >= GROUP_ROWS or sum(batch.nbytes for batch in held) >= GROUP_BYTES:
+                yield self._arrow.core.Table.from_batches(held, schema)
+                held = []
+        if held:
+            yield self._arrow.core.Table.from_batches(held, schema)
+
+    def _chunks(self) -> Iterator[list[tuple[Any, ...]]]:
+        for source in self._sources:
+            yield from _chunked(source.connection.execute(self._select))
+
+    def _batch(self, rows: list[tuple[Any, ...]], schema: Any) -> Any:
+        core = self._arrow.core
+        arrays = []
+        for at, column in enumerate(self._columns):
+            convert = column.convert
+            try:
+                values = [None if row[at] is None else convert(row[at]) for row in rows]
+                arrays.append(core.array(values, type=column.type))
+            except (TypeError, ValueError, InvalidOperation, OverflowError, core.ArrowException) as error:
+                raise self._culprit(rows, at) or error from error
+        return core.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _culprit(self, rows: list[tuple[Any, ...]], at: int) -> BadValue | None:
+        """The first of these rows whose value does not suit the column."""
+        column, core = self._columns[at], self._arrow.core
+        names = [str(row[0]) for row in self._info]
+        for row in rows:
+            try:
+                core.array([None if row[at] is None else column.convert(row[at])], type=column.type)
+            except (TypeError, ValueError, InvalidOperation, OverflowError, core.ArrowException) as error:
+                key = ", ".join(f"{name}={row[names.index(name)]!r}" for name in self._keys)
+                shown = repr(row[at])[:100]
+                return BadValue(f"table {self._table}, row {key}, column {column.name}: {shown} is no {column.type} ({error})")
+        return None
+
+    def _column(self, name: str, kind: str, declared: Any, *, nullable: bool) -> _Column:
+        core = self._arrow.core
+        by_kind: dict[str, tuple[Any, Convert]] = {
+            "INTEGER": (core.int64(), _only(int)),
+            "INT": (core.int64(), _only(int)),
+            "REAL": (core.float64(), _only(float)),
+            "BLOB": (core.binary(), _only(bytes)),
+        }
+        wanted: Any = None if declared is None else declared.type
+        arrow_type, convert = by_kind.get(kind.upper(), (core.string(), _only(str)))
+        if isinstance(wanted, types.Boolean):
+            arrow_type, convert = core.bool_(), _to_bool
+        elif isinstance(wanted, types.DateTime):
+            arrow_type, convert = core.timestamp("us", tz="UTC"), _to_datetime
+        elif isinstance(wanted, types.Date):
+            arrow_type, convert = core.date32(), _to_date
+        elif isinstance(wanted, types.Numeric) and not isinstance(wanted, types.Float):
+            arrow_type, convert = self._decimal(name, wanted)
+        return _Column(name, arrow_type, convert, nullable)
+
+    def _decimal(self, name: str, wanted: Any) -> tuple[Any, Convert]:
+        """Declared digits, or those that are there; without a decimal that everybody reads, the text itself."""
+        core, precision, scale = self._arrow.core, wanted.precision, wanted.scale
+        if precision is None or scale is None:
+            whole, scale = self._digits(name)
+            precision = DECIMAL_DIGITS_MAX if whole + scale <= DECIMAL_DIGITS_MAX else whole + scale
+        if precision > DECIMAL_DIGITS_MAX:
+            return core.string(), _only(str)
+        return core.decimal128(precision, scale), _to_decimal
+
+    def _digits(self, name: str) -> tuple[int, int]:
+        """The most digits before and behind the point of any value. What is no number is found later, with its row."""
+        whole = scale = 0
+        for source in self._sources:
+            values = source.connection.execute(f"SELECT {_quoted(name)} FROM {_quoted(self._table)}")  # noqa: S608 - quoted
+            for (value,) in values:
+                with contextlib.suppress(InvalidOperation, TypeError, ValueError):
+                    _, digits, exponent = Decimal(str(value)).as_tuple()
+                    if isinstance(exponent, int):
+                        whole, scale = max(whole, len(digits) + exponent), max(scale, -exponent)
+        return whole, scale
+
+
+def _chunked(rows: Iterable[Sequence[Any]]) -> Iterator[list[tuple[Any, ...]]]:
+    """The rows, as many at a time as memory is meant for."""
+    chunk: list[tuple[Any, ...]] = []
+    size = 0
+    for row in rows:
+        chunk.append(tuple(row))
+        size += sum(len(value) if isinstance(value, str | bytes) else _VALUE_BYTES for value in row)
+        if len(chunk) >= CHUNK_ROWS or size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _only(kind: type) -> Convert:
+    """Lets values of this very type through: Arrow would take 1 for 1.0, and "1" for nothing it knows."""
+
+    def convert(value: Any) -> Any:
+        if type(value) is not kind:
+            raise TypeError(f"{type(value).__name__} instead of {kind.__name__}")
+        return value
+
+    return convert
+
+
+def _to_bool(value: Any) -> bool:
+    if type(value) is not int or value not in (0, 1):
+        raise ValueError("neither 0 nor 1")
+    return bool(value)
+
+
+def _to_datetime(value: Any) -> datetime:
+    moment = datetime.fromisoformat(value)
+    if moment.tzinfo is None:
+        raise ValueError("a time without its offset from UTC")
+    return moment
+
+
+def _to_date(value: Any) -> date:
+    return date.fromisoformat(value)
+
+
+def _to_decimal(value: Any) -> Decimal:
+    if type(value) is not str:
+        raise TypeError(f"{type(value).__name__} instead of digits")
+    number = Decimal(value)
+    if not number.is_finite():
+        raise ValueError("not finite")
+    return number
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _sync(files: Files, path: str) -> None:
+    file = files.open(path)
+    try:
+        file.fsync()
+    finally:
+        file.close()
+
+
+def describe_exported(exported: Sequence[Exported]) -> list[dict[str, Any]]:
+    """The files as the command line tells them."""
+    return [asdict(one) for one in exported]
