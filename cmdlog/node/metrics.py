@@ -103,6 +103,7 @@ METRICS: Final[tuple[Row, ...]] = (
     _counter("cmdlog_archive_given_up_total", "segments given up by archive_full=shorten: the promised window is not kept"),
     _gauge("cmdlog_restorable_timestamp_seconds", "the oldest moment that can be restored; 0: all there was; absent: none"),
     _gauge("cmdlog_window_kept", "1 while every moment of retention_window_s can be restored, or none is promised"),
+    _gauge("cmdlog_last_proven_restore_seconds", "since a restore drill last proved everything; absent when none did"),
     _gauge("cmdlog_predicted_recovery_seconds", "replay from the newest snapshots if the power went now; absent before any call"),
     _gauge("cmdlog_idempotency_keys", "keys in use; refused beyond keys_max per partition"),
     _counter("cmdlog_http_requests_total", "requests by route and status; no route: not served", "route", "status"),
@@ -217,13 +218,14 @@ def _of_snapshots(overview: Overview) -> dict[str, Samples]:
     for snapshot in snapshots.list():
         if "created" in snapshot:  # else it is damaged, and says why
             newest[snapshot["partition"]] = snapshot
-    now = overview.wall()
+    now, proven = overview.wall(), overview.drills.age_s()
     return {
         "cmdlog_snapshots_total": [((), snapshots.taken)],
         "cmdlog_snapshot_failures_total": [((), snapshots.failures)],
         "cmdlog_snapshot_last_seconds": [((), snapshots.last_s)] if snapshots.taken else [],
         "cmdlog_snapshot_age_seconds": [((str(p),), max(0.0, now - _created(of))) for p, of in newest.items()],
         "cmdlog_snapshot_bytes": [((str(p),), of["bytes"]) for p, of in newest.items()],
+        "cmdlog_last_proven_restore_seconds": [] if proven is None else [((), proven)],
     }
 
 

@@ -26,6 +26,7 @@ from cmdlog.node.catchup import catch_up, skips_behind
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.copier import Copier
 from cmdlog.node.desk import Desk
+from cmdlog.node.drill import Drills
 from cmdlog.node.front import Front
 from cmdlog.node.history import History
 from cmdlog.node.inline import InlineSites
@@ -90,6 +91,7 @@ class Node:
         self.sequencer = self._desk.sequencer = self._make_sequencer()
         self._copier, self._archiver = self._make_archiver()
         self._snapshots = self._desk.snapshots = self._make_snapshotter()
+        self._drills = Drills(directory, every_s=settings.drill_every_s)
         self._keys = KeyOwners(settings.key_window_s, keys_max=settings.keys_max, partitions=settings.partitions)
         self._placing = Placing(settings, self.sequencer, self._keys, self.meter)
         self.slots = self._placing.slots
@@ -97,6 +99,7 @@ class Node:
             directory, settings, boot, wal, self.clock, self.sequencer, self._snapshots, self._keys, self.meter,
             History(self.meter), time.time(),
             health=lambda: Health(self.ready, self.error, self._sites.pids(), self.recovery), archive=self._archiver.status,
+            drills=self._drills,
         )  # fmt: skip
         self._positions: dict[int, int] = {}  # of the sites, when they started
         self._stop = threading.Event()
@@ -253,6 +256,7 @@ class Node:
             self.sequencer.site_up(partition, position)
         self._flusher.start()
         self._snapshots.start()
+        self._drills.start()
         self._ready = True
 
     def close(self) -> None:
@@ -267,6 +271,7 @@ class Node:
             with contextlib.suppress(WalError):
                 self.help()
             time.sleep(0.001)
+        self._drills.stop()
         self._snapshots.stop()
         self._copier.stop()
         self._archiver.stop()

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from cmdlog.node.boot import Boot
 from cmdlog.node.clock import HybridClock
+from cmdlog.node.drill import Drills
 from cmdlog.node.front import Front
 from cmdlog.node.history import Gauges, History
 from cmdlog.node.keys import KeyOwners
@@ -52,6 +53,7 @@ class Overview:
     started_at: float  # seconds since 1970
     health: Callable[[], Health]
     archive: Callable[[], Mapping[str, Any]]
+    drills: Drills
     wall: Callable[[], float] = time.time
 
     def status(self) -> dict[str, Any]:
@@ -85,6 +87,7 @@ class Overview:
             "sites": list(health.site_pids),
             "log": {**log, "fill": fill_of(log), "held_by": held_by(log)},
             "archive": dict(self.archive()),
+            "drill": self.drills.status(),
             "snapshot_error": self.snapshots.error or None,
             "predicted_recovery_s": self.predicted_recovery_s(log),
         }

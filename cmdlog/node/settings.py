@@ -191,6 +191,9 @@ class Settings:
     snapshots_kept: int = _setting(
         3, "recovery points kept per partition; the log is cut at the second-newest", lowest=2, highest=10_000
     )
+    drill_every_s: float = _setting(
+        0.0, "a restore drill so long after the last one, in time that nobody else wants; 0 = none", unit="s", lowest=0
+    )
     snapshot_deltas: bool = _setting(
         True, "a snapshot may hold just the rows that changed since an earlier one; needs digest_rows"
     )
