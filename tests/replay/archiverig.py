@@ -32,7 +32,7 @@ class ArchiveRig(Rig):
         self.kept = kept
         self.rules = Rules(**{**RULES, **(rules or {})})
         self.archive_files: Files = RealFiles()
-        self.copy: Callable[[str, str, int], Copied] = self.copy_here
+        self.copier: Callable[[str, str, int], Copied] = self.copy_here
         super().__init__(folder, **{"segment_bytes": SEGMENT_BYTES, "segments": 12, **options})
 
     def _open(self) -> None:
@@ -56,7 +56,7 @@ class ArchiveRig(Rig):
         self.archiver.start()
 
     def _copy(self, source: str, target: str, last_block: int) -> Copied:
-        return self.copy(source, target, last_block)
+        return self.copier(source, target, last_block)
 
     def copy_here(self, source: str, target: str, last_block: int) -> Copied:
         """Without a process of its own."""
