@@ -235,7 +235,7 @@ class Connection(asyncio.Protocol):
             self._rest()
         elif framer.body_bytes > LINGER_BYTES_MAX:
             self._close()
-        if framer.waiting > HELD_BYTES_MAX:
+        if framer.waiting > HELD_BYTES_MAX or len(self._held) > HELD_BYTES_MAX:
             self._stop_reading()
 
     def _begin(self) -> None:

@@ -208,13 +208,15 @@ def test_pipelined_requests_are_answered_in_order(server: Served, application: A
 
 
 @pytest.mark.slow
-def test_what_is_pipelined_behind_a_slow_request_is_bounded(server: Served, application: Application) -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_what_is_pipelined_behind_a_slow_request_is_bounded(server: Served, application: Application, together: bool) -> None:
     """The server stops reading when enough waits: the rest stays with the client."""
     with server.connect() as client:
-        client.sendall(post("/wait"))
+        if not together:
+            client.sendall(post("/wait"))
         client.settimeout(0.5)
         with pytest.raises(TimeoutError):
-            client.sendall(post("/echo", b"x" * 1000) * 20_000)
+            client.sendall(post("/wait") * together + post("/echo", b"x" * 1000) * 20_000)
         held = server.inside(lambda: max(len(one._held) for one in server.roster.open))
         assert HELD_BYTES_MAX < held <= HELD_BYTES_MAX + READ_BYTES
         client.settimeout(PATIENCE_S)
@@ -624,7 +626,7 @@ def test_new_connection_takes_the_place_of_a_silent_one(application: Application
                 for client in (known, first):
                     client.sendall(post("/echo", b"still"))
                     assert one_answer(client) == (200, b"still")
-            third.sendall(b"/1.1\r\nContent-Length: 1\r\n\r\nx")
+            third.sendall(b"/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
             assert one_answer(third) == (200, b"x")
         assert server.settled()
 
