@@ -169,10 +169,12 @@ def restore(snapshot: Snapshot, target: str) -> None:
     A crash on the way leaves no state file at `target`, so it is done again. Not durable: the snapshot and the log are. Raises:
     SnapshotDamaged when a file is not what its manifest says; OSError, apsw.FullError, apsw.IOError.
     """
+    if snapshot.manifest is None:
+        raise SnapshotDamaged(snapshot.problem)
+    *deltas, image = snapshot.chain
     remove_state(target)
     temporary = f"{target}.restore"
     remove_state(temporary)  # with a log beside it that a crash may have left: it would be applied to the new copy
-    *deltas, image = snapshot.chain
     try:
         _copy_image(image, temporary)
         if deltas:
