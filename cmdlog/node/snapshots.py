@@ -52,10 +52,8 @@ LOOK_EVERY_S: Final = 0.5  # at the log's fill; a segment of 16 MiB takes about 
 RETRY_FIRST_S: Final = 1.0  # after a failure; doubled up to RETRY_MAX_S
 RETRY_MAX_S: Final = 60.0
 SEAL_TIMEOUT_S: Final = 3600.0  # of the process that checks an image: an hour is more than any disk needs
-SEAL_PATIENCE_S: Final = 60.0  # of one that takes only time that nobody else wants, beside what its bytes need …
-SEAL_BYTES_PER_S_MIN: Final = (
-    5e6  # … a fifth of what a free core does; slower, it would never end on a machine that is always busy
-)
+IDLE_SEAL_S: Final = 10.0  # of one that takes only time that nobody else wants, beside what its bytes need …
+IDLE_BYTES_PER_S_MIN: Final = 5e6  # … a fifth of what a free core does; slower, it may never end on a machine that is always busy
 
 log = structlog.get_logger("cmdlog.snapshots")
 
@@ -95,9 +93,6 @@ class Snapshotter:
         self._waiting_for: int | None = None  # partition of the capture under way
         self._report: dict[str, Any] | None = None  # of the capture under way, once it is there
         self._seal: subprocess.Popen[bytes] | None = None
-        self._in_earnest = (
-            False  # the last image was not checked in time, so the next one's check takes its share of the processor
-        )
         self._stopping = False
         self._retry_at, self._retry_s = 0.0, RETRY_FIRST_S
         self._snapshots: dict[int, list[Snapshot]] = {}
@@ -252,40 +247,42 @@ class Snapshotter:
 
     def _seal_image(self, temporary: str, final: str, facts: Mapping[str, Any]) -> None:
         facts = {**facts, "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        order = orjson.dumps(facts, option=orjson.OPT_NON_STR_KEYS)
+        size = sum(entry.stat().st_size for entry in os.scandir(temporary))
+        # Being nice is not enough: what wakes up waits for the end of a nice process's slice, 3 ms, and the p99 of calls at half
+        # load was half as long again. One of SCHED_IDLE makes way at once, but gets nothing where others want all there is: then
+        # it is ended, and a nice one begins anew.
+        ended = self._run_seal(temporary, final, order, policy=os.SCHED_IDLE, timeout_s=IDLE_SEAL_S + size / IDLE_BYTES_PER_S_MIN)
+        if ended is None and os.path.exists(temporary):
+            ended = self._run_seal(temporary, final, order, policy=os.SCHED_OTHER, timeout_s=SEAL_TIMEOUT_S)
+        if ended is None:
+            raise SnapshotFailed("sealing took too long")
+        code, answer = ended
+        if code != 0:
+            raise SnapshotFailed(_why(answer, code))
+
+    def _run_seal(self, temporary: str, final: str, order: bytes, *, policy: int, timeout_s: float) -> tuple[int, bytes] | None:
+        """Exit code and answer of the process; None when it was ended because it took too long."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with self._lock:
             if self._stopping:
                 raise SnapshotFailed("the node is stopping")
-            self._seal = subprocess.Popen(
+            process = self._seal = subprocess.Popen(
                 [sys.executable, "-m", "snapshot.seal", temporary, final],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment,
             )
-        patience_s = self._set_priority(self._seal.pid, temporary)
-        try:
-            answer, _ = self._seal.communicate(orjson.dumps(facts, option=orjson.OPT_NON_STR_KEYS), timeout=patience_s)
-        except subprocess.TimeoutExpired as error:
-            _end(self._seal)
-            self._in_earnest = True
-            raise SnapshotFailed(f"sealing took longer than {patience_s:.0f} s") from error
-        self._in_earnest = False
-        code, self._seal = self._seal.returncode, None
-        if code != 0:
-            raise SnapshotFailed(_why(answer, code))
-
-    def _set_priority(self, pid: int, folder: str) -> float:
-        """Gives the process the priority it runs with; returns how long it may take then.
-
-        Being nice is not enough: what wakes up waits for the end of a nice process's slice, 3 ms, and the p99 of calls at half
-        load was half as long again. One of SCHED_IDLE makes way at once, but gets nothing where others want all there is.
-        """
-        if self._in_earnest:
-            return SEAL_TIMEOUT_S
         with contextlib.suppress(OSError):
-            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
-        size = sum(entry.stat().st_size for entry in os.scandir(folder))
-        return SEAL_PATIENCE_S + size / SEAL_BYTES_PER_S_MIN
+            os.sched_setscheduler(process.pid, policy, os.sched_param(0))
+        try:
+            answer, _ = process.communicate(order, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            return None
+        finally:
+            self._seal = None
+        return process.returncode, answer
 
     def _mark(self, report: Mapping[str, Any], name: str) -> None:
         """Durable on return: the log says that the snapshot exists and was verified."""

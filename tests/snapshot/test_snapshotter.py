@@ -222,17 +222,15 @@ def anchors_at_start(node: Node) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_check_that_gets_no_time_is_done_in_earnest_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine that is always busy a process of lowest priority may never end: it is given up, and the next one competes."""
+def test_check_that_gets_no_time_is_done_in_earnest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that is always busy a process of lowest priority may never end: a second one competes with the others."""
     policies: list[int] = []
     monkeypatch.setattr(os, "sched_setscheduler", lambda _pid, policy, _param: policies.append(policy))
-    monkeypatch.setattr(module, "SEAL_PATIENCE_S", 0.0)
-    monkeypatch.setattr(module, "SEAL_BYTES_PER_S_MIN", 1e12)
+    monkeypatch.setattr(module, "IDLE_SEAL_S", 0.0)
+    monkeypatch.setattr(module, "IDLE_BYTES_PER_S_MIN", 1e12)
     node = Node(tmp_path)
     node.apply()
-    with pytest.raises(SnapshotFailed, match="longer than"):
-        node.take()
-    assert node.names() == []
     assert node.take()["index"] == 1
-    assert policies == [os.SCHED_IDLE]  # of the first alone
+    assert policies == [os.SCHED_IDLE, os.SCHED_OTHER]
+    assert node.names() == ["p0000-0000000000000001"]
     node.close()
