@@ -50,7 +50,7 @@ class Drills:
         self._last: dict[str, Any] | None = None
         self._proven: datetime | None = None
         self._failure = ""  # of a drill that ended without a report
-        self._due = self._next_due()
+        self.due_at = self._next_due()  # seconds since 1970
         self._thread = threading.Thread(target=self._run, name="drills", daemon=True)
 
     def start(self) -> None:
@@ -104,15 +104,15 @@ class Drills:
         return datetime.fromisoformat(self._last["finished"]).timestamp() + self._every_s
 
     def _run(self) -> None:
-        while not self._stop.wait(min(max(self._due - self._wall(), 0.0), FIRST_AFTER_S)):
-            if self._wall() < self._due:
+        while not self._stop.wait(min(max(self.due_at - self._wall(), 0.0), FIRST_AFTER_S)):
+            if self._wall() < self.due_at:
                 continue
             try:
                 self._drill()
             except Exception as error:  # our own bug, or no process to be had: the node itself is well
                 log.exception("restore drill failed")
                 self._failure = str(error)
-            self._due = max(self._next_due(), self._wall() + min(self._every_s, FIRST_AFTER_S))
+            self.due_at = max(self._next_due(), self._wall() + min(self._every_s, FIRST_AFTER_S))
 
     def _drill(self) -> None:
         with self._lock:
