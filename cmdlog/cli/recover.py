@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from replay.plan import Plan, Planned
     from replay.recover import Progress, Report
 
+ARCHIVE_SHOWN_MAX: Final = 20  # files that a plan for people names one by one
 Tell = Callable[["Progress"], None]
 
 
@@ -181,8 +182,19 @@ def show_plan(plan: Plan) -> None:
         out.text(f"partition {part.partition}: {part.name or 'empty state'} is used: {part.why}")
         for passed in part.passed:
             out.text(f"partition {part.partition}: {passed.name or 'empty state'} is not used: {passed.why}")
+    _show_archive(plan)
     for note in plan.notes:
         out.text(f"lost: {note}")
+
+
+def _show_archive(plan: Plan) -> None:
+    """Which archived segments are read before, or instead of, the live log."""
+    for name in plan.archive[:ARCHIVE_SHOWN_MAX]:
+        out.text(f"archive: {name} is read")
+    if len(plan.archive) > ARCHIVE_SHOWN_MAX:
+        out.text(
+            f"archive: {len(plan.archive) - ARCHIVE_SHOWN_MAX} more files are read, up to {plan.archive[-1]}; --json names all"
+        )
 
 
 def _close(plan: Plan, report: Report, directory: str) -> None:

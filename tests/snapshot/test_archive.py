@@ -41,7 +41,8 @@ def snapshot(
     base = Base(bases[0].name, bases[0].index, 1, 0, 0) if bases else None
     manifest = Manifest(
         cluster_id="", node_id=1, incarnation="", partition=partition, index=index, term=1, checksum=0, txn_id=txn,
-        log_block=block, epoch=1, configuration=None, catalogs={}, environment=None, key_policy=None, schema=(), tables=(), files=(), created="",
+        log_block=block, epoch=1, configuration=None, catalogs={}, environment=None, key_policy=None, schema=(), tables=(),
+        files=(), created="",
         kind="delta" if base else "full", base=base,
     )  # fmt: skip
     return Snapshot(f"/snapshots/{snapshot_name(partition, index)}", partition, index, 1, manifest, bases=bases)
