@@ -27,13 +27,14 @@ from urllib.parse import quote
 
 import apsw
 
-from procedures.changes import PART_KEYS, Changes, Part, Rows
+from procedures.changes import Changes, Part, Rows
 from procedures.state import PartitionState, Position, rows_of
 from snapshot.errors import SnapshotDamaged
 from snapshot.pace import Pace
 
 META_TABLE: Final = "_cmdlog_meta"
 GONE: Final = "_cmdlog_gone_"
+PART_KEYS: Final = 1 << 14  # of a set of keys that are written down: it grows, and is freed, within 1 ms
 STEP_ROWS_MAX: Final = 1024
 ROW_SECONDS_FIRST: Final = 20e-6  # of one row, before anything is measured
 DESTINATION_CACHE_KIB: Final = 1024  # a heap is written at its end alone

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Final
 
 from cmdlog.wal.record import Record
-from procedures.changes import count_keys
+from procedures.changes import estimate_keys
 from procedures.errors import StateRefused
 from procedures.executor import Applied
 from procedures.outcomes import KeyPolicy
@@ -111,7 +111,7 @@ class Site:
         engine = self._engines[partition]
         changes = engine.executor.changes
         parts = changes.since(wish.base) if changes is not None and wish.base is not None else None
-        if changes is None or parts is None or count_keys(parts) > wish.keys_max:
+        if changes is None or parts is None or estimate_keys(parts) > wish.keys_max:
             return None
         changes.cut(engine.state.position, keep=wish.keep)
         return DeltaCapture(engine.state, changes, parts, wish.path)

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from procedures import changes as changes_module
 from procedures.state import PartitionState, Position
 from snapshot.delta import DeltaCapture, apply_deltas
 from snapshot.digest import open_image
@@ -234,7 +233,6 @@ def test_steps_are_bounded_and_so_is_what_one_frees(
     partition: Partition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With small parts and many keys every key is written once, one unit a step."""
-    monkeypatch.setattr(changes_module, "PART_KEYS", 2)
     monkeypatch.setattr("snapshot.delta.PART_KEYS", 2)
     base = partition.image(tmp_path / "base")
     start = partition.site.state.position
