@@ -17,7 +17,7 @@ from procedures.state import Position
 from snapshot.catalog import Snapshot
 
 DELTAS_MAX: Final = 16  # of a chain
-ROWS_SHARE: Final = 0.05  # of the image's rows, in all deltas of a chain: putting one row costs as much as copying some 20
+ROWS_SHARE: Final = 0.03  # of the image's rows, in all deltas of a chain: to put one costs as much as to check and copy some 30
 IMAGE_BYTES_MIN: Final = 4 << 20  # a smaller image costs hardly more than a delta
 
 
