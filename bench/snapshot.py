@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder, whose replay.py is no package
 os.environ["PYTHONPATH"] = sys.path[0]
@@ -46,6 +47,8 @@ LOOK_S = 0.02  # at the processes of the node
 SETTLE_S = 1.0  # after a change, not counted
 PREPARED = 20_000  # transfers, used over and over
 RESTORE_ROUNDS = 3
+PAUSE_S = 0.025  # longer ones are counted
+CHANGED = 0.01  # of the rows, before a delta
 
 
 def main() -> None:
@@ -64,7 +67,9 @@ def main() -> None:
             full = measure_full(bench, work, options)
             half = measure_half(bench, work, options, full)
             bench.note(plot(bench_out(options), f"Snapshots of {size:g} GB", [full, half]))
-        measure_restore(bench, folder)
+        measure_restore(bench, folder, "Restore of a whole image")
+        measure_delta(bench, folder, rows, options)
+        measure_restore(bench, folder, "Restore of a delta and the image that it lies on")
     bench.write()
 
 
@@ -77,9 +82,9 @@ def bench_out(options: argparse.Namespace) -> Path:
 
 
 @contextmanager
-def open_boxes(folder: Path, *, digest_rows: bool) -> Iterator[Node]:
+def open_boxes(folder: Path, *, digest_rows: bool, deltas: bool = False) -> Iterator[Node]:
     """A node with one partition in a site process."""
-    settings = Settings(partitions=1, sites=1, digest_rows=digest_rows, query_timeout_s=60)
+    settings = Settings(partitions=1, sites=1, digest_rows=digest_rows, snapshot_deltas=deltas, query_timeout_s=60)
     node = Node.open(str(folder), _boxes.db, settings, target=TARGET)
     try:
         node.attach(None)
@@ -314,11 +319,13 @@ def measure_full(bench: Bench, work: Work, options: argparse.Namespace) -> Run:
     sealing = [statistics.median(rates(groups, [stretch])) for stretch in stretches_of(line, "seal")]
     bench.ratio("calls during the capture / around it", paired(during, around), Bar(0.75, 0.9))
     bench.ratio("calls while the image is checked / around", paired(sealing, around), Bar(0.75, 0.9))
-    bench.value("longest pause without a snapshot", 1e3 * max(pauses(groups, line.quiet)), "ms")
-    bench.value("longest pause while the image is checked", 1e3 * max(pauses(groups, stretches_of(line, "seal"))), "ms")
-    found = sorted(pauses(groups, taken))
-    bench.value("pause during the capture, 99.9th percentile", 1e3 * percentile(found, 0.999), "ms")
-    bench.ratio("longest pause during the capture, ms", 1e3 * found[-1], Bar(25, 10, at_most=True))
+    for name, stretches in (("quiet", line.quiet), ("capture", taken), ("seal", stretches_of(line, "seal"))):
+        found = sorted(pauses(groups, stretches))
+        bench.value(f"pause, {name}, 99th percentile", 1e3 * percentile(found, 0.99), "ms")
+        long = sum(pause > PAUSE_S for pause in found)
+        bench.value(f"pauses over {PAUSE_S * 1e3:.0f} ms, {name}", 60 * long / sum(b - a for a, b in stretches), "a minute")
+        bench.value(f"longest pause, {name}", 1e3 * found[-1], "ms")
+    bench.ratio("longest pause during the capture, ms", 1e3 * max(pauses(groups, taken)), Bar(25, 10, at_most=True))
     return picture("full load", work, line)
 
 
@@ -342,19 +349,21 @@ def measure_half(bench: Bench, work: Work, options: argparse.Namespace, full: Ru
     return picture("half load", work, line)
 
 
-# -- restore -------------------------------------------------------------------------------------------------------------
+# -- restore and deltas --------------------------------------------------------------------------------------------------
 
 
-def measure_restore(bench: Bench, folder: Path) -> None:
-    bench.section("Restore of the newest snapshot beside a plain copy of its image, nothing of it in the page cache")
+def measure_restore(bench: Bench, folder: Path, title: str) -> None:
+    """The newest snapshot, beside a plain copy of the image that it is or lies on."""
+    bench.section(f"{title}, beside a plain copy of the image; nothing of either in the page cache")
     snapshot = newest(folder)
-    image = Path(snapshot.path) / "image.sqlite"
-    size = image.stat().st_size
+    links = [next(Path(link.path).glob("*.sqlite")) for link in snapshot.chain]
+    size = links[-1].stat().st_size
 
     def timed(copy: Callable[[Path], object]) -> Callable[[int], float]:
         def once(number: int) -> float:
             target = folder / f"copy-{number}"
-            forget(image)
+            for link in links:
+                forget(link)
             began = time.perf_counter()
             copy(target)
             took = time.perf_counter() - began
@@ -364,12 +373,36 @@ def measure_restore(bench: Bench, folder: Path) -> None:
         return once
 
     found = in_turns(
-        {"copy": timed(lambda to: shutil.copyfile(image, to)), "restore": timed(lambda to: restore(snapshot, str(to)))},
+        {"copy": timed(lambda to: shutil.copyfile(links[-1], to)), "restore": timed(lambda to: restore(snapshot, str(to)))},
         RESTORE_ROUNDS,
     )
     bench.rates("plain copy", found["copy"], "MB/s")
     bench.rates("restore, checked", found["restore"], "MB/s")
     bench.ratio("restore / copy", paired(found["restore"], found["copy"]), Bar(0.5))
+
+
+def measure_delta(bench: Bench, folder: Path, rows: int, options: argparse.Namespace) -> None:
+    bench.section(f"A snapshot after {CHANGED:.0%} of the rows changed, all over the state, beside a whole one")
+    with open_boxes(folder, digest_rows=True, deltas=True) as node:
+        full = [_timed_snapshot(node) for _ in range(2)][-1]  # after a start both lineages begin with a whole image
+        work = Work(node, transfers(options.seed + 1, rows))
+        answered = threading.Semaphore(0)
+        groups = int(rows * CHANGED / 2 / FULL)
+        for _ in range(groups):
+            work.place(FULL, time.perf_counter(), answered.release)
+            answered.acquire()
+        delta = _timed_snapshot(node)
+    bench.note(f"kind of the first: {full[0]['kind']}, of the second: {delta[0]['kind']}")
+    for name, (described, seconds) in (("whole", full), ("after the changes", delta)):
+        bench.value(f"{name}: bytes", described["bytes"] / 1e6, "MB")
+        bench.value(f"{name}: seconds", seconds, "s")
+    bench.ratio("bytes, after the changes / whole", delta[0]["bytes"] / full[0]["bytes"], Bar(0.1, at_most=True))
+
+
+def _timed_snapshot(node: Node) -> tuple[dict[str, Any], float]:
+    began = time.perf_counter()
+    [described] = node.take_snapshot(0)
+    return described, time.perf_counter() - began
 
 
 def newest(folder: Path) -> Snapshot:

@@ -17,6 +17,7 @@ import apsw
 import orjson
 import pytest
 
+import cmdlog
 from cmdlog.cli.output import out
 from cmdlog.cli.program import run
 from cmdlog.wal.batch import encode_batch
@@ -24,12 +25,14 @@ from cmdlog.wal.errors import Locked
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.reader import Recycled
 from cmdlog.wal.record import decode_record
+from procedures.samples import bank
 from replay import drill as module
 from replay import drillreport
 from replay.drill import NoRoom, drill
 from replay.drillreport import FOLDER, Proof, Report, alone, last_proven, last_report
 from replay.plan import make_plan
 from replay.recover import execute
+from snapshot import lineage
 from snapshot.catalog import restore
 from snapshot.digest import open_image, table_digests
 from snapshot.gentle import remove_tree
@@ -228,6 +231,43 @@ def test_disk_without_room_is_left_alone(rig: Rig, monkeypatch: pytest.MonkeyPat
     report = run_drill(rig)
     assert isinstance(report.error, NoRoom)
     assert (report.verdict, report.exit_code) == ("failed", 14)
+
+
+@pytest.fixture
+def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A closed node directory whose two newest snapshots are deltas, each on an image of its own."""
+    monkeypatch.setattr(lineage, "IMAGE_BYTES_MIN", 0)
+    monkeypatch.setattr(lineage, "ROWS_SHARE", 10.0)
+    directory = tmp_path / "chained"
+    with cmdlog.open(directory, bank.db, partitions=1, segments=4, segment_bytes=4 << 20) as opened:
+        opened.call("open_accounts", branch=1, first=0, count=100, savings=5, checking=5)
+        kinds = []
+        for customer in range(4):
+            kinds += [described["kind"] for described in opened.node.take_snapshot()]
+            opened.call("deposit_checking", branch=1, customer=customer, amount=7)
+    assert kinds == ["full", "full", "delta", "delta"]
+    return directory
+
+
+def test_chains_of_deltas_are_proven_too(chain: Path) -> None:
+    """The newest state comes from a delta on one image, and the one that it is compared with from a delta on the other."""
+    report = drill(FILES, str(chain), seed=1)
+    assert (report.error, report.verdict) == (None, "proven")
+    assert report.newest[0].rows == report.second[0].rows > 100
+
+
+def test_row_of_a_delta_that_changed_together_with_its_checksums_is_caught(chain: Path) -> None:
+    """The manifest of a delta says nothing about the whole state: the other way to it does."""
+    newest = max(chain.glob("snapshots/p0000-*"))
+    delta, path = newest / "delta.sqlite", newest / "manifest.json"
+    connection = apsw.Connection(str(delta))
+    connection.execute("UPDATE accounts SET checking = checking + 1")
+    connection.close()
+    manifest = decode_manifest(path.read_bytes(), path=str(path))
+    path.write_bytes(encode_manifest(replace(manifest, files=(file_entry(str(delta)),))))
+    report = drill(FILES, str(chain), seed=1)
+    assert report.verdict == "diverged"
+    assert "differ in accounts" in str(report.error)
 
 
 # -- beside a node -------------------------------------------------------------------------------------------------------

@@ -27,7 +27,9 @@ from cmdlog.cli.program import run
 from cmdlog.wal.errors import WrongDirectory
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.instance import load_instance
+from procedures.samples import bank
 from snapshot import export as module
+from snapshot import lineage
 from snapshot.catalog import Snapshot, list_snapshots
 from snapshot.digest import open_image, table_digests
 from snapshot.errors import SnapshotDamaged
@@ -217,6 +219,24 @@ def test_table_that_is_not_declared_any_more_has_the_types_of_sqlite(node: str, 
     schema = pq.read_schema(tmp_path / "out" / "things.parquet")
     found = {name: str(schema.field(name).type) for name in ("id", "flag", "real", "price", "at", "raw")}
     assert found == {"id": "int64", "flag": "int64", "real": "double", "price": "string", "at": "string", "raw": "binary"}
+
+
+def test_delta_is_exported_as_the_state_that_it_makes_of_its_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows, those of the base and those that changed since, as the newest snapshot has them; nothing else is left."""
+    monkeypatch.setattr(lineage, "IMAGE_BYTES_MIN", 0)
+    monkeypatch.setattr(lineage, "ROWS_SHARE", 10.0)
+    with cmdlog.open(tmp_path / "bank", bank.db, partitions=1, segments=4, segment_bytes=4 << 20) as opened:
+        opened.call("open_accounts", branch=1, first=0, count=10, savings=5, checking=5)
+        opened.node.take_snapshot()
+        opened.node.take_snapshot()
+        opened.call("deposit_checking", branch=1, customer=3, amount=7)
+        [described] = opened.node.take_snapshot()
+    assert described["kind"] == "delta"
+    newest = snapshots_of(str(tmp_path / "bank"))[-1]
+    export(FILES, [newest], str(tmp_path / "out"))
+    rows = pq.read_table(tmp_path / "out" / "accounts.parquet").to_pylist()
+    assert [row["checking"] for row in rows] == [5, 5, 5, 12, 5, 5, 5, 5, 5, 5]
+    assert sorted(os.listdir(tmp_path / "out")) == ["accounts.parquet", "rates.parquet"]
 
 
 def test_chunks_and_groups_bound_the_memory(node: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
