@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any, Final, Literal
 
 import google_crc32c
@@ -105,6 +106,14 @@ class Manifest:
     def as_base(self, name: str) -> Base:
         """What a delta on this snapshot says about it."""
         return Base(name, self.index, self.term, self.checksum, self.crc32c)
+
+
+def parse_created(created: str) -> float | None:
+    """Seconds since 1970; None for what is no time. A reader's clock may have been anything."""
+    try:
+        return datetime.fromisoformat(created).timestamp()
+    except ValueError:
+        return None
 
 
 def snapshot_name(partition: int, index: int, copy: int = 1) -> str:

@@ -73,7 +73,7 @@ def list_points(files: Files, directory: str) -> tuple[list[Point], list[BadPoin
 
 
 def keep_points(files: Files, directory: str, *, kept: int) -> list[int]:
-    """Removes all but the newest `kept` points, so that nothing is pinned by the others; the transaction ids of those that went."""
+    """Removes all but the newest `kept` points, and with them what they pinned; the transaction ids of those that went."""
     points, _ = list_points(files, directory)
     gone = points[: max(0, len(points) - kept)]
     for point in gone:

@@ -4,7 +4,8 @@ One rule: nothing that a promise needs is given up silently. The log asks `may_g
 has passed, and the snapshot thread hands every snapshot that does not count any more to `let_go`. What the window or a recovery
 point needs goes into `archive/` (`snapshot.archive`); the rest may go, from the archive too.
 
-When the archive can take no more (`archive_bytes_max`, a full disk, a damaged segment), the rule `archive_full` decides:
+When the archive can take no more (`archive_bytes_max`, a full disk, a damaged segment), snapshots without which every moment can
+still be restored, only later, make room first. Then the rule `archive_full` decides:
 
     stop      the segment stays in the ring. The log fills, then writes are refused with `log_full`, which names the archive;
               reads go on. It is tried again every second, and goes on by itself when there is room.
@@ -35,7 +36,7 @@ from cmdlog.wal.groups import Groups
 from cmdlog.wal.ids import CLUSTER_GROUP, txn_millis
 from cmdlog.wal.reader import read_segment
 from cmdlog.wal.survey import SegmentFile
-from snapshot.archive import Place, add_segment, add_snapshot, clean, holds, remove_folder, remove_segment
+from snapshot.archive import Place, add_segment, add_snapshot, bytes_of, clean, holds, remove_folder, remove_segment
 from snapshot.archived import run_before
 from snapshot.archiveindex import ArchiveIndex
 from snapshot.catalog import Snapshot, remove
@@ -127,7 +128,9 @@ class Archiver:
         """A snapshot that does not count any more: into the archive if a promise needs it, else removed."""
         with self._work_lock:
             self._index.refresh()
-            if (snapshot.partition, snapshot.name) in self._needs().snapshots:
+            needed, name = self._needs(), (snapshot.partition, snapshot.name)
+            fits = not self._rules.bytes_max or self._index.bytes + bytes_of(snapshot.path) <= self._rules.bytes_max
+            if name in needed.bases or (fits and name in needed.snapshots):
                 add_snapshot(self._place, snapshot)
             else:
                 remove(self._place.files, snapshot)
@@ -196,8 +199,8 @@ class Archiver:
         try:
             self._make_room(segment.header.segment_bytes, needed)
             while not self._archive(segment, last_block):
-                if self._rules.when_full == "stop" or not self._drop_oldest(needed):
-                    raise Stuck("the disk is full")
+                if not self._drop_spare(needed) and (self._rules.when_full == "stop" or not self._drop_oldest(needed)):
+                    raise Stuck(f"the disk of {self._place.folder} is full")
         except Stuck as stuck:
             self._give_up(segment, last_block, str(stuck), needed)
         except Corrupt as damage:
@@ -225,6 +228,8 @@ class Archiver:
         """Raises: Stuck."""
         limit = self._rules.bytes_max
         while limit and self._index.bytes + size_bytes > limit:
+            if self._drop_spare(needed):
+                continue
             if self._rules.when_full == "stop" or not self._drop_oldest(needed):
                 held = f"{self._index.bytes} bytes are in {self._place.folder}, and archive_bytes_max={limit}"
                 raise Stuck(f"{held} leaves no room for {size_bytes} more")
@@ -237,6 +242,19 @@ class Archiver:
             raise Stuck(f"{why}; it is tried again until there is room, archive_full is changed, or the window is")
         self.given_up += 1
         log.warning("segment goes unarchived: the window is shorter", first_block=first_block, last_block=last_block, reason=why)
+
+    def _drop_spare(self, needed: Needs) -> bool:
+        """Gives up the oldest snapshot of the archive without which every moment can still be restored."""
+        standing = {link.path for s in self._index.snapshots if not s.archived for link in s.chain}
+        spare = [s for s in self._index.snapshots if s.archived and (s.partition, s.name) not in needed.bases]
+        spare = sorted((s for s in spare if s.path not in standing), key=lambda s: s.manifest.log_block if s.manifest else 0)
+        bases = {base.path for s in spare for base in s.bases}
+        oldest = next((s for s in spare if s.path not in bases), None)
+        if oldest is None:
+            return False
+        remove_folder(self._place, oldest.path)
+        self._index.refresh()
+        return True
 
     def _drop_oldest(self, needed: Needs) -> bool:
         """Gives up the oldest segment of the archive that no point needs, and snapshots that are of no use without it."""

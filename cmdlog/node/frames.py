@@ -30,6 +30,7 @@ class FrameKind(enum.IntEnum):
     CAPTURED = 8  # site -> node: JSON
     FAULT = 9  # site -> node: JSON, why the site ends
     STOP = 10  # node -> site: end after what was sent before
+    PACE = 12  # node -> site: JSON, the share of its time that the capture under way may take
     LEAVE_OUT = 11  # node -> site: a logged skip of a call that it gets later; ident = index, payload = position as JSON
 
 

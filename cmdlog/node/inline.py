@@ -72,6 +72,10 @@ class InlineSites:
     def capture(self, partition: int, ident: int, path: str, wish: Wish | None = None) -> None:
         self._put(lambda: self._current.capture(partition, ident, path, wish))
 
+    def pace(self, partition: int, share: float) -> None:
+        """The share of its time that the site may give to the capture under way."""
+        self._put(lambda: self._current.pace(partition, share))
+
     def helped_by(self, thread: int | None) -> None:
         """The thread that is about to call `drive`, so nobody else needs waking for what it brings."""
         self._helper = thread

@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from cmdlog.node.speed import Speeds
 from procedures.outcomes import Status
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ FINISHED_MAX: Final = 1 << 16  # batches between two drains, 20 ms apart; beyond
 SLOW_KEPT: Final = 256  # slow batches whose stages are kept until their callers ask for them
 
 
-Finished = tuple[int, int, float, float, float, float, float]
-"""Of a batch: calls, bytes; placed, taken by the log, ready for the site, given to it, answered."""
+Finished = tuple[int, Sequence[int], float, int, int, float, float, float, float, float]
+"""Of a batch: partition, procedures, seconds of the site; calls, bytes; placed, taken by the log, ready for the site, given to
+it, answered."""
 
 
 class Histogram:
@@ -103,11 +105,14 @@ class Meter:
         "reads",
         "slow",
         "slow_s",
+        "speeds",
         "stages",
         "syncs",
     )
 
-    def __init__(self, names: Sequence[str], *, partitions: int, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, names: Sequence[str], *, partitions: int, now: Callable[[], float] = time.monotonic, speeds: Speeds | None = None
+    ) -> None:
         self.names = list(names)  # of procedures, by number
         self.now = now
         self.calls = [[0] * len(OUTCOMES) for _ in names]  # by procedure number and outcome
@@ -120,16 +125,19 @@ class Meter:
         self.digests = 0  # logged for later comparison
         self.slow_s = math.inf  # of a batch, placed until answered: above it, its stages are kept for a while
         self.slow: deque[tuple[Sequence[int], Sequence[float]]] = deque(maxlen=SLOW_KEPT)  # transaction ids, ends of the stages
+        self.speeds = speeds or Speeds("", self.names, partitions)
         self.busy_s = [0.0] * partitions  # in which a site had something of the partition to execute
 
     def answered(self, flight: Flight, partition: int, statuses: bytes | bytearray, *, idle_until: float, now: float) -> None:
         """A site has answered the batch; it was idle before the batch came, or until it answered the one before."""
         sent_at, opened_at, count = flight.sent_at, flight.opened_at, len(flight.dones)
-        self.busy_s[partition] += now - (sent_at if sent_at > idle_until else idle_until)
+        busy_s = now - (sent_at if sent_at > idle_until else idle_until)
+        self.busy_s[partition] += busy_s
         if count:
-            self.finished.append((count, len(flight.record), opened_at, flight.taken_at, flight.ready_at, sent_at, now))
+            ends = (opened_at, flight.taken_at, flight.ready_at, sent_at, now)
+            self.finished.append((partition, flight.procedures, busy_s, count, len(flight.record), *ends))
             if now - opened_at > self.slow_s:
-                self.slow.append((flight.txn_ids, self.finished[-1][2:]))
+                self.slow.append((flight.txn_ids, ends))
             if flight.procedures:
                 self.count(flight.procedures, statuses)
 
@@ -157,7 +165,9 @@ class Meter:
         stages = [self.stages[stage] for stage in STAGES[:4]]
         with self._draining:
             while self.finished:
-                count, size, *ends = self.finished.popleft()
+                partition, procedures, busy_s, count, size, *ends = self.finished.popleft()
+                if procedures:
+                    self.speeds.add(partition, procedures, busy_s)
                 self.batch_calls.add(count)
                 self.batch_bytes.add(size)
                 for histogram, begin, end in zip(stages, ends, ends[1:], strict=False):

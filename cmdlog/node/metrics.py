@@ -187,7 +187,7 @@ def _of_log(overview: Overview) -> dict[str, Samples]:
     segments: Any = log["segments"]
     holder = held_by(log)
     held = [] if holder is None else [((holder["anchor"],), max(0.0, overview.wall() - holder["since"]))]
-    predicted = overview.predicted_recovery_s(log)
+    predicted = overview.predicted_recovery_s()
     return {
         "cmdlog_log_blocks_total": [((), log["blocks"])],
         "cmdlog_log_block_bytes_total": [((), log["block_bytes"])],
@@ -215,7 +215,7 @@ def _of_partitions(overview: Overview) -> dict[str, Samples]:
 def _of_snapshots(overview: Overview) -> dict[str, Samples]:
     snapshots = overview.snapshots
     newest: dict[int, Mapping[str, Any]] = {}
-    for snapshot in snapshots.list():
+    for snapshot in snapshots.listed():
         if "created" in snapshot:  # else it is damaged, and says why
             newest[snapshot["partition"]] = snapshot
     now, proven = overview.wall(), overview.drills.age_s()

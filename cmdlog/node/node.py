@@ -20,16 +20,15 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from cmdlog.node.archiver import ArchiveHooks, Archiver, Rules
 from cmdlog.node.boot import Boot, adopt_fixed, create_node, live_code, make_boot, reporter, tell_recovery
 from cmdlog.node.catchup import catch_up, skips_behind
 from cmdlog.node.clock import HybridClock
-from cmdlog.node.copier import Copier
 from cmdlog.node.desk import Desk
 from cmdlog.node.drill import Drills
 from cmdlog.node.front import Front
 from cmdlog.node.history import History
 from cmdlog.node.inline import InlineSites
+from cmdlog.node.keeping import Parts, make_archiver, make_snapshotter
 from cmdlog.node.keys import KeyOwners, look_up
 from cmdlog.node.meter import Meter
 from cmdlog.node.outcome import Done, Durability, NotReady, OutcomeUnknown, Reply
@@ -37,15 +36,15 @@ from cmdlog.node.overview import Health, Overview
 from cmdlog.node.placing import Placed, Placing
 from cmdlog.node.query import QueryResult, RunQuery, limits_of, run_query
 from cmdlog.node.routes import Route, make_routes
-from cmdlog.node.schedule import LogView
 from cmdlog.node.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites import ProcessSites
-from cmdlog.node.snapshots import Hooks, Snapshotter
+from cmdlog.node.speed import Speeds
 from cmdlog.node.stream import Limits, Stream
+from cmdlog.node.waker import Waker
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.ids import BlockNumber, Lsn, txn_millis, txn_tick
+from cmdlog.wal.ids import txn_tick
 from cmdlog.wal.instance import INSTANCE_NAME
 from cmdlog.wal.log import Log
 from cmdlog.wal.marks import Sync
@@ -56,8 +55,8 @@ from procedures.state import PartitionState
 from replay.bringup import bring_up, left_over
 from replay.plan import Leave
 from replay.trust import state_path
-from snapshot.archive import Place
 
+SPEEDS_EVERY_S: Final = 5.0  # as much of what is known of procedures' times may be lost with the process
 IDLE_FLUSH_S: Final = 0.02  # how long digests and commit marks may wait for a block that calls pay for
 SWITCH_INTERVAL_S: Final = 0.0005  # at Python's 5 ms a log thread beside a busy event loop waited 10 ms for its turn
 BOOT_TIMEOUT_S: Final = 60.0
@@ -79,7 +78,8 @@ class Node:
         self.routes: Mapping[str, Route] = make_routes(db)
         self.error: BaseException | None = None  # why the node is wedged
         self.on_failure: Callable[[BaseException], None] = lambda error: None
-        self.meter = Meter([route.name for route in self.routes.values()], partitions=settings.partitions)
+        names = [route.name for route in self.routes.values()]
+        self.meter = Meter(names, partitions=settings.partitions, speeds=Speeds(directory, names, settings.partitions))
         self.front = Front(slow_call_ms=settings.slow_call_ms)
         self.meter.slow_s = self.front.slow_s / 2  # the rest of a slow call may have been outside
         self.recovery: list[dict[str, Any]] = []  # per partition: what its state was rebuilt from, and why
@@ -89,8 +89,9 @@ class Node:
         self._sites = _make_sites(self._desk, settings, inline=inline)
         self._desk.leave_out = self._sites.leave_out
         self.sequencer = self._desk.sequencer = self._make_sequencer()
-        self._copier, self._archiver = self._make_archiver()
-        self._snapshots = self._desk.snapshots = self._make_snapshotter()
+        parts = Parts(directory, settings, wal, self.clock, self.sequencer, self._sites, self._desk)
+        self._copier, self._archiver = make_archiver(parts)
+        self._snapshots = self._desk.snapshots = make_snapshotter(parts, self._archiver, self.meter.speeds)
         self._drills = Drills(directory, every_s=settings.drill_every_s)
         self._keys = KeyOwners(settings.key_window_s, keys_max=settings.keys_max, partitions=settings.partitions)
         self._placing = Placing(settings, self.sequencer, self._keys, self.meter)
@@ -102,6 +103,7 @@ class Node:
             drills=self._drills,
         )  # fmt: skip
         self._positions: dict[int, int] = {}  # of the sites, when they started
+        self._waker, self._speeds_at = Waker(wal.kick), time.monotonic()
         self._stop = threading.Event()
         self._booted = threading.Event()  # the log has taken what the start adds, or it failed
         self._flusher = threading.Thread(target=self._flush_loop, name="node-flush", daemon=True)
@@ -132,49 +134,6 @@ class Node:
             on_failure=self._failed,
             meter=self.meter,
         )
-
-    def _make_archiver(self) -> tuple[Copier, Archiver]:
-        """Makes the archive's thread; from now on the log asks it before it recycles a segment."""
-        settings, wal, clock, copier = self.settings, self._wal, self.clock, Copier()
-        archiver = Archiver(
-            Place(RealFiles(), self.directory, wal.instance.identity),
-            range(settings.partitions),
-            Rules(window_s=settings.retention_window_s, bytes_max=settings.archive_bytes_max, when_full=settings.archive_full),
-            ArchiveHooks(
-                # The earlier of the two: the wall clock set forward, or ids that lead it, must not end a window early.
-                now_millis=lambda: min(clock.millis(), txn_millis(clock.closed())),
-                segments=lambda: wal.segments,
-                look_again=wal.look_again,
-                copy=copier.copy,
-            ),
-        )
-        wal.ask_before_recycling(archiver.may_go)
-        self.sequencer.why_full = archiver.why_full
-        return copier, archiver
-
-    def _make_snapshotter(self) -> Snapshotter:
-        """Makes the snapshot thread and tells the log which blocks its snapshots need."""
-        settings, wal = self.settings, self._wal
-        snapshotter = Snapshotter(
-            RealFiles(),
-            self.directory,
-            wal.instance.identity,
-            range(settings.partitions),
-            kept=settings.snapshots_kept,
-            log_fraction=settings.snapshot_log_fraction,
-            hooks=Hooks(
-                capture=self._sites.capture,
-                applied_block=self.sequencer.applied_block,
-                facts=self._desk.snapshot_facts,
-                note=self.sequencer.note,
-                anchor=lambda name, block: wal.anchors.set(name, Lsn(BlockNumber(block), 0)),
-                view=lambda: LogView(wal.first_blocks(), wal.instance.segments),
-                let_go=self._archiver.let_go,
-            ),
-        )
-        for name, block in snapshotter.anchors().items():
-            wal.anchors.set(name, Lsn(BlockNumber(block), 0))
-        return snapshotter
 
     # -- opening and closing ---------------------------------------------------------------------------------------------
 
@@ -211,6 +170,9 @@ class Node:
             plan, report = bring_up(files, wal, live=live, progress=reporter(progress), leave=leave)
             node = cls(directory, db, settings, wal, boot, inline=inline, skips=skips_behind(plan))
             node.recovery = tell_recovery(plan, report)
+            for part in plan.partitions:
+                newest = node._snapshots.newest(part.partition)
+                node.meter.speeds.found(part.partition, newest.name if newest is not None else "", part.calls)
             node._start(log_sync or settings.durability, left_over(wal, plan))
         except BaseException:
             with contextlib.suppress(Exception):
@@ -252,6 +214,8 @@ class Node:
     def attach(self, loop: AbstractEventLoop | None = None) -> None:
         """Lets calls in. Sites are read by this event loop, whose thread then runs `done`; None: by threads of the node."""
         self._sites.attach(loop)
+        if loop is not None:
+            self._waker.attach(loop)
         for partition, position in self._positions.items():
             self.sequencer.site_up(partition, position)
         self._flusher.start()
@@ -279,6 +243,7 @@ class Node:
         self._stop.set()
         if self._flusher.is_alive():
             self._flusher.join()
+        self._remember_speeds(now=True)
         self._sites.close()
         self.sequencer.abandon(NotReady("the node has stopped"), "the node stopped before the call was answered")
         self._wal.close()
@@ -305,7 +270,7 @@ class Node:
         if txn is not None:
             self.clock.observe(txn)
         partition = self._placing.place(route, params, key, done, durability)
-        self._kick()
+        self._waker.wake()
         return partition
 
     def call_many(self, calls: Sequence[Placed]) -> list[int | None]:
@@ -316,7 +281,7 @@ class Node:
         if not self._ready:
             raise NotReady("the node is not ready")
         partitions = self._placing.place_many(calls)
-        self._kick()
+        self._waker.wake()
         return partitions
 
     def help(self) -> None:
@@ -344,7 +309,7 @@ class Node:
             if not self._wal.run_turn():
                 self._wal.kick()
         except WalError:
-            pass  # as in _kick
+            pass  # the log has failed: whoever is placed hears of it through `failed`
         sites.helped_by(None)
         sites.drive()
         return partition
@@ -373,10 +338,6 @@ class Node:
         if isinstance(told.get(), OutcomeUnknown):
             raise NotReady("the node failed while the query waited for what it had read to become durable")
 
-    def _kick(self) -> None:
-        with contextlib.suppress(WalError):  # the log has failed: whoever is placed hears of it through `failed`
-            self._wal.kick()
-
     # -- what others see -------------------------------------------------------------------------------------------------
 
     def listen_to(self, front: Front) -> None:
@@ -387,11 +348,23 @@ class Node:
     def take_snapshot(self, partition: int | None = None) -> list[dict[str, Any]]:
         """Takes a snapshot of one partition or of all, now; blocking. Raises: SnapshotError."""
         wanted = range(self.settings.partitions) if partition is None else (partition,)
-        return [future.result() for future in [self._snapshots.take(p) for p in wanted]]
+        made: list[dict[str, Any]] = self._snapshots.take(wanted).result()["snapshots"]
+        return made
+
+    def take_point(self) -> dict[str, Any]:
+        """Takes a recovery point: snapshots of all partitions, and a transaction id up to which all can be restored together.
+
+        Blocking; durable on return. The `point` and the `snapshots`, described. Raises: SnapshotError.
+        """
+        return self._snapshots.take(range(self.settings.partitions), point=True).result()
+
+    def points(self) -> list[dict[str, Any]]:
+        """Every recovery point, by transaction id."""
+        return self._snapshots.points()
 
     def snapshots(self) -> list[dict[str, Any]]:
         """Every snapshot, by partition and age."""
-        return self._snapshots.list()
+        return self._snapshots.listed()
 
     def status(self) -> dict[str, Any]:
         """Node, partitions with watermarks, log fill, clock: plain data."""
@@ -468,8 +441,16 @@ class Node:
                     self.sequencer.flush_notes()
             seen = self.sequencer.blocks
             self.meter.drain()
+            self._remember_speeds()
             self._keys.tidy(self._look_up)
             self.overview.history.look(self.overview.gauges)
+
+    def _remember_speeds(self, *, now: bool = False) -> None:
+        """Every few seconds, and at the end."""
+        if now or time.monotonic() > self._speeds_at + SPEEDS_EVERY_S:
+            self._speeds_at = time.monotonic()
+            newest = {p: self._snapshots.newest(p) for p in range(self.settings.partitions)}
+            self.meter.speeds.save({p: snapshot.name for p, snapshot in newest.items() if snapshot is not None})
 
     def _look_up(self, partition: int, after: int) -> tuple[Figures, list[Row]] | None:
         """See `keys.Look`."""

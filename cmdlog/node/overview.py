@@ -5,7 +5,6 @@ One rule: it only looks. Nothing here changes the node, and nothing waits longer
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,7 +88,9 @@ class Overview:
             "archive": dict(self.archive()),
             "drill": self.drills.status(),
             "snapshot_error": self.snapshots.error or None,
-            "predicted_recovery_s": self.predicted_recovery_s(log),
+            "predicted_recovery_s": self.predicted_recovery_s(),
+            "recovery": self.recovery(),
+            "snapshots": self.snapshots.status(),
         }
 
     def telemetry(self, front: Front, after: int) -> dict[str, Any]:
@@ -113,24 +114,29 @@ class Overview:
         """For a row of the history."""
         return Gauges(fill_of(self.wal.status()), self.sequencer.inflight_calls, self.sequencer.watermarks())
 
-    def predicted_recovery_s(self, log: Mapping[str, Any]) -> float | None:
-        """How long the replay would take if the power went now: from each partition's newest snapshot to the log's end.
+    def recovery(self) -> dict[str, Any]:
+        """What the prediction is made of: seconds and calls behind the newest snapshot per partition, time per call, budget."""
+        forecast, speeds = self.snapshots.forecast(), self.meter.speeds
+        return {
+            "budget_s": self.settings.recovery_budget_s or None,
+            "partitions": {
+                str(p): {
+                    "replay_s": round(forecast.replay_s[p], 3),
+                    "restore_s": round(forecast.restore_s[p], 3),
+                    "calls_behind": speeds.calls_behind(p),
+                }
+                for p in forecast.replay_s
+            },
+            "call_us": speeds.per_call_us(),
+        }
 
-        Per partition: the bytes of the log behind its newest snapshot, times the seconds that its site was busy per byte that
-        this process has written to the log. Workers share the partitions as `recover` would. The time to restore images and to
-        start is not in it, and a process that only dies keeps its states, so it recovers faster. None before any was executed.
+    def predicted_recovery_s(self) -> float | None:
+        """How long a recovery from snapshots and log would take if the power went now; see `cmdlog.node.schedule.Forecast`.
+
+        The time to start processes is not in it, and a process that only dies keeps its states, so it recovers faster. None
+        before any call was executed.
         """
-        busy_s = self.meter.busy_s
-        if not any(busy_s):
-            return None
-        first, last = int(log["first_block"]), int(log["durable_block"])
-        newest = dict.fromkeys(range(self.settings.partitions), first)
-        for snapshot in self.snapshots.list():
-            newest[snapshot["partition"]] = max(newest[snapshot["partition"]], snapshot.get("log_block", 0))
-        bytes_per_block = int(log["bytes_used"]) / max(1, last - first + 1)
-        per_byte = [seconds / int(log["block_bytes"]) for seconds in busy_s]
-        times = [max(0, last - newest[p]) * bytes_per_block * per_byte[p] for p in newest]
-        return round(max(*times, sum(times) / min(os.cpu_count() or 1, len(times))), 3)
+        return round(self.snapshots.forecast().total_s, 3) if any(self.meter.busy_s) else None
 
 
 def fill_of(log: Mapping[str, Any]) -> float:

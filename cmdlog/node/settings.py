@@ -191,6 +191,15 @@ class Settings:
     snapshots_kept: int = _setting(
         3, "recovery points kept per partition; the log is cut at the second-newest", lowest=2, highest=10_000
     )
+    snapshot_age_max_s: float = _setting(
+        3600.0, "a partition that has executed calls is snapshotted when its newest snapshot is older; 0 = never for its age",
+        unit="s", lowest=0,
+    )  # fmt: skip
+    recovery_budget_s: float = _setting(
+        30.0, "snapshots are taken so that recovery after a power loss takes no longer, as predicted; 0 = no budget",
+        unit="s", lowest=0,
+    )  # fmt: skip
+    points_kept: int = _setting(2, "recovery points kept, with the snapshots and the log that they need", lowest=1, highest=1000)
     drill_every_s: float = _setting(
         0.0, "a restore drill so long after the last one, in time that nobody else wants; 0 = none", unit="s", lowest=0
     )

@@ -107,6 +107,8 @@ class SiteProcess:
         elif frame.kind is FrameKind.CAPTURE:
             order = orjson.loads(frame.payload)
             site.capture(frame.partition, frame.ident, order["path"], Wish.of(order["wish"]) if order["wish"] else None)
+        elif frame.kind is FrameKind.PACE:
+            site.pace(frame.partition, orjson.loads(frame.payload))
         if site.capturing:
             self._step_captures(site)
 

@@ -149,6 +149,10 @@ class ProcessSites:
         request = orjson.dumps({"path": path, "wish": wish})
         self._site_of[partition].channel.send(encode_frame(FrameKind.CAPTURE, request, partition=partition, ident=ident))
 
+    def pace(self, partition: int, share: float) -> None:
+        """The share of its time that a busy site may give to the capture under way; nothing to it when there is none."""
+        self._site_of[partition].channel.send(encode_frame(FrameKind.PACE, orjson.dumps(share), partition=partition))
+
     def close(self) -> None:
         """Ends every site after what it was sent; kills one that does not end."""
         self._stopping = True

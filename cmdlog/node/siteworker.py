@@ -116,6 +116,11 @@ class Site:
         changes.cut(engine.state.position, keep=wish.keep)
         return DeltaCapture(engine.state, changes, parts, wish.path)
 
+    def pace(self, partition: int, share: float) -> None:
+        """The share of its time that the site may give to the capture under way, if there is one."""
+        if partition in self._captures:
+            self._captures[partition][1].pace.share = share
+
     def step_captures(self) -> list[tuple[int, int, dict[str, Any]]]:
         """Copies some pages or rows; returns (partition, ident, report) of those that completed."""
         done = []

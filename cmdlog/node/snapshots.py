@@ -24,20 +24,19 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
-import orjson
 import structlog
 
-from cmdlog.node.schedule import LogView, due
+from cmdlog.node.schedule import Due, Forecast, LogView, Policy, due, urgency
+from cmdlog.node.sealing import Sealer
+from cmdlog.node.speed import RESTORE_BYTES_PER_S, Speeds
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.instance import Identity
@@ -45,15 +44,16 @@ from cmdlog.wal.record import Kind, encode_json
 from snapshot.catalog import Snapshot, clean, free_path, list_snapshots, temporary_path
 from snapshot.errors import SnapshotError, SnapshotFailed
 from snapshot.lineage import Wish, next_wish
-from snapshot.manifest import DELTA_NAME, IMAGE_NAME
+from snapshot.manifest import DELTA_NAME, IMAGE_NAME, parse_created
+from snapshot.pace import BUSY_SHARE
+from snapshot.points import Point, describe_points, keep_points, list_points, write_point
+from snapshot.reserve import Reserve, wanted_bytes
 from snapshot.retention import anchor_block, retain
 
 LOOK_EVERY_S: Final = 0.5  # at the log's fill; a segment of 16 MiB takes about as long at full speed
 RETRY_FIRST_S: Final = 1.0  # after a failure; doubled up to RETRY_MAX_S
 RETRY_MAX_S: Final = 60.0
-SEAL_TIMEOUT_S: Final = 3600.0  # of the process that checks an image: an hour is more than any disk needs
-IDLE_SEAL_S: Final = 10.0  # of one that takes only time that nobody else wants, beside what its bytes need …
-IDLE_BYTES_PER_S_MIN: Final = 5e6  # … a fifth of what a free core does; slower, it may never end on a machine that is always busy
+SHARE_MAX: Final = 0.4  # of a busy site's time, that copying may take when truncation is pressing
 
 log = structlog.get_logger("cmdlog.snapshots")
 
@@ -68,7 +68,20 @@ class Hooks:
     note: Callable[[bytes, Callable[[], None]], None]  # a record for the log; the callback says that it is durable
     anchor: Callable[[str, int], None]  # name, first block that is needed
     view: Callable[[], LogView]
+    log_end: Callable[[], int]  # the newest durable block
+    closed: Callable[[], int]  # no id given from now on is less than or equal to this one
+    pace: Callable[[int, float], None]  # partition, share of its site's time that the capture under way may take
+    state_bytes: Callable[[int], int]  # size of a partition's state file
     let_go: Callable[[Snapshot], None] | None = None  # what becomes of a snapshot that does not count any more; None: removed
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Somebody's wish: a snapshot of each of these partitions, and perhaps a recovery point of them together."""
+
+    partitions: Sequence[int]
+    point: bool
+    future: Future[dict[str, Any]]
 
 
 class Snapshotter:
@@ -82,23 +95,29 @@ class Snapshotter:
         partitions: Sequence[int],
         *,
         kept: int,
-        log_fraction: float,
+        policy: Policy,
+        speeds: Speeds,
         hooks: Hooks,
+        points_kept: int = 1,
     ) -> None:
         self._files, self._directory, self._identity = files, directory, identity
-        self._partitions, self._kept, self._fraction, self._hooks = partitions, kept, log_fraction, hooks
+        self._partitions, self._kept, self._policy, self._hooks = partitions, kept, policy, hooks
+        self._speeds, self._points_kept = speeds, points_kept
+        self._sealer, self.reserve = Sealer(), Reserve(directory)
         self._lock = threading.Condition()
-        self._wanted: deque[tuple[int, Future[dict[str, Any]]]] = deque()
+        self._wanted: deque[Job] = deque()
         self._ident = 0
         self._waiting_for: int | None = None  # partition of the capture under way
         self._report: dict[str, Any] | None = None  # of the capture under way, once it is there
-        self._seal: subprocess.Popen[bytes] | None = None
+        self._marked: tuple[Counter[int], int] | None = None  # what was behind when the image was complete
         self._stopping = False
         self._retry_at, self._retry_s = 0.0, RETRY_FIRST_S
         self._snapshots: dict[int, list[Snapshot]] = {}
         self.error = ""  # why the last attempt failed, "" when it did not
+        self.why = ""  # the last one was taken: request, log, budget, age
         self.taken = self.failures = 0
         self.last_s = 0.0  # how long the last one took
+        self._began_at = time.time()
         self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
         clean(files, directory)
         self._look()
@@ -117,16 +136,19 @@ class Snapshotter:
         with self._lock:
             self._lock.notify_all()
 
-    def take(self, partition: int) -> Future[dict[str, Any]]:
-        """Asks for a snapshot now; the future gets its description, or SnapshotFailed."""
-        future: Future[dict[str, Any]] = Future()
+    def take(self, partitions: Sequence[int], *, point: bool = False) -> Future[dict[str, Any]]:
+        """Asks for snapshots now; the future gets `snapshots`, a description of each, or SnapshotFailed.
+
+        With `point` it also gets `point`: a transaction id at which these partitions can be restored together, now durable.
+        """
+        job = Job(partitions, point, Future())
         with self._lock:
             if self._stopping:
-                future.set_exception(SnapshotFailed("the node is stopping"))
-                return future
-            self._wanted.append((partition, future))
+                job.future.set_exception(SnapshotFailed("the node is stopping"))
+                return job.future
+            self._wanted.append(job)
             self._lock.notify_all()
-        return future
+        return job.future
 
     def captured(self, ident: int, report: dict[str, Any]) -> None:
         """A site has completed the image; called in the order in which the site answers."""
@@ -134,6 +156,8 @@ class Snapshotter:
         with self._lock:
             if ident == self._ident:
                 self._report = {**report, "log_block": block}
+                if report.get("kind") != "delta":  # a whole image stands where it ended
+                    self._marked = self._speeds.mark(report["partition"])
                 self._lock.notify_all()
 
     def lost(self, partitions: Sequence[int]) -> None:
@@ -143,75 +167,133 @@ class Snapshotter:
                 self._report = {"error": "the site ended during the capture"}
                 self._lock.notify_all()
 
-    def list(self) -> list[dict[str, Any]]:
+    def listed(self) -> list[dict[str, Any]]:
         """Every snapshot, by partition and age."""
         return [describe(snapshot) for p in sorted(self._snapshots) for snapshot in self._snapshots[p]]
+
+    def points(self) -> list[dict[str, Any]]:
+        """Every recovery point, by transaction id."""
+        return describe_points(*list_points(self._files, self._directory))
+
+    def status(self) -> dict[str, Any]:
+        """How truncation goes: counts, the last one's reason and time, the space that is reserved, the recovery points."""
+        return {
+            "taken": self.taken,
+            "failures": self.failures,
+            "last_why": self.why or None,
+            "last_s": round(self.last_s, 3),
+            "error": self.error or None,
+            "reserve_bytes": self.reserve.held_bytes,
+            "reserve_problem": self.reserve.problem or None,
+            "points": len(self.points()),
+        }
+
+    def newest(self, partition: int) -> Snapshot | None:
+        """The newest usable snapshot."""
+        usable = [snapshot for snapshot in self._snapshots.get(partition, ()) if snapshot.manifest is not None]
+        return max(usable, key=lambda snapshot: snapshot.order, default=None)
+
+    def forecast(self) -> Forecast:
+        """How long a recovery from snapshots and log would take if the power went now. Any thread."""
+        restore_s = {}
+        for partition in self._partitions:
+            newest = self.newest(partition)
+            chain = newest.chain if newest is not None else ()
+            restore_s[partition] = sum(link.manifest.bytes for link in chain if link.manifest is not None) / RESTORE_BYTES_PER_S
+        return Forecast({p: self._speeds.replay_s(p) for p in self._partitions}, restore_s, os.cpu_count() or 1)
 
     def stop(self) -> None:
         """Breaks off what is under way; harmless at any step."""
         with self._lock:
             self._stopping = True
-            if self._seal is not None:
-                self._seal.kill()
             self._lock.notify_all()
+        self._sealer.stop()
         if self._thread.is_alive():
             self._thread.join()
-        for _, future in self._wanted:
-            future.set_exception(SnapshotFailed("the node is stopping"))
+        for job in self._wanted:
+            job.future.set_exception(SnapshotFailed("the node is stopping"))
 
     # -- the thread ------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._hold_reserve()
         while (job := self._next_job()) is not None:
-            partition, future = job
+            wanted = job.partitions if isinstance(job, Job) else (job.partition,)
+            self.why = job.why if isinstance(job, Due) else "request"
             try:
-                made = self._make(partition)
+                result = self._do(wanted, point=isinstance(job, Job) and job.point)
             except (SnapshotError, WalError, OSError) as error:
-                self._note_failure(partition, error)
-                if future is not None:
-                    future.set_exception(error if isinstance(error, SnapshotError) else SnapshotFailed(str(error)))
-                continue
+                self._note_failure(wanted, error)
+                failed: SnapshotError = error if isinstance(error, SnapshotError) else SnapshotFailed(str(error))
             except Exception as error:  # our own bug: without this thread the log fills and never empties
-                log.exception("snapshot failed", partition=partition)
-                self._note_failure(partition, error)
-                if future is not None:
-                    future.set_exception(SnapshotFailed(f"{type(error).__name__}: {error}"))
+                log.exception("snapshot failed", partitions=list(wanted))
+                self._note_failure(wanted, error)
+                failed = SnapshotFailed(f"{type(error).__name__}: {error}")
+            else:
+                self.error, self._retry_s = "", RETRY_FIRST_S
+                if isinstance(job, Job):
+                    job.future.set_result(result)
                 continue
-            self.error, self._retry_s = "", RETRY_FIRST_S
-            if future is not None:
-                future.set_result(made)
+            if isinstance(job, Job):
+                job.future.set_exception(failed)
 
-    def _next_job(self) -> tuple[int, Future[dict[str, Any]] | None] | None:
+    def _next_job(self) -> Job | Due | None:
         """Waits for something to do; None when the node stops."""
         with self._lock:
             while not self._stopping:
                 if self._wanted:
                     return self._wanted.popleft()
-                if time.monotonic() >= self._retry_at:
-                    partition = due(self._hooks.view(), self._snapshots, self._partitions, fraction=self._fraction)
-                    if partition is not None:
-                        return partition, None
+                if time.monotonic() >= self._retry_at and (next_one := self._due()) is not None:
+                    return next_one
                 self._lock.wait(LOOK_EVERY_S)
         return None
 
-    def _make(self, partition: int) -> dict[str, Any]:
+    def _due(self) -> Due | None:
+        forecast = self.forecast() if self._policy.budget_s else None
+        ages_s = self._ages_s() if self._policy.age_max_s else None
+        return due(self._policy, self._hooks.view(), self._snapshots, self._partitions, forecast=forecast, ages_s=ages_s)
+
+    def _ages_s(self) -> dict[int, float]:
+        """Of the newest snapshot of each partition that has executed calls since; of the node itself when there is none."""
+        now = time.time()
+        ages = {}
+        for partition in self._partitions:
+            if self._speeds.calls_behind(partition):
+                newest = self.newest(partition)
+                created = parse_created(newest.manifest.created) if newest is not None and newest.manifest is not None else None
+                ages[partition] = now - (created or self._began_at)
+        return ages
+
+    def _do(self, partitions: Sequence[int], *, point: bool) -> dict[str, Any]:
+        """A snapshot of each partition. The transaction id of a point is read before the last of them is marked in the log.
+
+        Every id given until then is in a block that the log took before that mark, so it is durable when the mark is.
+        """
+        closed: list[int] = []
+        made = [self._make(p, before_mark=lambda: closed.append(self._hooks.closed())) for p in partitions]
+        return {"snapshots": made, "point": self._make_point(closed[-1], made)} if point else {"snapshots": made}
+
+    def _make_point(self, txn_id: int, made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        point = Point(
+            txn_id,
+            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            {snapshot["partition"]: snapshot["name"] for snapshot in made},
+            from_block=min(snapshot["log_block"] for snapshot in made),
+            to_block=self._hooks.log_end(),
+        )
+        write_point(self._files, self._directory, point)
+        gone = keep_points(self._files, self._directory, kept=self._points_kept)
+        log.info("recovery point made", txn_id=str(txn_id), removed=[str(old) for old in gone])
+        return describe_points([point], ())[0]
+
+    def _make(self, partition: int, *, before_mark: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """All five steps. On return the snapshot is verified, marked in the log, and counts."""
         began = time.monotonic()
-        temporary = temporary_path(self._directory, partition)
-        os.mkdir(temporary, 0o750)
+        self.reserve.release()
         try:
-            report = self._capture(partition, temporary)
-            path = free_path(self._files, self._directory, partition=partition, index=report["index"])
-            self._seal_image(temporary, path, {**report, **self._identity_facts(), **self._hooks.facts(partition)})
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        self._mark(report, os.path.basename(path))
-        self._look()
-        self._hooks.anchor(_anchor_name(partition), anchor_block(self._snapshots[partition]) or 0)
-        gone = retain(self._files, self._snapshots[partition], kept=self._kept, let_go=self._hooks.let_go)
-        self._look()
-        made = next(describe(snapshot) for snapshot in self._snapshots[partition] if snapshot.path == path)
+            made = self._make_with_space(partition, before_mark)
+        finally:
+            self._hold_reserve()
         self.taken, self.last_s = self.taken + 1, time.monotonic() - began
         log.info(
             "snapshot taken",
@@ -219,10 +301,30 @@ class Snapshotter:
             index=made["index"],
             kind=made["kind"],
             bytes=made["bytes"],
+            why=self.why,
             seconds=round(self.last_s, 3),
-            removed=gone,
         )
         return made
+
+    def _make_with_space(self, partition: int, before_mark: Callable[[], None]) -> dict[str, Any]:
+        temporary = temporary_path(self._directory, partition)
+        os.mkdir(temporary, 0o750)
+        try:
+            report = self._capture(partition, temporary)
+            path = free_path(self._files, self._directory, partition=partition, index=report["index"])
+            self._sealer.seal(temporary, path, {**report, **self._identity_facts(), **self._hooks.facts(partition)})
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        before_mark()
+        self._mark(report, os.path.basename(path))
+        if self._marked is not None:
+            self._speeds.settle(partition, self._marked)
+        self._look()
+        self._hooks.anchor(_anchor_name(partition), anchor_block(self._snapshots[partition]) or 0)
+        retain(self._files, self._snapshots[partition], kept=self._kept, let_go=self._hooks.let_go)
+        self._look()
+        return next(describe(snapshot) for snapshot in self._snapshots[partition] if snapshot.path == path)
 
     def _capture(self, partition: int, folder: str) -> dict[str, Any]:
         wish, base = next_wish(self._snapshots[partition], os.path.join(folder, DELTA_NAME))
@@ -230,10 +332,13 @@ class Snapshotter:
         with self._lock:
             self._ident += 1
             self._waiting_for, self._report = partition, None
+            self._marked = self._speeds.mark(partition)  # a delta stands where it began
             ident = self._ident
         self._hooks.capture(partition, ident, os.path.join(folder, IMAGE_NAME), wish)
+        self._set_pace(partition)
         with self._lock:
-            self._lock.wait_for(lambda: self._report is not None or self._stopping)
+            while not self._lock.wait_for(lambda: self._report is not None or self._stopping, LOOK_EVERY_S):
+                self._set_pace(partition)
             report, self._waiting_for = self._report, None
         if report is None:
             raise SnapshotFailed("the node is stopping")
@@ -245,44 +350,14 @@ class Snapshotter:
         # A delta stands where the site was when it began, not where it ended: entries behind that may lie in earlier blocks.
         return {**facts, "base": base.manifest.as_base(base.name), "log_block": asked_block}
 
-    def _seal_image(self, temporary: str, final: str, facts: Mapping[str, Any]) -> None:
-        facts = {**facts, "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-        order = orjson.dumps(facts, option=orjson.OPT_NON_STR_KEYS)
-        size = sum(entry.stat().st_size for entry in os.scandir(temporary))
-        # Being nice is not enough: what wakes up waits for the end of a nice process's slice, 3 ms, and the p99 of calls at half
-        # load was half as long again. One of SCHED_IDLE makes way at once, but gets nothing where others want all there is: then
-        # it is ended, and a nice one begins anew.
-        ended = self._run_seal(temporary, final, order, policy=os.SCHED_IDLE, timeout_s=IDLE_SEAL_S + size / IDLE_BYTES_PER_S_MIN)
-        if ended is None and os.path.exists(temporary):
-            ended = self._run_seal(temporary, final, order, policy=os.SCHED_OTHER, timeout_s=SEAL_TIMEOUT_S)
-        if ended is None:
-            raise SnapshotFailed("sealing took too long")
-        code, answer = ended
-        if code != 0:
-            raise SnapshotFailed(_why(answer, code))
+    def _set_pace(self, partition: int) -> None:
+        """The nearer the log is to its limit, or the forecast to the budget, the more of its time a site gives to the copy."""
+        pressing = urgency(self._policy, self._hooks.view(), self.forecast())
+        self._hooks.pace(partition, min(max(BUSY_SHARE, SHARE_MAX * pressing / 2), SHARE_MAX))
 
-    def _run_seal(self, temporary: str, final: str, order: bytes, *, policy: int, timeout_s: float) -> tuple[int, bytes] | None:
-        """Exit code and answer of the process; None when it was ended because it took too long."""
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        with self._lock:
-            if self._stopping:
-                raise SnapshotFailed("the node is stopping")
-            process = self._seal = subprocess.Popen(
-                [sys.executable, "-m", "snapshot.seal", temporary, final],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment,
-            )
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(process.pid, policy, os.sched_param(0))
-        try:
-            answer, _ = process.communicate(order, timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            _end(process)
-            return None
-        finally:
-            self._seal = None
-        return process.returncode, answer
+    def _hold_reserve(self) -> None:
+        """Room for the largest image that any partition may need next."""
+        self.reserve.hold(wanted_bytes(max((self._hooks.state_bytes(p) for p in self._partitions), default=0)))
 
     def _mark(self, report: Mapping[str, Any], name: str) -> None:
         """Durable on return: the log says that the snapshot exists and was verified."""
@@ -314,12 +389,12 @@ class Snapshotter:
             "incarnation": identity.incarnation.hex(),
         }
 
-    def _note_failure(self, partition: int, error: Exception) -> None:
+    def _note_failure(self, partitions: Sequence[int], error: Exception) -> None:
         if self._stopping:
             return
         self.error, self.failures = str(error), self.failures + 1
         self._retry_at = time.monotonic() + self._retry_s
-        log.error("snapshot failed", partition=partition, reason=str(error), retry_s=self._retry_s)
+        log.error("snapshot failed", partitions=list(partitions), reason=str(error), retry_s=self._retry_s)
         self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
         with contextlib.suppress(SnapshotError, WalError, OSError):
             self._look()
@@ -344,21 +419,5 @@ def describe(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, process.stdout):
-        with contextlib.suppress(OSError):  # what it was not told any more
-            if stream is not None:
-                stream.close()
-
-
 def _anchor_name(partition: int) -> str:
     return f"snapshot-p{partition:04d}"
-
-
-def _why(answer: bytes, code: int) -> str:
-    try:
-        return str(orjson.loads(answer.splitlines()[-1])["error"])
-    except (IndexError, KeyError, orjson.JSONDecodeError):
-        return f"the sealing process ended with code {code}"

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from cmdlog.node import snapshots as module
-from cmdlog.node.schedule import LogView
+from cmdlog.node import sealing
+from cmdlog.node.schedule import LogView, Policy
 from cmdlog.node.snapshots import Hooks, Snapshotter
+from cmdlog.node.speed import Speeds
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.instance import Identity
 from cmdlog.wal.record import Kind, decode_record
@@ -21,6 +22,7 @@ from snapshot.capture import Capture
 from snapshot.catalog import check, list_snapshots
 from snapshot.errors import SnapshotFailed
 from snapshot.lineage import Wish
+from snapshot.points import list_points
 
 US = Identity(b"c" * 16, 1, b"i" * 8)
 FILES = RealFiles()
@@ -39,6 +41,8 @@ class Node:
         self.events: list[tuple[Any, ...]] = []
         self.capturing: Callable[[int, int, str], None] = self.capture_all
         self.wishes: list[Wish] = []
+        self.shares: list[float] = []
+        self.closed = 0
         self.noting: Callable[[bytes, Callable[[], None]], None] = self.note
         hooks = Hooks(
             capture=self._capture,
@@ -49,8 +53,15 @@ class Node:
             note=self._note,
             anchor=lambda name, block: self.events.append(("anchor", name, block)),
             view=lambda: self.log,
+            log_end=lambda: self.block,
+            closed=lambda: self.closed,
+            pace=lambda _p, share: self.shares.append(share),
+            state_bytes=lambda _p: 1 << 20,
         )  # fmt: skip
-        self.snapshotter = Snapshotter(FILES, str(folder), US, range(partitions), kept=kept, log_fraction=0.5, hooks=hooks)
+        self.speeds = Speeds(str(folder), ["p"], partitions)
+        self.snapshotter = Snapshotter(
+            FILES, str(folder), US, range(partitions), kept=kept, policy=Policy(0.5), speeds=self.speeds, hooks=hooks
+        )
         self.snapshotter.start()
 
     def _capture(self, partition: int, ident: int, path: str, wish: Wish) -> None:
@@ -70,7 +81,7 @@ class Node:
 
     def take(self, partition: int = 0) -> dict[str, Any]:
         """A snapshot on request."""
-        return self.snapshotter.take(partition).result(TIMEOUT_S)
+        return self.snapshotter.take([partition]).result(TIMEOUT_S)["snapshots"][0]
 
     def capture_all(self, partition: int, ident: int, path: str) -> None:
         """A site that does it at once."""
@@ -92,7 +103,7 @@ class Node:
         return [check(FILES, s) for s in list_snapshots(FILES, str(self.folder), US) if s.name == name] == [""]
 
     def names(self) -> list[str]:
-        return sorted(os.listdir(self.folder / "snapshots"))
+        return sorted(name for name in os.listdir(self.folder / "snapshots") if name != "reserve")
 
     def close(self) -> None:
         self.snapshotter.stop()
@@ -136,7 +147,7 @@ def test_stop_before_the_mark_is_durable_loses_nothing(tmp_path: Path) -> None:
     reached: Future[None] = Future()
     node.noting = lambda _record, _done: reached.set_result(None)
     node.apply()
-    asked = node.snapshotter.take(0)
+    asked = node.snapshotter.take([0])
     reached.result(TIMEOUT_S)
     node.close()
     with pytest.raises(SnapshotFailed):
@@ -150,7 +161,7 @@ def test_stop_during_a_capture_leaves_nothing(tmp_path: Path) -> None:
     node = Node(tmp_path)
     reached: Future[None] = Future()
     node.capturing = lambda _p, _ident, _path: reached.set_result(None)
-    asked = node.snapshotter.take(0)
+    asked = node.snapshotter.take([0])
     reached.result(TIMEOUT_S)
     node.close()
     with pytest.raises(SnapshotFailed):
@@ -163,7 +174,7 @@ def test_site_that_ends_during_a_capture_fails_it_and_the_next_one_works(tmp_pat
     node = Node(tmp_path)
     reached: Future[int] = Future()
     node.capturing = lambda _p, ident, _path: reached.set_result(ident)
-    asked = node.snapshotter.take(0)
+    asked = node.snapshotter.take([0])
     ident = reached.result(TIMEOUT_S)
     node.snapshotter.lost([0])
     with pytest.raises(SnapshotFailed, match="site ended"):
@@ -226,11 +237,87 @@ def test_check_that_gets_no_time_is_done_in_earnest(tmp_path: Path, monkeypatch:
     """On a machine that is always busy a process of lowest priority may never end: a second one competes with the others."""
     policies: list[int] = []
     monkeypatch.setattr(os, "sched_setscheduler", lambda _pid, policy, _param: policies.append(policy))
-    monkeypatch.setattr(module, "IDLE_SEAL_S", 0.0)
-    monkeypatch.setattr(module, "IDLE_BYTES_PER_S_MIN", 1e12)
+    monkeypatch.setattr(sealing, "IDLE_SEAL_S", 0.0)
+    monkeypatch.setattr(sealing, "IDLE_BYTES_PER_S_MIN", 1e12)
     node = Node(tmp_path)
     node.apply()
     assert node.take()["index"] == 1
     assert policies == [os.SCHED_IDLE, os.SCHED_OTHER]
     assert node.names() == ["p0000-0000000000000001"]
     node.close()
+
+
+@pytest.mark.slow
+def test_point_is_a_transaction_that_every_snapshot_and_the_durable_log_reach(tmp_path: Path) -> None:
+    """Its id is read before the last mark is given to the log, so that it is durable with it; the file is written last."""
+    node = Node(tmp_path, partitions=2)
+    for partition in (0, 1):
+        node.apply(partition)
+    seen: list[int] = []
+
+    def note(record: bytes, done: Callable[[], None]) -> None:
+        seen.append(node.closed)
+        node.closed += 1000
+        node.note(record, done)
+
+    node.closed, node.noting = 5000, note
+    made = node.snapshotter.take((0, 1), point=True).result(TIMEOUT_S)
+    points, bad = list_points(FILES, str(tmp_path))
+    assert (len(points), bad) == (1, [])
+    assert points[0].txn_id == 6000 == seen[-1]
+    assert points[0].snapshots == {s["partition"]: s["name"] for s in made["snapshots"]}
+    assert points[0].from_block == min(s["log_block"] for s in made["snapshots"])
+    assert made["point"]["txn_id"] == "6000"
+    node.close()
+
+
+@pytest.mark.slow
+def test_no_point_without_all_of_its_snapshots(tmp_path: Path) -> None:
+    """The second partition's image fails: the first one's snapshot stays, and nothing is promised."""
+    node = Node(tmp_path, partitions=2)
+
+    def fail_second(partition: int, ident: int, path: str) -> None:
+        if partition == 0:
+            node.capture_all(partition, ident, path)
+        else:
+            node.snapshotter.captured(ident, {"partition": partition, "path": path, "error": "FullError: planted"})
+
+    node.capturing = fail_second
+    with pytest.raises(SnapshotFailed, match="planted"):
+        node.snapshotter.take((0, 1), point=True).result(TIMEOUT_S)
+    assert list_points(FILES, str(tmp_path)) == ([], [])
+    assert node.names() == ["p0000-0000000000000000"]
+    node.close()
+
+
+@pytest.mark.slow
+def test_reserve_is_let_go_for_an_image_and_held_again(tmp_path: Path) -> None:
+    """The space is there for the copy, and taken again when the snapshot is made or has failed."""
+    node = Node(tmp_path)
+    path = tmp_path / "snapshots" / "reserve"
+    during: list[bool] = []
+
+    def look(partition: int, ident: int, image: str) -> None:
+        during.append(path.exists())
+        node.capture_all(partition, ident, image)
+
+    node.capturing = look
+    node.take()
+    node.capturing = lambda p, ident, image: node.snapshotter.captured(ident, {"partition": p, "path": image, "error": "planted"})
+    with pytest.raises(SnapshotFailed):
+        node.take()
+    node.close()
+    assert during == [False]
+    assert path.stat().st_size == node.snapshotter.reserve.held_bytes > 1 << 20
+
+
+@pytest.mark.slow
+def test_copy_goes_faster_the_more_pressing_it_is(tmp_path: Path) -> None:
+    """A tenth of the site's time while nothing presses, four tenths when the log is far beyond its soft limit."""
+    node = Node(tmp_path)
+    node.take()
+    node.log = LogView(tuple(range(1, 16)), 16)
+    node.take()
+    node.close()
+    assert node.shares[0] == pytest.approx(0.1)
+    assert node.shares[-1] == pytest.approx(0.4 * (15 / 16) / 0.5 / 2)

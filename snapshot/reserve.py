@@ -1,0 +1,72 @@
+"""The space reserve: room on the volume that the next image will need, held while there is some.
+
+One rule: a snapshot is what gets a full log out of being full, so it must not fail for want of space that others took in the
+meantime. Between snapshots the file `snapshots/reserve` holds as many bytes as the largest image may take; it is let go the
+moment an image begins, and held again when retention has removed what became superfluous.
+
+The blocks are allocated, not written. On file systems that copy on write an allocation promises nothing; the snapshot is then as
+safe as it would be without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from typing import Final
+
+NAME: Final = "reserve"
+GROWTH: Final = 1.25  # of the image over the state as it is now: it grows while it is copied
+BYTES_MIN: Final = 1 << 20
+ALIGN_BYTES: Final = 1 << 20  # small changes of the state change nothing here
+_SHORT: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def wanted_bytes(state_bytes: int) -> int:
+    """What the image of a state file of this size may take."""
+    wanted = max(BYTES_MIN, int(state_bytes * GROWTH))
+    return -(-wanted // ALIGN_BYTES) * ALIGN_BYTES
+
+
+class Reserve:
+    """The reserve of one node. Owned by the snapshot thread; `held_bytes` and `problem` may be read by any."""
+
+    def __init__(self, directory: str) -> None:
+        self._path = os.path.join(directory, "snapshots", NAME)
+        self.problem = ""  # why less is held than wanted
+        self.held_bytes = self._size()
+
+    def hold(self, wanted: int) -> None:
+        """Holds as many bytes. When the volume has not got them, keeps what it held and says so in `problem`."""
+        if self.held_bytes == wanted:
+            self.problem = ""
+            return
+        try:
+            descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o640)
+            try:
+                if wanted < self.held_bytes:
+                    os.ftruncate(descriptor, wanted)
+                else:
+                    os.posix_fallocate(descriptor, 0, wanted)
+                self.problem = ""
+            except OSError as error:
+                if error.errno in _SHORT:
+                    os.ftruncate(descriptor, self.held_bytes)  # what a broken-off allocation added goes back
+                raise
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self.problem = f"{wanted} bytes for the next snapshot cannot be reserved: {error.strerror}"
+        self.held_bytes = self._size()
+
+    def release(self) -> None:
+        """The next image may have the space now."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
+        self.held_bytes = 0
+
+    def _size(self) -> int:
+        try:
+            return os.stat(self._path).st_size
+        except OSError:
+            return 0
