@@ -1,0 +1,124 @@
+"""Deltas in a real node: taken when it is known what changed, restored like any snapshot, and never missed when they are not."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmdlog.node.node import Node
+from snapshot import lineage
+from tests.node.rig import ask, counters, kill, open_node, wait_for
+
+pytestmark = pytest.mark.slow
+ROWS = 40
+
+
+@pytest.fixture(autouse=True)
+def small_states_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small state is snapshotted as if it were a large one."""
+    monkeypatch.setattr(lineage, "IMAGE_BYTES_MIN", 0)
+    monkeypatch.setattr(lineage, "ROWS_SHARE", 100.0)
+
+
+def work(node: Node, times: int = 1) -> None:
+    """Changes every row."""
+    for _ in range(times):
+        for row in range(ROWS):
+            ask(node, "bump", id=row, amount=1)
+
+
+def take(node: Node, count: int) -> list[str]:
+    """Kinds of as many snapshots of partition 0, each with work before it."""
+    kinds = []
+    for _ in range(count):
+        ask(node, "bump", id=count, amount=1)
+        kinds.append(str(node.take_snapshot(0)[0]["kind"]))
+    return kinds
+
+
+def reopened_without_state(directory: Path, **settings: Any) -> Node:
+    """As after a loss of power: the state files are not believed."""
+    shutil.rmtree(directory / "state")
+    return open_node(directory, partitions=1, **settings)
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_deltas_are_taken_in_turns_and_restored(tmp_path: Path, inline: bool) -> None:
+    """After two whole images only what changed is written; a start without states comes to the same rows."""
+    node = open_node(tmp_path, partitions=1, inline=inline)
+    work(node)
+    assert take(node, 5) == ["full", "full", "delta", "delta", "delta"]
+    work(node)
+    before = counters(node)
+    node.close()
+    node = reopened_without_state(tmp_path, inline=inline)
+    assert counters(node) == before
+    assert node.recovery[0]["from"] == "snapshot"
+    assert take(node, 1) == ["full"], "what changed before the start is not known"
+    node.close()
+
+
+def test_damaged_delta_falls_back_to_the_other_lineage(tmp_path: Path) -> None:
+    """Also when what is damaged is the whole image that the newest stands on."""
+    node = open_node(tmp_path, partitions=1)
+    work(node)
+    take(node, 5)
+    work(node)
+    before = counters(node)
+    names = [snapshot["name"] for snapshot in node.snapshots()]
+    node.close()
+    image = tmp_path / "snapshots" / names[0] / "image.sqlite"
+    data = bytearray(image.read_bytes())
+    data[len(data) // 2] ^= 1
+    image.write_bytes(data)
+    node = reopened_without_state(tmp_path)
+    assert counters(node) == before
+    node.close()
+
+
+def test_site_that_died_knows_nothing_of_what_changed(tmp_path: Path) -> None:
+    """Its successor writes whole images until both lineages are known again."""
+    node = open_node(tmp_path, partitions=1)
+    work(node)
+    assert take(node, 3) == ["full", "full", "delta"]
+    [pid] = node._sites.pids()
+    kill(pid)
+    wait_for(lambda: node._sites.pids() not in ([], [pid]))
+    assert take(node, 4) == ["full", "full", "delta", "delta"]
+    node.close()
+
+
+@pytest.mark.parametrize("off", ["snapshot_deltas", "digest_rows"])
+def test_deltas_can_be_switched_off(tmp_path: Path, off: str) -> None:
+    """By their own setting, and with the row digests, which tell what changes."""
+    settings: dict[str, Any] = {off: False}
+    node = open_node(tmp_path, partitions=1, inline=True, **settings)
+    assert take(node, 3) == ["full"] * 3
+    node.close()
+
+
+def test_everything_behind_a_delta_is_replayed(tmp_path: Path) -> None:
+    """Calls go on while deltas are taken: each stands where it began, and the log is read from there."""
+    node = open_node(tmp_path, partitions=1)
+    work(node)
+    stop = threading.Event()
+
+    def go_on() -> None:
+        while not stop.is_set():
+            work(node)
+
+    pump = threading.Thread(target=go_on)
+    pump.start()
+    kinds = take(node, 4)
+    stop.set()
+    pump.join()
+    before = counters(node)
+    node.close()
+    assert kinds == ["full", "full", "delta", "delta"]
+    node = reopened_without_state(tmp_path)
+    assert counters(node) == before
+    node.close()
