@@ -5,14 +5,15 @@ newest (`snapshot.lineage`), so that damage to the newest, or to what it stands 
 
 Beside that, moments may be promised: all of them since the begin of a window, and single ones, the recovery points. A moment can
 be restored from a snapshot at or before it and the log behind that snapshot. So a window needs, of each partition, the newest
-usable snapshot at or before its begin, all later ones, and the log from there on; a point needs what its file names. A snapshot
-always needs its whole chain. `needs` is that decision, a pure function; times are those of transaction ids, so that a wall clock
-that is set back moves the begin of the window back, and never lets anything go early.
+usable snapshot at or before its begin (its *base*), and the log from there on; the later snapshots make a restore of later
+moments quicker, and stay while there is room. A point needs what its file names. A snapshot always needs its whole chain. `needs`
+is that decision, a pure function; times are those of transaction ids, so that a wall clock that is set back moves the begin of
+the window back, and never lets anything go early.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cmdlog.wal.files import Files
@@ -29,6 +30,7 @@ class Needs:
     snapshots: frozenset[tuple[int, str]]  # partition and name
     from_block: int | None  # the window needs the log from this block on; None: there is no window
     pins: tuple[tuple[int, int], ...]  # first and last block that each point needs
+    bases: frozenset[tuple[int, str]] = frozenset()  # of `snapshots`: without the others every moment is there, only later
 
     def log(self, *, first_block: int, last_block: int) -> bool:
         """Whether any of these blocks is needed."""
@@ -45,16 +47,24 @@ def needs(snapshots: Iterable[Snapshot], partitions: Sequence[int], *, begin: in
     """What must stay, of all snapshots that there are, so that every moment from `begin` on and every point can be restored."""
     by_name = {(s.partition, s.name): s for s in snapshots}
     wanted = {(p, name) for point in points for p, name in point.snapshots.items()}
+    bases = set(wanted)
     from_block = None
     for partition in partitions if begin is not None else ():
         usable = [s for s in by_name.values() if s.partition == partition and s.manifest is not None]
         usable.sort(key=lambda snapshot: snapshot.order)
         before = [n for n, s in enumerate(usable) if s.manifest is not None and s.manifest.txn_id <= (begin or 0)]
-        wanted |= {(partition, s.name) for s in usable[before[-1] if before else 0 :]}
+        since = usable[before[-1] if before else 0 :]
+        wanted |= {(partition, s.name) for s in since}
+        bases |= {(partition, s.name) for s in since[:1]}
         base = usable[before[-1]].manifest if before else None
         from_block = min(base.log_block if base else 0, from_block if from_block is not None else 1 << 63)
-    stood_on = {(p, base.name) for p, name in wanted if (p, name) in by_name for base in by_name[p, name].bases}
-    return Needs(frozenset(wanted | stood_on), from_block, tuple((point.from_block, point.to_block) for point in points))
+    pins = tuple((point.from_block, point.to_block) for point in points)
+    return Needs(_with_chains(wanted, by_name), from_block, pins, _with_chains(bases, by_name))
+
+
+def _with_chains(names: set[tuple[int, str]], by_name: Mapping[tuple[int, str], Snapshot]) -> frozenset[tuple[int, str]]:
+    stood_on = {(key[0], base.name) for key in names if key in by_name for base in by_name[key].bases}
+    return frozenset(names | stood_on)
 
 
 def retain(

@@ -189,6 +189,25 @@ def test_shorten_gives_up_the_oldest_and_shows_how_far_back_one_can_go(tmp_path:
         make_plan(RealFiles(), rig.directory, use_state="never", until=rig.history[7][0])
 
 
+def test_snapshots_that_only_save_time_make_room_first(tmp_path: Path) -> None:
+    """Before the log stops, snapshots go without which every moment is there; the base of the window is never among them."""
+    rig = ArchiveRig(tmp_path, segments=10)
+    rig.rotate(6)
+    spare, used = [name for name in rig.names() if name.startswith("snap-")], rig.archiver.status()["bytes"]
+    rig.archiver.stop()
+    rig.rules = Rules(window_s=FOREVER_S, bytes_max=used + SEGMENT_BYTES, when_full="stop")
+    rig.attach()
+    rig.rotate(1)
+    left = [name for name in rig.names() if name.startswith("snap-")]
+    assert len(left) < len(spare)
+    assert {name.split("-")[3] for name in left} == {"p0000", "p0001"}
+    assert not rig.archiver.problem
+    assert rig.archiver.status()["oldest_txn"] == "0"
+    rig.close()
+    for n, (txn, balances) in enumerate((rig.history[7], rig.history[len(rig.history) // 2])):
+        assert rig.recovered(tmp_path / f"out{n}", txn) == balances
+
+
 def test_shorten_never_gives_up_what_a_point_pins(tmp_path: Path) -> None:
     """The window gives way, the recovery point does not."""
     rig = ArchiveRig(tmp_path, rules={"bytes_max": 8 * SEGMENT_BYTES, "when_full": "shorten"}, segments=6)
@@ -216,7 +235,7 @@ def test_full_disk_follows_the_rule_and_costs_the_ring_no_file(tmp_path: Path, r
     rig.snapshots_of_all()
     rig.snapshots_of_all()
     if rule == "stop":
-        wait_until(lambda: "disk is full" in rig.archiver.problem)
+        wait_until(lambda: "archive is full" in rig.archiver.problem)
         assert rig.passed_segments() > 0
         full = False
     rig.settle()

@@ -1,0 +1,69 @@
+"""The archive of a real node: what callers, status and metrics are told, and who does the copying."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmdlog.node.front import Front
+from cmdlog.node.metrics import Exposition
+from cmdlog.node.node import Node
+from cmdlog.node.outcome import LogFull
+from cmdlog.wal.files import RealFiles
+from snapshot.archived import list_segments
+from tests.node.rig import WAIT_S, ask, open_node, wait_for
+
+pytestmark = pytest.mark.slow
+
+SEGMENT_BYTES = 256 << 10
+RING: dict[str, Any] = {
+    "partitions": 1, "segment_bytes": SEGMENT_BYTES, "segments": 6, "log_reserve_bytes": 128 << 10, "call_bytes_max": 30_000,
+    "batch_bytes_max": 30_000, "snapshots_kept": 2, "retention_window_s": 3600.0,
+}  # fmt: skip
+
+
+def fill(node: Node, bytes_wanted: int, *, first: int) -> str:
+    """Writes so much log, or until the archive is why it is refused; what it says then, "" when it was not."""
+    for seq in range(first, first + bytes_wanted // 28_000):
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                ask(node, "mixed", id=seq, amount="1.5", at="2026-01-01T00:00:00Z", raw="eHl6" * 7_000)
+            except LogFull as full:
+                if "archive" in str(full) or time.monotonic() > deadline:
+                    return str(full)
+                time.sleep(0.02)
+            else:
+                break
+    return ""
+
+
+def test_full_archive_refuses_writes_naming_it_and_room_ends_it(tmp_path: Path) -> None:
+    """`log_full` names the archive; reads go on; with room the node goes on by itself; status and metrics say all of it."""
+    node = open_node(tmp_path / "node", **RING, archive_bytes_max=3 * SEGMENT_BYTES)
+    exposition = Exposition(Front(slow_call_ms=1000), lambda: node.overview)
+    try:
+        why = fill(node, 14 * SEGMENT_BYTES, first=0)
+        assert "archive_bytes_max=786432" in why
+        assert str(tmp_path / "node" / "archive") in why
+        status = node.status()["archive"]
+        assert status["problem"] in why
+        assert status["oldest_txn"] == "0"
+        assert status["segments"] > 0
+        text = exposition.render()[1].decode()
+        assert "\ncmdlog_archive_stuck 1.0" in text
+        assert '\ncmdlog_archive_files{kind="segment"} ' in text
+        assert "\ncmdlog_window_kept 1.0" in text
+        node.query("SELECT 1")
+        for segment in list_segments(RealFiles(), node.directory, node.overview.wal.instance.identity):
+            os.unlink(segment.path)
+            os.unlink(segment.path.replace(".seg", ".json"))
+        wait_for(lambda: node.status()["archive"]["problem"] is None)
+        wait_for(lambda: node.status()["log"]["room_bytes"] > 100_000)
+        assert fill(node, SEGMENT_BYTES // 2, first=1000) == ""
+    finally:
+        node.close()
