@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from procedures import changes as module
 from procedures.changes import FREED_PER_BATCH, Changes, Part, estimate_keys
 from procedures.outcomes import key_fingerprint
 from procedures.state import Position
@@ -84,6 +85,26 @@ def test_too_many_keys_end_the_gathering_until_the_next_cut() -> None:
     assert not changes.gathering
     assert changes.keys == 0
     assert changes.since(at(1)) is None
+    changes.cut(at(2), keep=(1,))
+    changes.note("t", rows(1))
+    assert keys_of(changes.since(at(2)), "t") == {1}
+
+
+def test_large_set_is_followed_by_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every key is held once, and no set is larger than its most by more than a batch."""
+    monkeypatch.setattr(module, "SET_KEYS_MAX", 10)
+    chance, changes, expected = random.Random(1), Changes(), set()
+    changes.cut(at(1), keep=())
+    for _ in range(50):
+        some = [chance.randrange(60) for _ in range(4)]
+        changes.note("t", rows(*some))
+        changes.note("u", rows(1))
+        expected |= set(some)
+    parts = changes.since(at(1))
+    assert keys_of(parts, "t") == expected
+    assert changes.keys == len(expected) + 1
+    assert parts is not None
+    assert max(len(keys) for part in parts for keys in part.values()) <= 13
     changes.cut(at(2), keep=(1,))
     changes.note("t", rows(1))
     assert keys_of(changes.since(at(2)), "t") == {1}
