@@ -221,6 +221,7 @@ def _plan(
     _check_reach(source, candidates, passed, until)
     found = _choose(files, source, candidates, passed, until=until, accept_data_loss=accept_data_loss)
     _check_code(found)
+    _check_end(source, candidates, found)
     notes = [str(damage) for damage in (source.damage, found.damage) if damage is not None]
     identity = source.instance.identity
     plan = Plan(
@@ -257,6 +258,15 @@ def _check_reach(
         if all(candidate.position.index < base for candidate in of):
             passed[partition].extend(Passed(c.name or "nothing", _too_old(c.position, base)) for c in of)
             raise _no_source(partition, passed[partition], until)
+
+
+def _check_end(source: LogSource, candidates: Mapping[int, Sequence[Candidate]], found: Scan) -> None:
+    """A log that was cut short holds the skips of all that is applied: none can stand behind the digest of its batch."""
+    for partition, stream in found.streams.items():
+        if source.provisional and stream.to_index > max(candidates[partition][0].position.index, stream.digested):
+            raise UntilUnreachable(
+                f"partition {partition} may have a skip of entry {stream.to_index} behind block {source.last_block}"
+            )
 
 
 def _too_old(position: Position, base: int) -> str:

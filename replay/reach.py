@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -42,6 +43,8 @@ class Reach:
     def sources(self) -> Iterator[LogSource]:
         """Longer logs than the live one, the one that goes on to its end first."""
         run = run_before(self._segments, self._source.segments[0].header)
+        if (end := self._end_of_need(run)) is not None:
+            yield replace(alone(self._files, self._source, run[:end]), provisional=True)
         if run:
             yield in_front(self._files, self._source, run)
         if self._until is None:
@@ -52,6 +55,25 @@ class Reach:
             served = [point for point in points if begin <= point.from_block and point.to_block <= end]
             if any(self._until <= point.txn_id for point in served) and piece[-1] not in run:
                 yield alone(self._files, self._source, piece)
+
+    def _end_of_need(self, run: Sequence[ArchivedSegment]) -> int | None:
+        """How many of these segments hold all up to the wanted moment, so that a year behind it need not be read; None: unknown.
+
+        Transactions of a partition only grow: once one behind the moment was met, no earlier one follows. One segment more is
+        taken, for digests and skips of the last batches.
+        """
+        until = self._until
+        if until is None or any(archived.manifest is None for archived in run):
+            return None
+        ranges = [archived.manifest.partitions if archived.manifest is not None else {} for archived in run]
+        passed = {p for of in ranges for p, found in of.items() if found.last > until}
+        heads = self._source.checkpoint(self._source.first_blocks[0]).by_partition
+        if passed != {p for p in heads if p < PARTITIONS_MAX}:
+            return None
+        last = max(
+            (n for n, of in enumerate(ranges) if any(found.first <= (self._until or 0) for found in of.values())), default=-1
+        )
+        return last + 2 if last + 2 <= len(run) else None
 
     def note_damage(self, damage: Corrupt) -> None:
         """A file that could not be read to its end."""

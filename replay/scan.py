@@ -32,6 +32,7 @@ class Stream:
     base: int = 0  # the log holds every entry behind this index
     last_index: int = 0  # of the stream in the log
     proved: int = 0  # a digest, or an entry without calls, says that the live run came to here
+    digested: int = 0  # the last batch whose digest was met: the live run had executed it, so no skip of it can follow
     to_index: int = 0  # the last entry to be applied
     to_calls: int = -1  # calls of that entry to be applied, -1 = all: `until` may fall inside a batch
     to_term: int = 0
@@ -131,6 +132,7 @@ class _Pass:
             result.digests += 1
             result.row_digests = result.row_digests or _has_rows(record)
             stream.proved = max(stream.proved, record.index)
+            stream.digested = max(stream.digested, record.index)
         elif record.kind is Kind.CHECKPOINT:
             self._checkpoint(stream, record)
         elif record.kind is Kind.TRUNCATION:
@@ -201,7 +203,7 @@ class _Pass:
     def _void(self, stream: Stream, lsn: Lsn, index: int) -> None:
         stream.voids.append((lsn.block, lsn.offset, index))
         stream.last_index = index - 1
-        stream.proved = min(stream.proved, index - 1)
+        stream.proved, stream.digested = min(stream.proved, index - 1), min(stream.digested, index - 1)
         stream.seen = {at: found for at, found in stream.seen.items() if at < index}
         stream.skips = {at: positions for at, positions in stream.skips.items() if at < index}
         if stream.to_index >= index:

@@ -46,6 +46,7 @@ class LogSource:
     records: Callable[[Lsn | None, Lsn | None], Records]  # (after, upto]
     segments: Sequence[SegmentFile]  # oldest first
     archived: tuple[str, ...] = ()  # names of those that lie in the archive
+    provisional: bool = False  # the log goes on behind `last_block`: a plan must prove that it needs nothing from there
     txn_id_max: int = 0  # a transaction id that the log knows behind `last_block`; a recovered node must not give it again
 
     def read(self, *, from_block: int, upto_block: int | None = None) -> Records:
