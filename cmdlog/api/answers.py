@@ -125,8 +125,16 @@ ANSWERS: Final[Mapping[str, tuple[str, str, Schema]]] = {
         ),
     ),
     "status": ("The node", JSON, _object({"ready": {"type": "boolean"}, "partitions": _OBJECT}, closed=False)),
-    "snapshots": ("The snapshots, by partition and age", JSON, _object({"snapshots": {"type": "array", "items": _OBJECT}})),
-    "take_snapshot": ("The new snapshots", JSON, _object({"snapshots": {"type": "array", "items": _OBJECT}})),
+    "snapshots": (
+        "The snapshots, by partition and age, and the recovery points, by transaction id",
+        JSON,
+        _object({"snapshots": {"type": "array", "items": _OBJECT}, "points": {"type": "array", "items": _OBJECT}}),
+    ),
+    "take_snapshot": (
+        "The new snapshots; with `consistent` the recovery point as well",
+        JSON,
+        _object({"snapshots": {"type": "array", "items": _OBJECT}, "point": _OBJECT}, required=("snapshots",)),
+    ),
     "healthz": ("It is", JSON, _object({"alive": {"const": True}})),
     "readyz": ("They are", JSON, _object({"ready": {"const": True}})),
     "metrics": ("The metrics", "text/plain", {"type": "string"}),

@@ -104,6 +104,9 @@ class Description:
         return {"openapi": VERSION, "info": info, "paths": paths, "components": components}
 
 
+CONSISTENT: Final = {"type": "object", "properties": {"consistent": {"type": "boolean"}}, "additionalProperties": False}
+
+
 def _operation(entry: Entry, *, required: bool) -> dict[str, Any]:
     told, kind, schema = ANSWERS[entry.name]
     operation = _common(entry, entry.needs, required=required)
@@ -111,6 +114,9 @@ def _operation(entry: Entry, *, required: bool) -> dict[str, Any]:
     operation["parameters"] += [_ref("parameters", name) for name in ROUTE_PARAMETERS.get(entry.name, ())]
     if entry.name == "query":
         operation["requestBody"] = _body(JSON, _ref("schemas", "Query"), {"sql": "SELECT ? AS answer", "params": [42]})
+    elif entry.name == "take_snapshot":
+        operation["requestBody"] = {**_body(JSON, CONSISTENT, {"consistent": True}), "required": False}
+        operation["description"] = "With `consistent`: one transaction id at which all partitions can be restored together."
     elif entry.name == "batch":
         line = {"procedure": "transfer", "params": {"amount": 5}, "key": "order-18"}
         operation["requestBody"] = _body(NDJSON, _ref("schemas", "Line"), line)

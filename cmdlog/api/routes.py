@@ -16,7 +16,7 @@ from fastapi.responses import HTMLResponse
 from cmdlog.api.docs import docs_page
 from cmdlog.api.live import PAGE_HEADERS, dashboard_page
 from cmdlog.api.openapi import Description
-from cmdlog.api.problem import Problem, of_refused
+from cmdlog.api.problem import Problem, invalid, of_refused
 from cmdlog.api.request import json_object, only_fields, read_body
 from cmdlog.api.service import Service
 from cmdlog.api.table import TABLE
@@ -63,16 +63,17 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
         return _json({**told, "token_file": credentials} if credentials else told)
 
     async def snapshots() -> Response:
-        return _json({"snapshots": await _slowly(service, service.node().snapshots)})
+        node = service.node()
+        return _json({"snapshots": await _slowly(service, node.snapshots), "points": await _slowly(service, node.points)})
 
     turn = asyncio.Lock()  # snapshots at once would wait for each other in the threads that status needs
 
     async def take_snapshot(request: Request) -> Response:
         body = await read_body(request.receive, limit_bytes=service.settings.call_bytes_max)
-        if body.strip():
-            only_fields(json_object(body), frozenset())
+        consistent = read_consistent(json_object(body)) if body.strip() else False
         async with turn:
-            return _json({"snapshots": await _slowly(service, service.node().take_snapshot)})
+            node = service.node()
+            return _json(await _slowly(service, node.take_point if consistent else lambda: {"snapshots": node.take_snapshot()}))
 
     return {
         "query": query,
@@ -81,6 +82,15 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
         "snapshots": snapshots,
         "take_snapshot": take_snapshot,
     }
+
+
+def read_consistent(given: dict[str, Any]) -> bool:
+    """Whether a recovery point of all partitions is asked for. Raises: Problem."""
+    only_fields(given, frozenset({"consistent"}))
+    consistent = given.get("consistent", False)
+    if type(consistent) is not bool:
+        raise invalid([("consistent", "must be true or false")])
+    return consistent
 
 
 def _health_handlers(service: Service) -> dict[str, Handler]:

@@ -1,6 +1,6 @@
-"""`cmdlog snapshot list | verify | take`: recovery points of a node.
+"""`cmdlog snapshot list | verify | points | take`: recovery points of a node.
 
-`list` and `verify` read a directory, beside a running node too; `take` asks the running server.
+`list`, `verify` and `points` read a directory, beside a running node too; `take` asks the running server.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.remote import DEFAULT_URL, CaOption, TimeoutOption, TokenOption, UrlOption, server
 
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")]
+ConsistentFlag = Annotated[
+    bool, typer.Option("--consistent", help="Make a recovery point: one transaction id for all partitions, kept restorable.")
+]
 TAKE_S = 600.0  # a large state takes its time
 COLUMNS = ("name", "txn_id", "rows", "bytes", "created")
 
@@ -26,6 +29,7 @@ def register(program: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="List, verify and take snapshots.")
     group.command("list", help="Show the snapshots of a node directory.")(list_them)
     group.command("verify", help="Read every snapshot and compare all checksums.")(verify)
+    group.command("points", help="Show the recovery points of a node directory.")(points)
     group.command("take", help="Let the running server take snapshots now.")(take)
     export.register_in(group)
     program.add_typer(group, name="snapshot")
@@ -34,6 +38,25 @@ def register(program: typer.Typer) -> None:
 def list_them(directory: DirectoryArgument, json: JsonFlag = False) -> None:
     """Manifests are checked, images are not read."""
     _show(_snapshots(directory), "Snapshots")
+
+
+def points(directory: DirectoryArgument, json: JsonFlag = False) -> None:
+    """Transactions up to which all partitions can be restored together; see `take --consistent`. Exit code 10: one is damaged."""
+    from cmdlog.wal.files import RealFiles
+    from cmdlog.wal.instance import load_instance
+    from snapshot.points import describe_points, list_points
+
+    files, path = RealFiles(), os.path.abspath(directory)
+    load_instance(files, path)  # says what is wrong with a folder that is no node's
+    good, bad = list_points(files, path)
+    rows = describe_points(good, bad)
+    columns = ("txn_id", "created", "from_block", "to_block")
+    out.result(
+        rows, lambda: out.table("Recovery points", columns, [[str(row.get(name, "")) for name in columns] for row in rows])
+    )
+    if bad:
+        problem = f"{bad[0].name} is no recovery point: {bad[0].problem}"
+        raise CommandFailed(problem, hint="nothing is kept for it any more; remove the file", exit_code=10)
 
 
 def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:
@@ -61,11 +84,18 @@ def take(
     token_file: TokenOption = None,
     ca_file: CaOption = None,
     timeout: TimeoutOption = TAKE_S,
+    *,
+    consistent: ConsistentFlag = False,
     json: JsonFlag = False,
 ) -> None:
-    """One of every partition; waits until they are verified."""
+    """One of every partition; waits until they are verified. With --consistent, prints the transaction id to recover to."""
     with server(url, token_file, timeout, ca_file) as client:
-        _show(client.take_snapshot(), "Taken")
+        if not consistent:
+            _show(client.take_snapshot(), "Taken")
+            return
+        taken = client.take_point()
+    txn_id = taken["point"]["txn_id"]
+    out.result(taken, lambda: out.text(f"recovery point {txn_id}: `cmdlog recover DIR --until {txn_id} --to OUT` restores it"))
 
 
 def _found(directory: Path) -> list[Any]:

@@ -123,4 +123,5 @@ def read_ask(path: str) -> Ask:
 
 READY: Final = read_ask("/readyz")
 SNAPSHOT: Final = Ask("POST", "/v1/snapshots", Effect.ONCE)
+POINT: Final = Ask("POST", "/v1/snapshots", Effect.ONCE, b'{"consistent":true}')
 """Taking a snapshot now: twice is harmless, and yet not what was asked for."""

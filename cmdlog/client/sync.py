@@ -16,7 +16,7 @@ from typing import Any, Self, Unpack
 import httpx
 
 from cmdlog.client.answer import Answer, Attempt, Lost, lost, member, read_answer, read_object, read_rows
-from cmdlog.client.ask import NEW_KEY, SNAPSHOT, Ask, Durability, NewKey, query_ask, read_ask
+from cmdlog.client.ask import NEW_KEY, POINT, SNAPSHOT, Ask, Durability, NewKey, query_ask, read_ask
 from cmdlog.client.coalesce import Coalescer
 from cmdlog.client.core import ANSWER_BYTES_MAX, BatchItem, Core, begun, owned, request_ids
 from cmdlog.client.exchange import Send, Steps, send
@@ -137,6 +137,10 @@ class Client(Core):
         """Takes a snapshot of every partition now."""
         taken: list[dict[str, Any]] = member(self._run(self._exchange(SNAPSHOT, timeout_s)), "snapshots")
         return taken
+
+    def take_point(self, *, timeout_s: float | None = None) -> dict[str, Any]:
+        """Takes a recovery point now: `snapshots`, and `point` with the transaction id up to which all can be restored."""
+        return read_object(self._run(self._exchange(POINT, timeout_s)))
 
     def ready(self, timeout_s: float = 0.0) -> bool:
         """Whether the server serves calls, waiting up to `timeout_s` for it."""

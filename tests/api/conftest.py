@@ -117,6 +117,12 @@ class FakeNode:
     def take_snapshot(self) -> list[dict[str, Any]]:
         return self.snapshots()
 
+    def points(self) -> list[dict[str, Any]]:
+        return [{"txn_id": "77", "snapshots": ["0-1"]}]
+
+    def take_point(self) -> dict[str, Any]:
+        return {"snapshots": self.snapshots(), "point": self.points()[0]}
+
     def status(self) -> dict[str, Any]:
         return {"ready": self.ready, "partitions": {0: {}}}
 

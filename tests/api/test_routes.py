@@ -94,10 +94,25 @@ def test_wrong_method_is_a_problem(fetch: Post, path: str) -> None:
     assert fetch(path).json()["code"] == "method_not_allowed"
 
 
-@pytest.mark.parametrize(("body", "status"), [(b"", 200), (b" ", 200), (b"{}", 200), (b'{"partition": 0}', 422), (b"[]", 422)])
-def test_snapshot_takes_no_parameters(post: Post, body: bytes, status: int) -> None:
+SNAPSHOT_BODIES = [
+    (b"", 200), (b" ", 200), (b"{}", 200), (b'{"consistent": false}', 200), (b'{"partition": 0}', 422), (b"[]", 422),
+    (b'{"consistent": 1}', 422), (b'{"consistent": null}', 422), (b'{"consistent": true, "x": 1}', 422),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "status"), SNAPSHOT_BODIES)
+def test_snapshot_reads_every_member_or_refuses_it(post: Post, body: bytes, status: int) -> None:
     """A member that nobody reads is refused, not missed."""
     assert post("/v1/snapshots", body).status == status
+
+
+def test_consistent_snapshot_is_a_recovery_point(fetch: Post, post: Post) -> None:
+    """It names a transaction for all partitions, and is listed from then on."""
+    made = post("/v1/snapshots", b'{"consistent": true}').json()
+    listed = fetch("/v1/snapshots").json()
+    assert made["point"] in listed["points"]
+    assert made["point"]["snapshots"] == [snapshot["name"] for snapshot in made["snapshots"]]
+    assert made["point"]["txn_id"].isdecimal()
 
 
 def test_query_that_breaks_a_limit_has_its_own_code(node: Any, post: Post) -> None:
