@@ -83,8 +83,16 @@ def bench_out(options: argparse.Namespace) -> Path:
 
 @contextmanager
 def open_boxes(folder: Path, *, digest_rows: bool, deltas: bool = False) -> Iterator[Node]:
-    """A node with one partition in a site process."""
-    settings = Settings(partitions=1, sites=1, digest_rows=digest_rows, snapshot_deltas=deltas, query_timeout_s=60)
+    """A node with one partition in a site process, which takes no snapshots by itself."""
+    settings = Settings(
+        partitions=1,
+        sites=1,
+        digest_rows=digest_rows,
+        snapshot_deltas=deltas,
+        snapshot_age_max_s=0,
+        recovery_budget_s=0,
+        segments=256,  # so that neither does the log's fill
+    )
     node = Node.open(str(folder), _boxes.db, settings, target=TARGET)
     try:
         node.attach(None)
@@ -336,7 +344,7 @@ def measure_half(bench: Bench, work: Work, options: argparse.Namespace, full: Ru
     line = run(bench, work, lambda stop: work.open(stop, rate, options.seed), cycles=cycles, quiet_s=quiet_s)
     groups = work.answered
     p99 = {
-        name: [percentile([group.latency_s for group in within(groups, *stretch)], 0.99) for stretch in stretches]
+        name: [percentile([group.latency_s for group in within(groups, *stretch)] or [0.0], 0.99) for stretch in stretches]
         for name, stretches in (
             ("quiet", line.quiet), ("capture", stretches_of(line, "capture")), ("seal", stretches_of(line, "seal")),
         )
