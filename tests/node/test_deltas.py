@@ -46,16 +46,15 @@ def reopened_without_state(directory: Path, **settings: Any) -> Node:
     return open_node(directory, partitions=1, **settings)
 
 
-@pytest.mark.parametrize("inline", [False, True])
-def test_deltas_are_taken_in_turns_and_restored(tmp_path: Path, inline: bool) -> None:
+def test_deltas_are_taken_in_turns_and_restored(tmp_path: Path) -> None:
     """After two whole images only what changed is written; a start without states comes to the same rows."""
-    node = open_node(tmp_path, partitions=1, inline=inline)
+    node = open_node(tmp_path, partitions=1, inline=True)
     work(node)
     assert take(node, 5) == ["full", "full", "delta", "delta", "delta"]
     work(node)
     before = counters(node)
     node.close()
-    node = reopened_without_state(tmp_path, inline=inline)
+    node = reopened_without_state(tmp_path, inline=True)
     assert counters(node) == before
     assert node.recovery[0]["from"] == "snapshot"
     assert take(node, 1) == ["full"], "what changed before the start is not known"

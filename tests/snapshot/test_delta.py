@@ -88,7 +88,7 @@ def check_chain(folder: Path, before: Batches, between: Batches, during: Batches
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(before=batches, between=batches, during=batches, later=batches)
 def test_restored_chain_equals_the_state_at_the_cut(before: Batches, between: Batches, during: Batches, later: Batches) -> None:
     """Inserts, updates, moved keys, replaced rows, failed statements, rolled-back calls, keys that expire: at every cut."""
