@@ -163,10 +163,11 @@ class DeltaCapture:
                 continue
             table.mark(key)
             row = execute(read, key if type(key) is tuple else (key,)).fetchall()
-            actual = table.key_of(row[0]) if row else None
-            if actual != key:  # also a key that equals another one in the column's collation only
+            if not row:
                 gone.append(key)
-            if row and (actual == key or not any(actual in done for done in table.done)):
+                continue
+            actual = table.key_of(row[0])  # it may equal the key in the column's collation only, and take its place
+            if actual == key or not any(actual in done for done in table.done):
                 table.mark(actual)
                 found += row
         self._write(name, found, gone)
