@@ -21,7 +21,7 @@ ConsistentFlag = Annotated[
     bool, typer.Option("--consistent", help="Make a recovery point: one transaction id for all partitions, kept restorable.")
 ]
 TAKE_S = 600.0  # a large state takes its time
-COLUMNS = ("name", "txn_id", "rows", "bytes", "created")
+COLUMNS = ("name", "kind", "txn_id", "rows", "bytes", "created")
 
 
 def register(program: typer.Typer) -> None:
@@ -119,10 +119,10 @@ def _exit_code(path: str) -> int:
     from snapshot.seal import verify as verify_one
 
     try:
-        verify_one(RealFiles(), path)
+        manifest = verify_one(RealFiles(), path)
     except SnapshotError as error:
         return error.exit_code
-    return 11  # whole, but of another node
+    return 10 if manifest.base is not None else 11  # whole, but what it stands on is not; or of another node
 
 
 def _show(rows: list[dict[str, Any]], title: str) -> None:

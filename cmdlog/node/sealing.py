@@ -2,7 +2,7 @@
 
 One rule: it takes time that nobody else wants. Being nice is not enough: what wakes up waits for the end of a nice process's
 slice, 3 ms, and the p99 of calls at half load was half as long again. One of SCHED_IDLE makes way at once, but gets nothing where
-others want all there is: then it is ended, and a nice one begins anew.
+others want all there is: then it is ended, and a nice one begins anew. So it is, too, when the log cannot wait any longer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -22,6 +22,7 @@ from snapshot.errors import SnapshotFailed
 
 SEAL_TIMEOUT_S: Final = 3600.0  # an hour is more than any disk needs
 IDLE_SEAL_S: Final = 10.0  # of one that takes only time that nobody else wants, beside what its bytes need …
+LOOK_EVERY_S: Final = 0.25  # whether it is to be given up
 IDLE_BYTES_PER_S_MIN: Final = 5e6  # … a fifth of what a free core does; slower, it may never end on a machine that is always busy
 
 
@@ -33,17 +34,22 @@ class Sealer:
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = False
 
-    def seal(self, temporary: str, final: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    def seal(self, temporary: str, final: str, facts: Mapping[str, Any], pressing: Callable[[], bool]) -> dict[str, Any]:
         """On return the snapshot `final` is durable and verified; what the process says of it.
 
+        `pressing` is asked now and then: once it says so, the process takes its share of the processor.
         Raises: SnapshotFailed; the image at `temporary` is then whole, gone, or at `final` and nothing relies on it.
         """
         facts = {**facts, "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         order = orjson.dumps(facts, option=orjson.OPT_NON_STR_KEYS)
         size = sum(entry.stat().st_size for entry in os.scandir(temporary))
-        ended = self._run(temporary, final, order, policy=os.SCHED_IDLE, timeout_s=IDLE_SEAL_S + size / IDLE_BYTES_PER_S_MIN)
+        ended = None
+        if not pressing():
+            end = time.monotonic() + IDLE_SEAL_S + size / IDLE_BYTES_PER_S_MIN
+            ended = self._run(temporary, final, order, os.SCHED_IDLE, lambda: pressing() or time.monotonic() > end)
         if ended is None and os.path.exists(temporary):
-            ended = self._run(temporary, final, order, policy=os.SCHED_OTHER, timeout_s=SEAL_TIMEOUT_S)
+            end = time.monotonic() + SEAL_TIMEOUT_S
+            ended = self._run(temporary, final, order, os.SCHED_OTHER, lambda: time.monotonic() > end)
         if ended is None:
             raise SnapshotFailed("sealing took too long")
         code, answer = ended
@@ -59,8 +65,10 @@ class Sealer:
             if self._process is not None:
                 self._process.kill()
 
-    def _run(self, temporary: str, final: str, order: bytes, *, policy: int, timeout_s: float) -> tuple[int, bytes] | None:
-        """Exit code and answer of the process; None when it was ended because it took too long."""
+    def _run(
+        self, temporary: str, final: str, order: bytes, policy: int, given_up: Callable[[], bool]
+    ) -> tuple[int, bytes] | None:
+        """Exit code and answer of the process; None when it was given up and ended."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with self._lock:
             if self._stopping:
@@ -74,14 +82,23 @@ class Sealer:
         with contextlib.suppress(OSError):
             os.sched_setscheduler(process.pid, policy, os.sched_param(0))
         try:
-            answer, _ = process.communicate(order, timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            _end(process)
-            return None
+            answer = _answer_of(process, order, given_up)
         finally:
             with self._lock:
                 self._process = None
-        return process.returncode, answer
+        return None if answer is None else (process.returncode, answer)
+
+
+def _answer_of(process: subprocess.Popen[bytes], order: bytes, given_up: Callable[[], bool]) -> bytes | None:
+    told: bytes | None = order
+    while True:
+        try:
+            return process.communicate(told, timeout=LOOK_EVERY_S)[0]
+        except subprocess.TimeoutExpired:
+            told = None  # `communicate` goes on with the rest of it
+        if given_up():
+            _end(process)
+            return None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -312,7 +312,8 @@ class Snapshotter:
         try:
             report = self._capture(partition, temporary)
             path = free_path(self._files, self._directory, partition=partition, index=report["index"])
-            self._sealer.seal(temporary, path, {**report, **self._identity_facts(), **self._hooks.facts(partition)})
+            facts = {**report, **self._identity_facts(), **self._hooks.facts(partition)}
+            self._sealer.seal(temporary, path, facts, lambda: self._urgency() >= 1)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -352,8 +353,10 @@ class Snapshotter:
 
     def _set_pace(self, partition: int) -> None:
         """The nearer the log is to its limit, or the forecast to the budget, the more of its time a site gives to the copy."""
-        pressing = urgency(self._policy, self._hooks.view(), self.forecast())
-        self._hooks.pace(partition, min(max(BUSY_SHARE, SHARE_MAX * pressing / 2), SHARE_MAX))
+        self._hooks.pace(partition, min(max(BUSY_SHARE, SHARE_MAX * self._urgency() / 2), SHARE_MAX))
+
+    def _urgency(self) -> float:
+        return urgency(self._policy, self._hooks.view(), self.forecast())
 
     def _hold_reserve(self) -> None:
         """Room for the largest image that any partition may need next."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -239,11 +240,29 @@ def test_check_that_gets_no_time_is_done_in_earnest(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "sched_setscheduler", lambda _pid, policy, _param: policies.append(policy))
     monkeypatch.setattr(sealing, "IDLE_SEAL_S", 0.0)
     monkeypatch.setattr(sealing, "IDLE_BYTES_PER_S_MIN", 1e12)
+    monkeypatch.setattr(sealing, "LOOK_EVERY_S", 0.01)
     node = Node(tmp_path)
     node.apply()
     assert node.take()["index"] == 1
     assert policies == [os.SCHED_IDLE, os.SCHED_OTHER]
     assert node.names() == ["p0000-0000000000000001"]
+    node.close()
+
+
+@pytest.mark.slow
+def test_check_does_not_wait_for_idle_time_when_the_log_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the soft limit it competes at once; when the limit is met while it waits, it begins anew."""
+    policies: list[int] = []
+    monkeypatch.setattr(os, "sched_setscheduler", lambda _pid, policy, _param: policies.append(policy))
+    monkeypatch.setattr(sealing, "LOOK_EVERY_S", 0.01)
+    node = Node(tmp_path)
+    node.log = LogView(tuple(range(1, 10)), 16)
+    node.take()
+    assert policies == [os.SCHED_OTHER]
+    looks = iter([LogView((1,), 16)] * 4)
+    node.snapshotter._hooks = replace(node.snapshotter._hooks, view=lambda: next(looks, node.log))
+    node.take()
+    assert policies == [os.SCHED_OTHER, os.SCHED_IDLE, os.SCHED_OTHER]
     node.close()
 
 
