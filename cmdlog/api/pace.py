@@ -6,8 +6,9 @@ grows with every group that was answered in time and shrinks when one was late, 
 delay, as TCP Vegas has it: Brakmo and Peterson, 1995). Streams that share a partition see the same queue, and so share its room.
 
 "In time" is relative where the node cannot answer faster, as on a disk that takes 100 ms to sync: `SLACK` times the quickest
-answer of the last `MEMORY_S` to `2 * MEMORY_S`, of any stream. And a stream that is alone may have `WINDOW_CALLS_ALONE`, which
-larger batches pay for; the first call beside it waits for these. No clock here.
+answer of the last `MEMORY_S` to `2 * MEMORY_S`, of any stream. And streams without a single call beside them share
+`CALLS_ALONE`, which makes larger batches and a sixth more calls per second; the first call beside them waits for these. A new
+stream begins where the last one was. No clock here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SLACK: Final = 1.5  # < 2: halving the window must show a quicker answer than th
 MEMORY_S: Final = 10.0
 WINDOW_CALLS_FIRST: Final = 256
 WINDOW_CALLS_MIN: Final = 32  # still a group that is worth its block
-WINDOW_CALLS_ALONE: Final = 4096
+CALLS_ALONE: Final = 8192  # of all streams together, while nobody else calls
 ALONE_S: Final = 1.0  # without a call of anybody else
 SHRINK_MAX: Final = 0.05  # of the window, at once
 
@@ -32,14 +33,15 @@ class Traffic:
         self.streams = 0  # under way
         self._calls = 0  # that were answered beside them, when that was looked at last
         self._called_s = -inf
+        self.window = WINDOW_CALLS_FIRST  # of the stream that was answered last
         self._before = self._now = inf
         self._since_s = 0.0
 
-    def alone(self, calls: int, now_s: float) -> bool:
-        """Whether there is one stream and nobody else. `calls` were answered beside streams so far."""
+    def room_alone(self, calls: int, now_s: float) -> int:
+        """What each stream may place while nobody but streams calls; 0 when somebody does. `calls` were answered beside them."""
         if calls != self._calls:
             self._calls, self._called_s = calls, now_s
-        return self.streams <= 1 and now_s - self._called_s >= ALONE_S
+        return CALLS_ALONE // max(1, self.streams) if now_s - self._called_s >= ALONE_S else 0
 
     def quickest(self, seconds: float, now_s: float) -> float:
         """The quickest answer of late, with this one."""
@@ -55,19 +57,18 @@ class Pace:
 
     def __init__(self, traffic: Traffic, calls_max: int) -> None:
         self._traffic, self._calls_max = traffic, calls_max
-        self.window = min(WINDOW_CALLS_FIRST, calls_max)
+        self.window = min(traffic.window, calls_max)
         self._cut_s = -inf  # when it shrank last
 
     def answered(self, calls: int, *, placed_s: float, now_s: float, beside: int) -> None:
-        """A group that was placed then is answered now; `beside` as `Traffic.alone` has it."""
+        """A group that was placed then is answered now; `beside` as `Traffic.room_alone` has it."""
         seconds = now_s - placed_s
         in_time_s = max(QUEUE_S, SLACK * self._traffic.quickest(seconds, now_s))
-        alone = self._traffic.alone(beside, now_s)
-        if seconds <= in_time_s:
-            self.window = min(self._calls_max, self.window + calls)
-        elif alone and self.window <= WINDOW_CALLS_ALONE:
-            self.window = min(self._calls_max, WINDOW_CALLS_ALONE, self.window + calls)
+        room = self._traffic.room_alone(beside, now_s)
+        if seconds <= in_time_s or self.window <= room:
+            self.window = min(self._calls_max, room or self._calls_max, self.window + calls)
         elif placed_s > self._cut_s:  # else it waited behind what was placed before the last cut
             share = max(SHRINK_MAX, min(0.5, in_time_s / seconds))
             self.window = min(self._calls_max, max(WINDOW_CALLS_MIN, round(self.window * share)))
             self._cut_s = now_s
+        self._traffic.window = self.window

@@ -16,8 +16,8 @@ import pytest
 from bench._load import Target, request, run_closed
 from cmdlog.api.pace import (
     ALONE_S,
+    CALLS_ALONE,
     QUEUE_S,
-    WINDOW_CALLS_ALONE,
     WINDOW_CALLS_FIRST,
     WINDOW_CALLS_MIN,
     Pace,
@@ -68,18 +68,20 @@ def test_slow_disk_is_no_queue() -> None:
     assert pace.window == CALLS_MAX
 
 
-def test_lone_stream_has_a_larger_window() -> None:
-    """Without anybody else it may have more under way, and gives that up with the first call beside it."""
+@pytest.mark.parametrize("streams", [1, 2, 8])
+def test_streams_without_others_share_a_larger_window(streams: int) -> None:
+    """While nobody else calls, they may have more under way, and give that up with the first call beside them."""
     traffic = Traffic()
-    traffic.streams = 1
+    traffic.streams = streams
     pace = Pace(traffic, CALLS_MAX)
     traffic.quickest(0.001, 100.0)
     settled(pace, 3e4, beside=False)
-    assert WINDOW_CALLS_ALONE / 2 <= pace.window <= WINDOW_CALLS_ALONE + WINDOW_CALLS_FIRST
+    assert CALLS_ALONE / 2 <= pace.window * streams <= CALLS_ALONE + 2 * streams * WINDOW_CALLS_FIRST
     later = 100.0 + 1000 * ALONE_S
     traffic.quickest(0.001, later)
+    before = pace.window
     pace.answered(1024, placed_s=later, now_s=later + 0.2, beside=1)
-    assert pace.window < WINDOW_CALLS_ALONE / 2
+    assert pace.window <= before / 2
 
 
 @contextmanager
