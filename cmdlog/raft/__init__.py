@@ -35,7 +35,9 @@ The duties of the caller, by number:
  5. *A failed write or sync* is final: no retry on that file, nothing of `send_after_fsync` leaves, `advance` is not called, and
     the core is built again from what is durable.
  6. *Restart.* `Restored` holds the last durable hard state, manifest and entries, exactly. A disk that was wiped or set back says
-    so (`Franchise.NONE`), and its node comes back as a learner under a new incarnation.
+    so (`Franchise.NONE`): its node is silent. It is taken out of the group, by a committed configuration without it, and in again
+    as a learner under a new incarnation; once that is committed, it is started with the place of that entry as `admitted`, and so
+    at every later start. The same goes for any other disk that takes the place of a former member's.
  7. *Apply* `committed` in order, each entry once; after a restart they begin again behind the manifest. Entries of a kind other
     than normal are the group's own; their payload is not for the state machine.
  8. *Reads* are served once their index is applied. `None` means that the leader is gone: ask again.

@@ -40,13 +40,14 @@ from cmdlog.raft.messages import (
 )
 from cmdlog.raft.ready import Placed, Ready
 from cmdlog.raft.settings import Settings
-from cmdlog.raft.state import Restored, Role, State
+from cmdlog.raft.state import Franchise, Restored, Role, State
 from cmdlog.wal.ids import Index, Term
 
 Handler = Callable[[State, Any], None]
 
 _LEADER: Final = Role.LEADER  # a name of the module is found in a third of the time of a member of an enum
 _CANDIDATE: Final = Role.CANDIDATE
+_SILENT: Final = Franchise.NONE  # an acknowledgement or a heartbeat's answer would be counted as the lost disk's
 _FROM_LEADER: Final = (Append, Heartbeat, InstallSnapshot)  # only the leader of its term sends these
 _CAMPAIGNING: Final[dict[type[Message], Handler]] = {
     VoteRequest: voter.on_vote_request,
@@ -120,6 +121,8 @@ class Core(State):
         self.dirty = True
         if message.receiver != self.id:
             self.drop(Drop.NOT_FOR_US)
+        elif self.franchise is _SILENT:
+            self.drop(Drop.NO_FRANCHISE)
         elif message.term > self.term:
             self._step_newer(message)
         elif message.term < self.term:

@@ -80,7 +80,7 @@ class Drop(enum.Enum):
     BAD_ENTRIES = "bad_entries"  # terms that fall or exceed the message's, or columns of unequal length
     BAD_CONFIGURATION = "bad_configuration"  # a configuration entry or manifest that does not decode
     BEYOND_LOG = "beyond_log"  # speaks of entries that do not exist
-    NO_FRANCHISE = "no_franchise"  # asks for a vote of a node that may have forgotten one
+    NO_FRANCHISE = "no_franchise"  # to a node that may have forgotten what it promised
     PROPOSAL_REFUSED = "proposal_refused"  # forwarded, and refused here; its client is told "unknown" by its time-out
     STOPPED = "stopped"  # this group ended on a broken invariant, or is no more
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from cmdlog.raft.errors import InvariantBroken
 from cmdlog.raft.progress import Sending
-from cmdlog.raft.state import Franchise, Role, State
+from cmdlog.raft.state import Role, State
 from cmdlog.wal.ids import Index
 
 
@@ -67,7 +67,7 @@ def _campaigners_may(state: State) -> bool:
     """A leader may have appended its own removal, and then leads until that is committed; a pre-candidate may not."""
     if state.role in {Role.PRE_CANDIDATE, Role.CANDIDATE}:
         return state.promotable
-    return state.role is not Role.LEADER or state.franchise is Franchise.FULL
+    return state.role is not Role.LEADER or state.enfranchised
 
 
 def _leaders_know_themselves(state: State) -> bool:

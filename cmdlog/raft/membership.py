@@ -20,7 +20,7 @@ from cmdlog.raft.errors import ChangeRefused, Refusal
 from cmdlog.raft.messages import KIND_CONFIGURATION, Entries
 from cmdlog.raft.quorum import has_quorum
 from cmdlog.raft.ready import Placed
-from cmdlog.raft.state import Franchise, Role, State
+from cmdlog.raft.state import Role, State
 from cmdlog.wal.ids import Index
 
 _CONFIGURATION_KINDS: Final = bytes([KIND_CONFIGURATION])
@@ -52,13 +52,16 @@ def change(state: State, wanted: Change, *, base: Configuration | None, guard: G
 
 
 def _check_life(state: State, following: Configuration) -> None:
-    """New voters must have nearly all of the log, else commits would wait for them; and the voters that are heard from must be a
-    majority of the new ones, else the change would be the last thing this group commits."""
+    """New voters must have nearly all of the log, else commits would wait for them, and all up to the present configuration,
+    else one that is a member anew would have no vote yet; and the voters that are heard from must be a majority of the new ones,
+    else the change would be the last thing this group commits."""
+    log = state.log
+    needed = max(state.configuration_index, log.last - state.settings.promotion_entries_max)
     for node in following.voters:
         if node == state.id or state.configuration.is_voter(node):
             continue
         progress = state.progress.get(node)
-        if progress is None or progress.match + state.settings.promotion_entries_max < state.log.last:
+        if progress is None or progress.match < needed:
             raise ChangeRefused(Refusal.LAGGING, f"node {node} is not a learner that has caught up")
     if not has_quorum(following, state.active()):
         raise ChangeRefused(Refusal.QUORUM_AT_RISK, f"heard from {sorted(state.active())} of voters {following.voters}")
@@ -99,7 +102,7 @@ def force_recovery(state: State, learners: Iterable[NodeId]) -> Placed:
     """
     if state.leader is not None:
         raise ChangeRefused(Refusal.LEADER_ALIVE, leader=state.leader)
-    if state.franchise is Franchise.NONE:
+    if not state.enfranchised:
         raise ChangeRefused(Refusal.NO_SUCH_VOTER, "this node may have forgotten what it voted for and acknowledged")
     configuration = Configuration(voters=(state.id,), learners=nodes(learners), forced=True)
     state.become_candidate()

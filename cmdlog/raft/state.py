@@ -17,7 +17,7 @@ from cmdlog.raft.errors import BadConfiguration, Drop, InvariantBroken
 from cmdlog.raft.messages import KIND_EMPTY, Entries, HardState, Manifest, Message
 from cmdlog.raft.progress import Progress
 from cmdlog.raft.reads import Reads
-from cmdlog.raft.ready import ReadResult
+from cmdlog.raft.ready import Placed, ReadResult
 from cmdlog.raft.settings import Settings
 from cmdlog.wal.ids import Index, Term
 
@@ -39,18 +39,24 @@ class Franchise(enum.Enum):
     """Whether this node may vote and campaign at all."""
 
     FULL = "full"
-    NONE = "none"  # its disk may have forgotten a vote (wiped, restored from a backup): it only listens
+    NONE = "none"  # its disk may have forgotten a vote (wiped, restored from a backup): it is as good as gone, and silent
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
     """What was durable. A new group starts on every first member from a manifest at index 0 with the first configuration; a node
-    that joins starts from nothing."""
+    that joins starts from nothing.
+
+    A node whose disk was replaced gets its word back by `admitted`: the committed entry that made it a member again after a
+    committed configuration without it. Those who lack that entry take its word for that of its lost disk; so it has none in an
+    earlier term, and gives none in an election before its own log has the entry, which every log that it votes for then has too.
+    """
 
     hard_state: HardState = field(default_factory=HardState)
     manifest: Manifest = field(default_factory=Manifest)
     entries: Entries | None = None
     franchise: Franchise = Franchise.FULL
+    admitted: Placed | None = None  # given at every start from then on
 
 
 @dataclass(slots=True)
@@ -65,6 +71,7 @@ class State:
     """One node's part of one group."""
 
     __slots__ = (
+        "admitted",
         "after",
         "completion",
         "copying",
@@ -100,6 +107,7 @@ class State:
 
     def __init__(self, node: NodeId, *, rng: random.Random, settings: Settings, restored: Restored) -> None:
         self.id, self.rng, self.settings, self.franchise = node, rng, settings, restored.franchise
+        self.admitted = restored.admitted
         self.failed: InvariantBroken | None = None
         self.drops: Counter[Drop] = Counter()
         self.now: list[Message] = []  # may leave at once
@@ -134,6 +142,8 @@ class State:
         if self.log.last_term > hard.term:
             raise self.broken("no entry is newer than the term", f"entry of {self.log.last_term}, term {hard.term}")
         self.log.commit_to(hard.commit)
+        if (admitted := self.admitted) is not None and admitted.term > self.term:
+            self.term, self.vote = admitted.term, None  # leaders of earlier terms may count on the lost disk
 
     # What holds now
 
@@ -154,7 +164,15 @@ class State:
         A node whose removal is not known to be committed must, although it does not count itself: those who stay may lack the
         entry that removes it, and then only it can win and bring that entry to them (dissertation, section 4.2.2).
         """
-        return self.franchise is Franchise.FULL and any(value.is_voter(self.id) for value in self.needed_configurations())
+        return self.enfranchised and any(value.is_voter(self.id) for value in self.needed_configurations())
+
+    @property
+    def enfranchised(self) -> bool:
+        """Whether this node has a word in elections: its disk forgot nothing, or its log has what made it a member anew."""
+        if self.franchise is Franchise.NONE:
+            return False
+        admitted, log = self.admitted, self.log
+        return admitted is None or log.base >= admitted.first or log.term_at(admitted.first) == admitted.term
 
     @property
     def term_committed(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from cmdlog.raft.errors import Drop
 from cmdlog.raft.messages import Campaign, VoteReply, VoteRequest
-from cmdlog.raft.state import Franchise, State
+from cmdlog.raft.state import State
 from cmdlog.wal.ids import Term
 
 
@@ -25,7 +25,7 @@ def shields_leader(state: State, request: VoteRequest) -> bool:
 
 def on_vote_request(state: State, request: VoteRequest) -> None:
     """Grants or refuses. A vote is durable before it is sent; a pre-vote changes nothing and may leave at once."""
-    if state.franchise is Franchise.NONE:
+    if not state.enfranchised:
         state.drop(Drop.NO_FRANCHISE)
         return
     good = state.log.up_to_date(request.last_index, request.last_term)

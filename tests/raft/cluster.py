@@ -18,6 +18,7 @@ from cmdlog.raft import (
     HardState,
     Manifest,
     Message,
+    Placed,
     ReadResult,
     Ready,
     Restored,
@@ -43,6 +44,8 @@ class Disk:
     hard_state: HardState = field(default_factory=HardState)
     manifest: Manifest = field(default_factory=Manifest)
     entries: Entries = field(default_factory=lambda: Entries(Index(1), [], b"", []))
+    franchise: Franchise = Franchise.FULL
+    admitted: Placed | None = None
 
     def write(self, ready: Ready) -> None:
         """Takes a Ready's records; entries replace what stands from their first index on."""
@@ -60,7 +63,7 @@ class Disk:
 
     def restored(self) -> Restored:
         """What a restart begins from."""
-        return Restored(self.hard_state, self.manifest, self.entries)
+        return Restored(self.hard_state, self.manifest, self.entries, self.franchise, self.admitted)
 
 
 class Member:
@@ -215,14 +218,14 @@ def solo(
     commit: int = 0,
     settings: Settings | None = None,
     franchise: Franchise = Franchise.FULL,
+    admitted: Placed | None = None,
 ) -> Member:
     """One node by itself, whose log has entries of these terms; the test plays the others."""
     log = column(1, *terms)
     hard = HardState(Term(max([0, *terms]) if term is None else term), None if vote is None else node(vote), Index(commit))
     first = Manifest(configuration=Configuration(voters=nodes(voters), learners=nodes(learners)))
-    disk = Disk(hard, first, log)
-    restored = Restored(hard, first, log, franchise)
-    return Member(Core(node(member), rng=random.Random(member), settings=settings, restored=restored), disk)
+    disk = Disk(hard, first, log, franchise, admitted)
+    return Member(Core(node(member), rng=random.Random(member), settings=settings, restored=disk.restored()), disk)
 
 
 def lead(member: Member) -> Core:

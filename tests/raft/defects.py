@@ -6,20 +6,11 @@ thirteen are those that a prototype of this core was tried with; random simulati
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from tests.raft.defects_members import OF_MEMBERS, Mutant
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """One defect: in `module`, `old` becomes `new`; `wrong` says what that breaks."""
-
-    name: str
-    module: str
-    old: str
-    new: str
-    wrong: str
-
+__all__ = ["MUTANTS", "Mutant"]
 
 MUTANTS: Final = (
     # the prototype's thirteen
@@ -238,15 +229,15 @@ MUTANTS: Final = (
     Mutant(
         "amnesiac-votes",
         "voter.py",
-        "    if state.franchise is Franchise.NONE:\n",
+        "    if not state.enfranchised:\n",
         "    if False:\n",
         "a node that may have forgotten a vote votes again",
     ),
     Mutant(
         "learner-campaigns",
         "state.py",
-        "return self.franchise is Franchise.FULL and any(value.is_voter(self.id) for value in self.needed_configurations())",
-        "return self.franchise is Franchise.FULL",
+        "return self.enfranchised and any(value.is_voter(self.id) for value in self.needed_configurations())",
+        "return self.enfranchised",
         "a learner or a removed node campaigns",
     ),
     Mutant(
@@ -363,84 +354,7 @@ MUTANTS: Final = (
         "        reads.rounds_sent.popleft()\n        reads.lease_from = state.ticks\n",
         "a lease begins when answers come, not when the question left",
     ),
-    # members
-    Mutant(
-        "change-before-own-term",
-        "membership.py",
-        "    if not state.term_committed:\n        raise ChangeRefused(Refusal.TERM_NOT_COMMITTED)\n",
-        "",
-        "the bug of single-server changes of 2015",
-    ),
-    Mutant(
-        "two-changes",
-        "membership.py",
-        "    if state.configuration_index > state.log.commit:\n        raise",
-        "    if False:\n        raise",
-        "two configurations are under way, with majorities that do not meet",
-    ),
-    Mutant(
-        "joint-one-half",
-        "quorum.py",
-        "        return min(committed, _committed(config.outgoing, match))\n",
-        "        return committed\n",
-        "in a joint configuration one majority commits",
-    ),
-    Mutant(
-        "joint-vote-one-half",
-        "quorum.py",
-        "    if not config.outgoing or ballot is Ballot.LOST:\n        return ballot\n",
-        "    if True:\n        return ballot\n",
-        "in a joint configuration one majority elects",
-    ),
-    Mutant(
-        "configuration-survives-truncation",
-        "entries.py",
-        "        while self.configurations[-1][0] > keep:\n            self.configurations.pop()\n",
-        "",
-        "a configuration that was cut off stays in force",
-    ),
-    Mutant(
-        "learner-counts",
-        "quorum.py",
-        "    held = sorted(map(match.get, voters, repeat(_NOTHING)))\n",
-        "    held = sorted(match.values())\n",
-        "learners are counted for commits",
-    ),
-    Mutant(
-        "removed-leader-stays",
-        "membership.py",
-        "    elif not configuration.is_voter(state.id):\n",
-        "    elif False:\n",
-        "a leader that removed itself goes on leading",
-    ),
-    Mutant(
-        "never-leaves-joint",
-        "membership.py",
-        "    if configuration.auto_leave:\n        _append(state, leave_joint(configuration))\n    elif",
-        "    if",
-        "a joint configuration is never left",
-    ),
-    Mutant(
-        "quorum-at-risk",
-        "membership.py",
-        "    if not has_quorum(following, state.active()):\n",
-        "    if False:\n",
-        "a change leaves a group without live majority",
-    ),
-    Mutant(
-        "lagging-voter",
-        "membership.py",
-        "        if progress is None or progress.match + state.settings.promotion_entries_max < state.log.last:\n",
-        "        if False:\n",
-        "a node without the log becomes a voter that commits wait for",
-    ),
-    Mutant(
-        "even-majority",
-        "quorum.py",
-        "return voters // 2 + 1",
-        "return (voters + 1) // 2",
-        "half of an even number of voters elects",
-    ),
+    *OF_MEMBERS,
     # snapshots and transfers
     Mutant(
         "old-snapshot-installed",

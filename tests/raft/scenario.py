@@ -6,8 +6,8 @@
 A block ends with an empty line; lines that begin with `#` are comments. `quiet` before a command leaves its trace out.
 
     nodes 1 2 3 [learners 4] [SETTING=VALUE...]     a new group; every member starts from the first configuration
-    start N [log=1,1,2] [term=T] [vote=V] [commit=C] [base=I@T] [config=1,2,3] [blank] [no-vote] [SETTING=VALUE...]
-                                                    (re)starts node N from a disk like this; `blank` knows no group
+    start N [log=1,1,2] [term=T] [vote=V] [commit=C] [base=I@T] [config=1,2,3] [blank] [no-vote] [admitted=I@T]
+          [SETTING=VALUE...]                        (re)starts node N from a disk like this; `blank` knows no group
     tick N[,N...] [COUNT]      campaign N           time passes; until the node's election time-out
     run N[,N...] [COUNT]                            time passes, and everything arrives before the next tick
     spread N TICKS                                  its election time-outs are this much longer than the shortest

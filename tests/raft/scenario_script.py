@@ -25,6 +25,7 @@ from cmdlog.raft import (
     Manifest,
     Message,
     NodeId,
+    Placed,
     Refused,
     Role,
     Segment,
@@ -109,8 +110,12 @@ class Script:
         node.lives = present.lives if present is not None else 0
         node.completions = present.completions if present is not None else {}
         self.world.nodes = dict(sorted({**self.world.nodes, number: node}.items()))
-        restored = node.disk.restored()
-        node.start(replace(restored, franchise=Franchise.NONE) if "no-vote" in plain else restored)
+        if "no-vote" in plain:
+            node.disk.franchise = Franchise.NONE
+        if "admitted" in given:
+            index, _, term = given["admitted"].partition("@")
+            node.disk.admitted = Placed(Index(int(index)), Term(int(term)))
+        node.start()
 
     def _disk(self, given: dict[str, str], *, blank: bool) -> Disk:
         if blank:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cmdlog.raft import Drop, Franchise, Role, Settings
+from cmdlog.raft import Drop, Entries, Franchise, Placed, Role, Settings
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.messages import Campaign, Heartbeat, TimeoutNow, VoteReply, VoteRequest
+from cmdlog.raft.messages import Append, AppendReply, Campaign, Heartbeat, TimeoutNow, VoteReply, VoteRequest
 from cmdlog.wal.ids import Index, Term
 from tests.raft.cluster import Cluster, Member, lead, solo
 
@@ -184,6 +184,44 @@ def test_a_node_that_may_have_forgotten_a_vote_gives_none_and_does_not_campaign(
     assert wait(member) == []
     member.core.step(TimeoutNow(B, A, Term(7)))
     assert member.core.role is Role.FOLLOWER
+
+
+def test_a_node_that_may_have_forgotten_a_vote_is_silent() -> None:
+    """Its acknowledgement or heartbeat's answer would be counted as that of the disk which may have promised otherwise."""
+    member = solo(franchise=Franchise.NONE)
+    member.core.step(Heartbeat(C, A, Term(1), Index(0), 1))
+    member.core.step(Append(C, A, Term(1), Term(0), Index(0), Entries(Index(1), [Term(1)], b"\0", [b"x"])))
+    assert (member.take(), member.core.term, member.core.log.last) == ([], 0, 0)
+    assert member.core.drops == {Drop.NO_FRANCHISE: 2}
+
+
+def test_a_new_member_in_place_of_a_lost_disk_has_no_word_in_earlier_terms() -> None:
+    """Leaders of the terms before its admission may count on what the lost disk said."""
+    member = solo(admitted=Placed(Index(2), Term(3)))
+    member.core.step(Append(C, A, Term(2), Term(0), Index(0), Entries(Index(1), [Term(2)], b"\0", [b"x"])))
+    (refusal,) = member.take()
+    assert isinstance(refusal, AppendReply)
+    assert (refusal.term, refusal.index) == (3, 0)
+    assert (member.core.log.last, member.disk.hard_state.term) == (0, 3)
+
+
+@pytest.mark.parametrize(("terms", "granted"), [([], False), ([1], False), ([1, 2], False), ([1, 3], True), ([1, 3, 3], True)])
+def test_a_new_member_in_place_of_a_lost_disk_votes_when_it_has_the_entry_that_says_so(
+    terms: list[int], *, granted: bool
+) -> None:
+    """The configurations before that entry mean the lost disk; a log that has another entry there does not have it."""
+    admitted = Placed(Index(2), Term(3))
+    voter = solo(terms=terms, admitted=admitted)
+    voter.core.step(ask(Campaign.REAL, 7))
+    replies = [message for message in voter.take() if isinstance(message, VoteReply)]
+    assert [reply.granted for reply in replies] == [True] * granted
+    assert bool(wait(solo(terms=terms, admitted=admitted))) is granted
+
+
+def test_a_new_member_in_place_of_a_lost_disk_keeps_its_vote_over_a_restart() -> None:
+    """The admission is given at every start, and takes nothing back that was promised since."""
+    voter = solo(terms=[1, 3], term=7, vote=2, admitted=Placed(Index(2), Term(3)))
+    assert (voter.core.term, voter.core.vote) == (7, B)
 
 
 @pytest.mark.parametrize("member", [solo(4, learners=(4,)), solo(9)], ids=["learner", "no member"])

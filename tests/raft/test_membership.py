@@ -129,6 +129,18 @@ def test_a_change_is_compare_and_set() -> None:
         leader.change(LEAVE_JOINT)
 
 
+def test_a_voter_must_have_the_configuration_that_made_it_a_learner() -> None:
+    """However short the log is: a node that is a member anew has no vote before it has that entry."""
+    cluster = Cluster(others=(4,))
+    leader = cluster.elect(1)
+    cluster.cut(4)
+    leader.change(ADD_D)
+    cluster.settle()
+    with pytest.raises(ChangeRefused) as refused:
+        leader.change(PROMOTE_D)
+    assert refusal(refused) is Refusal.LAGGING
+
+
 def test_a_voter_must_have_been_a_learner_that_caught_up() -> None:
     """Else commits would wait for it."""
     cluster = Cluster(others=(4,), settings=Settings(promotion_entries_max=5))

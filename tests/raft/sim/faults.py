@@ -18,6 +18,7 @@ from cmdlog.raft import (
     Configuration,
     Franchise,
     NodeId,
+    Placed,
     ProposalRefused,
     Step,
     Transition,
@@ -72,20 +73,33 @@ class Faults:
     def mend(self) -> None:
         """What an operator does about members after faults: ends joint configurations, and takes those that lost their disk out
         and in again. Called now and then, also while faults go on."""
+        forgot = [node for node in self._world.nodes.values() if node.disk.franchise is Franchise.NONE]
+        for node in forgot:
+            self._admit_if_committed(node)
         leader = self._leader()
-        for node in self._world.nodes.values():
-            if node.disk.franchise is Franchise.NONE and not self._is_member(node):
-                self._readmit(node)
         if leader is None or leader.core is None:
             return
         configuration = leader.core.configuration
         if configuration.joint and not configuration.auto_leave:
             self._ask(leader, LEAVE_JOINT)
             return
-        for node in self._world.nodes.values():
-            if node.disk.franchise is Franchise.NONE and node.id in configuration.members():
-                self._ask(leader, Change((Step(Act.REMOVE, node.id),)))
+        for node in forgot:
+            if node.disk.franchise is Franchise.NONE and node.admission is None:
+                if node.id in configuration.members():
+                    self._ask(leader, Change((Step(Act.REMOVE, node.id),)))
+                else:
+                    node.admission = self._ask(leader, Change((Step(Act.ADD_LEARNER, node.id),)))
                 return
+
+    def _admit_if_committed(self, node: Node) -> None:
+        """The node is told of the entry that makes it a member again once that is committed; a lost one is asked for again."""
+        admission, truth = node.admission, self._world.oracle.truth
+        if admission is None or admission.first > len(truth):
+            return
+        if truth[admission.first - 1][0] == admission.term:
+            self._world.admit(node, admission)
+        else:
+            node.admission = None
 
     def add_voters(self, wanted: int) -> None:
         """Brings the number of voters towards `wanted`, by learners that are promoted once they have caught up."""
@@ -200,36 +214,12 @@ class Faults:
         leaders = [node for node in self._world.leaders() if not node.paused]
         return max(leaders, key=lambda node: node.core.term if node.core is not None else 0, default=None)
 
-    def _ask(self, leader: Node, change: Change) -> None:
+    def _ask(self, leader: Node, change: Change) -> Placed | None:
         assert leader.core is not None
         self._world.oracle.note("change", leader.id, len(change.steps))
         try:
-            leader.core.change(change)
+            placed = leader.core.change(change)
         except (ChangeRefused, BadChange):
-            return
+            return None
         self._world.drain(leader)
-
-    def _is_member(self, node: Node) -> bool:
-        """Whether a configuration that counts, or still might, has the node: the last committed one, and what its members have
-        from their last committed one on. Who is no member any more may keep an old one for ever."""
-        committed = self._world.oracle.configurations
-        if not committed:
-            return True
-        configurations = [committed[-1][1]]
-        for member in configurations[0].members():
-            core = self._world.nodes[member].core
-            if core is not None and member != node.id:
-                log = core.log
-                configurations += [
-                    log.configuration_at(log.commit),
-                    *(value for at, value in log.configurations if at > log.commit),
-                ]
-        return any(node.id in configuration.members() for configuration in configurations)
-
-    def _readmit(self, node: Node) -> None:
-        """The node is a member of nothing any more: what it forgot binds nobody, and it may join as if it were new."""
-        world = self._world
-        if node.core is not None:
-            world.crash(node)
-        node.disk.franchise = Franchise.FULL
-        world.restart(node)
+        return placed

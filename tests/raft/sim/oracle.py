@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from cmdlog.raft import Configuration, Core, Entries, Manifest, Message, NodeId, Ready, Role
+from cmdlog.raft import Configuration, Core, Entries, Franchise, Manifest, Message, NodeId, Ready, Role
 from cmdlog.raft.invariants import check_group, check_invariants
 from cmdlog.raft.messages import (
     KIND_CONFIGURATION,
@@ -52,7 +52,6 @@ class Oracle:
         self.hash = 0
         self.story: Callable[[str], None] | None = None  # gets a line per event, for people
         self.truth: list[tuple[int, int, bytes]] = []
-        self.configurations: list[tuple[int, Configuration]] = []  # committed ones, by index
         self.leaders: dict[int, tuple[NodeId, int]] = {}  # term -> who won it, and in which life
         self._votes: dict[tuple[NodeId, int, int], NodeId] = {}  # (voter, incarnation, term) -> candidate
         self._terms: dict[tuple[NodeId, int], int] = {}  # (node, incarnation) -> highest term that it has told anyone
@@ -93,6 +92,8 @@ class Oracle:
         self.hash = hash((self.hash, _SEND, message.kind, message.sender, message.receiver, message.term))
         if self.story is not None:
             self.story(f"send {message.kind.name.lower()} {message.sender} {message.receiver} {message.term}")
+        if node.disk.franchise is Franchise.NONE:
+            raise Violation(f"node {node.id} speaks, although it forgot what it promised")
         if type(message) not in _BINDING or getattr(message, "campaign", None) is Campaign.PRE:
             return
         who = (node.id, node.incarnation)
@@ -107,7 +108,9 @@ class Oracle:
     def promises(self, node: Node, message: Message) -> None:
         """A message leaves that was built on durable things: are they?"""
         if isinstance(message, VoteReply) and message.granted and message.campaign is not Campaign.PRE:
-            hard = node.disk.hard_state
+            hard, admitted = node.disk.hard_state, node.disk.admitted
+            if admitted is not None and admitted.first > max(node.disk.manifest.index, node.disk.entries.last):
+                raise Violation(f"node {node.id} votes without entry {admitted.first}, which made it a member again")
             if (hard.term, hard.vote) != (message.term, message.receiver):
                 raise Violation(f"node {node.id} grants a vote in {message.term} that is not durable [5.2]")
             self._vote(node, message.term, message.receiver)
@@ -181,7 +184,6 @@ class Oracle:
         self.truth.append(entry)
         if entry[1] == KIND_CONFIGURATION:
             configuration = Configuration.from_bytes(entry[2])
-            self.configurations.append((index, configuration))
             self.counts["joint configurations committed" if configuration.joint else "configurations committed"] += 1
 
     def _watch_leaders_commit(self, node: Node, core: Core) -> None:

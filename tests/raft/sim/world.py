@@ -25,6 +25,7 @@ from cmdlog.raft import (
     Manifest,
     Message,
     NodeId,
+    Placed,
     Ready,
     Restored,
     Segment,
@@ -59,6 +60,7 @@ class Disk:
     manifest: Manifest = field(default_factory=Manifest)
     entries: Entries = field(default_factory=lambda: Entries(Index(1), [], b"", []))
     franchise: Franchise = Franchise.FULL
+    admitted: Placed | None = None
 
     def write(self, ready: Ready) -> None:
         """One Ready's records, whole; entries replace what stands from their first index on."""
@@ -90,13 +92,14 @@ class Disk:
 
     def restored(self) -> Restored:
         """What a restart begins from."""
-        return Restored(self.hard_state, self.manifest, self.entries, self.franchise)
+        return Restored(self.hard_state, self.manifest, self.entries, self.franchise, self.admitted)
 
 
 class Node:
     """One machine: disk, perhaps a running core, its state machine and who waits for it."""
 
     __slots__ = (
+        "admission",
         "applied",
         "copy",
         "core",
@@ -125,6 +128,7 @@ class Node:
         self.core: Core | None = None
         self.life = 0  # of the process
         self.incarnation = 0  # of the disk
+        self.admission: Placed | None = None  # the entry that is to make it a member again
         self.pending: deque[tuple[Ready, int]] = deque()  # (Ready, unit in which it is durable), in order
         self.paused_until = 0
         self.paused = False  # until it has been given the ticks that it missed
@@ -270,8 +274,15 @@ class World:
         if node.core is not None:
             self.crash(node)
         node.incarnation += 1
-        node.disk = Disk(franchise=Franchise.NONE)
+        node.disk, node.admission = Disk(franchise=Franchise.NONE), None
         self.oracle.wiped(node)
+        self.restart(node)
+
+    def admit(self, node: Node, admission: Placed) -> None:
+        """The node is a member again, by a committed entry: it is started anew, and told so."""
+        if node.core is not None:
+            self.crash(node)
+        node.disk.franchise, node.disk.admitted, node.admission = Franchise.FULL, admission, None
         self.restart(node)
 
     # Duties of a caller
@@ -403,7 +414,7 @@ class World:
     # Network
 
     def send(self, node: Node, message: Message) -> None:
-        """Puts a message on its way; it reaches the incarnation that it was meant for, perhaps, perhaps twice."""
+        """Puts a message on its way, between these incarnations alone; it arrives, perhaps, perhaps twice."""
         receiver = self.nodes[message.receiver]
         self.events += 1
         self.oracle.sends(node, message)
@@ -423,14 +434,16 @@ class World:
         if self.wires is not None:
             self.after(units, self._arrive, receiver, self.wires.put(node, receiver, message))
         else:
-            self.after(units, self._deliver, receiver, receiver.incarnation, message)
+            self.after(units, self._deliver, receiver, (node.incarnation, receiver.incarnation), message)
 
-    def _deliver(self, receiver: Node, incarnation: int, message: Message) -> None:
+    def _deliver(self, receiver: Node, incarnations: tuple[int, int], message: Message) -> None:
         core = receiver.core
-        if core is None or receiver.incarnation != incarnation or (message.sender, receiver.id) in self.blocked:
+        if core is None or (message.sender, receiver.id) in self.blocked:
             return
+        if incarnations != (self.nodes[message.sender].incarnation, receiver.incarnation):
+            return  # of an earlier disk on either side (duty 11)
         if receiver.paused:
-            self._when_awake(receiver, self._deliver, receiver, incarnation, message)
+            self._when_awake(receiver, self._deliver, receiver, incarnations, message)
             return
         core.step(message)
         self.drain(receiver)
