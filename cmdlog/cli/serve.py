@@ -10,6 +10,7 @@ import fcntl
 import functools
 import inspect
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -134,8 +135,21 @@ def _say_listening(url: str) -> None:
 
 def _say_ready(node: Node) -> None:
     partitions, procedures = node.settings.partitions, len(node.routes)
-    told = {"event": "ready", "partitions": partitions, "procedures": procedures}
-    out.result(told, lambda: out.text(f"ready: {procedures} procedures on {partitions} partitions"))
+    told = {"event": "ready", "partitions": partitions, "procedures": procedures, "recovery": node.recovery}
+
+    def show() -> None:
+        for part in node.recovery:
+            out.text(tell_start(part))
+        out.text(f"ready: {procedures} procedures on {partitions} partitions")
+
+    out.result(told, show)
+
+
+def tell_start(part: Mapping[str, Any]) -> str:
+    """From what a partition's state was rebuilt, and why from nothing better."""
+    source = {"state": "its state file", "snapshot": "a snapshot", "empty": "nothing"}[part["from"]]
+    text = f"partition {part['partition']}: from {source} ({part['why']}), {part['replayed_calls']:,} calls replayed"
+    return "; ".join([text, *(f"not from {passed['name']}: {passed['why']}" for passed in part["passed"])])
 
 
 def _say_stopping() -> None:

@@ -216,6 +216,7 @@ def tell_recovery(plan: Plan, report: Report) -> list[dict[str, Any]]:
             "partition": part.partition,
             "from": part.source,
             "why": part.why,
+            "passed": [asdict(passed) for passed in part.passed],
             "replayed_calls": calls.get(part.partition, 0),
             "compared_digests": digests.get(part.partition, 0),
         }
