@@ -21,7 +21,6 @@ from tests.raft.sim.oracle import Violation
 from tests.raft.sim.world import Node, World
 
 PATIENCE_UNITS: Final = 160  # until an answer is given up; then the outcome is unknown
-PAUSE_UNITS_MAX: Final = 24
 JUDGED_MAX: Final = 150  # operations of one key that the second judge looks at
 
 
@@ -44,7 +43,7 @@ class Client:
         self._world, self._number, self._clients = world, number, clients
         self._next = 0
         self._doing: Doing | None = None
-        world.after(world.rng.randrange(1, PAUSE_UNITS_MAX), self._begin)
+        world.after(world.rng.randrange(1, world.swarm.think_units_max), self._begin)
 
     def open_write(self) -> tuple[int, Operation] | None:
         """The key, and the write that has no answer yet."""
@@ -120,7 +119,7 @@ class Client:
     def _acknowledge(self, doing: Doing, index: int, value: Value) -> None:
         self._clients.judge(self._number, doing, index, value)
         self._doing = None
-        self._world.after(self._world.rng.randrange(1, PAUSE_UNITS_MAX), self._begin)
+        self._world.after(self._world.rng.randrange(1, self._world.swarm.think_units_max), self._begin)
 
 
 class Clients:

@@ -16,6 +16,8 @@ from cmdlog.raft.codec import Seal
 # A lease is sound while no voter's clock runs (election_ticks - 1) / lease_ticks times as fast as the leader's, or faster.
 _RATES_BY_LEASE: Final = {0: (0.5, 0.8, 1.0, 1.3, 2.0), 2: (0.5, 0.8, 1.0, 1.3, 2.0), 5: (0.8, 1.0, 1.3), 7: (0.9, 1.0, 1.1)}
 
+THINK_UNITS_MAX: Final = 24
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swarm:
@@ -25,6 +27,7 @@ class Swarm:
     nodes: int  # the voters at first, and spare ones
     clients: int
     keys: int
+    think_units_max: int  # between two operations of a client
     settings: Settings
     patience: tuple[int, ...]
     rates: tuple[float, ...]  # ticks per tick of real time, per node
@@ -64,6 +67,7 @@ def draw(seed: int) -> Swarm:
         nodes=nodes,
         clients=rng.randrange(1, 6),
         keys=rng.randrange(1, 4),
+        think_units_max=THINK_UNITS_MAX,
         settings=settings,
         patience=tuple(rng.choice((0, 0, 0, 1, 2)) for _ in range(nodes)),
         rates=tuple(rng.choice(rates) for _ in range(nodes)),
