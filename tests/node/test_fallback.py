@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from cmdlog.cli.serve import tell_start
-from tests.node.rig import ask, counters, open_node
+from cmdlog.wal.files import RealFiles
+from cmdlog.wal.log import Log
+from replay.bringup import bring_up
+from tests.node.rig import ask, counters, open_node, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -36,4 +39,21 @@ def test_damaged_newest_snapshot_is_named_at_the_start(tmp_path: Path) -> None:
     assert [passed["name"] for passed in part["passed"]] == ["state file", made["name"]]
     assert "has changed: CRC-32C" in part["passed"][1]["why"]
     assert f"; not from {made['name']}: " in tell_start(part)
+    node.close()
+
+
+def test_a_start_may_use_the_space_that_is_held_for_a_snapshot(tmp_path: Path) -> None:
+    """On a full volume a node that cannot write a few pages of state would not start; the snapshot thread holds it again."""
+    node = open_node(tmp_path, partitions=1, inline=True)
+    ask(node, "bump", id=1, amount=5)
+    node.take_snapshot()
+    node.close()
+    reserve = tmp_path / "snapshots" / "reserve"
+    assert reserve.exists()
+    wal = Log.open(RealFiles(), str(tmp_path))
+    bring_up(RealFiles(), wal)
+    assert not reserve.exists()
+    wal.close()
+    node = open_node(tmp_path, partitions=1, inline=True)
+    wait_for(reserve.exists)
     node.close()
