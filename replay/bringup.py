@@ -24,7 +24,7 @@ from replay.scan import start_block
 from replay.source import source_of
 from replay.trust import Trust, read_position, state_path
 from snapshot.catalog import list_snapshots
-from snapshot.reserve import Reserve
+from snapshot.reserve import START_BYTES, Reserve
 
 
 def bring_up(
@@ -41,7 +41,7 @@ def bring_up(
 
     Raises: Incomplete, Divergence, CodeMissing, BundleForged, EnvironmentFault, PlanOutdated, WalError, SnapshotError.
     """
-    Reserve(wal.directory).release()  # on a full volume a start needs it more than the next snapshot, which holds it again
+    Reserve(wal.directory).make_room(START_BYTES)  # a start needs it more than the next snapshot, which holds it again
     target = Target(files, wal.directory)
     if plan is None and (whole := _already_there(files, wal)) is not None:
         return whole, Report([_stands(part) for part in whole.partitions], 0, 0.0)

@@ -1,8 +1,8 @@
 """The space reserve: room on the volume that the next image will need, held while there is some.
 
 One rule: a snapshot is what gets a full log out of being full, so it must not fail for want of space that others took in the
-meantime. Between snapshots the file `snapshots/reserve` holds as many bytes as the largest image may take; it is let go the
-moment an image begins, and held again when retention has removed what became superfluous.
+meantime. The file `snapshots/reserve` holds as many bytes as the largest image may take. When an image begins, or a node starts,
+and the volume has not as much besides, it is let go, and held again when retention has removed what became superfluous.
 
 The blocks are allocated, not written. On file systems that copy on write an allocation promises nothing; the snapshot is then as
 safe as it would be without.
@@ -16,6 +16,7 @@ import os
 from typing import Final
 
 NAME: Final = "reserve"
+START_BYTES: Final = 64 << 20  # what a start may need besides: pages of states, a segment
 GROWTH: Final = 1.25  # of the image over the state as it is now: it grows while it is copied
 BYTES_MIN: Final = 1 << 20
 ALIGN_BYTES: Final = 1 << 20  # small changes of the state change nothing here
@@ -59,11 +60,16 @@ class Reserve:
             self.problem = f"{wanted} bytes for the next snapshot cannot be reserved: {error.strerror}"
         self.held_bytes = self._size()
 
-    def release(self) -> None:
-        """The next image may have the space now."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
-        self.held_bytes = 0
+    def make_room(self, wanted: int) -> None:
+        """Lets the space go, unless the volume has `wanted` bytes besides."""
+        if self.held_bytes and self._free() < wanted:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
+            self.held_bytes = 0
+
+    def _free(self) -> int:
+        volume = os.statvfs(os.path.dirname(self._path))
+        return volume.f_bavail * volume.f_frsize
 
     def _size(self) -> int:
         try:

@@ -104,7 +104,7 @@ METRICS: Final[tuple[Row, ...]] = (
     _gauge("cmdlog_restorable_timestamp_seconds", "the oldest moment that can be restored; 0: all there was; absent: none"),
     _gauge("cmdlog_window_kept", "1 while every moment of retention_window_s can be restored, or none is promised"),
     _gauge("cmdlog_last_proven_restore_seconds", "since a restore drill last proved everything; absent when none did"),
-    _gauge("cmdlog_predicted_recovery_seconds", "restore and replay from the newest snapshots if the power went now; absent before any call"),
+    _gauge("cmdlog_predicted_recovery_seconds", "a recovery from snapshots and log if power failed now; absent before any call"),
     _gauge("cmdlog_idempotency_keys", "keys in use; refused beyond keys_max per partition"),
     _counter("cmdlog_http_requests_total", "requests by route and status; no route: not served", "route", "status"),
     _gauge("cmdlog_http_connections", "open connections"),

@@ -289,7 +289,7 @@ class Snapshotter:
     def _make(self, partition: int, *, before_mark: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """All five steps. On return the snapshot is verified, marked in the log, and counts."""
         began = time.monotonic()
-        self.reserve.release()
+        self.reserve.make_room(wanted_bytes(self._hooks.state_bytes(partition)))
         try:
             made = self._make_with_space(partition, before_mark)
         finally:

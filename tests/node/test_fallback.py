@@ -11,6 +11,7 @@ from cmdlog.cli.serve import tell_start
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.log import Log
 from replay.bringup import bring_up
+from snapshot.reserve import Reserve
 from tests.node.rig import ask, counters, open_node, wait_for
 
 pytestmark = pytest.mark.slow
@@ -42,7 +43,7 @@ def test_damaged_newest_snapshot_is_named_at_the_start(tmp_path: Path) -> None:
     node.close()
 
 
-def test_a_start_may_use_the_space_that_is_held_for_a_snapshot(tmp_path: Path) -> None:
+def test_a_start_may_use_the_space_that_is_held_for_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a full volume a node that cannot write a few pages of state would not start; the snapshot thread holds it again."""
     node = open_node(tmp_path, partitions=1, inline=True)
     ask(node, "bump", id=1, amount=5)
@@ -51,6 +52,9 @@ def test_a_start_may_use_the_space_that_is_held_for_a_snapshot(tmp_path: Path) -
     reserve = tmp_path / "snapshots" / "reserve"
     assert reserve.exists()
     wal = Log.open(RealFiles(), str(tmp_path))
+    bring_up(RealFiles(), wal)
+    assert reserve.exists(), "the volume has room"
+    monkeypatch.setattr(Reserve, "_free", lambda _self: 0)
     bring_up(RealFiles(), wal)
     assert not reserve.exists()
     wal.close()

@@ -32,9 +32,18 @@ def test_blocks_are_really_taken_and_given_back(folder: Path) -> None:
         assert (reserve.held_bytes, reserve.problem) == (wanted, "")
         assert taken(folder) >= wanted
     assert Reserve(str(folder)).held_bytes == 2 << 20
-    reserve.release()
-    reserve.release()
-    assert (reserve.held_bytes, taken(folder)) == (0, 0)
+
+
+def test_space_is_let_go_when_the_volume_has_not_as_much_besides(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room nothing is given up and taken again for every snapshot."""
+    reserve = Reserve(str(folder))
+    reserve.hold(2 << 20)
+    monkeypatch.setattr(Reserve, "_free", lambda _self: 1 << 20)
+    reserve.make_room(1 << 20)
+    assert taken(folder) >= 2 << 20
+    for _ in range(2):
+        reserve.make_room((1 << 20) + 1)
+        assert (reserve.held_bytes, taken(folder)) == (0, 0)
 
 
 def test_a_volume_without_room_is_told_and_nothing_is_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from snapshot.catalog import check, list_snapshots
 from snapshot.errors import SnapshotFailed
 from snapshot.lineage import Wish
 from snapshot.points import list_points
+from snapshot.reserve import Reserve
 
 US = Identity(b"c" * 16, 1, b"i" * 8)
 FILES = RealFiles()
@@ -310,8 +311,9 @@ def test_no_point_without_all_of_its_snapshots(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_reserve_is_let_go_for_an_image_and_held_again(tmp_path: Path) -> None:
-    """The space is there for the copy, and taken again when the snapshot is made or has failed."""
+def test_reserve_is_let_go_for_an_image_and_held_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full volume the space is there for the copy, and taken again when the snapshot is made or has failed."""
+    monkeypatch.setattr(Reserve, "_free", lambda _self: 0)
     node = Node(tmp_path)
     path = tmp_path / "snapshots" / "reserve"
     during: list[bool] = []
