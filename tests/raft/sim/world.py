@@ -33,7 +33,7 @@ from cmdlog.raft import (
 from cmdlog.raft.core import CopyOutcome
 from cmdlog.raft.messages import KIND_NORMAL
 from cmdlog.wal.ids import Index
-from tests.raft.sim.oracle import Oracle
+from tests.raft.sim.oracle import Oracle, Violation
 from tests.raft.sim.swarm import Swarm
 from tests.raft.sim.wires import Wire, Wires
 
@@ -149,6 +149,8 @@ class Node:
         self.led = self.seen_commit = 0  # what the oracle saw last: a term that it led, its commit mark
 
 
+EVENTS_MAX: Final = 1_000_000  # of one seed: ten thousand are usual, and forty thousand were seen
+
 Event = tuple[float, Callable[..., None], tuple[Any, ...]]
 """Its place among those of the same unit, what happens, to what."""
 
@@ -193,6 +195,8 @@ class World:
             if len(due) > 1:
                 due.sort()
             self.events += len(due)
+            if self.events > EVENTS_MAX:
+                raise Violation(f"{self.events} events at unit {self.now}: something goes on without end")
             for _, what, given in due:
                 what(*given)
         self.now += 1
