@@ -111,12 +111,14 @@ class Progress:
     def rejected(self, index: Index, retry: Index) -> bool:
         """The follower has no match at `index`; `retry` is the highest index that still could be one.
 
-        Returns False when the rejection is stale: of a message before the latest acknowledgement or probe.
+        Returns False when the rejection is stale: of a message before the latest acknowledgement or probe. One of what was
+        acknowledged is of a disk that lost it, and nothing that is sent there at once would be taken any better: answering each
+        rejection with a message, some of which arrive twice, grew without end.
         """
         if self.sending is Sending.REPLICATE and index > self.match:
             self.probe()
             return True
-        if self.sending is not Sending.PROBE or index != self.next - 1:
+        if self.sending is not Sending.PROBE or index != self.next - 1 or index <= self.match:
             return False
         self.next = max(Index(self.match + 1), min(index, Index(retry + 1)))
         self.paused = False

@@ -272,7 +272,8 @@ MUTANTS: Final = (
     Mutant(
         "stale-rejection",
         "progress.py",
-        "        if self.sending is not Sending.PROBE or index != self.next - 1:\n            return False\n",
+        "        if self.sending is not Sending.PROBE or index != self.next - 1 or index <= self.match:\n"
+        "            return False\n",
         "",
         "a late rejection moves the probe",
     ),

@@ -104,3 +104,12 @@ def test_a_copy_closes_the_window_and_ends_with_a_probe_or_a_match() -> None:
     progress.accepted(Index(50))
     progress.replicate()
     assert (progress.open, progress.next, progress.manifest) == (True, 51, None)
+
+
+def test_a_rejection_of_what_was_acknowledged_brings_no_message() -> None:
+    """A disk that lost it will not take it any better the next moment; every such answer, some twice, would bring another."""
+    progress = replicating(match=5)
+    progress.probe()
+    progress.sent(Index(12), 10)
+    assert not progress.rejected(Index(5), Index(0))
+    assert (progress.open, progress.match, progress.next) == (False, 5, 6)
