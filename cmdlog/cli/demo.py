@@ -229,7 +229,7 @@ class Demo:
             self._display.advance(load.answered)
             self._still_alive(load)
         report, calls = self._report, self.calls
-        report.acknowledged_before_kill = sum(call.before_kill for call in calls)  # with answers that were on their way to clients
+        report.acknowledged_before_kill = sum(call.before_kill for call in calls)  # with those whose answers were on their way
         report.load_s += time.monotonic() - began
         report.calls_per_s = round(self._options.calls / report.load_s)
         retried = [call for call in calls if call.attempts > 1 and call.logged]
