@@ -232,6 +232,16 @@ def test_only_voters_campaign(member: Member) -> None:
     assert (member.core.role, member.core.leader) == (Role.FOLLOWER, None)
 
 
+def test_who_may_not_campaign_lets_a_transfer_time_out() -> None:
+    """A leader that wants a learner to lead waits in vain."""
+    member = solo(4, learners=(4,))
+    member.core.step(Heartbeat(B, NodeId(4), Term(1), Index(0), 0))
+    member.take()
+    member.core.step(TimeoutNow(B, NodeId(4), Term(1)))
+    assert member.take() == []
+    assert (member.core.role, member.core.term) == (Role.FOLLOWER, 1)
+
+
 def test_a_learner_votes_when_it_is_asked() -> None:
     """It may be a voter already and not know it; refusing could leave the group without a leader."""
     member = solo(4, learners=(4,))
