@@ -60,7 +60,7 @@ def rebuild(
     """
     plan = planned if isinstance(planned, Plan) else planned.plan
     source = planned.source if isinstance(planned, Planned) else source_from(files, plan.directory, plan.from_block)
-    _begin(files, out)
+    _begin(files, plan.directory, out)
     owner = take_ownership(files, out)
     try:
         files.write_file_atomic(os.path.join(out, CREATING_NAME), b"{}\n")
@@ -91,7 +91,9 @@ def rebuild(
     return report
 
 
-def _begin(files: Files, out: str) -> None:
+def _begin(files: Files, source: str, out: str) -> None:
+    if os.path.commonpath([os.path.realpath(source), os.path.realpath(out)]) == os.path.realpath(source):
+        raise WrongDirectory(f"{out} lies in {source}, which stays as it is")
     if not files.exists(out):
         os.makedirs(out, mode=0o750)
         files.fsync_dir(parent(out))

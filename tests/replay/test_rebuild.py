@@ -235,3 +235,16 @@ def test_until_is_a_number_or_a_time_with_zone() -> None:
     for wrong in ("2026-01-01T00:00:00", "yesterday"):
         with pytest.raises(Exception, match="time"):
             parse_until(wrong)
+
+
+@pytest.mark.parametrize("inside", ["copy", "archive/copy", "."])
+def test_a_place_in_the_directory_itself_is_refused(rig: Rig, tmp_path: Path, inside: str) -> None:
+    """What is recovered from stays as it is; by a link to it, too."""
+    rig.deposits(2)
+    rig.stop()
+    before = contents(rig.directory)
+    (tmp_path / "link").symlink_to(rig.directory)
+    for directory in (rig.directory, str(tmp_path / "link")):
+        with pytest.raises(WrongDirectory):
+            rebuilt(rig, Path(directory) / inside)
+    assert contents(rig.directory) == before
