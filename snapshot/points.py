@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -81,15 +81,6 @@ def keep_points(files: Files, directory: str, *, kept: int) -> list[int]:
     if gone:
         files.fsync_dir(_folder(directory))
     return [point.txn_id for point in gone]
-
-
-def pinned(points: Iterable[Point]) -> dict[int, set[str]]:
-    """Partition -> names of the snapshots that points need."""
-    names: dict[int, set[str]] = {}
-    for point in points:
-        for partition, name in point.snapshots.items():
-            names.setdefault(partition, set()).add(name)
-    return names
 
 
 def describe_points(points: Sequence[Point], bad: Sequence[BadPoint]) -> list[dict[str, Any]]:

@@ -34,8 +34,8 @@ class Sealer:
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = False
 
-    def seal(self, temporary: str, final: str, facts: Mapping[str, Any], pressing: Callable[[], bool]) -> dict[str, Any]:
-        """On return the snapshot `final` is durable and verified; what the process says of it.
+    def seal(self, temporary: str, final: str, facts: Mapping[str, Any], pressing: Callable[[], bool]) -> None:
+        """On return the snapshot `final` is durable and verified.
 
         `pressing` is asked now and then: once it says so, the process takes its share of the processor.
         Raises: SnapshotFailed; the image at `temporary` is then whole, gone, or at `final` and nothing relies on it.
@@ -56,7 +56,6 @@ class Sealer:
         said = _last_line(answer)
         if code != 0 or "error" in said:
             raise SnapshotFailed(str(said.get("error", f"the sealing process ended with code {code}")))
-        return said
 
     def stop(self) -> None:
         """Ends the process under way; no other one begins."""

@@ -8,7 +8,7 @@ import pytest
 
 from cmdlog.wal.errors import WriteFailed
 from cmdlog.wal.files import RealFiles
-from snapshot.points import Point, describe_points, keep_points, list_points, pinned, write_point
+from snapshot.points import Point, describe_points, keep_points, list_points, write_point
 
 FILES = RealFiles()
 NAME = "p0001-0000000000000007"
@@ -37,7 +37,6 @@ def test_points_are_listed_by_transaction(folder: Path) -> None:
         "txn_id": "99", "created": "2026-01-31T12:00:00Z", "from_block": 10, "to_block": 90,
         "snapshots": ["p0000-0000000000000003", NAME],
     }  # fmt: skip
-    assert pinned(points) == {0: {"p0000-0000000000000003"}, 1: {NAME}}
 
 
 def test_the_newest_are_kept(folder: Path) -> None:
