@@ -19,6 +19,7 @@ KEY_CHARS_MAX: Final = 255
 VISIBLE: Final = re.compile(rf"[!-~]{{1,{KEY_CHARS_MAX}}}", re.ASCII)
 VARIANTS: Final = "89ab"  # first digit of a UUID's fourth group
 SKEW_S_MIN: Final = 5.0  # a smaller difference is the way between us
+DATE_STEP_S: Final = 1.0  # a `Date` leaves out the fraction; a key must not be born a second old
 
 
 def uuid7(milliseconds: int, chance: bytes) -> str:
@@ -50,7 +51,7 @@ class Keys:
             return None
         if there - time_of(key) < SKEW_S_MIN:
             return None
-        self._behind_s = max(self._behind_s, there - self._wall())
+        self._behind_s = max(self._behind_s, there + DATE_STEP_S - self._wall())
         return self.new()
 
 

@@ -165,8 +165,12 @@ class Ring:
             while (self._in_flight or self._turn or self._marks.delivering) and self._marks.error is None:
                 self._quiet.wait()
             self._marks.raise_error()
-        self._flush()
-        self._seal()
+            self._turn = True  # kept until the seal is placed: the keeper may be about to write one
+        try:
+            self._flush()
+            self._seal()
+        finally:
+            self._pass_turn()
         self._flush()
         if self._held is not None:
             self.wedge(LogFull("the log was closed while a block waited for a free segment"))
@@ -446,7 +450,7 @@ class Ring:
             self._pass_turn()
 
     def _seal(self) -> None:
-        """Writes a seal; the caller holds the turn, or nobody takes it any more. Nothing is in flight."""
+        """Writes a seal; the caller holds the turn, and nothing is in flight."""
         tail = self._tail
         if tail.sealed:
             return

@@ -227,7 +227,7 @@ def test_client_whose_clock_is_behind_is_served(client: Client) -> None:
 
 def test_client_whose_clock_is_behind_is_served_where_its_keys_were_forgotten(tmp_path: Path) -> None:
     """Once keys of a time were forgotten, an unknown one of that time is refused; a client's own are mended, and run once."""
-    running = Server("tests.node.apps.faulty:db", tmp_path, partitions=1, key_window_s=1, key_forget_s=1)
+    running = Server("tests.node.apps.faulty:db", tmp_path, partitions=1, key_window_s=3, key_forget_s=3)
     try:
         running.start()
         with Client(running.url, token="") as client:

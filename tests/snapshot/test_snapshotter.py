@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -234,11 +235,23 @@ def anchors_at_start(node: Node) -> dict[str, int]:
     return anchors
 
 
+def starve_idle_processes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A process that asks for idle time only is stopped for good. Returns the policies asked for, in order."""
+    policies: list[int] = []
+
+    def schedule(pid: int, policy: int, _param: os.sched_param) -> None:
+        policies.append(policy)
+        if policy == os.SCHED_IDLE:
+            os.kill(pid, signal.SIGSTOP)
+
+    monkeypatch.setattr(os, "sched_setscheduler", schedule)
+    return policies
+
+
 @pytest.mark.slow
 def test_check_that_gets_no_time_is_done_in_earnest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that is always busy a process of lowest priority may never end: a second one competes with the others."""
-    policies: list[int] = []
-    monkeypatch.setattr(os, "sched_setscheduler", lambda _pid, policy, _param: policies.append(policy))
+    policies = starve_idle_processes(monkeypatch)
     monkeypatch.setattr(sealing, "IDLE_SEAL_S", 0.0)
     monkeypatch.setattr(sealing, "IDLE_BYTES_PER_S_MIN", 1e12)
     monkeypatch.setattr(sealing, "LOOK_EVERY_S", 0.01)
@@ -253,8 +266,7 @@ def test_check_that_gets_no_time_is_done_in_earnest(tmp_path: Path, monkeypatch:
 @pytest.mark.slow
 def test_check_does_not_wait_for_idle_time_when_the_log_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the soft limit it competes at once; when the limit is met while it waits, it begins anew."""
-    policies: list[int] = []
-    monkeypatch.setattr(os, "sched_setscheduler", lambda _pid, policy, _param: policies.append(policy))
+    policies = starve_idle_processes(monkeypatch)
     monkeypatch.setattr(sealing, "LOOK_EVERY_S", 0.01)
     node = Node(tmp_path)
     node.log = LogView(tuple(range(1, 10)), 16)

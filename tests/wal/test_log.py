@@ -20,6 +20,7 @@ from cmdlog.wal.reader import Recycled
 from cmdlog.wal.segment import segment_name
 from cmdlog.wal.simfiles import Fault, Operation, SimFiles
 from cmdlog.wal.space import READY_WANTED
+from cmdlog.wal.tail import Placed
 from tests.wal.logkit import (
     IDENTITY,
     LOG,
@@ -308,6 +309,29 @@ def test_an_idle_log_is_sealed_by_its_keeper() -> None:
     files.before = None
     log.close()
     assert flags(files)[-1] is BlockFlag.SEAL
+
+
+def test_keeper_places_no_seal_beside_that_of_the_closing_thread() -> None:
+    """Two seals at once would take one number for two places, and a log that was closed in good order would be refused."""
+    files = sim()
+    log, source = threaded(files)
+    place, second = log._tail.place, threading.Event()
+    placing: list[str] = []
+
+    def watched(records: Sequence[bytes], *, flags: BlockFlag, durable_upto: int) -> Placed:
+        if flags is BlockFlag.SEAL:
+            if placing:
+                second.set()
+            placing.append(threading.current_thread().name)
+            second.wait(0.2)  # many times the keeper's patience
+        return place(records, flags=flags, durable_upto=durable_upto)
+
+    log._tail.place = watched  # type: ignore[method-assign]
+    source.put(1)
+    log.close()
+    assert len(placing) == 1
+    again, _ = open_log(files)
+    assert numbers_in(again) == [1]
 
 
 # -- room, reserve, anchors, disk full -----------------------------------------------------------------------------------
