@@ -18,16 +18,17 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from cmdlog.wal.errors import WrongDirectory
 from cmdlog.wal.files import Files, parent
 from cmdlog.wal.groups import Groups
 from cmdlog.wal.ids import CLUSTER_GROUP
-from cmdlog.wal.instance import CREATING_NAME, LOCK_NAME, Identity
+from cmdlog.wal.instance import CREATING_NAME, LOCK_NAME, Identity, Instance
 from cmdlog.wal.log import Log
-from cmdlog.wal.owner import take_ownership
+from cmdlog.wal.owner import Owner, take_ownership
 from procedures.state import PartitionState
 from replay.apply import Result
 from replay.plan import Plan, Planned
@@ -59,8 +60,8 @@ def rebuild(
     Raises: WrongDirectory when `out` is there and not empty; what `execute` raises; DiskFull, WriteFailed.
     """
     plan = planned if isinstance(planned, Plan) else planned.plan
-    source = planned.source if isinstance(planned, Planned) else source_from(files, plan.directory, plan.from_block)
-    _begin(files, plan.directory, out)
+    source = planned.source if isinstance(planned, Planned) else source_from(files, plan.directory, plan.from_block, plan.gaps)
+    begin(files, plan.directory, out)
     owner = take_ownership(files, out)
     try:
         files.write_file_atomic(os.path.join(out, CREATING_NAME), b"{}\n")
@@ -68,30 +69,43 @@ def rebuild(
             files.mkdir(os.path.join(out, folder))
         report = execute(planned, Target(files, out), workers=workers, progress=progress)
         groups = _final_groups(planned, source, report)
-        old = source.instance
-        identity = Identity(old.identity.cluster_id, old.identity.node_id, os.urandom(8))
-        for result in report.results:
-            mark = _take_snapshot(files, out, result, identity, groups)
-            groups.state(result.partition).snapshots = [mark]
-        Log.create(
-            files,
-            out,
-            identity,
-            segment_bytes=old.segment_bytes,
-            segments=old.segments,
-            reserve_bytes=old.log_reserve_bytes,
-            initial=groups.checkpoints(oldest_block=1),
-            owner=owner,
-        )
+        complete(files, out, owner, reborn(source.instance), groups=groups, results=report.results)
     except BaseException:
         owner.close()
-        _give_up(out)
+        give_up(out)
         raise
     owner.close()
     return report
 
 
-def _begin(files: Files, source: str, out: str) -> None:
+def complete(files: Files, out: str, owner: Owner, instance: Instance, *, groups: Groups, results: Iterable[Result]) -> None:
+    """Makes the node `instance` of the states in `out`: their snapshots, a fresh log that begins with `groups`, the instance file.
+
+    Durable on return.
+    """
+    identity = instance.identity
+    for result in results:
+        groups.state(result.partition).snapshots = [_take_snapshot(files, out, result, identity, groups)]
+    Log.create(
+        files,
+        out,
+        identity,
+        segment_bytes=instance.segment_bytes,
+        segments=instance.segments,
+        reserve_bytes=instance.log_reserve_bytes,
+        initial=groups.checkpoints(oldest_block=1),
+        owner=owner,
+    )
+
+
+def reborn(instance: Instance) -> Instance:
+    """The same node of the same cluster in a new incarnation: its disk holds another log."""
+    identity = instance.identity
+    return replace(instance, identity=Identity(identity.cluster_id, identity.node_id, os.urandom(8)))
+
+
+def begin(files: Files, source: str, out: str) -> None:
+    """Makes the empty directory `out`. Raises: WrongDirectory when it lies in `source`, or is not empty."""
     if os.path.commonpath([os.path.realpath(source), os.path.realpath(out)]) == os.path.realpath(source):
         raise WrongDirectory(f"{out} lies in {source}, which stays as it is")
     if not files.exists(out):
@@ -101,7 +115,7 @@ def _begin(files: Files, source: str, out: str) -> None:
         raise WrongDirectory(f"{out} is not empty: it holds {', '.join(names[:5])}")
 
 
-def _give_up(out: str) -> None:
+def give_up(out: str) -> None:
     """Removes what was made: everything here is ours, since the directory was empty."""
     for name in (SNAPSHOTS, STATE_FOLDER, "log", "archive", "faults"):
         shutil.rmtree(os.path.join(out, name), ignore_errors=True)
@@ -113,19 +127,28 @@ def _give_up(out: str) -> None:
 def _final_groups(planned: Planned | Plan, source: LogSource, report: Report) -> Groups:
     """Every group as the new log begins: what the old log said, with the streams ending where the states stand."""
     groups = planned.scan.groups if isinstance(planned, Planned) else _fold(planned, source)
-    oldest = FIRST_RECORDS_BLOCK
-    for catalog in groups.state(CLUSTER_GROUP).catalogs.values():
-        catalog.stated_block = oldest
-        catalog.used_block = min(catalog.used_block, oldest)
+    keep_catalogs(groups)
     for result in report.results:
-        state = groups.state(result.partition)
-        state.configurations = [s for s in state.configurations if s.index <= result.index] or state.configurations[:1]
-        if state.schema is not None and state.schema.index > result.index:
-            state.schema = None  # the image holds the tables; the record that made them is not at hand any more
-        state.last_index, state.last_term, state.last_checksum = result.index, result.term, result.checksum
-        state.term = max(state.term, result.term)
-        state.commit = result.index
+        end_at(groups, result)
     return groups
+
+
+def keep_catalogs(groups: Groups) -> None:
+    """Every catalog version is stated where the new log begins."""
+    for catalog in groups.state(CLUSTER_GROUP).catalogs.values():
+        catalog.stated_block = FIRST_RECORDS_BLOCK
+        catalog.used_block = min(catalog.used_block, FIRST_RECORDS_BLOCK)
+
+
+def end_at(groups: Groups, result: Result) -> None:
+    """The partition's group ends where its state stands."""
+    state = groups.state(result.partition)
+    state.configurations = [s for s in state.configurations if s.index <= result.index] or state.configurations[:1]
+    if state.schema is not None and state.schema.index > result.index:
+        state.schema = None  # the image holds the tables; the record that made them is not at hand any more
+    state.last_index, state.last_term, state.last_checksum = result.index, result.term, result.checksum
+    state.term = max(state.term, result.term)
+    state.commit = result.index
 
 
 def _fold(plan: Plan, source: LogSource) -> Groups:
