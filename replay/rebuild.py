@@ -79,7 +79,7 @@ def rebuild(
 
 
 def complete(files: Files, out: str, owner: Owner, instance: Instance, *, groups: Groups, results: Iterable[Result]) -> None:
-    """Makes the node `instance` of the states in `out`: their snapshots, a fresh log that begins with `groups`, the instance file.
+    """Makes the node `instance` of the states in `out`: snapshots, a fresh log that begins with `groups`, the instance file.
 
     Durable on return.
     """
