@@ -101,6 +101,9 @@ def _health_handlers(service: Service) -> dict[str, Handler]:
         node = service.maybe_node
         if node is not None and node.ready and not service.stopping:
             return _json({"ready": True})
+        if node is not None and not service.stopping and (full := node.troubles.disk_full()) is not None:
+            detail = f"{full['path']} has {full['free_bytes']} bytes free: {full['reason']}"
+            raise Problem("disk_full", detail, retry_after_s=5, disk_full=full)
         phase = "stopping" if service.stopping else "recovering" if node is None else "not serving"
         raise Problem("not_ready", f"the node is {phase}", retry_after_s=1, progress=dict(service.progress()))
 

@@ -153,6 +153,7 @@ class _Runner:
         self._server = Server(make_config(roster))
         self._progress: Mapping[str, object] = {}
         self._failure: BaseException | None = None
+        self._drained_by = 0.0  # on the loop's clock
 
     async def run(self, listener: socket.socket) -> None:
         self._loop = loop = asyncio.get_running_loop()
@@ -204,12 +205,14 @@ class _Runner:
         self._service.close()
         node = self._service.maybe_node
         if node is not None:
-            await asyncio.get_running_loop().run_in_executor(None, node.close)
+            left_s = 0.0 if self._server.force_exit else max(self._drained_by - self._loop.time(), 0.0)
+            await self._loop.run_in_executor(None, partial(node.close, drain_s=left_s))
 
     def _stop(self) -> None:
         """First signal: orderly. Second: without waiting for requests under way."""
         self._server.force_exit = self._server.should_exit
         if not self._server.should_exit:
+            self._drained_by = self._loop.time() + self._roster.settings.drain_timeout_s  # requests and node together
             self._service.stopping = True
             self._server.should_exit = True
             self._events.stopping()

@@ -111,7 +111,9 @@ def render(told: Mapping[str, Any]) -> RenderableType:
         return head
     table = Table(title="Partitions", title_justify="left")
     for at, column in enumerate(columns):
-        table.add_column(SHORT.get(column, column.replace("_", " ")), justify="left" if at == 1 else "right")
+        table.add_column(
+            SHORT.get(column, column.replace("_", " ")), justify="left" if at == 1 else "right", no_wrap=column == "state"
+        )
     for row in rows:
         table.add_row(*row)
     return Group(head, table)
@@ -150,12 +152,26 @@ def _troubles(told: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("error", told.get("error")),
         ("log error", log.get("error")),
         ("token file", _part(told, "token_file").get("problem")),
+        ("disk full", _disk_full(_part(told, "disk_full"))),
         ("disk full", log.get("disk_full")),
+        ("partitions", _stuck(told)),
         ("snapshots", told.get("snapshot_error")),
         ("clock", clock.get("jumped") and "jumped ahead of what transaction ids follow"),
         ("failed nodes", ", ".join(map(str, failed.get("nodes") or ()))),
     ]
     return [(name, value) for name, value in found if value]
+
+
+def _disk_full(full: Mapping[str, Any]) -> str:
+    if not full:
+        return ""
+    return f"{full.get('path')}: {full.get('free_bytes', 0):,} bytes free; calls are refused until there is room"
+
+
+def _stuck(told: Mapping[str, Any]) -> str:
+    """Partitions that refuse calls for another reason than a full volume, which is told once for all."""
+    found = {number: _part(_part(told, "partitions"), number).get("state", "ok") for number in _part(told, "partitions")}
+    return ", ".join(f"{number} refuses calls: {state}" for number, state in found.items() if state not in ("ok", "disk_full"))
 
 
 def _running(told: Mapping[str, Any]) -> str:
@@ -187,6 +203,8 @@ def partition_rows(told: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]
     """Columns and rows of the partitions' table; a mark that one partition lacks is empty there."""
     partitions = {str(number): _part(_part(told, "partitions"), number) for number in _part(told, "partitions")}
     columns = list(dict.fromkeys(name for marks in partitions.values() for name in marks))
+    if all(marks.get("state", "ok") == "ok" for marks in partitions.values()):
+        columns = [column for column in columns if column != "state"]  # it is worth its room when it tells something
     rows = [[number, *(str(marks.get(column, "")) for column in columns)] for number, marks in partitions.items()]
     return ["partition", *columns], rows
 

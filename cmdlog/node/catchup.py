@@ -107,6 +107,18 @@ class _Owner:
         if fault is not None:
             self._ended.put(_ERRORS.get(fault.kind, WalError)(f"the site cannot run: {fault.message}"))
 
+    def hold(self, partitions: Sequence[int]) -> None:
+        """The start has failed by then."""
+
+    def let_go(self, partitions: Sequence[int]) -> None:
+        """The same."""
+
+    def give_up(self, partitions: Sequence[int], fault: SiteFault) -> None:
+        """Nobody waits."""
+
+    def free_bytes(self) -> int:
+        return self._desk.free_bytes()
+
     def read_done(self, partition: int, ident: int, *, as_of: int, status: int, body: bytes) -> None:
         """Nothing is read here."""
 

@@ -15,12 +15,13 @@ import structlog
 
 from cmdlog.node.boot import Boot, applied_index, cluster_configuration
 from cmdlog.node.frames import Answer
-from cmdlog.node.outcome import DiskFull, NotReady, Outcome, Refused, Reply
+from cmdlog.node.outcome import Outcome, Reply
 from cmdlog.node.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites import SiteFault
 from cmdlog.node.siteworker import SitePlan
 from cmdlog.node.snapshots import Snapshotter
+from cmdlog.node.trouble import Troubles
 from cmdlog.wal.record import Kind, encode_digest
 from procedures import Database
 from procedures.bundle import environment
@@ -43,6 +44,7 @@ class Desk:
         self, directory: str, db: Database, settings: Settings, boot: Boot, *, skips: Sequence[tuple[int, int, int]] = ()
     ) -> None:
         self._directory, self._db, self._settings, self._boot = directory, db, settings, boot
+        self.troubles = Troubles(directory)
         self._skips = list(skips)  # partition, index, position; of this run, and of entries that a start left to the sites
 
     def applied(self, partition: int, index: int, answer: Answer | None) -> None:
@@ -83,12 +85,30 @@ class Desk:
 
     def refuse_calls(self, partitions: Sequence[int], fault: SiteFault | None) -> None:
         """Calls to these partitions are refused while their sites cannot run; None lets them in again."""
-        refusal: Refused | None = None
-        if fault is not None:
-            kind = DiskFull if fault.kind == "disk_full" else NotReady
-            refusal = kind(f"the site cannot run: {fault.message}")
+        troubles = self.troubles
+        if fault is None:
+            troubles.end(partitions)
+        else:
+            troubles.begin(partitions, fault.kind, fault.message)
+        self.sequencer.standstill.turn_away({p: troubles.refusal(p) for p in range(self._settings.partitions)})
+
+    def hold(self, partitions: Sequence[int]) -> None:
+        """Their sites are given no batch before `let_go`: they could not run it."""
         for partition in partitions:
-            self.sequencer.refuse(refusal, partition=partition)
+            self.sequencer.standstill.hold(partition)
+
+    def let_go(self, partitions: Sequence[int]) -> None:
+        for partition in partitions:
+            self.sequencer.standstill.let_go(partition)
+
+    def give_up(self, partitions: Sequence[int], fault: SiteFault) -> None:
+        """Callers whose calls are logged, and wait for these partitions, have waited long enough."""
+        told = self.sequencer.standstill.give_up(partitions, f"logged, and not executed yet: {fault.message}")
+        if told:
+            log.warning("outcome unknown", calls=told, partitions=list(partitions), reason=fault.message)
+
+    def free_bytes(self) -> int:
+        return self.troubles.free_bytes()
 
     def hello(self, partitions: Sequence[int]) -> dict[str, Any]:
         """What a site process must know to serve."""

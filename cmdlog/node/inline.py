@@ -20,14 +20,16 @@ import orjson
 import structlog
 
 from cmdlog.node.frames import Answer
-from cmdlog.node.sites import LASTING, RETRY_DISK_S, Owner, SiteFault
+from cmdlog.node.sites import LASTING, Owner, SiteFault
 from cmdlog.node.siteworker import Site, SitePlan
+from cmdlog.node.trouble import pause_s
 from cmdlog.wal.record import decode_record
 from procedures.errors import EnvironmentFault
 from procedures.executor import Applied
 from snapshot.lineage import Wish
 
 IDLE_CAPTURE_PAUSE_S: Final = 0.0002
+STOP_LOOK_S: Final = 0.05  # how often a thread that waits for room looks whether the node stops
 
 Work = Callable[[], None]
 
@@ -137,14 +139,20 @@ class InlineSites:
                 self._owner.captured(ident, report)
 
     def _apply(self, partition: int, record: bytes, index: int) -> None:
-        applied = None
+        applied, tries, lasting = None, 0, False
         while True:
             try:
                 applied = self._current.apply(decode_record(record))
             except EnvironmentFault as error:
-                self._restore(partition, index, error)
+                tries += 1
+                lasting = lasting or self._is_lasting(error)
+                self._restore(partition, index, error, tries=tries)
+                if self._stopping and lasting:
+                    return  # it stays in the log: the next start applies it
                 continue
             break
+        if lasting:
+            self._owner.refuse_calls((partition,), None)
         self._owner.applied(partition, index, None if applied is None else _answer(applied))
 
     def _read(self, partition: int, ident: int, calls: bytes) -> None:
@@ -152,23 +160,29 @@ class InlineSites:
         status, body = replies[0]
         self._owner.read_done(partition, ident, as_of=as_of, status=status, body=body)
 
-    def _restore(self, partition: int, index: int, error: EnvironmentFault) -> None:
+    @staticmethod
+    def _is_lasting(error: EnvironmentFault) -> bool:
+        return error.kind in LASTING or error.position < 0  # no call is to blame
+
+    def _restore(self, partition: int, index: int, error: EnvironmentFault, *, tries: int) -> None:
         """Opens the state again, after a logged skip of a call that keeps failing; the batch is then run once more."""
         fault = SiteFault(error.kind, str(error), partition, index, max(error.position, 0))
-        log.warning("site restored", kind=fault.kind, partition=partition, index=index, reason=fault.message)
+        tell = log.warning if tries == 1 else log.debug
+        tell("site restored", kind=fault.kind, partition=partition, index=index, reason=fault.message)
         for _partition, ident, report in self._current.abort_captures("the site ended during the capture"):
             self._owner.captured(ident, report)
         self._current.close()
-        if error.kind in LASTING or error.position < 0:  # no call is to blame
+        if self._is_lasting(error):
             self._owner.refuse_calls((partition,), fault)
-            time.sleep(RETRY_DISK_S)
+            until = time.monotonic() + pause_s(tries)
+            while time.monotonic() < until and not self._stopping:
+                time.sleep(STOP_LOOK_S)
         else:  # also an interrupt: a procedure that raises one would be run again for ever
             where = (partition, index, fault.position)
             self._attempts[where] += 1
             if self._attempts[where] >= self._restarts_max:
                 self._owner.skip(fault)
         self._site = Site(self._plan())
-        self._owner.refuse_calls((partition,), None)
 
 
 def _answer(applied: Applied) -> Answer:

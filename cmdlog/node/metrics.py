@@ -111,6 +111,9 @@ METRICS: Final[tuple[Row, ...]] = (
     _counter("cmdlog_http_cut_connections_total", "connections that the server refused or ended itself", "code"),
     _gauge("cmdlog_token_file_refused", "1 while the token file cannot be used as it stands, and the tokens of before count"),
     _counter("cmdlog_clock_jumps_total", "jumps of the wall clock that were not followed"),
+    _gauge("cmdlog_partition_refusing", "1 while it refuses calls, by what its site met", "partition", "kind"),
+    _gauge("cmdlog_disk_full", "1 while calls are refused with disk_full"),
+    _gauge("cmdlog_disk_free_bytes", "what the volume of the directory has left"),
     _gauge("cmdlog_ready", "1 while calls are let in"),
     _gauge("cmdlog_build_info", "always 1; what runs", "version", "python", "sqlite", "bundle", "catalog_version", "durability"),
 )  # fmt: skip
@@ -254,6 +257,9 @@ def _of_node(overview: Overview, version: str) -> dict[str, Samples]:
         "cmdlog_digests_diverged_total": [((), 0)],
         "cmdlog_idempotency_keys": [((), len(overview.keys))],
         "cmdlog_clock_jumps_total": [((), overview.clock.jumps)],
+        "cmdlog_partition_refusing": [((str(p), trouble.kind), 1) for p, trouble in overview.troubles.by_partition().items()],
+        "cmdlog_disk_full": [((), int(overview.troubles.full))],
+        "cmdlog_disk_free_bytes": [((), overview.troubles.free_bytes())],
         "cmdlog_ready": [((), int(health.ready))],
         "cmdlog_build_info": [(build, 1)],
     }

@@ -41,6 +41,7 @@ from cmdlog.node.settings import Settings
 from cmdlog.node.sites import ProcessSites
 from cmdlog.node.speed import Speeds
 from cmdlog.node.stream import Limits, Stream
+from cmdlog.node.trouble import Troubles
 from cmdlog.node.waker import Waker
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
@@ -60,7 +61,6 @@ SPEEDS_EVERY_S: Final = 5.0  # as much of what is known of procedures' times may
 IDLE_FLUSH_S: Final = 0.02  # how long digests and commit marks may wait for a block that calls pay for
 SWITCH_INTERVAL_S: Final = 0.0005  # at Python's 5 ms a log thread beside a busy event loop waited 10 ms for its turn
 BOOT_TIMEOUT_S: Final = 60.0
-DRAIN_TIMEOUT_S: Final = 30.0
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ class Node:
             directory, settings, boot, wal, self.clock, self.sequencer, self._snapshots, self._keys, self.meter,
             History(self.meter), time.time(),
             health=lambda: Health(self.ready, self.error, self._sites.pids(), self.recovery), archive=self._archiver.status,
-            drills=self._drills,
+            drills=self._drills, troubles=self._desk.troubles,
         )  # fmt: skip
         self._positions: dict[int, int] = {}  # of the sites, when they started
         self._waker, self._speeds_at = Waker(wal.kick), time.monotonic()
@@ -223,18 +223,17 @@ class Node:
         self._drills.start()
         self._ready = True
 
-    def close(self) -> None:
-        """Orderly: no new calls, those under way are answered, the log is sealed, sites end. Idempotent."""
+    def close(self, *, drain_s: float | None = None) -> None:
+        """Orderly: no new calls, those under way are answered, the log is sealed, sites end. Idempotent.
+
+        They are waited for as long as `drain_s`, else the setting `drain_timeout_s`, says; what is in the log stays there.
+        """
         if self._closed:
             return
         self._closed = True
         self._ready = False
         self.sequencer.refuse(NotReady("the node is stopping"))
-        deadline = time.monotonic() + DRAIN_TIMEOUT_S
-        while not self.sequencer.idle and self.error is None and time.monotonic() < deadline:
-            with contextlib.suppress(WalError):
-                self.help()
-            time.sleep(0.001)
+        self._drain(self.settings.drain_timeout_s if drain_s is None else drain_s)
         self._drills.stop()
         self._snapshots.stop()
         self._copier.stop()
@@ -248,10 +247,28 @@ class Node:
         self.sequencer.abandon(NotReady("the node has stopped"), "the node stopped before the call was answered")
         self._wal.close()
 
+    def _drain(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not self.sequencer.idle and self.error is None:
+            if time.monotonic() >= deadline:
+                why = {p: trouble.message for p, trouble in self.troubles.by_partition().items()}
+                calls = self.sequencer.standstill.waiting()
+                waited_s = round(timeout_s, 1)
+                log.warning("stops with calls under way, which stay in the log", waited_s=waited_s, calls=calls, why=why)
+                return
+            with contextlib.suppress(WalError):
+                self.help()
+            time.sleep(0.001)
+
+    @property
+    def troubles(self) -> Troubles:
+        """Which partitions cannot run, and why."""
+        return self._desk.troubles
+
     @property
     def ready(self) -> bool:
-        """Calls are let in."""
-        return self._ready and self.error is None
+        """Calls are let in, to every partition."""
+        return self._ready and self.error is None and not self.troubles.by_partition()
 
     # -- calls -----------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from cmdlog.node.meter import Meter
 from cmdlog.node.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.snapshots import Snapshotter
+from cmdlog.node.trouble import Troubles
 from cmdlog.wal.log import Log
 
 NO_FAILURES: Final[Mapping[str, Any]] = {"sequence": 0, "nodes": ()}  # of one node, which nobody else declares failed
@@ -53,6 +54,7 @@ class Overview:
     health: Callable[[], Health]
     archive: Callable[[], Mapping[str, Any]]
     drills: Drills
+    troubles: Troubles
     wall: Callable[[], float] = time.time
 
     def status(self) -> dict[str, Any]:
@@ -77,7 +79,8 @@ class Overview:
                 "changes": self.boot.changes,
                 "recovery": list(health.recovery),
             },
-            "partitions": {str(p): {"role": "leader", **marks[p]} for p in sorted(marks)},
+            "disk_full": self.troubles.disk_full(),
+            "partitions": {str(p): {"role": "leader", "state": self.state_of(p), **marks[p]} for p in sorted(marks)},
             "failure_set": {**NO_FAILURES, "nodes": list(NO_FAILURES["nodes"])},
             "inflight_calls": self.sequencer.inflight_calls,
             "inflight_bytes": self.sequencer.inflight_bytes,
@@ -109,6 +112,11 @@ class Overview:
             "history": self.history.since(after),
             "errors": front.errors(),
         }
+
+    def state_of(self, partition: int) -> str:
+        """`ok`, or why the partition refuses calls: `disk_full`, `io`, `refused` (the state does not fit), `died`."""
+        trouble = self.troubles.by_partition().get(partition)
+        return "ok" if trouble is None else trouble.kind
 
     def gauges(self) -> Gauges:
         """For a row of the history."""

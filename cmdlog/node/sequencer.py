@@ -25,7 +25,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from cmdlog.node.clock import HybridClock
@@ -33,6 +33,7 @@ from cmdlog.node.closing import Closing
 from cmdlog.node.meter import Meter
 from cmdlog.node.notes import Notes
 from cmdlog.node.outcome import Done, LogFull, NotReady, Outcome, OutcomeUnknown, Overloaded, Refused, Reply, TooLarge
+from cmdlog.node.standstill import Standstill
 from cmdlog.node.stream import (
     BATCH_OVERHEAD_BYTES,
     CALL_OVERHEAD_BYTES,
@@ -47,6 +48,7 @@ from cmdlog.node.stream import (
     TakenBlock,
     answer,
     close_open,
+    drop_all,
 )
 from cmdlog.wal.block import RECORD_ALIGN
 from cmdlog.wal.errors import WalError
@@ -95,6 +97,7 @@ class Sequencer:
         self._settling = 0  # batches and reads that a site has answered, and somebody waits until they are durable
         self._held_bytes = 0  # of calls that no `take` can close before some site answers
         self._notes = Notes()
+        self.standstill = Standstill(self._lock, self._streams, forget=self._forget, pump=self._pump, kick=self._kick)
         self._gone = False  # everybody was told that the outcome is unknown: what comes afterwards is nobody's
         self._refusal: Refused | None = None
 
@@ -156,8 +159,10 @@ class Sequencer:
         """Leaves a read marker at one place of the common order in every stream; each site answers for its partition."""
         now = self._now()
         with self._lock:
-            for stream in self._streams.values():
+            for partition, stream in self._streams.items():
                 self._admit_read(stream)
+                if stream.halted:  # the marker would wait behind what is held back
+                    self._raise_refusal(partition)
             for stream, ident, done in zip(self._streams.values(), idents, dones, strict=True):
                 self._reads[ident] = Read(stream.partition, -1, done, lax, now)
                 close_open(stream)
@@ -290,8 +295,7 @@ class Sequencer:
 
     def failed(self, error: BaseException) -> None:
         """The node cannot go on: whoever waits is told that the outcome is unknown, and nobody is let in any more."""
-        refusal = NotReady(f"the node must be restarted: {error}")
-        if self.abandon(refusal, f"the node failed while the call was under way: {error}"):
+        if self.abandon(NotReady(f"the node must be restarted: {error}"), f"the node failed during the call: {error}"):
             self._on_failure(error)
 
     def abandon(self, refusal: Refused, why: str) -> bool:
@@ -381,21 +385,17 @@ class Sequencer:
             answer(flight, None)
         self._kick()
 
-    def refuse(self, reason: Refused | None, *, partition: int | None = None) -> None:
-        """From now on every call (to `partition`) is refused with this reason; None lets calls in again."""
+    def refuse(self, reason: Refused) -> None:
+        """From now on every call is refused with this reason."""
         with self._lock:
-            if partition is None:
-                self._refusal = reason
-            else:
-                self._streams[partition].refusal = reason
+            self._refusal = reason
 
     @property
     def idle(self) -> bool:
         """Nothing is open, on its way to a site, at one, or waiting to be durable."""
         with self._lock:
-            if self._reads or self._settling:
-                return False
-            return not any(s.flights or s.open.params or s.closed or s.entries for s in self._streams.values())
+            under_way = any(s.flights or s.open.params or s.closed or s.entries for s in self._streams.values())
+            return not (under_way or self._reads or self._settling)
 
     def applied_block(self, partition: int) -> int:
         """Every entry that the site has not answered lies in this block or a later one."""
@@ -433,14 +433,14 @@ class Sequencer:
         self.pending_bytes += size_bytes
 
     def _raise_refusal(self, partition: int) -> None:
-        refusal = self._streams[partition].refusal
-        if refusal is not None:
+        if (refusal := self._streams[partition].refusal) is not None:
             raise refusal.again()
 
     def _admit_read(self, stream: Stream) -> None:
         if self._refusal is not None:
             raise self._refusal.again()
         if not stream.up:
+            self._raise_refusal(stream.partition)
             raise NotReady(f"partition {stream.partition} is being restored")
         if len(self._reads) >= self.limits.inflight_calls_max:
             raise Overloaded(f"{len(self._reads)} reads are under way")
@@ -449,6 +449,13 @@ class Sequencer:
         """All its calls are answered, or will be at once."""
         self.inflight_calls -= len(flight.dones)
         self.inflight_bytes -= flight.size_bytes
+
+    def _forget(self, pendings: Collection[Pending]) -> None:
+        """Nothing of them will be taken."""
+        size = sum([pending.size_bytes for pending in pendings])
+        self.inflight_calls -= sum([len(pending.dones) for pending in pendings])
+        self.inflight_bytes -= size
+        self.pending_bytes, self._held_bytes = max(self.pending_bytes + self._held_bytes - size, 0), 0  # `take` parts them again
 
     def _settle(self, flight: Flight, now: float) -> None:
         """It was executed before it was durable, and now it is: the others of its calls are answered."""
@@ -476,7 +483,7 @@ class Sequencer:
                 self._pump(stream)
 
     def _pump(self, stream: Stream, now: float = 0.0) -> None:
-        while stream.up and stream.unsent and stream.unsent[0].may_go(stream.partition):
+        while stream.up and not stream.halted and stream.unsent and stream.unsent[0].may_go(stream.partition):
             item = stream.unsent.popleft()
             if isinstance(item, Flight):
                 stream.sent_index = item.index
@@ -487,14 +494,7 @@ class Sequencer:
                 self._deliver.read(stream.partition, item.ident, item.calls)
 
     def _drop_everything(self) -> list[Done]:
-        dones = [read.done for read in self._reads.values()]
-        self.meter.unknown([read.procedure for read in self._reads.values() if read.procedure >= 0])
-        self._reads.clear()
-        for block in self._taken:
-            dones += block.drop()
-        for stream in self._streams.values():
-            waiting, procedures = stream.drop()
-            dones += waiting
-            self.meter.unknown(procedures)
+        dones, procedures = drop_all(self._reads, self._taken, self._streams.values())
+        self.meter.unknown(procedures)
         self.inflight_calls = self.inflight_bytes = self.pending_bytes = self._held_bytes = self._settling = 0
         return dones

@@ -9,12 +9,18 @@ What the watchdog sees and does:
     the process ended                       -> start another, send its unanswered batches again
     it ended `site_restarts_max` times at one call, or one call runs longer than `call_timeout_s`
                                             -> log a *skip* of that call, durable, then start another
-    it said disk_full, io or refused, or it keeps ending where no call is to blame
-                                            -> refuse calls to its partitions, try again every second
+    it said disk_full, io or refused, it keeps ending where no call is to blame, or does not start
+                                            -> refuse calls, try again after 1, 2, 4, up to 10 s, or when room came free, until
+                                               a site has run what none could; on a full volume a successor serves reads
+
+A site that is tried may end as before, so calls are let in when it has applied the batch, not when it starts.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import math
 import mmap
 import os
 import queue
@@ -26,8 +32,8 @@ import threading
 import time
 from asyncio import AbstractEventLoop
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol
 
 import orjson
@@ -36,14 +42,16 @@ import structlog
 from cmdlog.node.channel import Channel
 from cmdlog.node.frames import READ_ANSWER, Answer, Frame, FrameKind, decode_applied, encode_frame
 from cmdlog.node.readers import LoopReader, ThreadReader
+from cmdlog.node.trouble import FULL, ROOM_BYTES, pause_s
 from snapshot.lineage import Wish
 
 WATCH_EVERY_S: Final = 0.05
 START_TIMEOUT_S: Final = 60.0  # of a site: imports, opening its state files
-RETRY_DISK_S: Final = 1.0
 BUSY, PARTITION, INDEX, POSITION = range(4)  # words of the progress page
 PROGRESS_BYTES: Final = 4096
-LASTING: Final = ("disk_full", "io", "refused")  # faults that another try at once would meet again
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+GIVE_UP_MIN_S: Final = 10.0  # callers of what is logged wait that long at least, and call_timeout_s: some tries
+LASTING: Final = (FULL, "io", "refused")  # faults that another try at once would meet again
 
 log = structlog.get_logger("cmdlog.sites")
 
@@ -69,6 +77,10 @@ class Owner(Protocol):
     def site_up(self, positions: dict[int, int]) -> None: ...
     def hello(self, partitions: Sequence[int]) -> dict[str, Any]: ...
     def refuse_calls(self, partitions: Sequence[int], fault: SiteFault | None) -> None: ...
+    def hold(self, partitions: Sequence[int]) -> None: ...
+    def let_go(self, partitions: Sequence[int]) -> None: ...
+    def give_up(self, partitions: Sequence[int], fault: SiteFault) -> None: ...
+    def free_bytes(self) -> int: ...
     def skip(self, fault: SiteFault) -> None: ...
     def broken(self, error: BaseException) -> None: ...
 
@@ -90,6 +102,28 @@ class _Process:
     life: int = -1  # write end of a pipe: the kernel ends the site when no process holds it any more
 
 
+@dataclass(slots=True)
+class _Wait:
+    """A site that cannot run, from its first fault until a successor has run what it could not. Owned by the watch thread."""
+
+    fault: SiteFault
+    since: float
+    tries: int = 0
+    due: float = 0.0  # when the next try is; infinite while one is under way
+    free_bytes: int = 0  # of the volume when it was tried last
+    held: bool = False  # a successor serves reads, and gets no batch before the next try
+    given_up: bool = False  # callers of what is logged were told
+    passed: bool = False  # the batch is applied; set by the reader
+
+
+class NotStarted(RuntimeError):
+    """A site ended before it served, or was silent; `fault` is what it said."""
+
+    def __init__(self, fault: SiteFault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+
+
 class ProcessSites:
     """Spawns, feeds and supervises site processes. `batch`, `read`, `capture` may be called from any thread."""
 
@@ -101,6 +135,7 @@ class ProcessSites:
         self._site_of: dict[int, _Process] = {}
         self._deaths: Counter[tuple[int, int, int]] = Counter()  # per partition, index, position
         self._skipped: set[tuple[int, int, int]] = set()
+        self._waits: dict[int, _Wait] = {}  # by number of the site
         self._lost: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()
         self._reader: LoopReader | ThreadReader | None = None
         self._watch = threading.Thread(target=self._watch_loop, name="sites-watch", daemon=True)
@@ -115,7 +150,7 @@ class ProcessSites:
             for site in self._sites:
                 _hello(site, self._owner.hello(site.partitions))
             for site in self._sites:
-                positions |= _wait_ready(site)
+                positions |= _wait_ready(site, lambda: False)
                 for partition in site.partitions:
                     self._site_of[partition] = site
         except BaseException:
@@ -196,6 +231,8 @@ class ProcessSites:
         if frame.kind is FrameKind.APPLIED:
             answer = decode_applied(frame.payload) if frame.payload else None
             self._owner.applied(frame.partition, frame.ident, answer)
+            if self._waits:
+                self._note_passed(site, frame)
         elif frame.kind is FrameKind.READ_ANSWER:
             as_of, status = READ_ANSWER.unpack_from(frame.payload)
             body = frame.payload[READ_ANSWER.size :]
@@ -204,6 +241,11 @@ class ProcessSites:
             self._owner.captured(frame.ident, orjson.loads(frame.payload))
         elif frame.kind is FrameKind.FAULT:
             site.fault = SiteFault(**orjson.loads(frame.payload))
+
+    def _note_passed(self, site: _Process, frame: Frame) -> None:
+        wait = self._waits.get(site.number)
+        if wait is not None and frame.partition == wait.fault.partition and frame.ident >= wait.fault.index:
+            wait.passed = True
 
     def _lose(self, site: _Process) -> None:
         if site.lost:
@@ -218,15 +260,18 @@ class ProcessSites:
 
     def _watch_loop(self) -> None:
         while not self._stopping:
+            lost = None
+            with contextlib.suppress(queue.Empty):
+                lost = self._lost.get(timeout=WATCH_EVERY_S)
+            if self._stopping:
+                return
             try:
-                site = self._lost.get(timeout=WATCH_EVERY_S)
-            except queue.Empty:
-                self._kill_hung()
-                continue
-            if site is None or self._stopping:
-                continue
-            try:
-                self._replace(site)
+                if lost is not None:
+                    self._replace(lost)
+                else:
+                    self._kill_hung()
+                for number, wait in list(self._waits.items()):
+                    self._tend(number, wait)
             except Exception as error:  # noqa: BLE001 - our own bug: nobody would bring sites back any more
                 self._owner.broken(error)
 
@@ -243,43 +288,97 @@ class ProcessSites:
 
     def _replace(self, old: _Process) -> None:
         fault = self._why(old)
-        log.warning("site ended", site=old.number, pid=old.popen.pid, kind=fault.kind, reason=fault.message, index=fault.index)
-        self._owner.site_down(old.partitions, fault)
         remedy = self._remedy(fault)
+        tell = log.debug if old.number in self._waits else log.warning  # of a site that is tried again it is no news
+        tell("site ended", site=old.number, pid=old.popen.pid, kind=fault.kind, reason=fault.message, index=fault.index)
+        self._owner.site_down(old.partitions, fault)
+        if remedy == "wait":
+            self._note_wait(old, fault)
+            if fault.kind == FULL:
+                self._start_again(old.number, held=True)
+            return
         if remedy == "skip":
             self._owner.skip(fault)
-        waiting = remedy == "wait"
-        if waiting:
+        self._start_again(old.number, held=False)
+
+    def _note_wait(self, old: _Process, fault: SiteFault) -> None:
+        """The site cannot run: calls are refused, and when it is tried again."""
+        now = time.monotonic()
+        wait = self._waits.get(old.number)
+        if wait is None or wait.fault.kind != fault.kind:
             self._owner.refuse_calls(old.partitions, fault)
-        started = self._start_again(old, wait_first=waiting)
-        if started is None:
+        if wait is None:
+            wait = self._waits[old.number] = _Wait(fault, now)
+        wait.fault, wait.held = fault, False
+        wait.tries += 1
+        wait.due, wait.free_bytes = now + pause_s(wait.tries), self._owner.free_bytes()
+
+    def _tend(self, number: int, wait: _Wait) -> None:
+        """What is due of a site that cannot run."""
+        partitions, now = self._groups[number], time.monotonic()
+        if wait.passed:
+            del self._waits[number]
+            if wait.held:
+                self._owner.let_go(partitions)
+            self._owner.refuse_calls(partitions, None)
             return
-        site, positions = started
+        if not wait.given_up and now - wait.since > max(self._call_timeout_s, GIVE_UP_MIN_S):
+            wait.given_up = True
+            self._owner.give_up(partitions, wait.fault)
+        room_came = now >= wait.due - pause_s(wait.tries) + pause_s(1) and self._room_came(wait)
+        if now < wait.due and not room_came:
+            return
+        wait.due = math.inf
+        if not wait.held:
+            self._start_again(number, held=False)
+            return
+        wait.held = False
+        if not wait.fault.index:  # it was at no batch: whoever serves reads has done what there is to do
+            wait.passed = True
+        self._owner.let_go(partitions)
+
+    def _room_came(self, wait: _Wait) -> bool:
+        return wait.fault.kind == FULL and self._owner.free_bytes() >= wait.free_bytes + ROOM_BYTES
+
+    def _start_again(self, number: int, *, held: bool) -> None:
+        """Brings a successor. One that is held serves reads and gets no batch; one that does not start is tried again later."""
+        old, site = self._sites[number], None
+        try:
+            site = _spawn(number, old.partitions)
+            _hello(site, self._owner.hello(site.partitions))
+            positions = _wait_ready(site, lambda: self._stopping)
+        except (NotStarted, OSError) as error:
+            if site is not None:
+                _discard(site)
+            if not self._stopping:
+                self._note_failed(old, error)
+            return
         _release(old)
-        self._sites[old.number] = site
+        self._sites[number] = site
         for partition in site.partitions:
             self._site_of[partition] = site
         self._register(site)
+        if held:
+            self._waits[number].held = True
+            self._owner.hold(site.partitions)
+        else:
+            self._owner.let_go(site.partitions)
         self._owner.site_up(positions)
-        if waiting:
-            self._owner.refuse_calls(old.partitions, None)
+        wait = self._waits.get(number)
+        if wait is not None and (wait.fault.partition is None or positions[wait.fault.partition] >= wait.fault.index):
+            wait.passed = not held or bool(wait.fault.index)
 
-    def _start_again(self, old: _Process, *, wait_first: bool) -> tuple[_Process, dict[int, int]] | None:
-        """Tries until a successor serves; None when the node stops meanwhile."""
-        while not self._stopping:
-            if wait_first:
-                time.sleep(RETRY_DISK_S)
-            site = None
-            try:
-                site = _spawn(old.number, old.partitions)
-                _hello(site, self._owner.hello(site.partitions))
-                return site, _wait_ready(site)
-            except (RuntimeError, OSError) as error:
-                if site is not None:
-                    _discard(site)
-                log.error("site does not start", site=old.number, reason=str(error))
-                wait_first = True
-        return None
+    def _note_failed(self, old: _Process, error: NotStarted | OSError) -> None:
+        if isinstance(error, NotStarted):
+            fault = error.fault
+        else:
+            fault = SiteFault(FULL if error.errno in NO_ROOM else "died", str(error))
+        wait = self._waits.get(old.number)
+        tell = log.debug if wait is not None and wait.tries > 1 else log.error
+        tell("site does not start", site=old.number, kind=fault.kind, reason=fault.message)
+        if wait is not None:  # what none could run is still to be run
+            fault = replace(fault, partition=wait.fault.partition, index=wait.fault.index, position=wait.fault.position)
+        self._note_wait(old, fault)
 
     def _why(self, site: _Process) -> SiteFault:
         """What the site said before it ended, or what its end and its progress page say."""
@@ -334,12 +433,12 @@ def _hello(site: _Process, hello: dict[str, Any]) -> None:
     site.channel.send(encode_frame(FrameKind.HELLO, orjson.dumps(hello, option=orjson.OPT_NON_STR_KEYS)))
 
 
-def _wait_ready(site: _Process) -> dict[int, int]:
-    """The site's positions. Raises: RuntimeError when it ends or is silent instead."""
+def _wait_ready(site: _Process, given_up: Callable[[], bool]) -> dict[int, int]:
+    """The site's positions. Raises: NotStarted when it ends or is silent instead, or the caller has given up."""
     deadline = time.monotonic() + START_TIMEOUT_S
     with selectors.DefaultSelector() as selector:
         selector.register(site.channel, selectors.EVENT_READ)
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not given_up():
             site.channel.flush()
             selector.select(timeout=WATCH_EVERY_S)
             frames = site.channel.receive()
@@ -348,11 +447,14 @@ def _wait_ready(site: _Process) -> dict[int, int]:
             for frame in frames:
                 if frame.kind is FrameKind.FAULT:
                     site.popen.wait(timeout=START_TIMEOUT_S)
-                    raise RuntimeError(orjson.loads(frame.payload)["message"])
+                    told = orjson.loads(frame.payload)
+                    raise NotStarted(SiteFault(told["kind"], told["message"]))
                 positions = orjson.loads(frame.payload)["positions"]
                 return {int(partition): index for partition, index in positions.items()}
     site.popen.kill()
-    raise RuntimeError(f"site {site.number} did not start (exit code {site.popen.wait()}); its own words are above")
+    raise NotStarted(
+        SiteFault("died", f"site {site.number} did not start (exit code {site.popen.wait()}); its own words are above")
+    )
 
 
 def _discard(site: _Process) -> None:

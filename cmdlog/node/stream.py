@@ -6,7 +6,7 @@ One rule: plain data of the sequencer, under its lock; no lock, clock or thread 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from operator import not_
@@ -167,7 +167,8 @@ class Stream:
     marked_index: int = 0
     applied_block: int = 0  # block of the last entry that the site answered
     answered_at: float = 0.0  # when the site answered last
-    up: bool = False  # the site takes batches
+    up: bool = False  # the site takes batches and reads
+    halted: bool = False  # it gets no batch at present: it could not run it
     refusal: Refused | None = None  # why calls to this partition are refused at present
 
     def launch(self, pending: Pending, *, tick: int, bits: int, catalog: int) -> Flight:
@@ -270,6 +271,20 @@ class TakenBlock:
                 dones += compress(flight.dones, map(not_, flight.lax))
                 flight.outcomes = None
         return dones
+
+
+def drop_all(reads: dict[int, Read], taken: Iterable[TakenBlock], streams: Iterable[Stream]) -> tuple[list[Done], list[int]]:
+    """Empties everything; returns who waits, and the procedures of the calls that are counted one by one."""
+    dones = [read.done for read in reads.values()]
+    procedures = [read.procedure for read in reads.values() if read.procedure >= 0]
+    reads.clear()
+    for block in taken:
+        dones += block.drop()
+    for stream in streams:
+        waiting, of_stream = stream.drop()
+        dones += waiting
+        procedures += of_stream
+    return dones, procedures
 
 
 def close_open(stream: Stream) -> None:

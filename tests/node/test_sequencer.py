@@ -195,14 +195,14 @@ def test_add_many_is_all_or_nothing() -> None:
     pipe = Pipeline(2, limits=Limits(inflight_calls_max=3))
     with pytest.raises(Overloaded):
         pipe.add_many([0, 1, 0, 1])
-    pipe.sequencer.refuse(DiskFull("full"), partition=1)
+    pipe.sequencer.standstill.turn_away({1: DiskFull("full")})
     with pytest.raises(DiskFull):
         pipe.add_many([0, 1])
     with pytest.raises(DiskFull):
         pipe.add_everywhere()
     pipe.check_empty()
     pipe.add_many([0, 0])
-    pipe.sequencer.refuse(None, partition=1)
+    pipe.sequencer.standstill.turn_away({1: None})
     pipe.add_many([1])
     pipe.settle()
     pipe.check_empty()

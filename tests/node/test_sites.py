@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -199,17 +199,18 @@ def test_close_waits_for_what_is_under_way(tmp_path: Path) -> None:
 def test_a_site_that_cannot_start_again_leaks_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempt after attempt, descriptors are given back, calls are kept, and all is well once it starts."""
     from cmdlog.node import sites as module
+    from cmdlog.node import trouble
 
     tries: list[int] = []
     real = module._wait_ready
 
-    def refuse(site: Any) -> dict[int, int]:
+    def refuse(site: Any, given_up: Callable[[], bool]) -> dict[int, int]:
         tries.append(len(list(Path("/proc/self/fd").iterdir())))
         if len(tries) < 6:
-            raise RuntimeError("planted: it does not start")
-        return real(site)
+            raise module.NotStarted(module.SiteFault("died", "planted: it does not start"))
+        return real(site, given_up)
 
-    monkeypatch.setattr(module, "RETRY_DISK_S", 0.01)
+    monkeypatch.setattr(trouble, "RETRY_S", 0.01)
     monkeypatch.setattr(module, "_wait_ready", refuse)
     ask(node, "bump", id=1, amount=1)
     kill(node.status()["sites"][0])
