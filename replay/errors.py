@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Final
+
+ROWS_MAX: Final = 50  # of a place: enough to see what kind of difference it is
+ROWS_TOLD: Final = 5  # of them in the message
 
 
 class ReplayError(Exception):
     """Root of this package's errors. `hint` is what to do about it."""
 
     exit_code: ClassVar[int] = 1
-    hint: ClassVar[str] = ""
+    hint: str = ""
 
     def __str__(self) -> str:
         message = super().__str__()
         return f"{message} ({self.hint})" if self.hint else message
+
+
+@dataclass(frozen=True, slots=True)
+class RowDifference:
+    """One row behind the batch in question, as the replay left it and as the live run had it."""
+
+    table: str
+    key: Mapping[str, Any]  # column -> value, of the primary key; bytes as base64
+    txn_id: int  # of the call that changed it last in the batch; 0 = not known
+    replayed: Mapping[str, Any] | None  # None: there is no such row
+    live: Mapping[str, Any] | None
+    live_as_of_index: int | None  # where the live row was read; None: no live state at or behind the batch is at hand
+
+    def __str__(self) -> str:
+        where = f"{self.table} {_pairs(self.key)}"
+        if self.live_as_of_index is None:
+            return f"{where}: replayed {_pairs(self.replayed)}, live not at hand"
+        return f"{where}: replayed {_pairs(self.replayed)}, live {_pairs(self.live)} as of index {self.live_as_of_index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +50,85 @@ class Place:
     procedure: str
     expected: str
     got: str
+    catalog: int = 0  # version of the code that ran
+    source_hash: str = ""  # of that version's bundle; "" = not at hand
+    rows: tuple[RowDifference, ...] = ()  # that the call, or one of the batch, changed; those that differ first
+    rows_left_out: int = 0  # beyond ROWS_MAX
+    reruns: str = ""  # what replaying it again brought; "" = not tried
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Place:
+        return cls(**{**value, "rows": tuple(RowDifference(**row) for row in value.get("rows", ()))})
+
+    @property
+    def call(self) -> str:
+        """Which code, in words."""
+        name = f"call {self.position} ({self.procedure}" if self.position >= 0 else f"one of ({self.procedure}"
+        version = f" of catalog version {self.catalog}" if self.catalog else ""
+        return f"{name}{version}{f', code {self.source_hash[:12]}' if self.source_hash else ''})"
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} at index {self.index}, transaction {self.txn_id}, {self.call}"
 
 
-class Divergence(ReplayError):
+class _AtPlace(ReplayError):
+    """A partition's replay ended at a call; the others went on to their ends, or to places of their own."""
+
+    what: ClassVar[str]
+
+    def __init__(self, place: Place, also: Sequence[_AtPlace] = ()) -> None:
+        self.place = place
+        self.also = tuple(also)  # the other partitions that stopped
+        parts = [f"{self.what} in {place}: {self.why()}"]
+        parts += [place.reruns] if place.reruns else []
+        parts += [str(row) for row in place.rows[:ROWS_TOLD]]
+        left = len(place.rows) + place.rows_left_out - ROWS_TOLD
+        parts += [f"and {left} more rows"] if left > 0 else []
+        parts += [f"also stopped: {other.what} in {other.place}" for other in self.also]
+        super().__init__("; ".join(parts))
+
+    def why(self) -> str:
+        return f"live {self.place.expected}, replayed {self.place.got}"
+
+
+class Divergence(_AtPlace):
     """The same invocation did something else than when it was live."""
 
     exit_code = 16
+    what = "divergence"
     hint = (
         "the procedure is not deterministic, or code or environment differ: see `cmdlog check`; the partition's state was removed"
     )
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        call = f"call {place.position} ({place.procedure})" if place.position >= 0 else f"one of {place.procedure}"
-        super().__init__(
-            f"divergence in partition {place.partition} at index {place.index}, transaction {place.txn_id}, {call}: "
-            f"live {place.expected}, replayed {place.got}"
-        )
+
+class Poison(_AtPlace):
+    """An invocation that cannot be run, though it could when it was live. The partition's state stands before its batch."""
+
+    what = "a call that cannot be replayed"
+    hint = "repair what is named and start again, or set the call aside with `--quarantine`"
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        return 13 if self.place.position < 0 else 16  # whole batches are stopped by missing code alone
+
+    def why(self) -> str:
+        return self.place.got
+
+
+class Interrupted(ReplayError):
+    """The run was broken off from outside; every state file stands whole at an entry's end."""
+
+    hint = "the same command goes on from there"
+
+
+class TooManyQuarantined(ReplayError):
+    """Nearly nothing of a partition replays as it did: that is no matter of single calls."""
+
+    exit_code = 16
+    hint = "code or environment differ altogether: see `cmdlog check`"
 
 
 class Incomplete(ReplayError):
@@ -65,6 +149,12 @@ class UntilUnreachable(ReplayError):
     """No snapshot before that moment is left, and the log does not reach back."""
 
     hint = "choose a later moment, or restore an older snapshot"
+
+
+class UntilBeyond(ReplayError):
+    """The moment lies behind the newest transaction, or before the first one: there is no such state."""
+
+    hint = "choose a moment in between, or leave --until out to get the newest state"
 
 
 class PlanOutdated(ReplayError):
@@ -94,3 +184,7 @@ class RemoteError(ReplayError):
     @property
     def exit_code(self) -> int:  # type: ignore[override]
         return self.code
+
+
+def _pairs(values: Mapping[str, Any] | None) -> str:
+    return "no row" if values is None else " ".join(f"{name}={value!r}" for name, value in values.items())

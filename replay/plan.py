@@ -10,30 +10,37 @@ when the log reaches back to the first entry.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Literal
 
 import orjson
 
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
-from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT
+from cmdlog.wal.ids import MILLIS_SHIFT, PARTITION_BITS
 from cmdlog.wal.survey import SegmentFile
 from procedures.bundle import Bundle
 from procedures.errors import BundleForged
 from procedures.state import Position
 from replay.engine import CodeMissing
-from replay.errors import BadPlan, BadUntil, Incomplete, ReplayError, UntilUnreachable
-from replay.reach import Reach
+from replay.errors import BadPlan, BadUntil, Incomplete, ReplayError, UntilBeyond, UntilUnreachable
+from replay.patchwork import Gap
+from replay.reach import Reach, time_of
 from replay.scan import Scan, Stream, scan, start_block
-from replay.source import LogSource, open_source
+from replay.source import LogSource, open_source, partitions_of
 from replay.trust import Trust, read_position, state_path
 from snapshot.catalog import Passed, Snapshot, check, list_snapshots
+from snapshot.points import list_points
+from snapshot.segmentcopy import transactions_of
 
 FORMAT: Final = 1
 LEFT_MAX: Final = 128  # entries of a stream that nothing proves executed: more cannot be under way in a node (`site_batches_max`)
+MILLIS_MASK: Final = (1 << MILLIS_SHIFT) - 1
+REASONS_MAX: Final = 3  # that a refusal names
 Leave = Literal["nothing", "unproved"]
 Kind = Literal["state", "snapshot", "empty"]
 
@@ -89,6 +96,7 @@ class Plan:
     partitions: tuple[PartitionPlan, ...]
     notes: tuple[str, ...] = ()  # what is lost or unusual, in words
     archive: tuple[str, ...] = ()  # names of the archived segments that are read before, or instead of, the live ones
+    gaps: tuple[Gap, ...] = ()  # blocks that cannot be read, and need not be
 
     @property
     def calls(self) -> int:
@@ -116,6 +124,7 @@ class Plan:
             value["partitions"] = tuple(_part_from_json(part) for part in value["partitions"])
             value["notes"] = tuple(value["notes"])
             value["archive"] = tuple(value.get("archive", ()))
+            value["gaps"] = tuple((int(first), int(last)) for first, last in value.get("gaps", ()))
             return cls(**value)
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadPlan(f"this is no recovery plan: {error}") from error
@@ -169,6 +178,10 @@ def make_plan(
         return search.plan(source, list_snapshots(files, directory, source.instance.identity))
     except (Incomplete, UntilUnreachable) as error:
         return _from_archive(search, source, error)
+    except Corrupt as damage:
+        if until is None:
+            raise
+        return _from_archive(search, source, damage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,18 +202,35 @@ class _Search:
             use_state=self.use_state, until=self.until, accept_data_loss=self.accept_data_loss, leave=self.leave,
         )  # fmt: skip
 
+    def can(self, source: LogSource, until: int) -> bool:
+        """Whether this other moment could be restored."""
+        search = replace(self, until=until)
+        reach = Reach(self.files, self.directory, source, until)
+        for other in (source, *reach.sources()):
+            with contextlib.suppress(ReplayError, Corrupt):
+                search.plan(other, reach.snapshots)
+                return True
+        return False
 
-def _from_archive(search: _Search, source: LogSource, error: ReplayError) -> Planned:
-    """The first of the longer logs that reaches. Raises: `error`'s kind, naming what is missing."""
+
+def _from_archive(search: _Search, source: LogSource, error: ReplayError | Corrupt) -> Planned:
+    """The first of the other logs that reaches. Raises: `error` itself when the live log is damaged, else its kind."""
     reach = Reach(search.files, search.directory, source, search.until)
-    for longer in reach.sources():
+    for other in reach.sources():
         try:
-            return search.plan(longer, reach.snapshots)
+            return search.plan(other, reach.snapshots)
         except (Incomplete, UntilUnreachable) as failed:
-            error = failed
+            error = error if isinstance(error, Corrupt) else failed
         except Corrupt as damage:
             reach.note_damage(damage)
-    raise type(error)(f"{error.args[0]}{reach.missing()}") from error
+        if other.patchwork is not None:
+            reach.note_gaps(other.patchwork)
+    if isinstance(error, Corrupt):
+        raise error
+    refused = type(error)(f"{error.args[0]}{reach.missing()}")
+    if search.until is not None and (ranges := reach.restorable(partial(search.can, source))):
+        refused.hint = f"restorable are {ranges}; for other moments bring the named files back from a copy"
+    raise refused from error
 
 
 def _plan(
@@ -214,14 +244,19 @@ def _plan(
     accept_data_loss: bool,
     leave: Leave,
 ) -> Planned:
-    partitions = _partitions(source)
+    partitions = partitions_of(source)
     passed: dict[int, list[Passed]] = {p: [] for p in partitions}
     candidates = {p: _candidates(files, source, snapshots, p, passed[p], use_state=use_state, until=until) for p in partitions}
     those = {p: [c for c in of if c.snapshot is not None] for p, of in candidates.items()}
     _check_reach(source, candidates, passed, until)
     found = _choose(files, source, candidates, passed, until=until, accept_data_loss=accept_data_loss)
+    if until is not None:
+        _check_begin(source, found, until)
+    if until is not None and not accept_data_loss and not source.provisional:
+        _check_newest(files, directory, found, until)
     _check_code(found)
     _check_end(source, candidates, found)
+    gaps = source.patchwork.settle(found.from_block, found.last_block) if source.patchwork is not None else ()
     notes = [str(damage) for damage in (source.damage, found.damage) if damage is not None]
     identity = source.instance.identity
     plan = Plan(
@@ -240,6 +275,7 @@ def _plan(
         ),
         notes=tuple(notes),
         archive=tuple(name for name, segment in zip(source.archived, source.segments, strict=False) if _is_read(segment, found)),
+        gaps=gaps,
     )
     return Planned(plan, found, source)
 
@@ -269,6 +305,26 @@ def _check_end(source: LogSource, candidates: Mapping[int, Sequence[Candidate]],
             )
 
 
+def _check_begin(source: LogSource, found: Scan, until: int) -> None:
+    """There is a transaction at or before the moment."""
+    if any(stream.base or stream.to_txn for stream in found.streams.values()):
+        return
+    records = source.read(from_block=source.first_blocks[0])
+    first = next((min(txns) for _, record in records if (txns := transactions_of(record))), 0)
+    if until < first:
+        raise UntilBeyond(f"transaction {until} ({time_of(until)}) lies before the first one, {first}, {time_of(first)}")
+
+
+def _check_newest(files: Files, directory: str, found: Scan, until: int) -> None:
+    """The log has come to the moment, or a recovery point says so. A time means its whole millisecond."""
+    points, _ = list_points(files, directory)
+    newest = max([found.groups.txn_id_max, *(point.txn_id for point in points)])
+    mask = MILLIS_MASK if until & MILLIS_MASK == MILLIS_MASK else (1 << PARTITION_BITS) - 1
+    if until > newest | mask:
+        there = f"the newest restorable moment is transaction {newest}, {time_of(newest)}" if newest else "there is none yet"
+        raise UntilBeyond(f"transaction {until} ({time_of(until)}) was not reached: {there}")
+
+
 def _too_old(position: Position, base: int) -> str:
     return f"it stands at index {position.index}; the log begins behind index {base}"
 
@@ -285,17 +341,6 @@ def _check_code(found: Scan) -> None:
             value = catalogs[version].value
             if Bundle.from_bytes(str(value["bundle"]).encode()).hash != value["hash"]:
                 raise BundleForged(f"the bundle of catalog version {version} is not the one that its record names")
-
-
-def _partitions(source: LogSource) -> list[int]:
-    """The partitions that the log knows of: those of the newest checkpoint, or of the records behind a first, empty one."""
-    groups = source.checkpoint(source.first_blocks[-1])
-    if not groups.by_partition:
-        for lsn, record in source.read(from_block=source.first_blocks[-1]):
-            groups.observe(lsn, record)
-    configuration = groups.state(CLUSTER_GROUP).configuration or {}
-    count = int(configuration.get("partitions", 0))
-    return list(range(count)) if count else sorted(p for p in groups.by_partition if p != CLUSTER_GROUP)
 
 
 def _candidates(
@@ -376,6 +421,8 @@ def _contradiction(position: Position, stream: Stream) -> str:
         return f"it stands at index {position.index}, beyond the log's end at {stream.last_index}"
     if position.index > stream.base and stream.seen.get(position.index) != (position.term, position.checksum):
         return f"at index {position.index} it holds another entry than the log"
+    if position.index and position.index == stream.base and position.index not in stream.seen:
+        return f"its last entry, index {position.index}, is in blocks that cannot be read"
     if position.index and position.index == stream.base and stream.seen[position.index] != (position.term, position.checksum):
         return f"at index {position.index} it holds another entry than the log's head states"
     return ""
@@ -390,8 +437,9 @@ def _damage(files: Files, candidate: Candidate, checked: dict[str, str]) -> str:
     return checked[snapshot.path]
 
 
-def _no_source(partition: int, passed: Iterable[Passed], until: int | None) -> ReplayError:
-    reasons = "; ".join(f"{p.name}: {p.why}" for p in passed)
+def _no_source(partition: int, passed: Sequence[Passed], until: int | None) -> ReplayError:
+    reasons = "; ".join(f"{p.name or 'empty state'}: {p.why}" for p in passed[:REASONS_MAX])
+    reasons += f"; and {len(passed) - REASONS_MAX} more" if len(passed) > REASONS_MAX else ""
     text = f"partition {partition} has no state to start from ({reasons})"
     return Incomplete(text) if until is None else UntilUnreachable(text)
 

@@ -241,7 +241,7 @@ def _disk_error(kind: str | None, error: Exception) -> Exception:
 
 def _records(planned: Planned | Plan, target: Target) -> Iterable[tuple[Lsn, Record]]:
     if isinstance(planned, Plan):
-        source = source_from(target.files, planned.directory, planned.from_block)
+        source = source_from(target.files, planned.directory, planned.from_block, planned.gaps)
         return source.read(from_block=planned.from_block, upto_block=planned.last_block)
     if planned.scan.kept is not None:
         return planned.scan.kept

@@ -48,6 +48,8 @@ class Stream:
         default_factory=list
     )  # (block, offset, index): entries from index on before here are void
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # claimed index -> (term, checksum)
+    last_term: int = 0  # of the entry at last_index
+    gapped: bool = False  # blocks are missing behind the last record, and nothing has yet said that they held none of this stream
 
 
 @dataclass(slots=True)
@@ -99,9 +101,16 @@ def scan(
     """
     result = Scan(from_block, source.last_block, {p: Stream() for p in indexes}, Groups(), kept=[])
     pass_ = _Pass(result, indexes, {p: frozenset(found) for p, found in claims.items()}, until)
+    met = 0
     try:
         for lsn, record in source.read(from_block=from_block):
+            if source.patchwork is not None and source.patchwork.met != met:
+                met = source.patchwork.met
+                pass_.note_gap()
             pass_.take(lsn, record)
+        if source.patchwork is not None and source.patchwork.met != met:
+            pass_.note_gap()
+        pass_.close()
     except Corrupt as damage:
         if not accept_data_loss or damage.block is None:
             raise
@@ -138,6 +147,17 @@ class _Pass:
         elif record.kind is Kind.TRUNCATION:
             self._void(stream, lsn, record.index)
 
+    def note_gap(self) -> None:
+        """Blocks are left out here."""
+        for stream in self._result.streams.values():
+            stream.gapped = True
+
+    def close(self) -> None:
+        """A gap at the end may have held more."""
+        for stream in self._result.streams.values():
+            if stream.gapped and not _is_final(stream):
+                _lose(stream, stream.last_index + 1)
+
     def _note_catalogs(self, record: Record) -> None:
         if record.partition == CLUSTER_GROUP and record.kind in (Kind.CATALOG, Kind.CHECKPOINT):
             self._result.catalogs |= self._result.groups.state(CLUSTER_GROUP).catalogs
@@ -154,16 +174,25 @@ class _Pass:
 
     def _checkpoint(self, stream: Stream, record: Record) -> None:
         state = self._result.groups.by_partition[record.partition]
-        if state.last_index <= stream.last_index:
+        gapped, stream.gapped = stream.gapped, False
+        if gapped and not _goes_on(stream, state.last_index, state.last_term):
+            _lose(stream, state.last_index)
+        elif state.last_index <= stream.last_index or (stream.ended and gapped):
+            stream.last_index, stream.last_term = max(stream.last_index, state.last_index), state.last_term
             return
         stream.base = stream.last_index = stream.to_index = state.last_index
         stream.to_term, stream.to_checksum, stream.to_txn = state.last_term, state.last_checksum, 0
+        stream.last_term = state.last_term
         self._note_claim(stream, record.partition, state.last_index, state.last_term, state.last_checksum)
 
     def _entry(self, stream: Stream, lsn: Lsn, record: Record) -> None:
+        if stream.gapped:
+            stream.gapped = False
+            if not _goes_on(stream, record.index - 1, record.term):
+                _lose(stream, record.index - 1)
         if record.index <= stream.last_index:
             self._void(stream, lsn, record.index)
-        stream.last_index = record.index
+        stream.last_index, stream.last_term = record.index, record.term
         self._note_claim(stream, record.partition, record.index, record.term, record.checksum)
         if record.kind not in (Kind.BATCH, Kind.SKIP):
             stream.proved = record.index
@@ -213,6 +242,33 @@ class _Pass:
     def _note_claim(self, stream: Stream, partition: int, index: int, term: int, checksum: int) -> None:
         if index in self._claims.get(partition, ()):
             stream.seen[index] = (term, checksum)
+
+
+def _is_final(stream: Stream) -> bool:
+    """What is applied of the stream can neither grow nor be replaced by what was in a gap."""
+    return stream.ended and (stream.digested >= stream.to_index or not stream.to_index)
+
+
+def _goes_on(stream: Stream, index: int, term: int) -> bool:
+    """Whether the gap before a record that follows entry `index` took nothing of the stream that is applied.
+
+    An entry is replaced in a higher term only (Raft, section 5.3), and never once it was executed.
+    """
+    if stream.ended:
+        return term == stream.last_term or _is_final(stream)
+    if index != stream.last_index:
+        return False
+    return term == stream.last_term or stream.digested >= stream.last_index
+
+
+def _lose(stream: Stream, index: int) -> None:
+    """Entries up to this one are not all there: the stream begins anew behind it, and nothing tells what stands at it."""
+    stream.base = stream.last_index = stream.to_index = index
+    stream.to_calls, stream.to_term, stream.to_checksum, stream.to_txn = -1, 0, 0, 0
+    stream.proved = stream.digested = stream.entries = stream.calls = stream.bytes = 0
+    stream.ended = False
+    stream.catalogs, stream.voids, stream.seen = set(), [], {}
+    stream.skips = {at: positions for at, positions in stream.skips.items() if at > index}
 
 
 def batch_calls(record: Record) -> int:

@@ -6,25 +6,27 @@ before a damaged place can be read when the caller has accepted the loss of the 
 
 Segments of the archive that end where the live ones begin can be put in front of them (`in_front`); from then on it is one log,
 and every block of it is checked the same way, chain included. A run of archived segments that does not reach the live ones can be
-read alone (`alone`). Which of these a recovery needs is decided in `replay.reach`.
+read alone (`alone`). Where blocks of them are damaged or missing, the others can still be read (`around_gaps`). Which of these a
+recovery needs is decided in `replay.reach`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.groups import Groups
-from cmdlog.wal.ids import BlockNumber, Lsn
+from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn
 from cmdlog.wal.instance import Instance, load_instance
 from cmdlog.wal.log import Log
 from cmdlog.wal.reader import read_records
 from cmdlog.wal.record import Record
 from cmdlog.wal.restart import decide
 from cmdlog.wal.survey import SegmentFile, Survey, refusal, survey_log
+from replay.patchwork import Gap, Patchwork, Piece
 from snapshot.archived import ArchivedSegment
 
 SURVEYS_MAX: Final = 3  # looks at the directory of a running node, which may recycle between two file names
@@ -48,6 +50,8 @@ class LogSource:
     archived: tuple[str, ...] = ()  # names of those that lie in the archive
     provisional: bool = False  # the log goes on behind `last_block`: a plan must prove that it needs nothing from there
     txn_id_max: int = 0  # a transaction id that the log knows behind `last_block`; a recovered node must not give it again
+    partitions: tuple[int, ...] = ()  # where heads of segments may be unreadable; else what the newest one says
+    patchwork: Patchwork | None = None  # blocks may be left out, and it knows which
 
     def read(self, *, from_block: int, upto_block: int | None = None) -> Records:
         """Records of the blocks in [from_block, upto_block], in order. Raises: Corrupt, Recycled."""
@@ -89,6 +93,45 @@ def alone(files: Files, source: LogSource, run: Sequence[ArchivedSegment]) -> Lo
         groups.observe(lsn, record)
     piece = _replaced(files, source, _readable(run), tuple(archived.name for archived in run), run[-1].last_block)
     return replace(piece, txn_id_max=groups.txn_id_max)
+
+
+def around_gaps(
+    files: Files, source: LogSource, archived: Sequence[ArchivedSegment], *, to_live: bool, gaps: Iterable[Gap] | None = None
+) -> LogSource:
+    """These archived segments, and the live ones behind them if `to_live`, with whatever is damaged or missing left out."""
+    pieces = [Piece(found.segment, found.last_block) for found in archived if found.segment is not None]
+    if to_live:
+        ends = [*(block - 1 for block in source.first_blocks[1:]), source.last_block]
+        pieces += [Piece(segment, end) for segment, end in zip(source.segments, ends, strict=True)]
+    patchwork = Patchwork(files, pieces, gaps=gaps)
+    groups = Groups()
+    for lsn, record in () if to_live else source.read(from_block=source.first_blocks[-1]):
+        groups.observe(lsn, record)
+    return replace(
+        source,
+        first_blocks=[int(piece.segment.header.first_block) for piece in pieces],
+        last_block=pieces[-1].last_block,
+        records=patchwork.records,
+        segments=[piece.segment for piece in pieces],
+        archived=tuple(found.name for found in archived if found.segment is not None),
+        provisional=not to_live,
+        txn_id_max=groups.txn_id_max,
+        partitions=tuple(partitions_of(source)),
+        patchwork=patchwork,
+    )
+
+
+def partitions_of(source: LogSource) -> list[int]:
+    """The partitions that the log knows of: those of the newest checkpoint, or of the records behind a first, empty one."""
+    if source.partitions:
+        return list(source.partitions)
+    groups = source.checkpoint(source.first_blocks[-1])
+    if not groups.by_partition:
+        for lsn, record in source.read(from_block=source.first_blocks[-1]):
+            groups.observe(lsn, record)
+    configuration = groups.state(CLUSTER_GROUP).configuration or {}
+    count = int(configuration.get("partitions", 0))
+    return list(range(count)) if count else sorted(p for p in groups.by_partition if p != CLUSTER_GROUP)
 
 
 def _readable(run: Sequence[ArchivedSegment]) -> list[SegmentFile]:

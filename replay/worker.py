@@ -42,7 +42,7 @@ def run(order: dict[str, Any]) -> None:
         row_digests=plan.row_digests,
         progress=lambda partition, calls: tell({"progress": [partition, calls]}),
     )
-    source = source_from(RealFiles(), plan.directory, plan.from_block)  # up to the plan's last block, wherever that is
+    source = source_from(RealFiles(), plan.directory, plan.from_block, plan.gaps)  # up to the plan's last block, wherever that is
     results = apply_all(applier, source.read(from_block=plan.from_block, upto_block=plan.last_block))
     for of in held.values():
         of.close()

@@ -111,7 +111,7 @@ def walk_blocks(files: Files, segment: SegmentFile, last_block: int) -> tuple[in
     for block in read_segment(files, segment, upto=last_block):
         chain, reached = block.header.checksum, int(block.header.number)
         for _, record in block.records():
-            for txn in _transactions(record):
+            for txn in transactions_of(record):
                 first, last = found.get(record.partition, (txn, txn))
                 found[record.partition] = min(first, txn), max(last, txn)
     if reached != last_block:
@@ -119,7 +119,7 @@ def walk_blocks(files: Files, segment: SegmentFile, last_block: int) -> tuple[in
     return chain, found
 
 
-def _transactions(record: Record) -> tuple[int, ...]:
+def transactions_of(record: Record) -> tuple[int, ...]:
     """First and last transaction of an entry that has any."""
     if record.kind is Kind.BATCH:
         return int(BATCH.unpack_from(record.raw, RECORD.bytes)[0]), batch_last_txn(record)
