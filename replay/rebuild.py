@@ -95,6 +95,7 @@ def complete(files: Files, out: str, owner: Owner, instance: Instance, *, groups
         reserve_bytes=instance.log_reserve_bytes,
         initial=groups.checkpoints(oldest_block=1),
         owner=owner,
+        forked_from=instance.forked_from,
     )
 
 

@@ -53,11 +53,20 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a forked history left another one."""
+
+    cluster_id: bytes  # [16] UUID of the cluster whose log was forked
+    txn_id: int  # the last transaction that both share, 0 = none
+
+
+@dataclass(frozen=True, slots=True)
 class Instance:
     identity: Identity
     segment_bytes: int
     segments: int  # files of the log, in use and free together
     log_reserve_bytes: int  # for control records alone
+    forked_from: Origin | None = None
 
     def check(self) -> None:
         """Raises: BadSettings naming the size that cannot be."""
@@ -76,7 +85,7 @@ class Instance:
 
 def write_instance(files: Files, directory: str, instance: Instance) -> None:
     """Durable on return: from here on the directory is a node."""
-    value = {
+    value: dict[str, Any] = {
         "format": FORMAT,
         "cluster_id": str(uuid.UUID(bytes=instance.identity.cluster_id)),
         "node_id": instance.identity.node_id,
@@ -85,6 +94,8 @@ def write_instance(files: Files, directory: str, instance: Instance) -> None:
         "segments": instance.segments,
         "log_reserve_bytes": instance.log_reserve_bytes,
     }
+    if (origin := instance.forked_from) is not None:
+        value["forked_from"] = {"cluster_id": str(uuid.UUID(bytes=origin.cluster_id)), "txn_id": str(origin.txn_id)}
     data = orjson.dumps({**value, "checksum": _checksum(value)}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     files.write_file_atomic(os.path.join(directory, INSTANCE_NAME), data)
 
@@ -106,10 +117,16 @@ def load_instance(files: Files, directory: str) -> Instance:
     if value.get("format") != FORMAT:
         raise NewerFormat(f"{path} has format {value.get('format')}, this program reads {FORMAT}")
     identity = Identity(uuid.UUID(value["cluster_id"]).bytes, int(value["node_id"]), bytes.fromhex(str(value["incarnation"])))
-    instance = Instance(identity, value["segment_bytes"], value["segments"], value["log_reserve_bytes"])
+    instance = Instance(
+        identity, value["segment_bytes"], value["segments"], value["log_reserve_bytes"], _origin(value.get("forked_from"))
+    )
     if not files.exists(os.path.join(directory, LOG_FOLDER)):
         raise WrongDirectory(f"{directory} is a node ({identity}) whose folder {LOG_FOLDER}/ is missing")
     return instance
+
+
+def _origin(value: dict[str, Any] | None) -> Origin | None:
+    return Origin(uuid.UUID(value["cluster_id"]).bytes, int(value["txn_id"])) if value else None
 
 
 def begin_creation(files: Files, directory: str) -> None:

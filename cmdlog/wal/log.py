@@ -26,6 +26,7 @@ from cmdlog.wal.instance import (
     LOG_FOLDER,
     Identity,
     Instance,
+    Origin,
     begin_creation,
     end_creation,
     load_instance,
@@ -90,6 +91,7 @@ class Log:
         reserve_bytes: int = RESERVE_BYTES,
         initial: Sequence[bytes] = (),
         owner: Owner | None = None,
+        forked_from: Origin | None = None,
         generation: Callable[[], int] = random_generation,
     ) -> None:
         """Makes a node directory whose log begins with the records of `initial`; durable on return.
@@ -97,7 +99,7 @@ class Log:
         A crash on the way leaves a directory that the next call sweeps, and that `open` refuses.
         Raises: WrongDirectory, BadSettings, Locked, DiskFull, WriteFailed, TooLarge.
         """
-        instance = Instance(identity, segment_bytes, segments, reserve_bytes)
+        instance = Instance(identity, segment_bytes, segments, reserve_bytes, forked_from)
         instance.check()
         if not files.exists(directory):
             files.mkdir(directory)
