@@ -95,6 +95,12 @@ class Applier:
         """Every partition stands at its end, and nothing waits for a digest."""
         return not self._unfinished and not any(lane.pending for lane in self._lanes.values())
 
+    def know(self, catalogs: Iterable[Mapping[str, Any]], key_policy: Mapping[str, int]) -> None:
+        """What holds where the log begins, for one whose first records do not say it."""
+        for value in catalogs:
+            self._add_catalog(value)
+        self._policy({"key_policy": key_policy})
+
     def take(self, lsn: Lsn, record: Record) -> None:
         """Takes the next record of the log.
 
@@ -161,6 +167,8 @@ class Applier:
         plan, index = lane.plan, record.index
         if not lane.engine.state.position.index < index <= plan.to_index or _is_void(plan, lsn, index):
             return
+        if index != lane.engine.state.position.index + 1:
+            raise PlanOutdated(f"partition {plan.partition}: entry {lane.engine.state.position.index + 1} is not there any more")
         applied: Applied | None
         if record.kind is Kind.BATCH:
             if not lane.grouped:
