@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import orjson
 import typer
 
 from cmdlog.cli.failure import Failure
+
+PIPED_WIDTH: Final = 100_000  # characters of a line that no terminal shows: longer than any table
 
 
 class Output:
@@ -39,16 +41,17 @@ class Output:
         sys.stdout.flush()
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """A table for people."""
+        """A table for people. Nothing is cut: a narrow terminal folds, and what is piped has lines of any length."""
         from rich.console import Console
         from rich.table import Table
+        from rich.text import Text
 
-        table = Table(title=title, title_justify="left")
+        table = Table(title=Text(title, style="table.title"), title_justify="left")
         for column in columns:
-            table.add_column(column)
+            table.add_column(column, overflow="fold")
         for row in rows:
-            table.add_row(*map(str, row))
-        Console().print(table)
+            table.add_row(*(Text(str(value)) for value in row))
+        Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, soft_wrap=False).print(table)
 
     def failure(self, failure: Failure) -> None:
         """An error: what happened, and what to do."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -178,3 +179,17 @@ def test_other_directories_are_refused(tmp_path: Path, command: Command) -> None
     """A folder that is no node is no archive."""
     assert command("archive", "list", tmp_path)[0] == 1
     assert command("archive", "verify", tmp_path / "nothing")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("until", "said"), [("2999-01-01T00:00:00Z", "was not reached"), ("1999-01-01T00:00:00Z", "lies before the")]
+)
+def test_moment_that_never_was_is_refused(node: Path, command: Command, tmp_path: Path, until: str, said: str) -> None:
+    """In the future, or before the node had done anything: exit code 1, a message that names the nearest moment, no directory."""
+    code, printed = command("recover", node, "--until", until, "--to", tmp_path / "out")
+    error = printed[-1]["error"]
+    assert (code, error["kind"], error["exit_code"]) == (1, "UntilBeyond", 1)
+    assert said in error["message"]
+    assert re.search(r"\d{19}, 20\d\d-\d\d-\d\dT", error["message"])
+    assert "leave --until out" in error["hint"]
+    assert not (tmp_path / "out").exists()
