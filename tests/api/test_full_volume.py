@@ -1,0 +1,168 @@
+"""A node on a volume that is full: said, refused, stopped in time, and well again when there is room."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+VOLUME_BYTES = 24 << 20
+DRAIN_S = 1.0
+OPTIONS = (
+    *("--partitions", "2", "--segment-bytes", "1MiB", "--segments", "4", "--log-reserve-bytes", "64KiB"),
+    *("--call-bytes-max", "64KiB", "--batch-bytes-max", "128KiB", "--drain-timeout-s", str(DRAIN_S)),
+)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Path]:
+    """A small file system of its own."""
+    path = tmp_path / "volume"
+    path.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={VOLUME_BYTES}", "tmpfs", path], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip("mounting is not allowed here")
+    yield path
+    subprocess.run(["umount", path], check=True)
+
+
+class Full:
+    """`cmdlog serve` of the bank on the volume."""
+
+    def __init__(self, volume: Path, errors: Path) -> None:
+        self.volume, self.errors = volume, errors
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("CMDLOG_")}
+        with errors.open("a") as lines:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "cmdlog", "serve", "procedures.samples.bank:db", "--data", str(volume / "node"), "--port",
+                 "0", "--json", *OPTIONS],
+                env={**environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=lines, text=True,
+            )  # fmt: skip
+        assert self.process.stdout is not None
+        self.client = httpx.Client(base_url=json.loads(self.process.stdout.readline())["url"], timeout=60)
+        assert json.loads(self.process.stdout.readline())["event"] == "ready"
+        self.opened = 0  # accounts of calls that were acknowledged
+
+    def fill(self) -> None:
+        """Leaves next to nothing."""
+        with (self.volume / "fill").open("wb", buffering=0) as file:
+            with contextlib.suppress(OSError):
+                while file.write(bytes(64 << 10)):
+                    pass
+            file.truncate(file.tell() - (256 << 10))
+
+    def open_accounts(self, branch: int, first: int, **options: Any) -> httpx.Response:
+        """A call that grows the state."""
+        body = {"branch": branch, "first": first, "count": 500, "savings": 1, "checking": 1}
+        answer = self.client.post("/v1/procedures/open_accounts", json=body, **options)
+        self.opened += 500 if answer.status_code == 200 else 0
+        return answer
+
+    def grow(self, branch: int) -> None:
+        """Until a site meets the end of the volume; the call that met it is given up by its client."""
+        for first in range(0, 1_000_000, 500):
+            try:
+                if self.open_accounts(branch, first, timeout=0.5).status_code != 200:
+                    break
+            except httpx.TimeoutException:
+                break
+        wait_for(lambda: self.client.get("/readyz").status_code == 503)
+
+    def accounts(self) -> int:
+        """As a query counts them."""
+        answer = self.client.post("/v1/query", json={"sql": "SELECT count(*) FROM accounts"})
+        assert answer.status_code == 200, answer.text
+        return sum(row[0] for row in answer.json()["rows"])
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Lines of its log."""
+        lines = [json.loads(line) for line in self.errors.read_text().splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == name]
+
+    def end(self) -> float:
+        """SIGTERM; how long it took."""
+        begun = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(60) == 0
+        return time.monotonic() - begun
+
+
+@pytest.fixture
+def full(volume: Path, tmp_path: Path) -> Iterator[Full]:
+    """One whose site has met the end of the volume."""
+    server = Full(volume, tmp_path / "errors.txt")
+    try:
+        server.fill()
+        server.grow(1)
+        yield server
+    finally:
+        server.client.close()
+        if server.process.poll() is None:
+            server.process.kill()
+            server.process.wait()
+        assert server.process.stdout is not None
+        server.process.stdout.close()
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    """Bounded polling."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_full_volume_is_said_refuses_at_once_and_heals_by_itself(full: Full) -> None:
+    """Every call is refused with `disk_full`, also while sites are tried; queries answer; with room all acknowledged is there."""
+    before = full.accounts()
+    for _ in range(20):  # through a try of the site
+        answer = full.open_accounts(1, 900_000, timeout=2.0)
+        assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "disk_full", "5")
+        assert full.client.get("/readyz").json()["code"] == "disk_full"
+        time.sleep(0.1)
+    assert full.accounts() == before == full.opened
+    told = full.client.get("/v1/status").json()
+    assert (told["ready"], told["disk_full"]["path"]) == (False, str(full.volume / "node"))
+    assert told["disk_full"]["free_bytes"] < 1 << 20
+    assert "disk_full" in {part["state"] for part in told["partitions"].values()}
+    assert "\ncmdlog_disk_full 1.0\n" in full.client.get("/metrics").text
+    (full.volume / "fill").unlink()
+    wait_for(lambda: full.client.get("/readyz").status_code == 200)
+    assert full.open_accounts(1, 900_000).status_code == 200
+    assert full.accounts() - full.opened in (0, 500)  # the call whose client went away: logged, so executed, once
+    assert full.client.get("/v1/status").json()["disk_full"] is None
+    assert [len(full.events(name)) for name in ("calls are refused", "calls are let in again", "site ended")] == [1, 1, 1]
+    _stop_while_full(full)
+
+
+def _stop_while_full(full: Full) -> None:
+    """A batch that no site can run does not hold the stop up; the next start, with room, has everything."""
+    full.fill()
+    full.grow(2)
+    before = full.accounts()
+    assert full.end() < DRAIN_S + 5
+    (line,) = full.events("stops with calls under way, which stay in the log")
+    assert "disk_full" in next(iter(line["why"].values()))
+    assert sum(line["calls"].values()) == 1
+    (full.volume / "fill").unlink()
+    again = Full(full.volume, full.errors)
+    try:
+        assert again.accounts() == before + 500
+    finally:
+        again.client.close()
+        again.end()
+        assert again.process.stdout is not None
+        again.process.stdout.close()
