@@ -1,0 +1,215 @@
+"""Histories by seed: what may happen to a small cluster, at random, until everything stops.
+
+One rule: the same seed makes the same history. `History` plays it and keeps it legal; here is only what happens next.
+
+    python -m tests.replay.histories --seeds 2000     writes histories and reads every directory back
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from cmdlog.wal.record import Kind
+from replay.source import open_source
+from tests.replay.historycluster import STAGES, History
+from tests.replay.historynode import HistoryNode, QuickFiles
+
+STEPS_MAX = 60
+
+__all__ = ["STAGES", "History", "entries_of", "held_by", "main", "random_history"]
+
+
+def random_history(folder: Path, seed: int, *, steps: int | None = None, nodes: int | None = None) -> History:
+    """A history of some steps; everything has stopped."""
+    rng = random.Random(seed)
+    count = nodes or rng.choice([1, 2, 3, 3, 3, 3, 4, 5])
+    history = History(folder, count, rng.randint(1, 4), seed)
+    for number in history.nodes:
+        history.skews_ms[number] = rng.choice([0, 0, 0, -5000, 40, 3_600_000])
+    player = _Player(history, rng)
+    for _ in range(rng.randint(5, STEPS_MAX) if steps is None else steps):
+        player.step()
+    history.finish(killed=[n for n in history.nodes if rng.random() < 0.3])
+    return history
+
+
+def entries_of(directory: str) -> dict[int, list[tuple[int, int, int]]]:
+    """Group -> (index, term, checksum) of the entries in force, as the files say it."""
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    source = open_source(QuickFiles(), directory)
+    for _, record in source.read(from_block=source.first_blocks[0]):
+        entries = found.setdefault(record.partition, [])
+        if record.is_entry or record.kind is Kind.TRUNCATION:
+            while entries and entries[-1][0] >= record.index:
+                entries.pop()
+        if record.is_entry:
+            entries.append((record.index, record.term, record.checksum))
+    return {group: entries for group, entries in found.items() if entries}
+
+
+def held_by(node: HistoryNode) -> dict[int, list[tuple[int, int, int]]]:
+    """The same, as the history says it."""
+    return {
+        group: [(entry.index, entry.term, entry.checksum) for entry in held.entries]
+        for group, held in node.held.items()
+        if held.entries
+    }
+
+
+class _Player:
+    """Decides by chance what happens next."""
+
+    def __init__(self, history: History, rng: random.Random) -> None:
+        self._history, self._rng = history, rng
+        self._coming: int | None = None  # the node whose return is under way
+        self._steps: list[tuple[int, Callable[[], object]]] = [
+            (30, self._work),
+            (8, self._elect),
+            (6, self._stale_leader),
+            (6, self._stop_or_start),
+            (6, self._snapshot),
+            (5, self._fail),
+            (5, self._return),
+            (2, self._lose_disk),
+            (2, self._resize),
+            (2, self._code),
+            (3, self._tell_faults),
+        ]
+
+    def step(self) -> None:
+        """One thing happens."""
+        weights = [weight for weight, _ in self._steps]
+        self._rng.choices([act for _, act in self._steps], weights)[0]()
+
+    def _some(self, share: float = 0.7) -> list[int]:
+        return [number for number in self._history.nodes if self._rng.random() < share]
+
+    def _group(self) -> int:
+        return self._rng.choice(self._history.groups)
+
+    def _work(self) -> None:
+        """Some batches, replicated to some nodes, counted and told by chance."""
+        history, rng = self._history, self._rng
+        for _ in range(rng.randint(1, 6)):
+            partition = rng.randrange(history.partitions)
+            for _ in range(rng.randint(1, 3)):
+                history.deposits(partition, rng.randint(1, 5))
+            for number in self._some():
+                last = history.nodes[history.leader(partition)].group(partition).last_index
+                history.replicate(partition, number, upto=last - rng.choice([0, 0, 0, 1, 2]))
+            if rng.random() < 0.9:
+                history.advance(partition)
+            for number in self._some(0.4):
+                history.mark(partition, number)
+
+    def _elect(self) -> None:
+        group = self._group()
+        candidate = self._rng.choice(list(self._history.nodes))
+        if self._history.elect(group, candidate, self._some(0.85)) and self._rng.random() < 0.7:
+            self._history.spread(group, self._some())
+
+    def _stale_leader(self) -> None:
+        """One that no longer leads, or that nobody hears, goes on appending."""
+        group = self._rng.randrange(self._history.partitions)
+        number = self._rng.choice(list(self._history.leads[group]))
+        node, term = self._history.nodes[number], self._history.leads[group][number]
+        if node.up and not node.silent and node.group(group).term == term:
+            for _ in range(self._rng.randint(1, 4)):
+                self._history.deposits(group, self._rng.randint(1, 3), by=number)
+            for other in self._some(0.3):
+                self._history.replicate(group, other, by=number)
+            if self._rng.random() < 0.5:
+                self._history.advance(group, by=number)
+
+    def _stop_or_start(self) -> None:
+        number = self._rng.choice(list(self._history.nodes))
+        node = self._history.nodes[number]
+        if node.up:
+            node.stop(orderly=self._rng.random() < 0.5)
+        else:
+            node.start()
+
+    def _snapshot(self) -> None:
+        for number in self._some(0.4):
+            self._history.snapshot(number, self._rng.randrange(self._history.partitions))
+
+    def _lead_elsewhere(self, number: int) -> None:
+        for group in self._history.groups:
+            if self._history.leader(group) == number:
+                others = [n for n in self._history.nodes if n != number]
+                self._rng.shuffle(others)
+                any(self._history.elect(group, other, others) for other in others)
+
+    def _fail(self) -> None:
+        """A node is declared failed; it may be down, cut off, or just slow."""
+        history = self._history
+        number = self._rng.choice(list(history.nodes))
+        if number in history.failed or number == self._coming:
+            return
+        if self._rng.random() < 0.7:
+            history.nodes[number].stop(orderly=self._rng.random() < 0.5)
+        self._lead_elsewhere(number)
+        history.declare_failed(number, self._some(0.9))
+
+    def _return(self) -> None:
+        """A failed node comes back, perhaps only a part of the way; only one at a time."""
+        history = self._history
+        if self._coming is None and history.failed:
+            self._coming = self._rng.choice(sorted(history.failed))
+        if self._coming is None or self._coming not in history.nodes:
+            return
+        upto = self._rng.choice([*STAGES, "done", "done", "done"])
+        if history.rejoin(self._coming, upto, self._some(0.9)) and upto == "done":
+            self._coming = None
+
+    def _lose_disk(self) -> None:
+        history = self._history
+        number = self._rng.choice(list(history.nodes))
+        if len(history.nodes) > 1 and number != self._coming and sum(n.silent for n in history.nodes.values()) == 0:
+            history.lose_disk(number)
+
+    def _resize(self) -> None:
+        history = self._history
+        if self._rng.random() < 0.5 and len(history.nodes) < 5:
+            if history.add_node(max(history.nodes) + 1):
+                return
+        elif len(history.nodes) > 2:
+            number = self._rng.choice(list(history.nodes))
+            self._lead_elsewhere(number)
+            if number != self._coming:
+                history.remove_node(number)
+
+    def _code(self) -> None:
+        self._history.change_code(self._rng.choice([2, 3, 5, 7]))
+
+    def _tell_faults(self) -> None:
+        self._history.tell_faults(self._some(0.5))
+
+
+def main() -> int:
+    """Long runs, one folder per seed, removed when it was right."""
+    parser = argparse.ArgumentParser(description="Writes random histories and reads every directory back.")
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0)
+    asked = parser.parse_args()
+    began, calls, nodes = time.monotonic(), 0, 0
+    for seed in range(asked.first, asked.first + asked.seeds):
+        with tempfile.TemporaryDirectory() as folder:
+            history = random_history(Path(folder) / "history", seed)
+            for node in history.nodes.values():
+                if entries_of(node.directory) != held_by(node):
+                    print(f"seed {seed}: {node.directory} does not hold what was replicated to it")
+                    return 1
+            calls, nodes = calls + len(history.acknowledged), nodes + len(history.nodes)
+    print(f"{asked.seeds} histories with {nodes} nodes and {calls} acknowledged calls in {time.monotonic() - began:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,519 @@
+"""A small replicated cluster that is played step by step, leaves real node directories, and knows what really happened.
+
+One rule: every history is legal. Entries are committed by the quorums of the configuration in force, elections are won as Raft
+says, a node whose log was lost has no word until it is a member anew. So whatever recovery makes of the directories can be held
+against `truth`: what was acknowledged, and the balances after every transaction.
+
+Time is counted in milliseconds of a common clock; every node's clock may be wrong by its `skews_ms`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from cmdlog.wal.batch import encode_batch
+from cmdlog.wal.faultlog import FaultRecord
+from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT, make_txn_id
+from cmdlog.wal.record import Kind, encode_json, peek_record
+from procedures.outcomes import KeyPolicy
+from tests.replay.historynode import Base, Entry, Held, HistoryNode, base_of
+from tests.replay.historytruth import Truth, catalog_value
+from tests.replay.rig import ACCOUNTS, BEGIN, DEPOSIT, FIRST_MILLIS, SCHEMA
+
+STAGES = ("marked", "discarded", "copied", "promoted", "done")  # of a rejoin, in order
+
+
+class History:
+    """A cluster at work. Methods that a real cluster would refuse do nothing and return False (or 0)."""
+
+    def __init__(self, folder: Path, nodes: int = 3, partitions: int = 2, seed: int = 0) -> None:
+        folder.mkdir(exist_ok=True)
+        self.rng = random.Random(seed)
+        self.folder, self.partitions = str(folder), partitions
+        self.cluster_id = self.rng.randbytes(16)
+        self.millis, self.skews_ms = FIRST_MILLIS, dict[int, int]()
+        self.groups = [*range(partitions), CLUSTER_GROUP]
+        self.truth = Truth(folder / "truth", partitions)
+        self.epoch = 1
+        voters = list(range(1, nodes + 1))
+        initial = [
+            self._entry(Kind.CONFIGURATION, g, 1, 1, self._members(g, voters)) for g in (CLUSTER_GROUP, *range(partitions))
+        ]
+        self.nodes = {n: HistoryNode(self.folder, n, self.cluster_id, self.rng, initial=initial) for n in voters}
+        for entry in initial:
+            self.truth.commit(entry)
+        self.leads: dict[int, dict[int, int]] = {g: {1: 1} for g in self.groups}  # group -> node -> term in which it leads
+        self._matches: dict[tuple[int, int], dict[int, int]] = {}  # (group, term) -> node -> index that it has acknowledged
+        self._terms = dict.fromkeys(self.groups, 1)
+        self._closed = dict.fromkeys(self.groups, 0)  # promised: no later entry has a TxnId up to it
+        self.lineage: list[FaultRecord] = []
+        self.given: dict[int, str] = {}  # directories that are handed over in place of a node's own
+        self.change_code(1)
+        for p in range(partitions):
+            self.control(p, Kind.SCHEMA, {"statements": SCHEMA, "txn_id": self._tick(1, p, 1)[0]})
+            self.batch(p, [(BEGIN, [10 * p + n]) for n in range(ACCOUNTS)])
+            self.spread(p)
+
+    # -- what is handed over -----------------------------------------------------------------------------------------------
+
+    @property
+    def directories(self) -> list[str]:
+        """One per node, by number."""
+        return [self.given.get(number, node.directory) for number, node in sorted(self.nodes.items())]
+
+    def node_of(self, directory: str) -> HistoryNode:
+        """The node that the directory belongs to."""
+        return self.nodes[next(n for n in self.nodes if directory == self.given.get(n, self.nodes[n].directory))]
+
+    @property
+    def acknowledged(self) -> list[tuple[int, int, int]]:
+        """(partition, index, TxnId) of every invocation that was answered."""
+        return self.truth.acknowledged
+
+    def balances_at(self, txn_id: int | None = None) -> dict[int, int]:
+        """Account -> balance after everything up to the TxnId."""
+        return self.truth.balances_at(txn_id)
+
+    def finish(self, *, killed: Collection[int] = ()) -> list[str]:
+        """Everything stops, in good order but for the `killed`; returns the directories."""
+        for number, node in self.nodes.items():
+            node.stop(orderly=number not in killed)
+        self.truth.close()
+        return self.directories
+
+    # -- calls -------------------------------------------------------------------------------------------------------------
+
+    def leader(self, group: int) -> int:
+        """The node that leads in the highest term, up or not."""
+        return max(self.leads[group], key=lambda number: self.leads[group][number])
+
+    def batch(self, partition: int, calls: Sequence[tuple[int, list[Any]]], by: int | None = None) -> Entry | None:
+        """The leader (or `by`, which believes to be it) appends a batch to its own log."""
+        number = by or self.leader(partition)
+        held = self.nodes[number].group(partition)
+        version = self._code_of(number)
+        txn_ids = self._tick(len(calls), partition, number)
+        term, index = self.leads[partition][number], held.last_index + 1
+        raw = encode_batch(
+            partition=partition, term=term, index=index, catalog=version, txn_ids=txn_ids,
+            procedures=[procedure for procedure, _ in calls], params=[orjson.dumps(params) for _, params in calls],
+        )  # fmt: skip
+        told = tuple(
+            (txn_id, params[0], -1 if procedure == BEGIN else params[1])
+            for txn_id, (procedure, params) in zip(txn_ids, calls, strict=True)
+        )
+        entry = Entry(partition, index, term, Kind.BATCH, raw, peek_record(raw).checksum, calls=told, catalog=version)
+        return self._lead_with(number, entry)
+
+    def deposits(self, partition: int, count: int = 3, by: int | None = None) -> Entry | None:
+        """A batch of deposits with amounts of their own."""
+        calls = [(DEPOSIT, [10 * partition + self.rng.randrange(ACCOUNTS), self.rng.randint(1, 999)]) for _ in range(count)]
+        return self.batch(partition, calls, by)
+
+    def control(self, group: int, kind: Kind, value: Mapping[str, Any], by: int | None = None) -> Entry | None:
+        """The leader appends a control entry."""
+        number = by or self.leader(group)
+        held = self.nodes[number].group(group)
+        return self._lead_with(number, self._entry(kind, group, held.last_index + 1, self.leads[group][number], value))
+
+    def change_code(self, factor: int) -> bool:
+        """From here on deposits count `factor` times, once the catalog entry is committed."""
+        version = len(self.truth.factors) + 1
+        self.truth.factors[version] = factor
+        self.control(CLUSTER_GROUP, Kind.CATALOG, catalog_value(version, factor))
+        return self.spread(CLUSTER_GROUP)
+
+    # -- replication -------------------------------------------------------------------------------------------------------
+
+    def replicate(self, group: int, to: int, by: int | None = None, upto: int | None = None) -> bool:
+        """The leader brings another node's log in line with its own, up to an index."""
+        leader = by or self.leader(group)
+        source, target = self.nodes[leader], self.nodes[to]
+        term = self.leads[group][leader]
+        if to == leader or not source.up or not target.up or (target.silent and not target.copying):
+            return False
+        ours, theirs = source.group(group), target.group(group)
+        if theirs.term > term:
+            return False
+        theirs.term = term
+        at = min(ours.last_index, theirs.last_index)
+        while at >= max(ours.base, theirs.base) and ours.place(at) != theirs.place(at):
+            at -= 1
+        if at < max(ours.base, theirs.base):
+            return False
+        entries = self._executable(to, ours.behind(at, upto))
+        target.take(entries, say_cut=self.rng.random() < 0.5)
+        reached = at + len(entries)
+        matches = self._matches.setdefault((group, term), {})
+        matches[to] = max(matches.get(to, 0), reached)
+        return True
+
+    def advance(self, group: int, by: int | None = None) -> int:
+        """The leader counts; what a quorum holds is committed. Returns how many entries that were."""
+        leader = by or self.leader(group)
+        held, term = self.nodes[leader].group(group), self.leads[group][leader]
+        matches = {**self._matches.get((group, term), {}), leader: held.last_index}
+        done = self.truth.last(group)
+        for index in range(held.last_index, done, -1):
+            place = held.place(index)
+            if place is None or place[0] != term:
+                break
+            holders = {n for n, match in matches.items() if match >= index and (n == leader or not self._is_mute(n, group))}
+            if not self.nodes[leader].silent and all(self._is_quorum(c, holders) for c in self._in_force(held, done, index)):
+                return self._commit(group, held, index)
+        return 0
+
+    def mark(self, group: int, to: int) -> None:
+        """A node learns how far its group is committed, and says so in its log."""
+        node = self.nodes[to]
+        if not node.up or (node.silent and not node.copying):
+            return
+        held, done = node.group(group), self.truth.committed[group]
+        commit = min(held.last_index, len(done))
+        while commit > held.base and held.place(commit) != (done[commit - 1].term, done[commit - 1].checksum):
+            commit -= 1
+        if commit and commit >= held.base:
+            node.learn_commit(group, commit, self._close(group, commit), self.truth.did.get(group, {}))
+
+    def spread(self, group: int, to: Iterable[int] | None = None, *, marks: bool = True) -> bool:
+        """Replicates to these nodes (None: to all), counts, and tells them. True when everything is committed."""
+        names = [n for n in (self.nodes if to is None else to) if n != self.leader(group)]
+        for number in names:
+            self.replicate(group, number)
+        self.advance(group)
+        for number in [*names, self.leader(group)] if marks else ():
+            self.mark(group, number)
+        return self.truth.last(group) == self.nodes[self.leader(group)].group(group).last_index
+
+    def elect(self, group: int, candidate: int, among: Iterable[int] | None = None) -> bool:
+        """The candidate asks these nodes (None: all) for their votes; it leads from now on if a quorum gives them."""
+        node = self.nodes[candidate]
+        held = node.group(group)
+        configuration = held.configuration()[2]
+        if not node.up or node.silent or not self._is_voter(configuration, candidate):
+            return False
+        term = self._terms[group] + 1
+        granted = {candidate} | {
+            n for n in (self.nodes if among is None else among)
+            if self._would_vote(self.nodes[n], n, group, held, term)
+        }  # fmt: skip
+        if not self._is_quorum(configuration, granted):
+            return False
+        self._terms[group] = term
+        for number in sorted(granted):
+            self.nodes[number].vote(group, term, candidate)
+        self.leads[group][candidate] = term
+        return True
+
+    # -- members -----------------------------------------------------------------------------------------------------------
+
+    def configure(
+        self, group: int, voters: Iterable[int], learners: Iterable[int] = (), outgoing: Iterable[int] = ()
+    ) -> Entry | None:
+        """The leader appends a configuration; only if the one before is committed, and an entry of its own term."""
+        number = self.leader(group)
+        held = self.nodes[number].group(group)
+        done = self.truth.last(group)
+        if (
+            self.nodes[number].silent
+            or held.configuration()[0] > done
+            or self.leads[group][number] != self.truth.committed[group][-1].term
+        ):
+            return None
+        return self.control(group, Kind.CONFIGURATION, self._members(group, voters, learners, outgoing))
+
+    def members(self, group: int) -> tuple[set[int], set[int]]:
+        """Voters and learners, as the leader has them."""
+        value = self.nodes[self.leader(group)].group(group).configuration()[2]
+        return set(value.get("voters", ())), set(value.get("learners", ()))
+
+    def demote(self, failed: int, group: int, to: Iterable[int] | None = None) -> Entry | None:
+        """One group makes the node a learner; None unless that is committed among `to`."""
+        voters, learners = self.members(group)
+        if failed == self.leader(group) or failed not in voters or len(voters) == 1:
+            return None
+        self._renew(group, to)
+        entry = self.configure(group, voters - {failed}, learners | {failed})
+        self.spread(group, to)
+        return entry if entry is not None and self.truth.last(group) >= entry.index else None
+
+    def declare_failed(self, failed: int, told: Iterable[int] | None = None) -> bool:
+        """Every group demotes the node; then the failure set is written by its author and all that are told and up."""
+        told = [n for n in (self.nodes if told is None else told) if n != failed and self.nodes[n].up]
+        demotions = []
+        for group in self.groups:
+            entry = self.demote(failed, group, told)
+            if entry is None:
+                return False
+            demotions.append((group, entry.index, entry.term))
+        self.write_faults(self.failed | {failed}, told, demotions, f"node {failed} does not answer")
+        return True
+
+    @property
+    def failed(self) -> frozenset[int]:
+        """The failure set as the cluster has it."""
+        return self.lineage[-1].failed if self.lineage else frozenset()
+
+    def write_faults(
+        self, failed: Iterable[int], told: Iterable[int], entries: Sequence[tuple[int, int, int]], reason: str
+    ) -> FaultRecord:
+        """The cluster group's leader adds a record to the fault log, and the others take it over."""
+        author = self.leader(CLUSTER_GROUP)
+        log = self.nodes[author].faults
+        log.adopt(self.lineage)
+        record = log.append(failed=failed, epoch=self.epoch, term=self.leads[CLUSTER_GROUP][author], demotions=tuple(entries),
+                            reason=reason)  # fmt: skip
+        self.lineage.append(record)
+        self.tell_faults(told)
+        return record
+
+    def tell_faults(self, told: Iterable[int]) -> None:
+        """These nodes take over what they have not yet."""
+        for number in told:
+            if self.nodes[number].up:
+                self.nodes[number].faults.adopt(self.lineage)
+
+    def rejoin(self, number: int, upto: str = "done", told: Iterable[int] | None = None) -> bool:
+        """A failed node comes back: marks itself, discards its log, is filled, made a voter anew, and the set is written.
+
+        `upto` is the last step that happens.
+        """
+        node = self.nodes[number]
+        told = [n for n in (self.nodes if told is None else told) if n != number and self.nodes[n].up]
+        if not node.up:
+            node.start()
+        mark = node.faults.mark_rejoining(self.lineage, epoch=self.epoch, term=self._terms[CLUSTER_GROUP])
+        if not self.lineage or mark.sequence > self.lineage[-1].sequence:
+            self.lineage.append(mark)
+        self.tell_faults(told)
+        node.silent = True
+        if upto == "marked":
+            return True
+        node.discard()
+        if upto == "discarded":
+            return True
+        if not self.fill(number):
+            return False
+        if upto == "copied":
+            return True
+        if not self.promote(number, told):
+            return False
+        if upto == "promoted":
+            return True
+        self.write_faults(self.failed - {number}, [*told, number], self._promotions(number), f"node {number} is complete")
+        node.copying = False
+        return True
+
+    def fill(self, number: int) -> bool:
+        """The node is given a snapshot of every partition and the entries behind it."""
+        node, bases = self.nodes[number], dict[int, Base]()
+        node.silent = node.copying = True
+        for group in self.groups:
+            source = self.nodes[self.leader(group)]
+            base = self._base(group, source.group(group))
+            if base is None or not source.up:
+                return False
+            bases[group] = base
+            node.copied_from[group] = source.group(group).last_index
+        node.fill(bases, self.truth.facts(self.nodes[self.leader(CLUSTER_GROUP)].group(CLUSTER_GROUP).configuration()[2]))
+        if self.lineage and node.faults.newest is None:
+            node.faults.adopt(self.lineage)
+        reached = [self.replicate(group, number) for group in reversed(self.groups)]
+        return all(reached)
+
+    def promote(self, number: int, told: Iterable[int] | None = None) -> bool:
+        """Every group makes the node a voter, committed by the old voters and by the new ones."""
+        told = list(self.nodes if told is None else told)
+        for group in reversed(self.groups):
+            voters, learners = self.members(group)
+            self._renew(group, [*told, number])
+            if self.configure(group, voters | {number}, learners - {number}) is None:
+                return False
+            if not self.spread(group, [*told, number]):
+                return False
+        self.nodes[number].silent = False
+        return True
+
+    def add_node(self, number: int, *, promote: bool = True) -> bool:
+        """Growth: a new directory, filled and made a voter."""
+        node = self.nodes[number] = HistoryNode(self.folder, number, self.cluster_id, self.rng)
+        for group in self.groups:
+            voters, learners = self.members(group)
+            self._renew(group)
+            self.configure(group, voters, learners | {number})
+            if not self.spread(group, [n for n in self.nodes if n != number]):
+                return False
+        if not self.fill(number) or not promote or not self.promote(number):
+            return False
+        node.copying = False
+        return True
+
+    def remove_node(self, number: int) -> bool:
+        """Shrinkage: no group lists the node any more. Its directory stays as it is."""
+        for group in self.groups:
+            voters, learners = self.members(group)
+            self._renew(group)
+            if number == self.leader(group) or self.configure(group, voters - {number}, learners - {number}) is None:
+                return False
+            if not self.spread(group, [n for n in self.nodes if n != number]):
+                return False
+        return True
+
+    # -- files -------------------------------------------------------------------------------------------------------------
+
+    def snapshot(self, number: int, partition: int) -> str | None:
+        """The node seals a snapshot of what it has executed; None when there is nothing to take."""
+        node = self.nodes[number]
+        held = node.group(partition)
+        image = self.truth.image(partition, min(held.commit, held.last_index))
+        if image is None or not node.up or image[1]["index"] <= held.base:
+            return None
+        path, position = image
+        return node.put_snapshot(partition, path, position, self.truth.facts(node.group(CLUSTER_GROUP).configuration()[2]))
+
+    def lose_disk(self, number: int) -> None:
+        """The node comes back with an empty disk; nothing that it had counts."""
+        self.nodes[number].lose_disk()
+        self.nodes[number].silent = True
+
+    def restore_copy(self, number: int, copy: str) -> None:
+        """The node's directory is one that was copied away earlier."""
+        self.nodes[number].stop()
+        self.given[number] = copy
+
+    # -- inside ------------------------------------------------------------------------------------------------------------
+
+    def _entry(self, kind: Kind, group: int, index: int, term: int, value: Mapping[str, Any]) -> Entry:
+        raw = encode_json(kind, value, partition=group, term=term, index=index)
+        return Entry(group, index, term, kind, raw, peek_record(raw).checksum, value)
+
+    def _members(
+        self, group: int, voters: Iterable[int], learners: Iterable[int] = (), outgoing: Iterable[int] = ()
+    ) -> dict[str, Any]:
+        value: dict[str, Any] = {"voters": sorted(voters), "learners": sorted(learners), "epoch": self.epoch}
+        if outgoing := sorted(outgoing):
+            value["outgoing"] = outgoing
+        if group == CLUSTER_GROUP:
+            value |= {"partitions": self.partitions, "key_policy": asdict(KeyPolicy())}
+        self.epoch += 1
+        return value
+
+    def _lead_with(self, number: int, entry: Entry) -> Entry | None:
+        node = self.nodes[number]
+        if not node.up or node.silent:
+            return None
+        node.take([entry])
+        return entry
+
+    def _renew(self, group: int, to: Iterable[int] | None = None) -> None:
+        """A leader that has nothing of its term committed states the configuration again: before that it may change none."""
+        number = self.leader(group)
+        held, term = self.nodes[number].group(group), self.leads[group][number]
+        if held.last_term != term and self.nodes[number].up and not self.nodes[number].silent:
+            value = held.configuration()[2]
+            self.control(group, Kind.CONFIGURATION, {**value})
+        self.spread(group, to)
+
+    def _commit(self, group: int, held: Held, index: int) -> int:
+        done = self.truth.committed[group]
+        behind = held.behind(len(done), index)
+        assert held.place(len(done)) == (done[-1].term, done[-1].checksum), "what is committed stays"
+        for entry in behind:
+            self.truth.commit(entry)
+        return len(behind)
+
+    @staticmethod
+    def _in_force(held: Held, done: int, index: int) -> list[Mapping[str, Any]]:
+        """The newest configuration; and a change is committed by those that it replaces, too."""
+        newest = held.configuration()
+        return [newest[2], held.configuration(newest[0] - 1)[2]] if done < newest[0] <= index else [newest[2]]
+
+    def _executable(self, number: int, entries: Sequence[Entry]) -> list[Entry]:
+        """A node takes no batch whose code it does not have yet."""
+        version = self._code_of(number)
+        taken = []
+        for entry in entries:
+            if entry.catalog > version:
+                break
+            taken.append(entry)
+        return taken
+
+    def _code_of(self, number: int) -> int:
+        """The newest committed catalog version that the node's log holds."""
+        held = self.nodes[number].group(CLUSTER_GROUP)
+        indexes = {version: index for version, (index, _) in self.truth.catalogs.items()}
+        known = [v for v, index in indexes.items() if index <= held.base or self._holds(held, index)]
+        return max(known, default=0)
+
+    def _holds(self, held: Held, index: int) -> bool:
+        entry = self.truth.committed[CLUSTER_GROUP][index - 1]
+        return held.place(index) == (entry.term, entry.checksum)
+
+    def _tick(self, count: int, partition: int, number: int) -> list[int]:
+        """The next TxnIds by this node's clock, above all that its log holds and all that was promised."""
+        self.millis += count
+        held = self.nodes[number].group(partition)
+        last = max((call[0] for entry in held.entries for call in entry.calls), default=0)
+        floor = max(last, self._closed[partition], self.truth.last_txn(partition)) >> MILLIS_SHIFT
+        first = max(self.millis + self.skews_ms.get(number, 0) - count, floor) + 1
+        return [int(make_txn_id(millis=first + n, counter=0, partition=partition)) for n in range(count)]
+
+    def _close(self, group: int, commit: int) -> int:
+        """What a mark for this commit may promise; an idle group's promise moves on with the clock."""
+        promise = self.truth.last_txn(group, commit)
+        held = self.nodes[self.leader(group)].group(group)
+        if commit == held.last_index == self.truth.last(group) and self.rng.random() < 0.5:
+            promise = max(promise, int(make_txn_id(millis=self.millis, counter=0, partition=min(group, CLUSTER_GROUP))))
+        self._closed[group] = max(self._closed[group], promise)
+        return promise
+
+    def _base(self, group: int, source: Held) -> Base | None:
+        """Where a node that is filled begins in this group: at an image's position, or at the last configuration's."""
+        image = None
+        at = min(source.commit, self.truth.last(group))
+        if group != CLUSTER_GROUP:
+            image = self.truth.image(group, at)
+            if image is None:
+                return None
+            at = int(image[1]["index"])
+        if at < source.base:
+            return None
+        base = base_of(source, group, at, self.truth.last_txn(group, at), self.truth.catalogs)
+        return Base(base.held, base.state, *image) if image is not None else base
+
+    def _promotions(self, number: int) -> list[tuple[int, int, int]]:
+        """The entries by which every group has made the node a voter."""
+        found = []
+        for group in self.groups:
+            index, term, value = self.nodes[self.leader(group)].group(group).configuration()
+            assert number in value["voters"]
+            found.append((group, index, term))
+        return found
+
+    def _is_mute(self, number: int, group: int) -> bool:
+        """Whether the node's copy of the group counts for nothing."""
+        node = self.nodes[number]
+        if not node.silent:
+            return False
+        index, _, value = node.group(group).configuration()
+        return not (node.copying and number in value.get("voters", ()) and index > node.copied_from.get(group, 0))
+
+    def _would_vote(self, voter: HistoryNode, number: int, group: int, candidate: Held, term: int) -> bool:
+        held = voter.group(group)
+        up_to_date = (candidate.last_term, candidate.last_index) >= (held.last_term, held.last_index)
+        return voter.up and not self._is_mute(number, group) and held.term < term and up_to_date
+
+    @staticmethod
+    def _is_voter(configuration: Mapping[str, Any], number: int) -> bool:
+        return number in configuration.get("voters", ()) or number in configuration.get("outgoing", ())
+
+    @staticmethod
+    def _is_quorum(configuration: Mapping[str, Any], nodes: Collection[int]) -> bool:
+        halves = [set(configuration.get("voters", ())), set(configuration.get("outgoing", ()))]
+        return any(halves) and all(2 * len(half & set(nodes)) > len(half) for half in halves if half)

@@ -1,0 +1,134 @@
+"""What a made-up cluster has really done: the committed entries, executed as a live node executes them.
+
+One rule: an entry comes in when it is committed, in order, and never goes out again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cmdlog.wal.record import Kind, decode_record
+from procedures import Database
+from procedures.bundle import load_bundle
+from procedures.outcomes import KeyPolicy, Status
+from procedures.state import PartitionState
+from replay.engine import Catalogs, PartitionEngine
+from snapshot.capture import Capture
+from snapshot.digest import TableDigest, table_digests
+from tests.replay.historynode import Did, Entry
+from tests.replay.rig import make_bundle
+
+
+@functools.cache
+def catalog_value(version: int, factor: int) -> dict[str, Any]:
+    """The catalog record's value for the application whose deposits count `factor` times."""
+    bundle = make_bundle(factor)
+    return {"version": version, "hash": bundle.hash, "bundle": bundle.to_bytes().decode()}
+
+
+@functools.cache
+def _database(factor: int) -> Database:
+    return load_bundle(make_bundle(factor))
+
+
+class Truth:
+    """The one true state of every partition."""
+
+    def __init__(self, folder: Path, partitions: int) -> None:
+        self._folder = folder
+        folder.mkdir()
+        self.committed: dict[int, list[Entry]] = {}  # group -> entries from index 1 on
+        self.acknowledged: list[tuple[int, int, int]] = []  # (partition, index, TxnId)
+        self.factors: dict[int, int] = {}  # catalog version -> factor
+        self.catalogs: dict[int, tuple[int, Mapping[str, Any]]] = {}  # version -> index in the cluster group, value
+        self.did: dict[int, dict[int, Did]] = {p: {} for p in range(partitions)}
+        self.images: dict[int, list[tuple[str, Mapping[str, Any]]]] = {p: [] for p in range(partitions)}
+        self._balances: list[tuple[int, int, int]] = []  # (TxnId, account, balance after it)
+        self._now: dict[int, int] = {}
+        self._code = Catalogs()
+        self._engines = {
+            p: PartitionEngine(
+                PartitionState.open(str(folder / f"p{p}.sqlite"), partition=p), self._code, digest_rows=True, policy=KeyPolicy()
+            )
+            for p in range(partitions)
+        }
+
+    def last(self, group: int) -> int:
+        """Index of the last committed entry."""
+        return len(self.committed.get(group, ()))
+
+    def last_txn(self, group: int, upto: int | None = None) -> int:
+        """The highest TxnId of the group's committed batches up to an index."""
+        for entry in reversed(self.committed.get(group, [])[:upto]):
+            if entry.calls:
+                return entry.calls[-1][0]
+        return 0
+
+    def commit(self, entry: Entry) -> None:
+        """The next entry of its group."""
+        done = self.committed.setdefault(entry.group, [])
+        assert entry.index == len(done) + 1, "entries are committed in order"
+        done.append(entry)
+        if entry.kind is Kind.CATALOG:
+            self._add_code(entry)
+        engine = self._engines.get(entry.group)
+        if engine is None:
+            return
+        applied = engine.apply(decode_record(entry.raw))
+        if applied is None:
+            return
+        assert set(applied.statuses) == {Status.OK}
+        hashes = b"".join(value.to_bytes(4, "little") for value in applied.result_hashes)
+        self.did[entry.group][entry.index] = Did(applied.rows_digest, entry.catalog, hashes)
+        for txn_id, account, amount in entry.calls:
+            opened = amount < 0
+            self._now[account] = 0 if opened else self._now[account] + amount * self.factors[entry.catalog]
+            self._balances.append((txn_id, account, self._now[account]))
+            self.acknowledged.append((entry.group, entry.index, txn_id))
+
+    def balances_at(self, txn_id: int | None = None) -> dict[int, int]:
+        """Account -> balance after all calls up to the TxnId (None: all of them)."""
+        return {account: balance for at, account, balance in self._balances if txn_id is None or at <= txn_id}
+
+    def digests(self) -> dict[int, dict[str, TableDigest]]:
+        """Partition -> table -> digest."""
+        return {p: table_digests(engine.state.connection) for p, engine in self._engines.items()}
+
+    def image(self, partition: int, upto: int) -> tuple[str, Mapping[str, Any]] | None:
+        """The newest image that holds nothing behind the index, and where it stands. Taken now if the state is there."""
+        engine = self._engines[partition]
+        images = self.images[partition]
+        if engine.state.position.index <= upto and not any(at["index"] == engine.state.position.index for _, at in images):
+            path = str(self._folder / f"image-{partition}-{engine.state.position.index}.sqlite")
+            capture = Capture(engine.state, path)
+            while not capture.step():
+                pass
+            images.append((path, {name: value for name, value in capture.report().items() if name not in ("path", "kind")}))
+        fitting = [image for image in images if image[1]["index"] <= upto]
+        return max(fitting, key=lambda image: int(image[1]["index"]), default=None)
+
+    def facts(self, configuration: Mapping[str, Any]) -> dict[str, Any]:
+        """What a manifest says beside the position and the node."""
+        return {
+            "epoch": int(configuration.get("epoch", 0)),
+            "configuration": dict(configuration),
+            "catalogs": {str(version): dict(value) for version, (_, value) in self.catalogs.items()},
+            "environment": None,
+            "key_policy": asdict(KeyPolicy()),
+        }
+
+    def close(self) -> None:
+        """Closes the state files."""
+        for engine in self._engines.values():
+            engine.close()
+        self._engines = {}
+
+    def _add_code(self, entry: Entry) -> None:
+        assert entry.value is not None
+        version = int(entry.value["version"])
+        self.catalogs[version] = entry.index, entry.value
+        self._code.add_live(version, _database(self.factors[version]))
