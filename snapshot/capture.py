@@ -11,13 +11,13 @@ space, a broken disk under the copy) is reported, not raised: the partition itse
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from typing import Any, Final
 
 import apsw
 
 from procedures.state import PartitionState
+from snapshot.copying import Copying
 from snapshot.pace import Pace
 
 STEP_PAGES_MAX: Final = 4096  # 16 MiB: an idle site's copy is bound by the disk, not by the steps
@@ -26,16 +26,13 @@ CHECKPOINT_PAGES: Final = 1000  # of the state's own log: a checkpoint of all ov
 DESTINATION_CACHE_KIB: Final = 1024  # pages of the copy are written once and never read again
 
 
-class Capture:
-    """A copy under way. Owned by the site's thread."""
+class Capture(Copying):
+    """The copy of a whole image."""
+
+    kind = "full"
 
     def __init__(self, state: PartitionState, path: str) -> None:
-        self._state, self._path = state, path
-        self.pace = Pace(unit_s=PAGE_SECONDS_FIRST, units_max=STEP_PAGES_MAX)
-        self._error = ""
-        self._done = False
-        self._ours = False  # the file at `path` was made here, so it may be removed here
-        self._copy: apsw.Connection | None = None
+        super().__init__(state, path, Pace(unit_s=PAGE_SECONDS_FIRST, units_max=STEP_PAGES_MAX))
         self._backup: Any = None  # apsw.Backup
         self._checkpoint_pages: Any = state.connection.pragma("wal_autocheckpoint")
         state.connection.wal_autocheckpoint(min(self._checkpoint_pages, CHECKPOINT_PAGES))
@@ -62,29 +59,9 @@ class Capture:
         self.pace.stepped(pages, began=began, now=time.perf_counter())
         return self._done
 
-    def report(self) -> dict[str, Any]:
-        """What it is and where it stands: kind, partition, index, term, checksum, txn_id, path; `error` when it failed."""
-        if not self._done:
-            raise RuntimeError(f"the capture to {self._path} is still under way")
-        if self._error:
-            return {"partition": self._state.partition, "path": self._path, "error": self._error}
-        return dict(self._report)
-
-    def abort(self) -> None:
-        """Ends the copy and removes what there is of it."""
-        self._done = True
-        self._close()
-        if self._ours:
-            with contextlib.suppress(OSError):
-                os.unlink(self._path)
-
     def _begin(self) -> None:
-        os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o640))
-        self._ours = True
-        self._copy = apsw.Connection(self._path)
-        for pragma in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{DESTINATION_CACHE_KIB}"):
-            self._copy.execute(f"PRAGMA {pragma}").fetchall()
-        self._backup = self._copy.backup("main", self._state.connection, "main")
+        target = self._create(cache_kib=DESTINATION_CACHE_KIB)
+        self._backup = target.backup("main", self._state.connection, "main")
 
     def _complete(self) -> None:
         # The position is read in the same moment: the site's thread is here, so no batch can come between.
@@ -96,20 +73,7 @@ class Capture:
         except (apsw.Error, OSError) as error:
             self._fail(error)
             return
-        self._report = {
-            "kind": "full",
-            "partition": self._state.partition,
-            "index": position.index,
-            "term": position.term,
-            "checksum": position.checksum,
-            "txn_id": position.txn_id,
-            "path": self._path,
-        }
-        self._done = True
-
-    def _fail(self, error: Exception) -> None:
-        self._error = f"{type(error).__name__}: {error}"
-        self.abort()
+        self._position, self._done = position, True
 
     def _close(self) -> None:
         self._state.connection.wal_autocheckpoint(self._checkpoint_pages)
@@ -117,6 +81,4 @@ class Capture:
             with contextlib.suppress(apsw.Error):
                 self._backup.close(True)
             self._backup = None
-        if self._copy is not None:
-            self._copy.close(True)
-            self._copy = None
+        super()._close()

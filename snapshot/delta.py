@@ -16,8 +16,6 @@ consistent among themselves. So values that were swapped between unique columns 
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -29,6 +27,7 @@ import apsw
 
 from procedures.changes import Changes, Part, Rows
 from procedures.state import PartitionState, Position, rows_of
+from snapshot.copying import Copying
 from snapshot.errors import SnapshotDamaged
 from snapshot.pace import Pace
 
@@ -67,19 +66,17 @@ class _Table:
         self.done[-1].add(key)
 
 
-class DeltaCapture:
-    """A delta under way. Owned by the site's thread; a fellow of `snapshot.capture.Capture`."""
+class DeltaCapture(Copying):
+    """The copy of what changed."""
+
+    kind = "delta"
 
     def __init__(self, state: PartitionState, changes: Changes, parts: Sequence[Part], path: str) -> None:
         """`parts` hold the keys that may have changed since the base's cut; `changes` has made its cut here and now."""
-        self._state, self._changes, self._parts, self._path = state, changes, parts, path
+        super().__init__(state, path, Pace(unit_s=ROW_SECONDS_FIRST, units_max=STEP_ROWS_MAX))
+        self._changes, self._parts = changes, parts
         self._position, self._schemas = state.position, changes.schemas
-        self.pace = Pace(unit_s=ROW_SECONDS_FIRST, units_max=STEP_ROWS_MAX)
-        self._error = ""
-        self._done = False
-        self._ours = False  # the file at `path` was made here, so it may be removed here
         self._rows = 0
-        self._target: apsw.Connection | None = None
         self._tables: dict[str, _Table] = {}
         self._keys = self._all_keys()
         try:
@@ -103,38 +100,8 @@ class DeltaCapture:
         self.pace.stepped(rows, began=began, now=time.perf_counter())
         return self._done
 
-    def report(self) -> dict[str, Any]:
-        """What it is and where it stands: kind, partition, index, term, checksum, txn_id, path; `error` when it failed."""
-        if not self._done:
-            raise RuntimeError(f"the capture to {self._path} is still under way")
-        if self._error:
-            return {"partition": self._state.partition, "path": self._path, "error": self._error}
-        position = self._position
-        return {
-            "kind": "delta",
-            "partition": self._state.partition,
-            "index": position.index,
-            "term": position.term,
-            "checksum": position.checksum,
-            "txn_id": position.txn_id,
-            "path": self._path,
-        }
-
-    def abort(self) -> None:
-        """Ends the capture and removes what there is of it."""
-        self._done = True
-        self._close()
-        if self._ours:
-            with contextlib.suppress(OSError):
-                os.unlink(self._path)
-
     def _begin(self) -> None:
-        os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o640))
-        self._ours = True
-        self._target = apsw.Connection(self._path)
-        for pragma in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{DESTINATION_CACHE_KIB}"):
-            self._target.execute(f"PRAGMA {pragma}").fetchall()
-        self._target.execute("BEGIN")
+        self._create(cache_kib=DESTINATION_CACHE_KIB).execute("BEGIN")
         self._write(META_TABLE, rows_of(self._state.connection, f"SELECT * FROM {META_TABLE}"), [])  # noqa: S608
         self._changes.watch = self._before
 
@@ -224,16 +191,10 @@ class DeltaCapture:
         self._close()
         self._done = True
 
-    def _fail(self, error: Exception) -> None:
-        self._error = f"{type(error).__name__}: {error}"
-        self.abort()
-
     def _close(self) -> None:
         if self._changes.watch == self._before:
             self._changes.watch = None
-        if self._target is not None:
-            self._target.close(True)
-            self._target = None
+        super()._close()
 
 
 def apply_deltas(image: str, deltas: Sequence[str], position: Position) -> None:

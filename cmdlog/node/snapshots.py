@@ -29,7 +29,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import structlog
@@ -109,6 +109,7 @@ class Snapshotter:
         self._ident = 0
         self._waiting_for: int | None = None  # partition of the capture under way
         self._report: dict[str, Any] | None = None  # of the capture under way, once it is there
+        self._whole_next: set[int] = set()  # partitions of which a delta has failed: what is wrong with it may stay so
         self._marked: tuple[Counter[int], int] | None = None  # what was behind when the image was complete
         self._stopping = False
         self._retry_at, self._retry_s = 0.0, RETRY_FIRST_S
@@ -316,7 +317,9 @@ class Snapshotter:
             self._sealer.seal(temporary, path, facts, lambda: self._urgency() >= 1)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
+            self._whole_next ^= {partition}  # in turns: a whole image may be what there is no room for
             raise
+        self._whole_next.discard(partition)
         before_mark()
         self._mark(report, os.path.basename(path))
         if self._marked is not None:
@@ -329,6 +332,8 @@ class Snapshotter:
 
     def _capture(self, partition: int, folder: str) -> dict[str, Any]:
         wish, base = next_wish(self._snapshots[partition], os.path.join(folder, DELTA_NAME))
+        if partition in self._whole_next:
+            wish, base = replace(wish, base=None, keys_max=0), None
         asked_block = self._hooks.applied_block(partition)
         with self._lock:
             self._ident += 1

@@ -92,8 +92,8 @@ def test_capture_to_a_full_disk_is_reported_and_leaves_no_file(state: PartitionS
     """SQLITE_FULL of the copy is the copy's affair alone."""
     path = tmp_path / "image"
     capture = Capture(state, str(path))
-    assert capture._copy is not None
-    capture._copy.execute("PRAGMA max_page_count = 20")
+    assert capture._target is not None
+    capture._target.execute("PRAGMA max_page_count = 20")
     while not capture.step():
         pass
     assert "FullError" in capture.report()["error"]

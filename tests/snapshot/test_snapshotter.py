@@ -20,6 +20,7 @@ from cmdlog.wal.files import RealFiles
 from cmdlog.wal.instance import Identity
 from cmdlog.wal.record import Kind, decode_record
 from procedures.state import PartitionState, Position
+from snapshot import lineage
 from snapshot.capture import Capture
 from snapshot.catalog import check, list_snapshots
 from snapshot.errors import SnapshotFailed
@@ -93,6 +94,10 @@ class Node:
             pass
         self.events.append(("captured", partition))
         self.snapshotter.captured(ident, capture.report())
+
+    def fail(self, partition: int, ident: int, path: str) -> None:
+        """A site that cannot."""
+        self.snapshotter.captured(ident, {"partition": partition, "path": path, "error": "the keys are gone"})
 
     def note(self, record: bytes, done: Callable[[], None]) -> None:
         """A log that is durable at once."""
@@ -206,6 +211,26 @@ def test_image_that_cannot_be_written_is_told_and_leaves_nothing(tmp_path: Path)
 
 
 @pytest.mark.slow
+def test_delta_that_fails_is_followed_by_a_whole_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong with a delta may stay so: it is not asked for again before a whole image was made, or has failed as well."""
+    monkeypatch.setattr(lineage, "IMAGE_BYTES_MIN", 0)
+    monkeypatch.setattr(lineage, "ROWS_SHARE", 100.0)
+    node = Node(tmp_path)
+    for _ in range(2):
+        node.apply()
+        node.take()
+    for fails in (True, False, True, True, True):
+        node.apply()
+        node.capturing = node.fail if fails else node.capture_all
+        if fails:
+            with pytest.raises(SnapshotFailed, match="the keys are gone"):
+                node.take()
+        else:
+            node.take()
+    assert [wish.base is not None for wish in node.wishes[2:]] == [True, False, True, False, True]
+    node.close()
+
+
 def test_full_log_is_freed_even_of_an_idle_partition(tmp_path: Path) -> None:
     """Without any request: partition 1 does nothing and still gets the two snapshots that let its anchor go."""
     node = Node(tmp_path, partitions=2)
