@@ -65,6 +65,8 @@ class GroupEvidence:
     configurations: tuple[StatedConfiguration, ...] = ()  # the newest known committed one and all later ones, ascending
     runs: tuple[Run, ...] = ()
     partitions: int = 0  # stated by the cluster group's configuration
+    vote: int | None = None  # whom the node voted for in `term`
+    end_known: bool = True  # False: behind `last_index` there were entries, or may have been, that cannot be read
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,10 +87,13 @@ def identity_text(identity: Identity) -> str:
     return f"{identity.cluster_id.hex()}-{identity.node_id}-{identity.incarnation.hex()}"
 
 
-def survey_log(files: Files, directory: str, instance: Instance) -> Survey:
-    """Looks at the log of a node. Raises: Corrupt for what cannot be read at all."""
+def survey_log(files: Files, directory: str, instance: Instance, *, hard_state: HardState | None = None) -> Survey:
+    """Looks at the log of a node; `hard_state` stands in for a file that is lost.
+
+    Raises: Corrupt for what cannot be read at all.
+    """
     log_dir = os.path.join(directory, LOG_FOLDER)
-    hard, whole = _hard_state(files, log_dir)
+    hard, whole = _hard_state(files, log_dir) if hard_state is None else (hard_state, False)
     survey = Survey(log_dir, instance, hard, whole)
     if hard.identity != identity_text(instance.identity):
         path = os.path.join(log_dir, HARDSTATE_NAME)
