@@ -24,3 +24,14 @@ def slot_of(value: object) -> int:
     if type(value) is str:
         return _hash(b"s" + value.encode()) % SLOTS
     raise TypeError(f"a partitioning value is an integer or a string, not {type(value).__name__}")
+
+
+def slot_ranges(partitions: int) -> list[list[int]]:
+    """[lo, hi, partition] with slots [lo, hi), ascending: even and contiguous. Every partition has a slot up to SLOTS of them."""
+    bounds = [-(-partition * SLOTS // partitions) for partition in range(partitions + 1)]
+    return [[bounds[p], bounds[p + 1], p] for p in range(partitions)]
+
+
+def partition_by_slot(partitions: int) -> list[int]:
+    """The partition of every slot, as `slot_ranges` says."""
+    return [slot * partitions // SLOTS for slot in range(SLOTS)]

@@ -169,6 +169,25 @@ class BadPlan(ReplayError):
     exit_code = 2
 
 
+class StreamDamaged(ReplayError):
+    """A chosen log cannot be read on to where it must serve its partitions."""
+
+    exit_code = 10
+    hint = "the directory is untouched; take the range from another node's log, or restore the file from a copy"
+
+    def __init__(self, log: str, waiting: Mapping[int, tuple[int, int]], what: str, *, held_bytes: int) -> None:
+        """`waiting` is partition -> (index that comes next, last index that is wanted)."""
+        self.log, self.waiting, self.held_bytes = log, dict(waiting), held_bytes
+        streams = ", ".join(f"partition {p} from index {n} to {upto}" for p, (n, upto) in sorted(self.waiting.items()))
+        super().__init__(f"log {log} cannot be read on for {streams or 'nothing'}: {what}; {held_bytes:,} bytes of it are held")
+
+
+class ReshapeRefused(ReplayError):
+    """What the states hold has no place in the wanted number of partitions; nothing was made."""
+
+    hint = "without --partitions the node is recovered as it is"
+
+
 class WorkerFailed(ReplayError):
     """A replay process ended without an answer. The state files are whole; recovery goes on from them when started again."""
 

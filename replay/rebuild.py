@@ -34,6 +34,7 @@ from replay.apply import Result
 from replay.plan import Plan, Planned
 from replay.reach import source_from
 from replay.recover import Progress, Report, Target, execute
+from replay.reshape import Moved, check_shape, reshape
 from replay.scan import cluster_policy, scan, start_block
 from replay.source import LogSource
 from replay.trust import STATE_FOLDER, state_path
@@ -53,11 +54,14 @@ def rebuild(
     out: str,
     *,
     workers: int | None = None,
+    partitions: int | None = None,
     progress: Callable[[Progress], None] = lambda _progress: None,
+    moved: Callable[[Moved], None] = lambda _moved: None,
 ) -> Report:
-    """Makes the node directory `out` from the plan. Durable on return.
+    """Makes the node directory `out` from the plan, of another number of `partitions` if one is given. Durable on return.
 
-    Raises: WrongDirectory when `out` is there and not empty; what `execute` raises; DiskFull, WriteFailed.
+    The report tells of the old partitions; `moved` of rows on their way to the new ones.
+    Raises: WrongDirectory when `out` is there and not empty; what `execute` and `reshape` raise; DiskFull, WriteFailed.
     """
     plan = planned if isinstance(planned, Plan) else planned.plan
     source = planned.source if isinstance(planned, Planned) else source_from(files, plan.directory, plan.from_block, plan.gaps)
@@ -67,9 +71,16 @@ def rebuild(
         files.write_file_atomic(os.path.join(out, CREATING_NAME), b"{}\n")
         for folder in (STATE_FOLDER, SNAPSHOTS):
             files.mkdir(os.path.join(out, folder))
+        groups = planned.scan.groups if isinstance(planned, Planned) else _fold(planned, source)
+        instance = reborn(source.instance)
+        if partitions is not None:
+            instance = check_shape(groups, partitions, instance)
         report = execute(planned, Target(files, out), workers=workers, progress=progress)
-        groups = _final_groups(planned, source, report)
-        complete(files, out, owner, reborn(source.instance), groups=groups, results=report.results)
+        keep_catalogs(groups)
+        for result in report.results:
+            end_at(groups, result)
+        results = report.results if partitions is None else reshape(files, out, groups, partitions=partitions, progress=moved)
+        complete(files, out, owner, instance, groups=groups, results=results)
     except BaseException:
         owner.close()
         give_up(out)
@@ -123,15 +134,6 @@ def give_up(out: str) -> None:
     for name in (LOCK_NAME, CREATING_NAME):
         if os.path.exists(os.path.join(out, name)):
             os.unlink(os.path.join(out, name))
-
-
-def _final_groups(planned: Planned | Plan, source: LogSource, report: Report) -> Groups:
-    """Every group as the new log begins: what the old log said, with the streams ending where the states stand."""
-    groups = planned.scan.groups if isinstance(planned, Planned) else _fold(planned, source)
-    keep_catalogs(groups)
-    for result in report.results:
-        end_at(groups, result)
-    return groups
 
 
 def keep_catalogs(groups: Groups) -> None:

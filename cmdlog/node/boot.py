@@ -16,14 +16,14 @@ from typing import Any, Final
 
 from cmdlog.node.routes import SlotMap
 from cmdlog.node.settings import BadSetting, Settings
-from cmdlog.wal.block import SECTOR_BYTES
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.groups import GroupState
 from cmdlog.wal.ids import CLUSTER_GROUP
-from cmdlog.wal.instance import BadSettings, Identity, Instance
+from cmdlog.wal.instance import Identity, Instance
 from cmdlog.wal.log import Log
 from cmdlog.wal.record import Kind, encode_json
+from cmdlog.wal.sizing import check_room, reserve_for
 from cmdlog.wal.tail import block_bytes_max
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
@@ -35,7 +35,6 @@ from replay.trust import state_path
 
 NODE_ID: Final = 1  # of the only node of a one-node cluster
 FIRST_TERM: Final = 1
-PARTITION_BYTES: Final = 512  # of a partition in a segment's checkpoint, and four times its share of what a block keeps free
 
 
 class OtherApplication(WalError):
@@ -60,11 +59,7 @@ class Boot:
 
 def create_node(files: Files, directory: str, settings: Settings) -> None:
     """Makes an empty node. Durable on return. Raises: WalError."""
-    if settings.partitions * PARTITION_BYTES > settings.segment_bytes // 4:
-        least = 4 * PARTITION_BYTES * settings.partitions
-        raise BadSettings(
-            f"segment_bytes {settings.segment_bytes} is too little for {settings.partitions} partitions: {least} at least"
-        )
+    check_room(settings.partitions, settings.segment_bytes)
     initial = [_hard_state(CLUSTER_GROUP, FIRST_TERM), *_configurations(settings)]
     initial += [_hard_state(partition, FIRST_TERM) for partition in range(settings.partitions)]
     Log.create(
@@ -73,15 +68,9 @@ def create_node(files: Files, directory: str, settings: Settings) -> None:
         Identity.fresh(NODE_ID),
         segment_bytes=settings.segment_bytes,
         segments=settings.segments,
-        reserve_bytes=reserve_bytes(settings),
+        reserve_bytes=reserve_for(settings.partitions, settings.segment_bytes, settings.log_reserve_bytes),
         initial=initial,
     )
-
-
-def reserve_bytes(settings: Settings) -> int:
-    """At least what it takes to get out of a full log: two snapshots of every partition, a mark and a seal each."""
-    marks = 2 * (settings.partitions + 2) * 2 * SECTOR_BYTES
-    return max(settings.log_reserve_bytes, min(marks, settings.segment_bytes // 2))
 
 
 def key_policy(settings: Settings) -> KeyPolicy:

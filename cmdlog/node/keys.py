@@ -8,6 +8,9 @@ Where a key is, by what became of the call that claimed it: *under way* (placed,
 within the window), *old*. A claim whose call was refused, or was answered with nothing stored, is taken back at once. At a start
 everything comes from the state files.
 
+A key has several *homes* when the directory was made from one of another number of partitions (`replay.rekey`): which of them its
+call goes to is not known, so each table has a copy. A claim of any of them gets it.
+
 Full means: refused here, before anything is logged. Single-partition calls are normally refused by the tables first, since this
 index has room for a quarter more. A call on all partitions is never refused by a table, because its partitions must decide alike;
 here it is when no table has room, so a table holds twice its limit at most.
@@ -20,7 +23,7 @@ import struct
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +36,7 @@ from procedures.state import open_reader
 EVERYWHERE: Final = -1  # owner of a key that was used on a multi-partition call
 FULL: Final = -2  # a claim's answer: the key is new and there is no room
 EXPIRED: Final = -3  # a claim's answer: the key is new to us, and bears a time that was forgotten
+SHARED_HOMES: Final = -16  # and below: owners of keys with several homes, by number in `KeyOwners._homes`
 SLICES: Final = 16  # a key is looked up first when it is a window old, and a sixteenth more at most
 STEP_KEYS: Final = 4096  # looked up in one step, a millisecond or two
 STEP_ROWS: Final = 2000
@@ -60,7 +64,8 @@ class KeyOwners:
         self._room = keys_max * partitions * 5 // 4
         self._lock = threading.Lock()
         self._owner: dict[int, int] = {}
-        self._counts: Counter[int] = Counter()  # by owner
+        self._homes: list[frozenset[int]] = []  # every set of partitions that some keys have copies in: one per old partition
+        self._counts: Counter[int] = Counter()  # by owner; a key with several homes counts in each
         self._under_way: dict[int, int] = {}  # -> calls that claimed the key and are not settled
         self._slices: deque[tuple[float, list[int]]] = deque([(clock(), [])])  # young keys, by the time of their answer
         self._old: list[int] = []
@@ -81,9 +86,10 @@ class KeyOwners:
             known = self._owner.get(short)
             if known is None:
                 return self._claim_new(key, short, partition)
-            if known == partition:
+            if known == partition or (known <= SHARED_HOMES and partition in self._homes[SHARED_HOMES - known]):
                 self._under_way[short] = self._under_way.get(short, 0) + 1
                 self._rescue(short)
+                return partition
             return known
 
     def _claim_new(self, key: bytes, short: int, partition: int) -> int:
@@ -131,19 +137,46 @@ class KeyOwners:
             self._old.append(short)
 
     def _drop(self, short: int) -> None:
-        self._counts[self._owner.pop(short)] -= 1
+        owner = self._owner.pop(short)
+        for home in self._homes_of(owner):
+            self._counts[home] -= 1
+
+    def _homes_of(self, owner: int) -> Iterable[int]:
+        return self._homes[SHARED_HOMES - owner] if owner <= SHARED_HOMES else (owner,)
 
     def load(self, connection: apsw.Connection, partition: int) -> None:
         """What a state file holds, before any call."""
         self._mark = max(self._mark, Figures.of(connection).mark)
         for where, owner in (("clock >= 0", partition), ("clock < 0", EVERYWHERE if self._partitions > 1 else partition)):
-            before = len(self._owner)
             rows = connection.execute(f"SELECT keys FROM _cmdlog_keys WHERE {where}")  # noqa: S608 - one of the two above
             while chunk := tuple(itertools.islice(rows, STEP_ROWS)):
                 shorts = _shorts(b"".join(keys for (keys,) in chunk))
-                self._owner.update(dict.fromkeys(shorts, owner))
                 self._old += shorts
-            self._counts[owner] += len(self._owner) - before
+                if self._owner.keys().isdisjoint(shorts):
+                    before = len(self._owner)
+                    self._owner.update(dict.fromkeys(shorts, owner))
+                    self._counts[owner] += len(self._owner) - before
+                else:
+                    for short in shorts:
+                        self._load_again(short, owner)
+
+    def _load_again(self, short: int, owner: int) -> None:
+        """A key that another table may know, too: a call on all partitions, or a copy."""
+        known = self._owner.get(short)
+        if known is None:
+            self._owner[short] = owner
+            self._counts[owner] += 1
+        elif EVERYWHERE in (known, owner):
+            if known != EVERYWHERE:
+                self._drop(short)
+                self._owner[short] = EVERYWHERE
+                self._counts[EVERYWHERE] += 1
+        elif owner not in self._homes_of(known):
+            homes = frozenset((*self._homes_of(known), owner))
+            if homes not in self._homes:
+                self._homes.append(homes)
+            self._owner[short] = SHARED_HOMES - self._homes.index(homes)
+            self._counts[owner] += 1
 
     def tidy(self, look: Look) -> None:
         """A step of the look-up, if one is due; costs nothing otherwise. Called again and again by one thread."""

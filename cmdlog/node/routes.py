@@ -8,7 +8,7 @@ from typing import Any
 
 from procedures import Database
 from procedures.signature import Procedure
-from procedures.slots import SLOTS, slot_of
+from procedures.slots import partition_by_slot, slot_of, slot_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,11 @@ class SlotMap:
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
-        self._partition_of = [slot * partitions // SLOTS for slot in range(SLOTS)]
+        self._partition_of = partition_by_slot(partitions)
 
     def ranges(self) -> list[list[int]]:
         """[lo, hi, partition] with slots [lo, hi), ascending."""
-        bounds = [-(-partition * SLOTS // self.partitions) for partition in range(self.partitions + 1)]
-        return [[bounds[p], bounds[p + 1], p] for p in range(self.partitions)]
+        return slot_ranges(self.partitions)
 
     def partition_of(self, procedure: Procedure, params: list[Any]) -> int:
         """The partition of a single-partition call with these bound parameters."""

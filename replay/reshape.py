@@ -1,0 +1,447 @@
+"""Recovery into another number of partitions: rows and idempotency keys go where the slot map of the new number sends calls.
+
+One rule: nothing is guessed. Every row is either in the one partition that its partition column says, by the new slot map, or, of
+a replicated table, in all of them; what has no such place is refused by name, and nothing is made.
+
+    partitioned table   by the slot of its partition column; a row that lies elsewhere already in the old shape is refused, since
+                        calls would find it in one shape and not in the other
+    replicated table    whole in every partition; the old copies must be equal
+    keys                see `replay.rekey`
+    position            one behind the highest old index, in the highest old term, at the highest old transaction id: no place of
+                        the old history is given again
+
+The states are read and written a row at a time, by SQLite; memory holds a page cache and one partition's idempotency keys.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Final
+
+import apsw
+import google_crc32c
+
+from cmdlog.wal.errors import DiskFull, WriteFailed
+from cmdlog.wal.files import Files
+from cmdlog.wal.groups import Groups, GroupState, Stated
+from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX
+from cmdlog.wal.instance import Instance
+from cmdlog.wal.sizing import check_room, reserve_for
+from procedures import Database
+from procedures.bundle import Bundle
+from procedures.database import TableInfo
+from procedures.errors import StateRefused
+from procedures.faults import fault_kind
+from procedures.outcomes import KeyPolicy
+from procedures.placement import check_kinds, slot_reader
+from procedures.slots import partition_by_slot, slot_ranges
+from procedures.state import CACHE_KIBIBYTES, PartitionState, Position, rows_of
+from replay.apply import Result
+from replay.engine import Catalogs
+from replay.errors import ReshapeRefused
+from replay.rekey import open_keys
+from replay.scan import cluster_policy
+from replay.trust import STATE_FOLDER, Trust, read_position, state_path
+from snapshot.catalog import remove_state
+
+REPORT_EVERY_ROWS: Final = 20_000
+ROWS_PER_CHUNK: Final = 1000
+HOMES_KEPT: Final = 1 << 16  # values of a partition column whose partition is remembered: it often repeats
+NEW_FOLDER: Final = "reshaped"  # below state/, until all new states are made
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """How far it is."""
+
+    rows: int
+    rows_total: int
+    elapsed_s: float
+
+    @property
+    def rate(self) -> float:
+        return self.rows / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def percent(self) -> float:
+        return min(100.0, 100.0 * self.rows / self.rows_total) if self.rows_total else 100.0
+
+    @property
+    def left_s(self) -> float | None:
+        """Estimate; None before anything was measured."""
+        return max(0, self.rows_total - self.rows) / self.rate if self.rate > 0 else None
+
+
+def check_shape(groups: Groups, partitions: int, instance: Instance) -> Instance:
+    """The instance that a log for so many partitions needs. For before the replay: it takes long, and this is known at once.
+
+    Raises: ReshapeRefused, BadSettings.
+    """
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise ReshapeRefused(f"{partitions} partitions are not possible: 1 to {PARTITIONS_MAX}")
+    check_room(partitions, instance.segment_bytes)
+    check_kinds(_Placing.of(groups).newest)
+    return replace(instance, log_reserve_bytes=reserve_for(partitions, instance.segment_bytes, instance.log_reserve_bytes))
+
+
+def reshape(
+    files: Files, out: str, groups: Groups, *, partitions: int, progress: Callable[[Moved], None] = lambda _moved: None
+) -> list[Result]:
+    """Turns the states in `out` and the `groups`, which end where those stand, into those of so many partitions.
+
+    `out` is a node in the making: the old states are removed at the end, and what is left after an exception is for whoever made
+    `out` to remove. Returns where each new state stands. Same number: nothing is done.
+    Raises: ReshapeRefused, naming table and value; DiskFull, WriteFailed.
+    """
+    try:
+        if partitions != old_partitions(groups):
+            _Reshaping(files, out, groups, partitions, progress).run()
+    except apsw.Error as error:
+        raise _disk_error(error) from error
+    return [_stands(out, partition) for partition in range(partitions)]
+
+
+def _disk_error(error: apsw.Error) -> Exception:
+    """What a fault of the machine means to an operator; itself when it is not the disk's."""
+    kind = fault_kind(error)
+    if kind == "disk_full":
+        return DiskFull(str(error))
+    return WriteFailed(str(error)) if kind == "io" else error
+
+
+def old_partitions(groups: Groups) -> int:
+    """How many partitions the log's configuration names."""
+    return int((groups.state(CLUSTER_GROUP).configuration or {}).get("partitions", 0))
+
+
+def _stands(out: str, partition: int) -> Result:
+    at = read_position(state_path(out, partition), partition)
+    if isinstance(at, str):
+        raise StateRefused(f"partition {partition}: {at}")
+    return Result(partition, index=at.index, term=at.term, checksum=at.checksum, txn_id=at.txn_id)
+
+
+class _Placing:
+    """What the code says about tables: the newest catalog version, for tables that it does not name any more an older one."""
+
+    def __init__(self, catalogs: Catalogs, versions: Sequence[int]) -> None:
+        self._catalogs, self._versions = catalogs, versions
+        self._infos: dict[str, TableInfo] = {}
+
+    @classmethod
+    def of(cls, groups: Groups) -> _Placing:
+        """Raises: ReshapeRefused without a catalog."""
+        catalogs, known = Catalogs(), groups.state(CLUSTER_GROUP).catalogs
+        for version, catalog in known.items():
+            catalogs.add_bundle(version, Bundle.from_bytes(str(catalog.value["bundle"]).encode()))
+        if not known:
+            raise ReshapeRefused("the log names no application yet, so nothing says where a row belongs")
+        return cls(catalogs, sorted(known, reverse=True))
+
+    @property
+    def newest(self) -> Database:
+        return self._catalogs(self._versions[0])
+
+    def __call__(self, table: str) -> TableInfo:
+        """Raises: ReshapeRefused for a table that no version names."""
+        for version in self._versions:
+            if found := self._catalogs(version).tables.get(table):
+                return found
+        raise ReshapeRefused(
+            f"table {table} is declared in no catalog version of the log ({', '.join(map(str, sorted(self._versions)))}), so "
+            "nothing says by which column it is partitioned; declare it again, or drop it, before another shape is made"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table of the states."""
+
+    name: str
+    sql: str
+    columns: Sequence[str]  # without generated ones
+    key: Sequence[str]
+    info: TableInfo
+
+    def list(self, names: Iterable[str]) -> str:
+        return ", ".join(map(quoted, names))
+
+
+class _Reshaping:
+    """One run."""
+
+    def __init__(self, files: Files, out: str, groups: Groups, new: int, progress: Callable[[Moved], None]) -> None:
+        self._files, self._out, self._groups, self._new = files, out, groups, new
+        self._old = old_partitions(groups)
+        self._old_by_slot, self._new_by_slot = partition_by_slot(self._old), partition_by_slot(new)
+        self._began, self._progress = time.monotonic(), progress
+        self._folder = os.path.join(out, STATE_FOLDER, NEW_FOLDER)
+        self._sources = [state_path(out, partition) for partition in range(self._old)]
+        self._tables, self._indexes = _schema(self._sources, _Placing.of(groups))
+        self._keys = open_keys(self._sources, KeyPolicy(**cluster_policy(groups)))
+        self._end = self._choose_end()
+        self._rows = self._rows_told = 0
+        self._rows_total = self._count()
+
+    def run(self) -> None:
+        for table in self._tables:
+            if table.info.replicated:
+                check_copies(self._sources, table.name, table.columns, table.key)
+        self._files.mkdir(self._folder)
+        for partition in range(self._new):
+            self._fill(partition)
+        self._replace()
+        self._regroup()
+        self._tell(last=True)
+
+    # -- where the new history begins ------------------------------------------------------------------------------------
+
+    def _choose_end(self) -> Position:
+        """The place at which every new stream begins; its checksum is that of no record."""
+        keys = self._keys
+        groups = [self._groups.state(partition) for partition in range(self._old)]
+        index = 1 + max(*(group.last_index for group in groups), keys.rows_max, 0)
+        term = max(state.term for state in self._groups.by_partition.values())
+        told = f"{index} {term} {self._old} {self._new} " + " ".join(str(group.last_checksum) for group in groups)
+        txn_id = max(self._groups.txn_id_max, keys.txn_id_max)
+        return Position(index, term, int(google_crc32c.value(told.encode())), txn_id)
+
+    def _regroup(self) -> None:
+        """The groups of the new number, all at the same place, under the old voters; the cluster group says the new slot map."""
+        groups, end = self._groups, self._end
+        txn_id = end.txn_id
+        voters = groups.state(0).configurations[-1:] or groups.state(CLUSTER_GROUP).configurations[-1:]
+        vote = groups.state(0).vote
+        who = {name: value for name, value in voters[0].value.items() if name in ("voters", "outgoing", "learners", "epoch")}
+        for partition in range(max(self._old, self._new)):
+            groups.by_partition.pop(partition, None)
+        for partition in range(self._new):
+            groups.by_partition[partition] = GroupState(
+                term=end.term, vote=vote, commit=end.index, last_index=end.index, last_term=end.term,
+                last_checksum=end.checksum, closed_txn=txn_id, last_txn=txn_id,
+                configurations=[Stated(end.index, end.term, who)],
+            )  # fmt: skip
+        cluster = groups.state(CLUSTER_GROUP)
+        shape = {**(cluster.configuration or {}), "partitions": self._new, "slots": slot_ranges(self._new)}
+        cluster.last_index += 1
+        cluster.last_term, cluster.last_checksum, cluster.commit = end.term, end.checksum, cluster.last_index
+        cluster.term = max(cluster.term, end.term)
+        cluster.configurations = [Stated(cluster.last_index, end.term, shape)]
+
+    # -- rows ------------------------------------------------------------------------------------------------------------
+
+    def _fill(self, partition: int) -> None:
+        """Makes the state of a new partition."""
+        path, end, parents = self._path(partition), self._end, parents_of(partition, old=self._old, new=self._new)
+        PartitionState.open(path, partition=partition).close()
+        with closing(_loader(path)) as connection:
+            for table in self._tables:
+                connection.execute(table.sql)
+            for source in parents:
+                connection.execute("ATTACH ? AS old", (self._sources[source],))
+                for table in self._tables:
+                    if rows_of(connection, "SELECT 1 FROM old.sqlite_schema WHERE name = ?", (table.name,)):
+                        self._move(connection, table, partition, source, parents)
+                connection.execute("DETACH old")
+            for sql in self._indexes:
+                _make_index(connection, sql, partition)
+            _check_references(connection, partition)
+            clock = self._keys.write(connection, partition, parents)
+            position = (end.index, end.term, end.checksum, end.txn_id, clock)
+            connection.execute("UPDATE _cmdlog_meta SET idx = ?, term = ?, checksum = ?, txn_id = ?, clock = ?", position)
+
+    def _move(self, connection: apsw.Connection, table: _Table, partition: int, source: int, parents: Sequence[int]) -> None:
+        """Copies a table's rows of the attached old partition that belong to the new one."""
+        columns, where = table.list(table.columns), ""
+        if table.info.replicated:
+            if source != parents[0]:
+                return
+        else:
+            connection.create_scalar_function("home", self._home(table, source, partition), 1)
+            where = f"WHERE home({quoted(str(table.info.partition_by))})"
+        name = quoted(table.name)
+        try:
+            connection.execute(f"INSERT INTO main.{name} ({columns}) SELECT {columns} FROM old.{name} {where}")  # noqa: S608
+        except apsw.ConstraintError as error:
+            raise ReshapeRefused(
+                f"table {table.name}: rows of the old partitions {', '.join(map(str, parents))} cannot stand together in "
+                f"partition {partition} ({error}): what is unique in a table has to contain its partition column"
+            ) from None
+        if table.info.replicated:
+            self._count_rows(connection.changes())
+
+    def _home(self, table: _Table, source: int, target: int) -> Callable[..., int]:
+        """Stored value -> whether its row goes to the target. Raises ReshapeRefused when it should not be in the source."""
+        slot_of, column = slot_reader(table.info), table.info.partition_by
+        known: dict[Any, int] = {}
+
+        def home(value: Any) -> int:
+            found = known.get(value)
+            if found is None:
+                try:
+                    slot = slot_of(value)
+                except (TypeError, ValueError) as error:
+                    raise ReshapeRefused(f"table {table.name}: a row with {column} = {value!r} has no place: {error}") from None
+                if self._old_by_slot[slot] != source:
+                    raise ReshapeRefused(
+                        f"table {table.name}: a row with {column} = {value!r} lies in partition {source}, but calls with this "
+                        f"value go to partition {self._old_by_slot[slot]}; it has no place in another shape"
+                    )
+                if len(known) >= HOMES_KEPT:
+                    known.clear()
+                found = known[value] = int(self._new_by_slot[slot] == target)
+            if found:
+                self._count_rows(1)
+            return found
+
+        return home
+
+    def _count(self) -> int:
+        """Rows to be written."""
+        total = 0
+        for number, source in enumerate(self._sources):
+            with closing(_reader(source)) as connection:
+                for table in self._tables:
+                    if (number == 0 or not table.info.replicated) and _has(connection, table.name):
+                        rows = rows_of(connection, f"SELECT count(*) FROM {quoted(table.name)}")[0][0]  # noqa: S608
+                        total += rows * (self._new if table.info.replicated else 1)
+        return total
+
+    def _count_rows(self, rows: int) -> None:
+        self._rows += rows
+        if self._rows - self._rows_told >= REPORT_EVERY_ROWS:
+            self._tell()
+
+    def _tell(self, *, last: bool = False) -> None:
+        self._rows_told = self._rows
+        rows = self._rows_total if last else self._rows
+        self._progress(Moved(rows, self._rows_total, time.monotonic() - self._began))
+
+    # -- files -----------------------------------------------------------------------------------------------------------
+
+    def _path(self, partition: int) -> str:
+        return os.path.join(self._folder, os.path.basename(state_path(self._out, partition)))
+
+    def _replace(self) -> None:
+        """The new states take the place of the old ones."""
+        trust = Trust(self._files, self._out)
+        for partition in range(self._old):
+            trust.discard(partition)
+        for partition in range(self._new, self._old):
+            remove_state(f"{state_path(self._out, partition)}.lock")
+        for partition in range(self._new):
+            os.rename(self._path(partition), state_path(self._out, partition))
+            trust.grant(partition)
+        os.rmdir(self._folder)
+
+
+def _make_index(connection: apsw.Connection, sql: str, partition: int) -> None:
+    try:
+        connection.execute(sql)
+    except apsw.ConstraintError as error:
+        raise ReshapeRefused(
+            f"the rows that come to partition {partition} do not suit <{sql}> ({error}): what is unique in a table has to "
+            "contain its partition column"
+        ) from None
+
+
+def _check_references(connection: apsw.Connection, partition: int) -> None:
+    """Raises: ReshapeRefused when a foreign key points at nothing."""
+    broken = connection.execute("PRAGMA foreign_key_check").fetchone()
+    if broken is not None:
+        raise ReshapeRefused(
+            f"a row of table {broken[0]} refers to one of table {broken[2]} that does not come to partition {partition}: both "
+            "must be partitioned by the same value"
+        )
+
+
+def parents_of(partition: int, *, old: int, new: int) -> list[int]:
+    """The old partitions some of whose slots the new one has."""
+    lo, hi, _ = slot_ranges(new)[partition]
+    return [p for first, end, p in slot_ranges(old) if first < hi and lo < end]
+
+
+def check_copies(sources: Sequence[str], table: str, columns: Sequence[str], key: Sequence[str]) -> None:
+    """Raises ReshapeRefused when the copies of a replicated table differ."""
+    for number, source in enumerate(sources[1:], start=1):
+        with closing(_reader(sources[0])) as first, closing(_reader(source)) as other:
+            one, two = (_ordered(connection, table, columns, key) for connection in (first, other))
+            while True:
+                left, right = list(islice(one, ROWS_PER_CHUNK)), list(islice(two, ROWS_PER_CHUNK))
+                if left != right:
+                    raise ReshapeRefused(
+                        f"table {table} is replicated, but partition {number} holds other rows than partition 0: "
+                        f"{_first_difference(left, right)}; recover to a transaction up to which all partitions are whole"
+                    )
+                if not left:
+                    break
+
+
+def _first_difference(left: Sequence[Any], right: Sequence[Any]) -> str:
+    for at in range(max(len(left), len(right))):
+        one, two = (repr(rows[at]) if at < len(rows) else "no row" for rows in (left, right))
+        if one != two:
+            return f"{two[:200]} where that has {one[:200]}"
+    return "the same rows by value, of other types"
+
+
+def _ordered(connection: apsw.Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> Iterable[Any]:
+    if not _has(connection, table):
+        return iter(())
+    sql = f"SELECT {', '.join(map(quoted, columns))} FROM {quoted(table)} ORDER BY {', '.join(map(quoted, key))}"  # noqa: S608
+    return connection.execute(sql)
+
+
+def _schema(sources: Sequence[str], placing: _Placing) -> tuple[list[_Table], list[str]]:
+    """The tables of all states, and the statements that make their indexes. Raises: ReshapeRefused when states differ in one."""
+    found: dict[str, tuple[str, str]] = {}
+    tables: dict[str, _Table] = {}
+    for number, source in enumerate(sources):
+        with closing(_reader(source)) as connection:
+            for kind, name, sql in rows_of(
+                connection,
+                "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND substr(name, 1, 8) <> '_cmdlog_' "
+                "ORDER BY rowid",
+            ):
+                if found.setdefault(name, (kind, sql)) != (kind, sql):
+                    raise ReshapeRefused(f"{kind} {name} of partition {number} was made by another statement than elsewhere")
+                if kind == "table" and name not in tables:
+                    tables[name] = _table(connection, name, sql, placing)
+    return list(tables.values()), [sql for kind, sql in found.values() if kind != "table"]
+
+
+def _table(connection: apsw.Connection, name: str, sql: str, placing: _Placing) -> _Table:
+    columns = rows_of(connection, "SELECT name, pk, hidden FROM pragma_table_xinfo(?)", (name,))
+    info = placing(name)
+    if info.partition_by is not None and info.partition_by not in [column for column, _, _ in columns]:
+        raise ReshapeRefused(f"table {name} has no column {info.partition_by}, by which the application says it is partitioned")
+    key = [column for column, pk, _ in sorted(columns, key=lambda column: column[1]) if pk]
+    return _Table(name, sql, [column for column, _, hidden in columns if not hidden], key, info)
+
+
+def _loader(path: str) -> apsw.Connection:
+    """A connection that fills a new file: no journal, since a file that is not finished is thrown away."""
+    connection = apsw.Connection(path)
+    for pragma, value in (
+        ("journal_mode", "off"), ("synchronous", "off"), ("foreign_keys", 0), ("cache_size", -CACHE_KIBIBYTES),
+        ("temp_store", "file"),
+    ):  # fmt: skip
+        connection.pragma(pragma, value)
+    return connection
+
+
+def _reader(path: str) -> apsw.Connection:
+    return apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
+
+
+def _has(connection: apsw.Connection, table: str) -> bool:
+    return bool(rows_of(connection, "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", (table,)))
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
