@@ -168,6 +168,11 @@ def batch_catalog(record: Record) -> int:
 
 def batch_last_txn(record: Record) -> int:
     """The batch's highest TxnId, without decoding the batch."""
+    return batch_span(record)[1]
+
+
+def batch_span(record: Record) -> tuple[int, int, int]:
+    """(lowest TxnId, highest TxnId, number of calls), without decoding the batch. Raises: BadRecord."""
     raw, start = record.raw, RECORD.bytes + BATCH.bytes
     if len(raw) < start:
         raise BadRecord("batch header")
@@ -177,11 +182,11 @@ def batch_last_txn(record: Record) -> int:
     if not 0 < count <= CALLS_MAX:
         raise BadRecord(f"batch count {count}")
     if not flags & FLAG_TXN_COLUMN:
-        return first_txn + (count - 1) * _TICK
+        return first_txn, first_txn + (count - 1) * _TICK, count
     end = start + (16 * count if flags & FLAG_KEYS else 0) + 4 * count
     if len(raw) < end:
         raise BadRecord("batch columns")
-    return first_txn + (int.from_bytes(raw[end - 4 : end], "little") << PARTITION_BITS)
+    return first_txn, first_txn + (int.from_bytes(raw[end - 4 : end], "little") << PARTITION_BITS), count
 
 
 def _text(stored: bytes, *, flags: int, json_bytes: int) -> bytes:

@@ -1,0 +1,285 @@
+"""The reading side of a merge: cursors over logs, and the lanes (one per partition) that they fill.
+
+One rule: a lane's entries come in once each, in index order, void ones never; what is held is counted to the byte. Whose turn it
+is to read, and what may be given out, is decided in `replay.merge`.
+
+A log has one cursor that serves all of its lanes. A lane that lags may leave it for a cursor of its own, which reads ahead for
+that lane alone; the first one passes over what was taken, and has the lane back when it comes to where the other one stands.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from cmdlog.wal.batch import Batch, batch_span, decode_batch
+from cmdlog.wal.errors import Corrupt, WalError
+from cmdlog.wal.ids import BlockNumber, Lsn
+from cmdlog.wal.record import BadRecord, Kind, Record, decode_commit_mark
+from replay.chunk import TICK, Int64s, Piece, column_of
+from replay.errors import StreamDamaged
+from replay.firstlook import Void
+
+OPEN_END: Final = (1 << 63) - 1  # behind every TxnId
+HELD_OVERHEAD_BYTES: Final = 400  # of a held record, beside its bytes: the objects around them
+NOTHING: Final[Collection[int]] = ()
+
+
+class Readable(Protocol):
+    """A log that can be read from a block on, as often as needed: `replay.source.LogSource` is one."""
+
+    def read(self, *, from_block: int, upto_block: int | None = None) -> Iterator[tuple[Lsn, Record]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenLog:
+    """One node's log. Reading begins at `from_block`, the first block of a segment in front of all that is wanted."""
+
+    name: str  # the directory, for messages
+    source: Readable
+    from_block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A partition's entries in (after, upto] of the log with that number; `skips` and `voids` come from a first pass over it."""
+
+    partition: int
+    log: int
+    after: int
+    upto: int
+    skips: Mapping[int, Collection[int]] = field(default_factory=dict)  # index -> positions that are not run
+    voids: Sequence[Void] = ()  # ascending
+    upto_calls: int = -1  # of the last entry's calls that count, -1 = all
+
+
+@dataclass(slots=True)
+class Held:
+    """A batch that waits, or what is left of it."""
+
+    record: Record
+    first_txn: int  # of what is left
+    last_txn: int
+    count: int  # calls that count
+    size_bytes: int
+    lo: int = 0  # calls in front of it have been given out
+    batch: Batch | None = None  # once a part of it was
+    txn_ids: Int64s | None = None
+
+    def piece(self, bound: int, skipped: Collection[int]) -> Piece:
+        """The calls up to that TxnId, decoded; they are not held any more. Raises: BadRecord."""
+        if self.batch is None:
+            self.batch = decode_batch(self.record)
+            self.txn_ids = column_of(self.batch)
+        lo, hi = self.lo, self.count
+        if bound < self.last_txn:
+            first, ids = self.batch.first_txn, self.txn_ids
+            hi = (bound - first) // TICK + 1 if ids is None else int(ids.searchsorted(bound, side="right"))
+            self.lo, self.first_txn = hi, first + hi * TICK if ids is None else int(ids[hi])
+        return Piece(self.batch, lo, hi, self.txn_ids, skipped)
+
+
+class Lane:
+    """One partition's stream on its way. Invariant: `held` and `controls` ascend, and hold nothing of what was given out."""
+
+    __slots__ = (
+        "_last_txn",
+        "_ranges",
+        "_starts",
+        "closed_txn",
+        "controls",
+        "ended",
+        "held",
+        "held_bytes",
+        "next_index",
+        "stream",
+    )
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.held: deque[Held] = deque()
+        self.controls: deque[tuple[int, Record, int]] = deque()  # (TxnId that it stands behind, record, bytes)
+        self.held_bytes = 0
+        self.next_index = stream.after + 1
+        self.closed_txn = 0  # no later entry has a TxnId up to here
+        self._last_txn = 0  # of the entries so far
+        self.ended = stream.upto <= stream.after
+        lowest, self._ranges = OPEN_END, list[int]()  # lowest index that this void range or a later one takes
+        for _, _, index in reversed(stream.voids):
+            lowest = min(lowest, index)
+            self._ranges.append(lowest)
+        self._ranges.reverse()
+        self._starts = [Lsn(BlockNumber(block), offset) for block, offset, _ in stream.voids]
+
+    @property
+    def first_txn(self) -> int:
+        """Of what is held; behind every TxnId when nothing is."""
+        calls = self.held[0].first_txn if self.held else OPEN_END + 1
+        return min(calls, self.controls[0][0]) if self.controls else calls
+
+    def skipped(self, index: int) -> Collection[int]:
+        return self.stream.skips.get(index, NOTHING)
+
+    def is_void(self, lsn: Lsn, index: int) -> bool:
+        """Whether a later record of the log replaces the entry."""
+        if not self._starts:
+            return False
+        behind = bisect_right(self._starts, lsn)
+        return behind < len(self._starts) and index >= self._ranges[behind]
+
+    def take(self, lsn: Lsn, record: Record, *, with_controls: bool) -> None:
+        """Takes the next record of the partition.
+
+        Raises: BadRecord when it is not the entry that must come next, or not what its kind says.
+        """
+        kind = record.kind
+        if kind < 16:
+            if not self.is_void(lsn, record.index):
+                self._entry(record, with_controls=with_controls)
+        elif kind is Kind.COMMIT_MARK:
+            self.closed_txn = max(self.closed_txn, decode_commit_mark(record))
+        elif kind is Kind.CHECKPOINT:
+            self.closed_txn = max(self.closed_txn, int(record.json()["closed_txn"]))
+
+    def _entry(self, record: Record, *, with_controls: bool) -> None:
+        index, stream = record.index, self.stream
+        if index > stream.upto:
+            return
+        wanted = index > stream.after
+        if wanted and index != self.next_index:
+            raise BadRecord(f"entry {index} where {self.next_index} must stand")
+        if record.kind is Kind.BATCH:
+            first, last, count = batch_span(record)
+            if first <= self._last_txn:
+                raise BadRecord(f"entry {index} begins at transaction {first}, which is not behind {self._last_txn}")
+            self._last_txn = last
+            if wanted:
+                self._hold(record, first, last, count)
+        else:
+            self._control(record, hold=wanted and with_controls)
+        self.closed_txn = max(self.closed_txn, self._last_txn)
+        if wanted:
+            self.next_index, self.ended = index + 1, index == stream.upto
+
+    def _hold(self, record: Record, first: int, last: int, count: int) -> None:
+        if record.index == self.stream.upto and 0 <= self.stream.upto_calls < count:
+            count = self.stream.upto_calls
+            if not count:
+                return
+            last = decode_batch(record).txn_ids[count - 1]
+        size = len(record.raw) + HELD_OVERHEAD_BYTES
+        self.held.append(Held(record, first, last, count, size))
+        self.held_bytes += size
+
+    def _control(self, record: Record, *, hold: bool) -> None:
+        if record.kind is Kind.SCHEMA:
+            self._last_txn = max(self._last_txn, int(record.json().get("txn_id", 0)))
+        if hold:
+            size = len(record.raw) + HELD_OVERHEAD_BYTES
+            self.controls.append((self._last_txn, record, size))
+            self.held_bytes += size
+
+    def release(self, bound: int) -> tuple[list[Piece], list[tuple[int, Record]]]:
+        """Gives out what has a TxnId up to `bound`. Raises: BadRecord."""
+        pieces, controls, held = [], [], self.held
+        while held and held[0].first_txn <= bound:
+            head = held[0]
+            piece = head.piece(bound, self.skipped(head.record.index))
+            if piece.hi > piece.lo:
+                pieces.append(piece)
+            if head.last_txn > bound:
+                break
+            held.popleft()
+            self.held_bytes -= head.size_bytes
+        while self.controls and self.controls[0][0] <= bound:
+            behind, record, size = self.controls.popleft()
+            controls.append((behind, record))
+            self.held_bytes -= size
+        return pieces, controls
+
+
+class Cursor:
+    """Reads one log for some lanes. Invariant: it stands nowhere in front of a lane's own last record."""
+
+    def __init__(self, log: ChosenLog, lanes: Mapping[int, Lane], after: Lsn | None, *, with_controls: bool) -> None:
+        self.log, self.lanes = log, dict(lanes)
+        self.position = Lsn(after.block, after.offset) if after else None  # of the last record that was taken
+        self.guests: dict[int, Cursor] = {}  # partition -> the cursor that reads ahead for it
+        self._with_controls = with_controls
+        self._records = log.source.read(from_block=log.from_block if after is None else int(after.block))
+        self._next: tuple[Lsn, Record] | None = None
+        if after is not None:
+            self._next = next((found for found in self._records if found[0] > after), None)
+
+    @property
+    def open_lanes(self) -> list[Lane]:
+        return [lane for lane in self.lanes.values() if not lane.ended]
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(lane.held_bytes for lane in self.lanes.values())
+
+    def read(self, *, bytes_max: int, at_least_one: bool) -> bool:
+        """Takes records until its lanes have ended or got that many bytes; whether it could take any.
+
+        `at_least_one`: the first entry is taken whatever its size. Raises: StreamDamaged.
+        """
+        taken, moved, open_count = 0, False, len(self.open_lanes)
+        try:
+            while open_count and (taken < bytes_max or (at_least_one and not taken)):
+                found = self._next or next(self._records, None)
+                if found is None:
+                    raise BadRecord("the log ends")
+                self._next = found
+                lsn, record = found
+                if self.guests:
+                    open_count += self._take_back(lsn)
+                lane = self.lanes.get(record.partition)
+                if lane is not None and not lane.ended:
+                    size = len(record.raw) + HELD_OVERHEAD_BYTES if record.kind < 16 else 0
+                    if taken + size > bytes_max and not (at_least_one and not taken):
+                        return moved
+                    lane.take(lsn, record, with_controls=self._with_controls)
+                    taken += size
+                    open_count -= lane.ended
+                self._next, self.position, moved = None, lsn, True
+        except (BadRecord, WalError) as cause:
+            raise self._damage(cause) from cause
+        return moved
+
+    def split(self, lane: Lane) -> Cursor:
+        """A cursor of its own for that lane, from here on."""
+        partition = lane.stream.partition
+        del self.lanes[partition]
+        start = self.position
+        cursor = Cursor(self.log, {partition: lane}, start, with_controls=self._with_controls)
+        self.guests[partition] = cursor
+        return cursor
+
+    def _take_back(self, lsn: Lsn) -> int:
+        """Lanes whose own cursor stands in front of `lsn` are served here again; how many of them are open."""
+        back = [p for p, guest in self.guests.items() if guest.position is None or guest.position < lsn]
+        count = 0
+        for partition in back:
+            guest = self.guests.pop(partition)
+            guest.close()
+            self.lanes[partition] = guest.lanes[partition]
+            count += not self.lanes[partition].ended
+        return count
+
+    def close(self) -> None:
+        """Lets go of the files."""
+        close = getattr(self._records, "close", None)
+        if close is not None:
+            close()
+        for guest in self.guests.values():
+            guest.close()
+
+    def _damage(self, cause: BadRecord | WalError) -> StreamDamaged:
+        where = f" behind block {self.position.block}, offset {self.position.offset}" if self.position else ""
+        what = str(cause) if isinstance(cause, Corrupt) else f"{cause}{where}"
+        waiting = {lane.stream.partition: (lane.next_index, lane.stream.upto) for lane in self.open_lanes}
+        return StreamDamaged(self.log.name, waiting, what, held_bytes=self.held_bytes)
