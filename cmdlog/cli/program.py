@@ -19,6 +19,7 @@ COMMANDS: Final = (
     "call",
     "status",
     "recover",
+    "fork",
     "log",
     "snapshot",
     "archive",

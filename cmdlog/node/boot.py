@@ -29,6 +29,7 @@ from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.outcomes import KeyPolicy
 from procedures.state import open_reader
+from procedures.versions import catalog_value
 from replay.plan import Plan
 from replay.recover import Progress, Report
 from replay.trust import state_path
@@ -102,15 +103,10 @@ def make_boot(groups: Mapping[int, GroupState], db: Database, settings: Settings
     if version and (made_for := cluster.catalogs[version].value.get("database", db.name)) != db.name:
         raise OtherApplication(f"the directory belongs to database {made_for!r}, not to {db.name!r}")
     if not version or cluster.catalogs[version].value["hash"] != bundle.hash:
+        before = cluster.catalogs[version].value if version else None
         version += 1
         changes.append(f"code bundle {bundle.hash[:12]} becomes catalog version {version}")
-        catalogs[str(version)] = {
-            "version": version,
-            "hash": bundle.hash,
-            "database": db.name,
-            "procedures": list(bundle.procedures),  # readers of the log need the names, not the code
-            "bundle": bundle.to_bytes().decode(),
-        }
+        catalogs[str(version)] = catalog_value(db, bundle, version, before)
         entry(Kind.CATALOG, catalogs[str(version)])
     here = environment()
     if cluster.environment is None or cluster.environment.value != here:

@@ -1,0 +1,89 @@
+"""`cmdlog fork`: a new node in which other code ran from one transaction on. It translates; `replay.fork` decides."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cmdlog.cli.output import JsonFlag, out
+
+if TYPE_CHECKING:
+    from replay.fork import ForkReport
+
+HELP = """What if this version of the code had run from TXN on? Makes a new node OUT that knows.
+
+Up to --at (its transaction included) everything is replayed with the code that ran then, behind it with today's code of APP:
+the same calls in the same order, with the same ids. DIR is only read, and may be in use. OUT is a cluster of its own and can be
+served with APP; `cmdlog diff` tells what came out otherwise.
+"""
+
+
+def register(program: typer.Typer) -> None:
+    """Adds the command."""
+    program.command("fork", help=HELP, short_help="Replay the same calls with other code from one transaction on.")(fork_it)
+
+
+def fork_it(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")],
+    *,
+    at: Annotated[
+        str, typer.Option("--at", metavar="TXN|TIME", help="Last transaction with the code that ran then; `start`: none.")
+    ],
+    app: Annotated[str, typer.Option("--app", metavar="APP", help="module:attribute of the Database that runs behind it.")],
+    to: Annotated[Path, typer.Option("--to", metavar="OUT", help="Make the new node here.")],
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TXN|TIME", help="Last transaction, inclusive; else the end of the log.")
+    ] = None,
+    skip_missing: Annotated[
+        bool, typer.Option("--skip-missing", help="Leave calls out that APP has no fitting procedure for, and count them.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Parameters as the user gave them."""
+    from cmdlog.cli.application import load_application
+    from cmdlog.cli.recover import Display
+    from cmdlog.wal.files import RealFiles
+    from replay.fork import START, fork
+    from replay.plan import parse_until
+
+    moment = START if at == "start" else parse_until(at)
+    end = parse_until(until) if until else None
+    db, target = load_application(app), os.path.abspath(to)
+    with Display("fork") as tell:
+        report = fork(
+            RealFiles(),
+            os.path.abspath(directory),
+            at=moment,
+            db=db,
+            out=target,
+            until=end,
+            target=app,
+            missing="skip" if skip_missing else "refuse",
+            progress=tell,
+        )
+    out.result({"directory": target, **report.to_json()}, lambda: show_fork(report, target))
+
+
+def show_fork(report: ForkReport, directory: str) -> None:
+    """What came out, for people."""
+    value = report.to_json()
+    out.table(
+        f"Forked to {directory} in {report.seconds:.2f} s",
+        ("partition", "calls with this code", "index", "transaction"),
+        [(of["partition"], of["calls"], of["index"], of["txn_id"]) for of in value["partitions"]],
+    )
+    ended = ", ".join(f"{status} {calls}" for status, calls in value["statuses"].items())
+    out.text(
+        f"{report.calls} calls ran with code {report.code[:12]}, {report.kept} before them with their own: {ended or 'none'}"
+    )
+    out.text(f"{report.tally.changed} of {report.tally.compared} compared calls ended otherwise than live")
+    if (first := report.tally.first) is not None:
+        out.text(
+            f"the first of them: transaction {first.txn_id}, {first.procedure}{first.params}: live an outcome with hash "
+            f"{first.live_hash:08x}, now {first.status} {first.outcome}"
+        )
+    for of in value["left_out"]:
+        out.text(f"left out: {of['calls']} calls of {of['procedure']}, the first is {of['first_txn_id']}: {of['why']}")
