@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cmdlog.wal.record import Kind
 from replay.source import open_source
-from tests.replay.historycluster import STAGES, History
+from tests.replay.historymembers import STAGES, History
 from tests.replay.historynode import HistoryNode, QuickFiles
 
 STEPS_MAX = 60
@@ -29,7 +29,7 @@ def random_history(folder: Path, seed: int, *, steps: int | None = None, nodes: 
     """A history of some steps; everything has stopped."""
     rng = random.Random(seed)
     count = nodes or rng.choice([1, 2, 3, 3, 3, 3, 4, 5])
-    history = History(folder, count, rng.randint(1, 4), seed)
+    history = History(folder, count, rng.randint(1, 4), seed, rng.choice([32 << 10, 64 << 10]))
     for number in history.nodes:
         history.skews_ms[number] = rng.choice([0, 0, 0, -5000, 40, 3_600_000])
     player = _Player(history, rng)
@@ -71,6 +71,7 @@ class _Player:
         self._steps: list[tuple[int, Callable[[], object]]] = [
             (30, self._work),
             (8, self._elect),
+            (12, self._heal),
             (6, self._stale_leader),
             (6, self._stop_or_start),
             (6, self._snapshot),
@@ -114,6 +115,19 @@ class _Player:
         if self._history.elect(group, candidate, self._some(0.85)) and self._rng.random() < 0.7:
             self._history.spread(group, self._some())
 
+    def _heal(self) -> None:
+        """Some processes start again, and what can be replicated is."""
+        history = self._history
+        for number in self._some(0.8):
+            if not history.nodes[number].up:
+                history.nodes[number].start()
+        for group in history.groups:
+            leader = history.nodes[history.leader(group)]
+            if not leader.up or leader.silent:
+                self._lead_elsewhere(leader.number)
+            if self._rng.random() < 0.8:
+                history.spread(group, self._some(0.9), marks=self._rng.random() < 0.5)
+
     def _stale_leader(self) -> None:
         """One that no longer leads, or that nobody hears, goes on appending."""
         group = self._rng.randrange(self._history.partitions)
@@ -149,10 +163,11 @@ class _Player:
     def _fail(self) -> None:
         """A node is declared failed; it may be down, cut off, or just slow."""
         history = self._history
-        number = self._rng.choice(list(history.nodes))
+        lost = [n for n, node in history.nodes.items() if node.silent and n not in history.failed]
+        number = self._rng.choice(lost or list(history.nodes))
         if number in history.failed or number == self._coming:
             return
-        if self._rng.random() < 0.7:
+        if not lost and self._rng.random() < 0.7:
             history.nodes[number].stop(orderly=self._rng.random() < 0.5)
         self._lead_elsewhere(number)
         history.declare_failed(number, self._some(0.9))

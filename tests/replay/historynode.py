@@ -25,10 +25,10 @@ from snapshot.catalog import free_path, temporary_path
 from snapshot.manifest import IMAGE_NAME
 from snapshot.seal import seal
 
-SEGMENT_BYTES = 64 << 10
+SEGMENT_BYTES = 64 << 10  # default
 SEGMENTS = 64
 RESERVE_BYTES = 4096
-BLOCK_BYTES_MAX = 12 << 10  # what is gathered before it goes to the log; a quarter of a segment is the log's own limit
+BLOCK_SHARE = 4  # of a segment is the log's own limit for a block
 CREATED = "2026-01-01T00:00:00Z"
 
 
@@ -162,10 +162,14 @@ class Base:
 class HistoryNode:
     """A node. `held` is what its log says, whether it is up or not."""
 
-    def __init__(self, folder: str, number: int, cluster_id: bytes, rng: random.Random, *, initial: Sequence[Entry] = ()) -> None:
+    def __init__(
+        self, folder: str, number: int, cluster_id: bytes, rng: random.Random, *, segment_bytes: int = SEGMENT_BYTES,
+        initial: Sequence[Entry] = (),
+    ) -> None:  # fmt: skip
         self.files, self.number, self._rng = QuickFiles(), number, rng
         self.directory = os.path.join(folder, f"node-{number}")
         self.identity = self._fresh(cluster_id)
+        self._segment_bytes = segment_bytes
         self.up = True
         self.silent = False  # its log was lost or discarded: neither its vote nor its copies count until it is made a voter anew
         self.copying = False  # it is being filled
@@ -226,11 +230,11 @@ class HistoryNode:
     def flush(self) -> None:
         """What was said is in the file."""
         queue, self._queue, self._queue_bytes = self._queue, [], 0
-        self._block_bytes = self._rng.randrange(1 << 10, 8 << 10)
+        self._block_bytes = self._rng.randrange(200, self._segment_bytes // BLOCK_SHARE)
         while queue:
             block, size = [queue.pop(0)], 0
             size = len(block[0])
-            while queue and size + len(queue[0]) + 8 < BLOCK_BYTES_MAX:
+            while queue and size + len(queue[0]) + 8 < self._segment_bytes // BLOCK_SHARE - 1024:
                 size += len(queue[0]) + 8
                 block.append(queue.pop(0))
             self._feed.blocks.append(block)
@@ -305,7 +309,7 @@ class HistoryNode:
         return final
 
     def _create(self, initial: Sequence[bytes]) -> None:
-        Log.create(self.files, self.directory, self.identity, segment_bytes=SEGMENT_BYTES, segments=SEGMENTS,
+        Log.create(self.files, self.directory, self.identity, segment_bytes=self._segment_bytes, segments=SEGMENTS,
                    reserve_bytes=RESERVE_BYTES, initial=initial)  # fmt: skip
         self._open()
 
@@ -323,7 +327,7 @@ class HistoryNode:
         os.rename(self.directory, old)
         self.identity, self.held, self.up = identity, {}, True
         records = initial.checkpoints(oldest_block=1) if initial else []
-        Log.create(self.files, self.directory, self.identity, segment_bytes=SEGMENT_BYTES, segments=SEGMENTS,
+        Log.create(self.files, self.directory, self.identity, segment_bytes=self._segment_bytes, segments=SEGMENTS,
                    reserve_bytes=RESERVE_BYTES, initial=records)  # fmt: skip
         if keep_faults:
             faults = os.path.join(self.directory, FAULTS_FOLDER)
