@@ -32,11 +32,12 @@ from procedures.errors import EnvironmentFault
 from procedures.faults import fault_kind
 from procedures.state import PartitionState
 from replay.apply import Applier, Result
-from replay.errors import Divergence, Place, PlanOutdated, RemoteError, WorkerFailed
+from replay.errors import Divergence, Place, PlanOutdated, Poison, RemoteError, WorkerFailed
+from replay.livevalue import LiveRows
 from replay.plan import PartitionPlan, Plan, Planned
 from replay.reach import source_from
 from replay.scan import KEEP_BYTES
-from replay.trust import StateLock, Trust, state_path
+from replay.trust import STATE_FOLDER, StateLock, Trust, state_path
 from snapshot.catalog import list_archived, list_snapshots, remove_state, restore, set_aside
 
 WORKER_BYTES_MIN: Final = KEEP_BYTES  # of entries to apply; below, starting processes (0.3 s) costs more than they save
@@ -111,13 +112,28 @@ def execute(
     began = time.monotonic()
     meter = _Meter(plan, began, progress)
     count = _worker_count(plan, workers) if live is None else 0
-    try:
-        results = _run_workers(plan, target, count, meter) if count else _run_here(planned, target, meter, live)
-    except Divergence as divergence:
-        target.trust.discard(divergence.place.partition)
-        raise
-    results.sort(key=lambda result: result.partition)
-    return Report(results, count, time.monotonic() - began, plan.notes)
+    done = _run_workers(plan, target, count, meter) if count else _run_here(planned, target, meter, live)
+    done.raise_stops(target)
+    done.results.sort(key=lambda result: result.partition)
+    return Report(done.results, count, time.monotonic() - began, plan.notes)
+
+
+@dataclass(slots=True)
+class Done:
+    """What came of the partitions."""
+
+    results: list[Result] = field(default_factory=list)
+    stops: list[Divergence | Poison] = field(default_factory=list)
+
+    def raise_stops(self, target: Target) -> None:
+        """Raises: Divergence or Poison of the first partition that stopped, naming the others."""
+        if not self.stops:
+            return
+        for stop in self.stops:
+            if isinstance(stop, Divergence):
+                target.trust.discard(stop.place.partition)
+        first, *others = sorted(self.stops, key=lambda stop: stop.place.partition)
+        raise type(first)(first.place, others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +218,7 @@ def _worker_count(plan: Plan, wanted: int | None) -> int:
     return min(os.cpu_count() or 1, busy)
 
 
-def _run_here(planned: Planned | Plan, target: Target, meter: _Meter, live: Live | None) -> list[Result]:
+def _run_here(planned: Planned | Plan, target: Target, meter: _Meter, live: Live | None) -> Done:
     plan = planned if isinstance(planned, Plan) else planned.plan
     held: dict[int, Held] = {}
     try:
@@ -210,26 +226,37 @@ def _run_here(planned: Planned | Plan, target: Target, meter: _Meter, live: Live
             _doubt(target, part)
             held[part.partition] = prepare(plan, part, target.files, target.directory)
             target.trust.grant(part.partition)
-        states = {partition: of.state for partition, of in held.items()}
         applier = Applier(
-            plan.partitions, states, row_digests=plan.row_digests, progress=meter.note, live=live or (lambda _catalog: None)
+            plan.partitions,
+            {partition: of.state for partition, of in held.items()},
+            row_digests=plan.row_digests,
+            progress=meter.note,
+            live=live or (lambda _catalog: None),
+            live_rows=live_rows(plan, target.files, target.directory),
         )
-        return apply_all(applier, _records(planned, target))
+        return Done(apply_all(applier, _records(planned, target)), applier.stopped)
     finally:
         for of in held.values():
             of.close()
 
 
+def live_rows(plan: Plan, files: Files, directory: str) -> LiveRows:
+    """Where the rows of the live run are looked up when a call diverges."""
+    return LiveRows(files, plan.directory, os.path.join(directory, STATE_FOLDER))
+
+
 def apply_all(applier: Applier, records: Iterable[tuple[Lsn, Record]]) -> list[Result]:
-    """Feeds the records until every partition is at its end."""
+    """Feeds the records until every partition is at its end; closes the states."""
     try:
         for lsn, record in records:
             if applier.finished:
                 break
             applier.take(lsn, record)
+        return applier.finish()
     except EnvironmentFault as fault:
         raise _disk_error(fault.kind, fault) from fault
-    return applier.close()
+    finally:
+        applier.close()
 
 
 def _disk_error(kind: str | None, error: Exception) -> Exception:
@@ -264,7 +291,7 @@ def share_out(parts: Sequence[PartitionPlan], count: int) -> list[list[Partition
     return [of for _, of in loads if of]
 
 
-def _run_workers(plan: Plan, target: Target, count: int, meter: _Meter) -> list[Result]:
+def _run_workers(plan: Plan, target: Target, count: int, meter: _Meter) -> Done:
     shares = share_out(plan.partitions, count)
     for part in plan.partitions:
         _doubt(target, part)
@@ -297,9 +324,9 @@ def _spawn(plan: Plan, partitions: Sequence[int], target: Target) -> subprocess.
     return process
 
 
-def _listen(processes: Sequence[subprocess.Popen[bytes]], target: Target, meter: _Meter) -> list[Result]:
+def _listen(processes: Sequence[subprocess.Popen[bytes]], target: Target, meter: _Meter) -> Done:
     """Reads the workers' lines until all are done. Raises what the first failing one says."""
-    results: list[Result] = []
+    done = Done()
     with selectors.DefaultSelector() as selector:
         buffers = {process.pid: b"" for process in processes}
         for process in processes:
@@ -311,23 +338,24 @@ def _listen(processes: Sequence[subprocess.Popen[bytes]], target: Target, meter:
                 data = os.read(key.fd, 1 << 16)
                 *lines, buffers[process.pid] = (buffers[process.pid] + data).split(b"\n")
                 for line in lines:
-                    _heed(orjson.loads(line), target, meter, results)
+                    _heed(orjson.loads(line), target, meter, done)
                 if data:
                     continue
                 selector.unregister(key.fileobj)
                 if process.wait() != 0:
                     raise WorkerFailed(f"a replay process ended with code {process.returncode}; its own words are above")
-    return results
+    return done
 
 
-def _heed(message: dict[str, Any], target: Target, meter: _Meter, results: list[Result]) -> None:
+def _heed(message: dict[str, Any], target: Target, meter: _Meter, done: Done) -> None:
     if "progress" in message:
         meter.note(*message["progress"])
     elif "opened" in message:
         target.trust.grant(message["opened"])
     elif "done" in message:
-        results += [Result(**result) for result in message["done"]]
-    elif "divergence" in message:
-        raise Divergence(Place(**message["divergence"]))
+        done.results += [Result(**result) for result in message["done"]]
+    elif "stopped" in message:
+        kind: type[Divergence | Poison] = Divergence if message["kind"] == Divergence.__name__ else Poison
+        done.stops.append(kind(Place.from_json(message["stopped"])))
     else:
         raise RemoteError(message["error"])

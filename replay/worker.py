@@ -7,7 +7,6 @@ the trust record. SIGTERM ends it at any moment: an unfinished SQLite transactio
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -15,10 +14,9 @@ import orjson
 from cmdlog.wal.files import RealFiles
 from procedures.errors import BundleError, ProceduresError
 from replay.apply import Applier
-from replay.errors import Divergence
 from replay.plan import Plan
 from replay.reach import source_from
-from replay.recover import Held, apply_all, prepare
+from replay.recover import Held, apply_all, live_rows, prepare
 
 
 def tell(message: dict[str, Any]) -> None:
@@ -35,17 +33,19 @@ def run(order: dict[str, Any]) -> None:
     for part in parts:
         held[part.partition] = prepare(plan, part, RealFiles(), order["target"])
         tell({"opened": part.partition})
-    states = {partition: of.state for partition, of in held.items()}
     applier = Applier(
         parts,
-        states,
+        {partition: of.state for partition, of in held.items()},
         row_digests=plan.row_digests,
         progress=lambda partition, calls: tell({"progress": [partition, calls]}),
+        live_rows=live_rows(plan, RealFiles(), order["target"]),
     )
     source = source_from(RealFiles(), plan.directory, plan.from_block, plan.gaps)  # up to the plan's last block, wherever that is
     results = apply_all(applier, source.read(from_block=plan.from_block, upto_block=plan.last_block))
     for of in held.values():
         of.close()
+    for stop in applier.stopped:
+        tell({"stopped": stop.place.to_json(), "kind": type(stop).__name__})
     tell({"done": [result.to_json() for result in results]})
 
 
@@ -53,8 +53,6 @@ def main() -> int:
     """Entry point of the process."""
     try:
         run(orjson.loads(sys.stdin.buffer.read()))
-    except Divergence as error:
-        tell({"divergence": asdict(error.place)})
     except Exception as error:
         code = getattr(error, "exit_code", None) or _exit_code(error)
         if code is None:

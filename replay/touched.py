@@ -1,0 +1,145 @@
+"""Which call of a batch touched which rows.
+
+One rule: nothing here is on the path of an ordinary replay. It is switched on for a batch that is looked at again, and for a
+partition in which calls were set aside.
+
+SQLite's pre-update hook tells each change as it happens; the executor says before each call which one it is. A call that failed
+has changed nothing, whatever was told meanwhile.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, Final
+
+import apsw
+
+INTERNAL: Final = "_cmdlog_"  # tables of the framework
+HOOK: Final = "touched"  # name of our hook beside the row digest's
+
+Key = tuple[str, tuple[Any, ...]]  # table, values of its primary key
+Row = tuple[Any, ...]
+
+
+class Tables:
+    """Names and keys of a connection's tables, read when they are first asked for. Not inside a hook: SQLite cannot be asked."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        names = [str(row[0]) for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        self._columns = {name: self._read_columns(name) for name in names if not name.startswith(INTERNAL)}
+        self._key_of = {name: _tuple_getter(_key_columns(of)) for name, of in self._columns.items()}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def key(self, name: str, row: Row) -> tuple[Any, ...]:
+        """Values of the primary key, in its order."""
+        return self._key_of[name](row)
+
+    def named_row(self, name: str, row: Row | None) -> dict[str, Any] | None:
+        """Column -> value, fit for JSON."""
+        if row is None:
+            return None
+        return {column: plain(value) for (column, _), value in zip(self._columns[name], row, strict=False)}
+
+    def named_key(self, key: Key) -> dict[str, Any]:
+        return {column: plain(value) for column, value in zip(self._key_columns(key[0]), key[1], strict=True)}
+
+    def read(self, connection: apsw.Connection, key: Key) -> Row | None:
+        """The row as the connection sees it; None when there is none, or no such table."""
+        where = " AND ".join(f'"{column}" IS ?' for column in self._key_columns(key[0]))
+        try:
+            rows = connection.execute(f'SELECT * FROM "{key[0]}" WHERE {where}', key[1]).fetchall()  # noqa: S608 - names of the schema
+        except apsw.SQLError:
+            return None
+        return rows[0] if rows else None
+
+    def _key_columns(self, name: str) -> list[str]:
+        columns = self._columns[name]
+        return [columns[at][0] for at in _key_columns(columns)]
+
+    def _read_columns(self, name: str) -> list[tuple[str, int]]:
+        sql = "SELECT name, pk FROM pragma_table_xinfo(?) WHERE hidden <> 1 ORDER BY cid"
+        return [(str(column), int(str(rank))) for column, rank in self._connection.execute(sql, (name,))]
+
+
+class CallRows:
+    """Told what happens on a connection, by call. Give `begin_call` to the engine as its `progress`."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self.tables = Tables(connection)
+        self._at = -1
+        self._touched: dict[Key, list[int]] = {}
+        connection.preupdate_hook(self._note, id=HOOK)
+
+    def begin_call(self, position: int) -> None:
+        """The call at this position runs next."""
+        if position <= self._at:  # the batch is run again, with savepoints
+            self._touched.clear()
+        self._at = position
+
+    def take(self, statuses: Sequence[int]) -> dict[Key, list[int]]:
+        """Row -> positions of the calls that touched it, ascending, of the batch that has just ended; forgets them."""
+        found = {
+            key: [at for at in positions if at < len(statuses) and not statuses[at]] for key, positions in self._touched.items()
+        }
+        self._touched, self._at = {}, -1
+        return {key: positions for key, positions in found.items() if positions}
+
+    def read_tables(self) -> None:
+        """The schema has changed."""
+        self.tables = Tables(self._connection)
+
+    def close(self) -> None:
+        self._connection.preupdate_hook(None, id=HOOK)
+
+    def _note(self, update: apsw.PreUpdate) -> None:
+        name = update.table_name
+        if name not in self.tables:
+            return
+        for row in (update.old, update.new):
+            if row is not None:
+                positions = self._touched.setdefault((name, self.tables.key(name, row)), [])
+                if not positions or positions[-1] != self._at:
+                    positions.append(self._at)
+
+
+def routed(procedures: Sequence[Any], number: int, params: Sequence[Any]) -> str | None:
+    """The value that sent a call to its partition, as text; None when it ran everywhere."""
+    at = procedures[number].partition_at
+    return None if at is None or at >= len(params) else repr(params[at])
+
+
+def positions_of(touched: Mapping[Key, Sequence[int]], keys: Collection[Key]) -> dict[int, list[Key]]:
+    """Position -> those of the keys that the call touched."""
+    found: dict[int, list[Key]] = {}
+    for key in touched.keys() & keys if len(keys) < len(touched) else [key for key in touched if key in keys]:
+        for at in touched[key]:
+            found.setdefault(at, []).append(key)
+    return dict(sorted(found.items()))
+
+
+def plain(value: Any) -> Any:
+    """A value of SQLite as JSON has it: bytes as base64, infinity as text."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    return value
+
+
+def _key_columns(columns: Sequence[tuple[str, int]]) -> list[int]:
+    """Where the columns of the primary key stand, in its order."""
+    return sorted((at for at, (_, rank) in enumerate(columns) if rank), key=lambda at: columns[at][1])
+
+
+def _tuple_getter(at: Sequence[int]) -> Callable[[Row], tuple[Any, ...]]:
+    if len(at) == 1:
+        only = at[0]
+        return lambda row: (row[only],)
+    return itemgetter(*at)

@@ -1,0 +1,208 @@
+"""The first divergence: which call, which code, which rows, what the live run had, and what another replay brings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cmdlog.wal.batch import Batch
+from cmdlog.wal.log import Log
+from procedures.bundle import load_bundle
+from replay import lane
+from replay.bringup import bring_up
+from replay.errors import Divergence, Place
+from replay.plan import make_plan
+from replay.rebuild import rebuild
+from replay.trial import Trial
+from tests.replay.rig import BEGIN, CLOCK, DEPOSIT, DRIFT, Rig, balances_of, make_bundle
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    """A node with some deposits behind it, running."""
+    rig = Rig(tmp_path)
+    rig.deposits(6)
+    return rig
+
+
+def diverge(rig: Rig, out: Path, *, workers: int = 0) -> Place:
+    """Where a recovery to another place diverges."""
+    with pytest.raises(Divergence) as caught:
+        rebuild(make_plan(rig.files, rig.directory, use_state="never"), rig.files, str(out), workers=workers)
+    place = caught.value.place
+    assert Place.from_json(place.to_json()) == place
+    assert all(str(row) in str(caught.value) for row in place.rows)
+    return place
+
+
+def forged(rig: Rig, factor: int) -> None:
+    """From now on the node runs other code than its log says."""
+    rig.stop()
+    rig.restart(term=rig.term)
+    rig.catalogs.add_live(rig.version, load_bundle(make_bundle(factor)))
+
+
+def test_time_dependent_rows_are_named_with_both_values(rig: Rig, tmp_path: Path) -> None:
+    """Equal answers, other rows: call, table, key, both values, and that it does otherwise each time."""
+    index = rig.batch(0, [(DEPOSIT, [1, 5]), (DRIFT, [0]), (DEPOSIT, [2, 5])])
+    txn = rig.history[-2][0]
+    rig.close()
+    live = balances_of(rig.directory)[0]
+    place = diverge(rig, tmp_path / "out")
+    assert (place.partition, place.index, place.position, place.procedure, place.txn_id) == (0, index, 1, "drift", txn)
+    assert (place.catalog, place.source_hash) == (1, make_bundle().hash)
+    assert "not deterministic" in place.reruns
+    (row,) = place.rows
+    assert (row.table, dict(row.key), row.txn_id) == ("accounts", {"id": 0}, txn)
+    assert row.live == {"id": 0, "balance": live}
+    assert row.live_as_of_index == index
+    assert row.replayed is not None
+    assert row.replayed["balance"] != live
+
+
+def test_changed_code_is_no_chance(rig: Rig, tmp_path: Path) -> None:
+    """Code that is not what the log says does another thing, but twice the same; the answer names call and rows."""
+    forged(rig, 3)
+    index = rig.batch(0, [(BEGIN, [7]), (DEPOSIT, [0, 5])])
+    rig.close()
+    place = diverge(rig, tmp_path / "out")
+    assert (place.index, place.position, place.procedure) == (index, 1, "deposit")
+    assert place.reruns == "replayed again with the same result"
+    assert [(row.key, row.replayed != row.live) for row in place.rows] == [({"id": 0}, True)]
+    assert place.rows[0].replayed is not None
+    assert place.rows[0].live is not None
+    assert place.rows[0].live["balance"] - place.rows[0].replayed["balance"] == 10
+
+
+def test_later_live_value_says_where_it_was_read(rig: Rig, tmp_path: Path) -> None:
+    """With later calls behind the batch, the live value is that of a later place, and says so."""
+    index = rig.batch(0, [(DRIFT, [0])])
+    rig.deposits(6)
+    rig.close()
+    row = diverge(rig, tmp_path / "out").rows[0]
+    assert row.live_as_of_index == rig.next_index[0] - 1 > index
+    assert f"as of index {row.live_as_of_index}" in str(row)
+
+
+def test_nearest_state_gives_the_live_value(rig: Rig, tmp_path: Path) -> None:
+    """A snapshot right behind the batch is better evidence than the state file much later."""
+    rig.batch(0, [(DRIFT, [0])])
+    first = rig.engines[0].state.connection.execute("SELECT balance FROM accounts WHERE id = 0").get
+    index = rig.next_index[0] - 1
+    path = Path(rig.snapshot(0))
+    rig.deposits(6)
+    rig.batch(0, [(DRIFT, [0])])
+    rig.snapshot(0)
+    rig.close()
+    plan = make_plan(rig.files, rig.directory, use_state="never")
+    assert plan.plan.partitions[0].from_index > index, "the newest snapshot is behind it"
+    txn = rig.history[-1][0] - 1
+    path.rename(path.with_name("elsewhere"))
+    planned = make_plan(rig.files, rig.directory, use_state="never", until=txn)
+    path.with_name("elsewhere").rename(path)
+    with pytest.raises(Divergence) as caught:
+        rebuild(planned, rig.files, str(tmp_path / "out"), workers=0)
+    row = caught.value.place.rows[0]
+    assert (row.live, row.live_as_of_index) == ({"id": 0, "balance": first}, index)
+
+
+def test_without_a_live_state_the_replayed_rows_are_named(rig: Rig, tmp_path: Path) -> None:
+    """State files that are gone: the report says that the live value is not at hand."""
+    rig.batch(0, [(DRIFT, [0])])
+    rig.close()
+    rig.forget_state(0)
+    row = diverge(rig, tmp_path / "out").rows[0]
+    assert (row.live, row.live_as_of_index) == (None, None)
+    assert "not at hand" in str(row)
+
+
+def test_original_is_untouched_by_a_look_at_its_rows(rig: Rig, tmp_path: Path) -> None:
+    """A killed node's state file has its write-ahead log beside it; neither changes, and nothing is made there."""
+    rig.batch(0, [(DRIFT, [0])])
+    rig.log()
+    copy = Path(rig.copy(tmp_path / "killed"))  # with the -wal files of a running node
+    rig.stop()
+    state = copy / "state" / "p0000.sqlite"
+    assert state.with_name(state.name + "-wal").stat().st_size
+    trusted = rig.trust.__class__(rig.files, str(copy))
+    for p in range(2):
+        trusted.grant(p)
+    before = {path: path.read_bytes() for path in sorted(copy.rglob("*")) if path.is_file()}
+    with pytest.raises(Divergence) as caught:
+        rebuild(make_plan(rig.files, str(copy), use_state="never"), rig.files, str(tmp_path / "out"), workers=0)
+    assert caught.value.place.rows[0].live_as_of_index == rig.next_index[0] - 1
+    assert {path: path.read_bytes() for path in sorted(copy.rglob("*")) if path.is_file()} == before
+
+
+def test_other_partitions_go_on_to_their_ends(rig: Rig) -> None:
+    """One partition diverges; the other one's state is at its end, and is trusted by the next recovery."""
+    rig.batch(0, [(CLOCK, [0])])
+    rig.deposits(8)
+    rig.close()
+    for p in range(2):
+        rig.forget_state(p)
+    wal = Log.open(rig.files, rig.directory)
+    with pytest.raises(Divergence):
+        bring_up(rig.files, wal, workers=0)
+    wal.close()
+    assert not rig.trust.__class__(rig.files, rig.directory).doubt(1)
+    plan = make_plan(rig.files, rig.directory, use_state="trusted").plan
+    assert [(part.source, part.entries) for part in plan.partitions][1] == ("state", 0)
+
+
+def test_every_stopped_partition_is_named(rig: Rig, tmp_path: Path) -> None:
+    """Two partitions that diverge: the error is the first one's, and names the second one's place."""
+    places = [rig.batch(p, [(CLOCK, [10 * p])]) for p in range(2)]
+    rig.close()
+    with pytest.raises(Divergence) as caught:
+        rebuild(make_plan(rig.files, rig.directory, use_state="never"), rig.files, str(tmp_path / "out"), workers=0)
+    assert (caught.value.place.partition, caught.value.place.index) == (0, places[0])
+    assert [(other.place.partition, other.place.index) for other in caught.value.also] == [(1, places[1])]
+    assert f"partition 1 at index {places[1]}" in str(caught.value)
+
+
+def test_batches_of_the_open_transaction_survive(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What shares a transaction with the diverging batch is applied again before it: rows are compared from the right state."""
+    rig.deposits(4, calls=1)
+    rig.batch(0, [(DEPOSIT, [0, 1]), (CLOCK, [0])])
+    balance = rig.balances[0]
+    rig.close()
+    rig.forget_state(0)
+    seen = []
+    own = lane.Lane._try
+
+    def look(self: lane.Lane, batch: Batch) -> Trial:
+        seen.append(self.state.connection.execute("SELECT balance FROM accounts WHERE id = 0").get)
+        return own(self, batch)
+
+    monkeypatch.setattr(lane.Lane, "_try", look)
+    wal = Log.open(rig.files, rig.directory)
+    with pytest.raises(Divergence):
+        bring_up(rig.files, wal, workers=0)
+    wal.close()
+    assert seen == [balance - 1] * 2
+
+
+def test_late_digest_is_compared_all_the_same(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A digest that stands further behind than entries are kept waiting finds the divergence; only the rows are not named."""
+    monkeypatch.setattr(lane, "WAITING_MAX", 3)
+    index = rig.batch(0, [(DRIFT, [0])])
+    note, rig.notes = rig.notes, []
+    for _ in range(5):
+        rig.batch(0, [(DEPOSIT, [1, 1])], digest=False)
+    rig.log(*note)
+    rig.close()
+    monkeypatch.setattr(lane, "LATE_MAX", 1000)
+    place = diverge(rig, tmp_path / "out")
+    assert (place.index, place.position, place.rows) == (index, -1, ())
+
+
+@pytest.mark.slow
+def test_details_come_from_a_worker_too(rig: Rig, tmp_path: Path) -> None:
+    """Place, rows and reruns pass through the process boundary; the other partition's process ends its work."""
+    index = rig.batch(1, [(DRIFT, [11])])
+    rig.close()
+    place = diverge(rig, tmp_path / "out", workers=2)
+    assert (place.index, place.position, place.procedure) == (index, 0, "drift")
+    assert place.rows[0].live == {"id": 11, "balance": balances_of(rig.directory)[11]}
