@@ -9,6 +9,7 @@ ends.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -22,9 +23,10 @@ from replay.plan import WHY, Leave, PartitionPlan, Plan, make_plan
 from replay.recover import Live, Progress, Report, Target, execute, put_aside
 from replay.scan import start_block
 from replay.source import source_of
-from replay.trust import Trust, read_position, state_path
+from replay.trust import STATE_FOLDER, Trust, read_position, state_path
 from snapshot.catalog import list_snapshots
 from snapshot.reserve import START_BYTES, Reserve
+from snapshot.restorespeed import note_speed
 
 
 def bring_up(
@@ -51,6 +53,8 @@ def bring_up(
         return plan, execute(plan, target, workers=workers, live=live, progress=progress)
     planned = make_plan(files, wal.directory, use_state="trusted", source=source_of(wal), leave=leave)
     put_aside(files, planned.plan)
+    folder, found = os.path.join(wal.directory, STATE_FOLDER), planned.scan
+    note_speed(folder, "check", size_bytes=found.checked_bytes, seconds=found.checked_s)
     return planned.plan, execute(planned, target, workers=workers, live=live, progress=progress)
 
 

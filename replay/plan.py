@@ -11,6 +11,7 @@ when the log reaches back to the first entry.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -21,25 +22,23 @@ import orjson
 
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
-from cmdlog.wal.ids import MILLIS_SHIFT, PARTITION_BITS
+from cmdlog.wal.ids import MILLIS_SHIFT
 from cmdlog.wal.survey import SegmentFile
 from procedures.bundle import Bundle
 from procedures.errors import BundleForged
 from procedures.state import Position
 from replay.engine import CodeMissing
-from replay.errors import BadPlan, BadUntil, Incomplete, ReplayError, UntilBeyond, UntilUnreachable
+from replay.errors import BadPlan, BadUntil, Incomplete, ReplayError, UntilUnreachable
+from replay.moment import check_begin, check_newest
 from replay.patchwork import Gap
-from replay.reach import Reach, time_of
+from replay.reach import Reach
 from replay.scan import Scan, Stream, scan, start_block
 from replay.source import LogSource, open_source, partitions_of
 from replay.trust import Trust, read_position, state_path
-from snapshot.catalog import Passed, Snapshot, check, list_snapshots
-from snapshot.points import list_points
-from snapshot.segmentcopy import transactions_of
+from snapshot.catalog import Passed, Snapshot, bytes_of_chain, check, list_snapshots
 
 FORMAT: Final = 1
 LEFT_MAX: Final = 128  # entries of a stream that nothing proves executed: more cannot be under way in a node (`site_batches_max`)
-MILLIS_MASK: Final = (1 << MILLIS_SHIFT) - 1
 REASONS_MAX: Final = 3  # that a refusal names
 Leave = Literal["nothing", "unproved"]
 Kind = Literal["state", "snapshot", "empty"]
@@ -251,9 +250,9 @@ def _plan(
     _check_reach(source, candidates, passed, until)
     found = _choose(files, source, candidates, passed, until=until, accept_data_loss=accept_data_loss)
     if until is not None:
-        _check_begin(source, found, until)
+        check_begin(source, found, until)
     if until is not None and not accept_data_loss and not source.provisional:
-        _check_newest(files, directory, found, until)
+        check_newest(files, directory, found, until)
     _check_code(found)
     _check_end(source, candidates, found)
     gaps = source.patchwork.settle(found.from_block, found.last_block) if source.patchwork is not None else ()
@@ -303,26 +302,6 @@ def _check_end(source: LogSource, candidates: Mapping[int, Sequence[Candidate]],
             raise UntilUnreachable(
                 f"partition {partition} may have a skip of entry {stream.to_index} behind block {source.last_block}"
             )
-
-
-def _check_begin(source: LogSource, found: Scan, until: int) -> None:
-    """There is a transaction at or before the moment."""
-    if any(stream.base or stream.to_txn for stream in found.streams.values()):
-        return
-    records = source.read(from_block=source.first_blocks[0])
-    first = next((min(txns) for _, record in records if (txns := transactions_of(record))), 0)
-    if until < first:
-        raise UntilBeyond(f"transaction {until} ({time_of(until)}) lies before the first one, {first}, {time_of(first)}")
-
-
-def _check_newest(files: Files, directory: str, found: Scan, until: int) -> None:
-    """The log has come to the moment, or a recovery point says so. A time means its whole millisecond."""
-    points, _ = list_points(files, directory)
-    newest = max([found.groups.txn_id_max, *(point.txn_id for point in points)])
-    mask = MILLIS_MASK if until & MILLIS_MASK == MILLIS_MASK else (1 << PARTITION_BITS) - 1
-    if until > newest | mask:
-        there = f"the newest restorable moment is transaction {newest}, {time_of(newest)}" if newest else "there is none yet"
-        raise UntilBeyond(f"transaction {until} ({time_of(until)}) was not reached: {there}")
 
 
 def _too_old(position: Position, base: int) -> str:
@@ -390,7 +369,9 @@ def _choose(
     accept_data_loss: bool,
 ) -> Scan:
     """Scans, and drops candidates that the log disproves, until every partition's first one stands."""
-    checked: dict[str, str] = {}  # path of a snapshot -> what its check said
+    checked: dict[
+        str, tuple[str, int, float]
+    ] = {}  # path of a snapshot -> what its check said, how much it read, how long it took
     while True:
         indexes = {p: of[0].position.index for p, of in candidates.items()}
         claims = {p: {candidate.position.index for candidate in of} for p, of in candidates.items()}
@@ -406,6 +387,8 @@ def _choose(
             del of[0]
             stands = False
         if stands:
+            found.checked_bytes = sum(size for _, size, _ in checked.values())
+            found.checked_s = sum(seconds for _, _, seconds in checked.values())
             return found
 
 
@@ -428,13 +411,14 @@ def _contradiction(position: Position, stream: Stream) -> str:
     return ""
 
 
-def _damage(files: Files, candidate: Candidate, checked: dict[str, str]) -> str:
+def _damage(files: Files, candidate: Candidate, checked: dict[str, tuple[str, int, float]]) -> str:
     snapshot = candidate.snapshot
     if snapshot is None:
         return ""
     if snapshot.path not in checked:
-        checked[snapshot.path] = check(files, snapshot)
-    return checked[snapshot.path]
+        began = time.monotonic()
+        checked[snapshot.path] = check(files, snapshot), bytes_of_chain(snapshot), time.monotonic() - began
+    return checked[snapshot.path][0]
 
 
 def _no_source(partition: int, passed: Sequence[Passed], until: int | None) -> ReplayError:

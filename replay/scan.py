@@ -63,6 +63,8 @@ class Scan:
     catalogs: dict[int, Catalog] = field(default_factory=dict)  # every version met; a later checkpoint may know fewer
     digests: int = 0
     row_digests: bool = False  # the live run took digests of rows
+    checked_bytes: int = 0  # of the snapshots that were read whole for the plan …
+    checked_s: float = 0.0  # … and how long that took
     damage: Corrupt | None = None  # why the pass ended before the log did
     kept: list[tuple[Lsn, Record]] | None = None  # every record of the pass; None when they were too many
 

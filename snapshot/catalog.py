@@ -12,6 +12,7 @@ import contextlib
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -24,6 +25,7 @@ from snapshot.delta import apply_deltas
 from snapshot.errors import SnapshotDamaged, SnapshotError, SnapshotForeign
 from snapshot.gentle import remove_tree
 from snapshot.manifest import DATA_NAME, Base, Manifest, parse_name, snapshot_name
+from snapshot.restorespeed import note_speed
 from snapshot.seal import read_manifest, size_and_crc, verify
 
 FOLDER: Final = "snapshots"
@@ -172,6 +174,7 @@ def restore(snapshot: Snapshot, target: str) -> None:
     if snapshot.manifest is None:
         raise SnapshotDamaged(snapshot.problem)
     *deltas, image = snapshot.chain
+    began = time.monotonic()
     remove_state(target)
     temporary = f"{target}.restore"
     remove_state(temporary)  # with a log beside it that a crash may have left: it would be applied to the new copy
@@ -183,6 +186,12 @@ def restore(snapshot: Snapshot, target: str) -> None:
         remove_state(temporary)
         raise
     os.rename(temporary, target)
+    note_speed(os.path.dirname(target), "restore", size_bytes=bytes_of_chain(snapshot), seconds=time.monotonic() - began)
+
+
+def bytes_of_chain(snapshot: Snapshot) -> int:
+    """Of the image, and of all deltas on it."""
+    return sum(link.manifest.bytes for link in snapshot.chain if link.manifest is not None)
 
 
 def _copy_image(snapshot: Snapshot, target: str) -> None:

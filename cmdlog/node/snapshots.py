@@ -36,12 +36,12 @@ import structlog
 
 from cmdlog.node.schedule import Due, Forecast, LogView, Policy, due, urgency
 from cmdlog.node.sealing import Sealer
-from cmdlog.node.speed import RESTORE_BYTES_PER_S, Speeds
+from cmdlog.node.speed import Speeds
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.instance import Identity
 from cmdlog.wal.record import Kind, encode_json
-from snapshot.catalog import Snapshot, clean, free_path, list_snapshots, temporary_path
+from snapshot.catalog import Snapshot, bytes_of_chain, clean, free_path, list_snapshots, temporary_path
 from snapshot.errors import SnapshotError, SnapshotFailed
 from snapshot.lineage import Wish, next_wish
 from snapshot.manifest import DELTA_NAME, IMAGE_NAME, parse_created
@@ -199,8 +199,7 @@ class Snapshotter:
         restore_s = {}
         for partition in self._partitions:
             newest = self.newest(partition)
-            chain = newest.chain if newest is not None else ()
-            restore_s[partition] = sum(link.manifest.bytes for link in chain if link.manifest is not None) / RESTORE_BYTES_PER_S
+            restore_s[partition] = self._speeds.restore_s(bytes_of_chain(newest) if newest is not None else 0)
         return Forecast({p: self._speeds.replay_s(p) for p in self._partitions}, restore_s, os.cpu_count() or 1)
 
     def stop(self) -> None:

@@ -2,7 +2,8 @@
 
 One rule: replay runs the same procedures through the same executor, so its time is what the sites took live. Each procedure has a
 smoothed time per call, from the batches that its sites answered; each partition has a count of the calls that its newest snapshot
-does not hold. Times are kept over restarts in `state/speeds.json`, a cache that may be missing or wrong without harm.
+does not hold. What snapshots take to be put in place is measured when it is done (`snapshot.restorespeed`). Times are kept
+over restarts in `state/speeds.json`, a cache that may be missing or wrong without harm.
 
 Calls of mixed batches are charged in proportion to what they are believed to take.
 """
@@ -19,17 +20,18 @@ from typing import Any, Final
 
 import orjson
 
-NAME: Final = "speeds.json"
+from snapshot.restorespeed import NAME, read_speeds, restore_speeds_of, write_speeds
+
 FIRST_S: Final = 50e-6  # of a call of which nothing is known
 CALLS_WEIGHED: Final = 2000  # the time per call follows about as many of the last calls
-RESTORE_BYTES_PER_S: Final = 200e6  # of an image, copied and checked; `bench/snapshot.py` measures it
 
 
 class Speeds:
     """Of one node. Thread-safe; nothing here is on the path of a call."""
 
     def __init__(self, directory: str, names: Sequence[str], partitions: int) -> None:
-        self._path = os.path.join(directory, "state", NAME)
+        self._folder = os.path.join(directory, "state")
+        self._bytes_per_s = read_speeds(self._folder)
         self._names = names  # by procedure number
         self._lock = threading.Lock()
         self._call_s = [0.0] * len(names)  # 0: nothing is known
@@ -75,6 +77,10 @@ class Speeds:
             known = sum(count * (self._call_s[number] or FIRST_S) for number, count in self._behind[partition].items())
             return max(0.0, known) + self._behind_unknown[partition] * self._mean_s()
 
+    def restore_s(self, size_bytes: int) -> float:
+        """How long a snapshot of that size would take to be checked and put in place, as the last recoveries measured it."""
+        return sum(size_bytes / speed for speed in self._bytes_per_s.values())
+
     def calls_behind(self, partition: int) -> int:
         """Calls that the partition's newest snapshot does not hold."""
         with self._lock:
@@ -87,11 +93,8 @@ class Speeds:
     def save(self, newest: Mapping[int, str]) -> None:
         """What is known, and how many calls are behind which newest snapshot. Best effort: without it the next start guesses."""
         behind = {str(p): [name, self.calls_behind(p)] for p, name in newest.items()}
-        value = {"call_us": self.per_call_us(), "behind": behind}
-        temporary = f"{self._path}.tmp"
-        with contextlib.suppress(OSError):
-            Path(temporary).write_bytes(orjson.dumps(value))
-            os.replace(temporary, self._path)
+        measured = restore_speeds_of(self._folder)
+        write_speeds(self._folder, {"call_us": self.per_call_us(), "behind": behind, **measured})
 
     def _mean_s(self) -> float:
         known = [s for s in self._call_s if s]
@@ -99,7 +102,7 @@ class Speeds:
 
     def _load(self) -> None:
         with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
-            value: Mapping[str, Any] = orjson.loads(Path(self._path).read_bytes())
+            value: Mapping[str, Any] = orjson.loads(Path(self._folder, NAME).read_bytes())
             times = {str(name): float(us) / 1e6 for name, us in value["call_us"].items()}
             if all(0 < s < 3600 for s in times.values()):
                 self._call_s = [times.get(name, 0.0) for name in self._names]

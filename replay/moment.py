@@ -1,0 +1,43 @@
+"""Whether there ever was the moment that a recovery is to stop at.
+
+One rule: what has not happened is refused, not rounded. A moment behind the newest transaction would silently be the newest
+state, which somebody takes for the one that they asked for; one before the first transaction would be nothing at all.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cmdlog.wal.files import Files
+from cmdlog.wal.ids import MILLIS_SHIFT, PARTITION_BITS
+from replay.errors import UntilBeyond
+from replay.reach import time_of
+from replay.scan import Scan
+from replay.source import LogSource
+from snapshot.points import list_points
+from snapshot.segmentcopy import transactions_of
+
+MILLIS_MASK: Final = (1 << MILLIS_SHIFT) - 1
+
+
+def check_begin(source: LogSource, found: Scan, until: int) -> None:
+    """There is a transaction at or before the moment. Raises: UntilBeyond."""
+    if any(stream.base or stream.to_txn for stream in found.streams.values()):
+        return
+    records = source.read(from_block=source.first_blocks[0])
+    first = next((min(txns) for _, record in records if (txns := transactions_of(record))), 0)
+    if until < first:
+        raise UntilBeyond(f"transaction {until} ({time_of(until)}) lies before the first one, {first}, {time_of(first)}")
+
+
+def check_newest(files: Files, directory: str, found: Scan, until: int) -> None:
+    """The log has come to the moment, or a recovery point says so. A time means its whole millisecond.
+
+    Raises: UntilBeyond.
+    """
+    points, _ = list_points(files, directory)
+    newest = max([found.groups.txn_id_max, *(point.txn_id for point in points)])
+    mask = MILLIS_MASK if until & MILLIS_MASK == MILLIS_MASK else (1 << PARTITION_BITS) - 1
+    if until > newest | mask:
+        there = f"the newest restorable moment is transaction {newest}, {time_of(newest)}" if newest else "there is none yet"
+        raise UntilBeyond(f"transaction {until} ({time_of(until)}) was not reached: {there}")
