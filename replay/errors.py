@@ -207,3 +207,50 @@ class RemoteError(ReplayError):
 
 def _pairs(values: Mapping[str, Any] | None) -> str:
     return "no row" if values is None else " ".join(f"{name}={value!r}" for name, value in values.items())
+
+
+class NoLogs(ReplayError):
+    """None of the directories holds a log that may be used. `exit_code` is that of the first refusal."""
+
+    hint = "check the paths; each must be a node's directory"
+
+    def __init__(self, what: str, exit_code: int = 1) -> None:
+        self.code = exit_code or 1
+        super().__init__(what)
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        return self.code
+
+
+class ForeignDirectory(ReplayError):
+    """Directories of different clusters were given together."""
+
+    exit_code = 11
+    hint = "give the directories of one cluster"
+
+
+class TwoCopies(ReplayError):
+    """Two directories of the same node: at most one of them is its present one."""
+
+    hint = "give the newer one, or recover each by itself"
+
+
+class ForkedFaultLogs(ReplayError):
+    """Two fault records that cannot be in one history. Each is told as (directory, sequence, checksum)."""
+
+    hint = "these directories have gone on separately; recover each side by itself, and compare them with `cmdlog diff`"
+
+    def __init__(self, one: tuple[str, int, int], other: tuple[str, int, int]) -> None:
+        self.one, self.other = one, other
+        told = (
+            f"{directory} holds fault record {sequence} with checksum {checksum:08x}"
+            for directory, sequence, checksum in (one, other)
+        )
+        super().__init__("two histories: " + ", ".join(told))
+
+
+class ConflictingCommits(ReplayError):
+    """Two logs know different entries to be committed in one place."""
+
+    hint = "these directories have gone on separately, or one was made with lost data; recover each side by itself"
