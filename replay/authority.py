@@ -5,12 +5,12 @@ configuration in which it was committed. So if the logs at hand that still hold 
 every such majority, then one of them holds the entry, and so does whichever of them has the best end: (last term, last index), as
 in an election (Raft paper, section 5.4.1). That is the whole of *proved*; all else here finds out which logs may be counted.
 
-Which majorities there are, the configuration entries say: C, the newest one that some log knows to be committed, and every later
-one at hand, since each may have been committed too. One that no log at hand holds was not committed, because configurations follow
+Which majorities there are, the configuration entries say: C, the newest one that some log knows to be committed, and each later
+one at hand, since it may have been committed too. One that no log at hand holds was not committed, because configurations follow
 each other so: a change is joint, or starts from an odd number of voters. From an even number, a change of one voter could commit
 beside all logs that suffice here: A and B vote, D joins, and B and D acknowledge what A never saw.
 
-Counted (*viable*) is the log of a voter whose directory is not known to have forgotten anything. The fault logs tell who was being
+Counted (*viable*) is the log of a voter whose directory is not known to have forgotten anything. Fault logs tell who was being
 filled anew or was put back from an old copy; so do votes and commit marks that another log knows. What cannot be detected is an
 old copy of a directory when no log at hand knows anything that it has forgotten: it looks like a node that lagged.
 
