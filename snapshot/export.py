@@ -38,7 +38,7 @@ import apsw
 import orjson
 from sqlalchemy import types
 
-from cmdlog.wal.errors import WrongDirectory
+from cmdlog.wal.errors import NotEmpty
 from cmdlog.wal.files import Files, parent
 from procedures import Database
 from procedures.bundle import Bundle, load_bundle
@@ -124,11 +124,11 @@ def export(
     """Writes the tables of these snapshots, one of each partition, into the new folder `out`; durable on return.
 
     `db` declares the tables; None: the code that the snapshots hold, which is run for that. Bounded memory.
-    Raises: ParquetMissing, BadValue, SnapshotDamaged, WrongDirectory when `out` is there and not empty, OSError.
+    Raises: ParquetMissing, BadValue, SnapshotDamaged, NotEmpty when `out` is there and not empty, OSError.
     """
     arrow = _pyarrow()
     if files.exists(out) and files.listdir(out):
-        raise WrongDirectory(f"{out} is not empty")
+        raise NotEmpty(f"{out} is not empty")
     folder = f"{out}.tmp-{os.urandom(8).hex()}"
     os.makedirs(folder, mode=0o750)
     try:

@@ -17,12 +17,15 @@ from typing import Any, Final
 
 import google_crc32c
 import orjson
+import structlog
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from snapshot.manifest import parse_name
 
 FOLDER: Final = "points"
+log = structlog.get_logger("cmdlog.snapshots")
+
 _NAME: Final = re.compile(r"(\d{1,20})\.json")
 _FIELDS: Final = {"txn_id", "created", "snapshots", "from_block", "to_block"}
 
@@ -78,9 +81,20 @@ def keep_points(files: Files, directory: str, *, kept: int) -> list[int]:
     gone = points[: max(0, len(points) - kept)]
     for point in gone:
         files.unlink(os.path.join(_folder(directory), f"{point.txn_id}.json"))
+        log.warning("recovery point dropped", txn_id=str(point.txn_id), created=point.created, points_kept=kept)
     if gone:
         files.fsync_dir(_folder(directory))
     return [point.txn_id for point in gone]
+
+
+def drop_point(files: Files, directory: str, txn_id: int) -> bool:
+    """Removes one point, also a damaged one, and with it what it pinned; False when there is none. Durable on return."""
+    path = os.path.join(_folder(directory), f"{txn_id}.json")
+    if not files.exists(path):
+        return False
+    files.unlink(path)
+    files.fsync_dir(_folder(directory))
+    return True
 
 
 def describe_points(points: Sequence[Point], bad: Sequence[BadPoint]) -> list[dict[str, Any]]:

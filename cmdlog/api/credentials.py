@@ -96,7 +96,8 @@ class Credentials:
             self._data: bytes | str = _read(path)
             self._held = parse_file(self._data)
         except (OSError, BadTokenFile) as error:
-            raise BadSetting("token_file", _problem(path, error)) from None
+            hint = f"`cmdlog token add {path} --name NAME` makes a token file, or adds a credential to one"
+            raise BadSetting("token_file", _problem(path, error), hint=hint) from None
         if not self._held.credentials:
             raise BadSetting("token_file", f"{path} holds no credential; `cmdlog token add {path} --name NAME` makes one")
         self._looked = monotonic()

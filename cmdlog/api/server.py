@@ -1,7 +1,8 @@
 """Running the HTTP server: listen first, open the node beside, serve, drain, close.
 
 One rule: the socket listens before the directory is touched, so a taken port changes nothing on disk; and the node is closed
-after the last answer, so an orderly stop acknowledges nothing that it does not hold.
+after the last answer, so an orderly stop acknowledges nothing that it does not hold. The address is told when the directory was
+opened: whoever is told of one has a server.
 
 While the node recovers, the server answers already: `/healthz` is alive, `/readyz` says `not_ready` with the progress.
 """
@@ -153,6 +154,7 @@ class _Runner:
         self._server = Server(make_config(roster))
         self._progress: Mapping[str, object] = {}
         self._failure: BaseException | None = None
+        self._url = ""  # until it was told
         self._drained_by = 0.0  # on the loop's clock
 
     async def run(self, listener: socket.socket) -> None:
@@ -160,9 +162,8 @@ class _Runner:
         for number in SIGNALS:
             loop.add_signal_handler(number, self._stop)
         self._service.progress = lambda: self._progress
+        self._url = url_of(listener, scheme="http" if self._roster.certificate is None else "https")
         opening = asyncio.create_task(self._open())
-        url = url_of(listener, scheme="http" if self._roster.certificate is None else "https")
-        loop.call_soon(self._events.listening, url)
         self._roster.start()
         try:
             await self._server.serve(sockets=[listener])
@@ -183,6 +184,7 @@ class _Runner:
         except BaseException as error:  # noqa: BLE001 - it is raised again when the server is down
             self._fail(error)
             return
+        self._tell_listening()
         node.on_failure = self._fail_later
         if node.error is not None:
             self._fail(node.error)
@@ -199,7 +201,14 @@ class _Runner:
         """In the thread that opens the node. Raises: Stopped, which ends the opening; what it has recovered stays."""
         if self._server.should_exit:
             raise Stopped
+        self._loop.call_soon_threadsafe(self._tell_listening)
         self._progress = progress if isinstance(progress, Mapping) else {"step": str(progress)}
+
+    def _tell_listening(self) -> None:
+        """Once, with the first that is heard of the opened directory."""
+        url, self._url = self._url, ""
+        if url:
+            self._events.listening(url)
 
     async def _close(self) -> None:
         self._service.close()

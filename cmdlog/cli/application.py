@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cmdlog.cli.failure import CodeMissing
+from cmdlog.cli.failure import CodeMissing, CommandFailed
 
 if TYPE_CHECKING:
     from procedures import Database
@@ -20,14 +20,13 @@ AppArgument = Annotated[
 
 
 def load_application(name: str) -> Database:
-    """Imports the application. Raises: CodeMissing; DefinitionError of its own declarations."""
+    """Imports the application. Raises: CommandFailed; CodeMissing; DefinitionError of its own declarations."""
     from procedures import Database
 
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
-        raise CodeMissing(
-            f"{name!r} is not of the form module:attribute", hint="for `db = Database(...)` in shop.py it is shop:db"
-        )
+        hint = "for `db = Database(...)` in shop.py it is shop:db"
+        raise CommandFailed(f"{name!r} is not of the form module:attribute", hint=hint, exit_code=2)
     folder = os.getcwd()
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -142,7 +142,8 @@ def _to_go(place: Place, wanted_millis: int, *, force: bool) -> tuple[list[Archi
     if (held or bad) and not force:
         who = f"the damaged point {bad[0].name} may need" if bad else f"the promised window of {window_s:g} s, or a point, needs"
         which = f"{held[0]} and {len(held) - 1} more" if held else "any of these files"
-        hint = "prune less, lower retention_window_s and restart the node, unpin the point, or use --force; nothing was removed"
+        drop = "drop the point (`cmdlog snapshot points DIR --drop TXN`)"
+        hint = f"prune less, lower retention_window_s and restart the node, {drop}, or use --force; nothing was removed"
         raise CommandFailed(f"{who} {which}", hint=hint)
     return segments, old
 

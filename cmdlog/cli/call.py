@@ -10,7 +10,7 @@ import typer
 from cmdlog.api.strict import NotStrict, loads_strict
 from cmdlog.cli.failure import CommandFailed
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.remote import DEFAULT_URL, TIMEOUT_S, CaOption, TimeoutOption, TokenOption, UrlOption, server
+from cmdlog.cli.remote import DEFAULT_URL, TIMEOUT_S, CaOption, TimeoutOption, TokenOption, UrlOption, patience, server
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The procedure; `cmdlog call` without one lists them.")]
 ParamsArgument = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Parameters.")]
@@ -51,14 +51,16 @@ def call(
     from cmdlog.client import NEW_KEY
 
     with server(url, token_file, timeout, ca_file) as client:
-        catalog = {entry["name"]: entry for entry in client.procedures()}
+        with patience(url, timeout):
+            catalog = {entry["name"]: entry for entry in client.procedures()}
         if not name:
             out.result(list(catalog.values()), lambda: _show_catalog(list(catalog.values())))
             return
         if name not in catalog:
             raise CommandFailed(f"no procedure is called {name}", hint=f"there are {', '.join(catalog)}", exit_code=2)
         body = read_params(params or [], catalog[name]["parameters"]["properties"])
-        result = client.invoke(name, body, idempotency_key=key or NEW_KEY)
+        with patience(url, timeout):
+            result = client.invoke(name, body, idempotency_key=key or NEW_KEY)
     answer = {"txn_id": str(result.txn_id), "partition": result.partition, "result": result.value}
     out.result(answer, lambda: out.text(orjson.dumps(result.value, option=orjson.OPT_INDENT_2).decode()))
 

@@ -14,6 +14,21 @@ DISK_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 WRITE_FAILED: Final = frozenset((errno.EIO, errno.EROFS))
 
 
+WHAT_TO_DO: Final = {
+    errno.ENOSPC: "free space on that volume; nothing acknowledged is lost",
+    errno.EDQUOT: "free space, or raise the quota; nothing acknowledged is lost",
+    errno.ENOENT: "check the path, and that its volume is mounted",
+    errno.ENOTDIR: "check the path: a part of it is a file",
+    errno.EEXIST: "name another path, or see what lies there",
+    errno.EACCES: "check the permissions of the path for this user",
+    errno.EPERM: "check the permissions of the path for this user",
+    errno.EROFS: "the volume is mounted read-only; check the kernel log for why",
+    errno.EIO: "the disk or its file system failed; check the kernel log",
+    errno.EMFILE: "raise the limit of open files: `ulimit -n`",
+}
+"""Hints for errors of the operating system that nobody has put into words nearer to where they arose."""
+
+
 class CommandFailed(Exception):
     """A command that cannot do what it was asked to. `exit_code` as in DESIGN.md "Interfaces"."""
 
@@ -44,6 +59,9 @@ def explain(error: BaseException) -> Failure | None:
     code = exit_code_of(error)
     if code is None:
         return None
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return Failure(type(error).__name__, where + error.strerror, WHAT_TO_DO.get(error.errno or 0, ""), code)
     hint = str(getattr(error, "hint", ""))
     message = str(error).removesuffix(f" ({hint})")  # WalError's text ends with its hint
     return Failure(type(error).__name__, message or type(error).__name__, hint, code)

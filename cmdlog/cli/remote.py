@@ -6,6 +6,9 @@ One rule: the client retries and tells the truth; here its errors become message
 from __future__ import annotations
 
 import contextlib
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from cmdlog.cli.failure import CommandFailed
+from cmdlog.cli.output import out
 
 if TYPE_CHECKING:
     from cmdlog.client import Client
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 
 DEFAULT_URL: Final = "http://127.0.0.1:8642"
 TIMEOUT_S: Final = 30.0
+NOTICE_S: Final = 2.0  # without an answer, before somebody at a terminal is told that it is still tried
 
 UrlOption = Annotated[str, typer.Option("--url", metavar="URL", help="Address of the server.", envvar="CMDLOG_URL")]
 TokenOption = Annotated[
@@ -66,6 +71,22 @@ def server(url: str, token_file: Path | None, timeout_s: float, ca_file: Path | 
             yield client
         except CmdlogError as error:
             raise failure_of(error, url) from None
+
+
+@contextlib.contextmanager
+def patience(url: str, timeout_s: float) -> Iterator[None]:
+    """Around one request: somebody at a terminal is told when it takes long, and how long it may."""
+    if out.json or not sys.stderr.isatty() or timeout_s <= NOTICE_S:
+        yield
+        return
+    until = time.strftime("%H:%M:%S", time.localtime(time.time() + timeout_s))
+    notice = threading.Timer(NOTICE_S, lambda: sys.stderr.write(f"no answer from {url} yet; it is tried until {until}\n"))
+    notice.daemon = True
+    notice.start()
+    try:
+        yield
+    finally:
+        notice.cancel()
 
 
 def _check_certificates(ca_file: Path) -> None:

@@ -10,8 +10,10 @@ import fcntl
 import functools
 import inspect
 import os
-from collections.abc import Mapping
+import signal
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -30,9 +32,10 @@ USUAL: Final = frozenset(("host", "port", "partitions", "sites", "durability", "
 HELP: Final = """Serve the procedures of APP over HTTP, from the node directory --data.
 
 A missing or empty directory becomes a new node; an existing one is
-recovered first. The server listens at once and answers /readyz with 503
-until recovery is done. SIGTERM or Ctrl-C stops it in order: requests under
-way are answered, the log is sealed.
+recovered first. The server tells its address when the directory is opened,
+and answers /readyz with 503 until recovery is done. SIGTERM or Ctrl-C stops
+it in order, also while it starts: requests under way are answered, the log
+is sealed, and the exit code is 0.
 
 [bold]Examples[/bold]
 
@@ -61,23 +64,39 @@ def register(program: typer.Typer) -> None:
 def serve(
     app: AppArgument, data: DataOption = Path("cmdlog-data"), config: ConfigOption = None, json: JsonFlag = False, **flags: Any
 ) -> None:
-    """Loads everything that can fail cheaply first, then listens, then opens the node."""
+    """Loads everything that can fail cheaply first, then listens, then opens the node, and then tells the address."""
     from cmdlog.api.server import Events
     from cmdlog.api.server import serve as serve_http
     from cmdlog.cli.logs import configure_logs
     from cmdlog.node.node import Node
 
-    settings = load_settings(flags, environ=os.environ, config=config, data_dir=data)
-    configure_logs(settings.log_format)
-    db = load_application(app)
-    refuse_locked(data)
-    events = Events(listening=_say_listening, ready=_say_ready, stopping=_say_stopping)
-    serve_http(
-        lambda progress: Node.open(str(data), db, settings, target=app, progress=progress),
-        settings,
-        events=events,
-        version=version_of("cmdlog"),
-    )
+    with stopped_in_order():
+        settings = load_settings(flags, environ=os.environ, config=config, data_dir=data)
+        configure_logs(settings.log_format)
+        db = load_application(app)
+        refuse_locked(data)
+        events = Events(listening=_say_listening, ready=_say_ready, stopping=_say_stopping)
+        serve_http(
+            lambda progress: Node.open(str(data), db, settings, target=app, progress=progress),
+            settings,
+            events=events,
+            version=version_of("cmdlog"),
+        )
+
+
+@contextlib.contextmanager
+def stopped_in_order() -> Iterator[None]:
+    """SIGTERM and SIGINT before the server has handlers of its own end the process in order, too: nothing was begun."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(0)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def refuse_locked(data: Path) -> None:

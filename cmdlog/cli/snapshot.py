@@ -20,6 +20,9 @@ DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node dir
 ConsistentFlag = Annotated[
     bool, typer.Option("--consistent", help="Make a recovery point: one transaction id for all partitions, kept restorable.")
 ]
+DropOption = Annotated[
+    int | None, typer.Option("--drop", metavar="TXN", help="Remove the point of this transaction id, then show the others.")
+]
 TAKE_S = 600.0  # a large state takes its time
 COLUMNS = ("name", "kind", "txn_id", "rows", "bytes", "created")
 
@@ -40,14 +43,19 @@ def list_them(directory: DirectoryArgument, json: JsonFlag = False) -> None:
     _show(_snapshots(directory), "Snapshots")
 
 
-def points(directory: DirectoryArgument, json: JsonFlag = False) -> None:
-    """Transactions up to which all partitions can be restored together; see `take --consistent`. Exit code 10: one is damaged."""
+def points(directory: DirectoryArgument, drop: DropOption = None, json: JsonFlag = False) -> None:
+    """Transactions up to which all partitions can be restored together; see `take --consistent`. Exit code 10: one is damaged.
+
+    --drop TXN removes one: the snapshots and the log that only it needed go with the next retention, also of a running node.
+    """
     from cmdlog.wal.files import RealFiles
     from cmdlog.wal.instance import load_instance
-    from snapshot.points import describe_points, list_points
+    from snapshot.points import describe_points, drop_point, list_points
 
     files, path = RealFiles(), os.path.abspath(directory)
     load_instance(files, path)  # says what is wrong with a folder that is no node's
+    if drop is not None and not drop_point(files, path, drop):
+        raise CommandFailed(f"there is no recovery point {drop}", hint="`cmdlog snapshot points DIR` shows them", exit_code=2)
     good, bad = list_points(files, path)
     rows = describe_points(good, bad)
     columns = ("txn_id", "created", "from_block", "to_block")
@@ -56,7 +64,7 @@ def points(directory: DirectoryArgument, json: JsonFlag = False) -> None:
     )
     if bad:
         problem = f"{bad[0].name} is no recovery point: {bad[0].problem}"
-        raise CommandFailed(problem, hint="nothing is kept for it any more; remove the file", exit_code=10)
+        raise CommandFailed(problem, hint="nothing is kept for it any more; --drop removes it", exit_code=10)
 
 
 def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:

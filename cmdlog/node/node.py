@@ -151,6 +151,7 @@ class Node:
     ) -> Node:
         """Creates the node if the directory is empty or missing, else recovers it: restart table, snapshot, replay.
 
+        `progress` hears first that the directory is a node's and ours, then of the replay.
         Returns when every partition's state is at the log's end and the sites run; `attach` then lets calls in. `log_sync` "off"
         acknowledges what is only written: for benchmarks.
         Raises: WalError and the errors of procedures and replay; the directory is then as it was, or further recovered.
@@ -161,6 +162,8 @@ class Node:
             create_node(files, directory, settings)
         wal = Log.open(files, directory)
         try:
+            if progress is not None:
+                progress({"step": "opened"})
             groups = wal.recovered.groups.by_partition
             settings = adopt_fixed(settings, groups, wal.instance)
             boot = make_boot(groups, db, settings, target=target)

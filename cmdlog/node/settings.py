@@ -43,8 +43,9 @@ class BadSetting(ValueError):
     exit_code = 2
     hint = "`cmdlog serve --help` lists every setting with its unit and default"
 
-    def __init__(self, key: str, problem: str) -> None:
+    def __init__(self, key: str, problem: str, *, hint: str = "") -> None:
         self.key = key
+        self.hint = hint or self.hint
         super().__init__(f"{key}: {problem}")
 
 
@@ -435,6 +436,7 @@ def _check_together(settings: Settings) -> None:
     s = settings
     if s.segment_bytes % SEGMENT_ALIGNMENT_BYTES:
         raise BadSetting("segment_bytes", f"{s.segment_bytes} is no multiple of {SEGMENT_ALIGNMENT_BYTES}")
+    too_large: list[tuple[str, str]] = []  # what must be lowered, and to what: all of it at once
     for smaller, larger, share in (
         ("log_reserve_bytes", "segment_bytes", 2),
         ("call_bytes_max", "segment_bytes", 2),
@@ -446,7 +448,11 @@ def _check_together(settings: Settings) -> None:
         bound = getattr(s, larger) // share
         if getattr(s, smaller) > bound:
             of = f"half of {larger}" if share == 2 else larger
-            raise BadSetting(smaller, f"{getattr(s, smaller)} is more than {of} ({bound})")
+            what = f"{getattr(s, smaller)} is more than {of} ({bound}); lower it to {bound} or raise {larger}"
+            too_large.append((smaller, what))
+    if too_large:
+        (first, problem), *others = too_large
+        raise BadSetting(first, ". ".join([problem, *(f"{name}: {what}" for name, what in others)]))
     for name in ("tls_key_file", "tls_ca_file"):
         if getattr(s, name) is not None and s.tls_cert_file is None:
             raise BadSetting(name, "needs tls_cert_file: without a certificate nothing is encrypted")

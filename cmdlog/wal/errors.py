@@ -64,6 +64,12 @@ class WrongDirectory(WalError):
     hint = "check the path, its permissions and that its volume is mounted; nothing was written"
 
 
+class NotEmpty(WrongDirectory):
+    """A folder that is to be filled holds something already."""
+
+    hint = "name a folder that is empty or not there yet; nothing was written"
+
+
 class Locked(WalError):
     """Another process owns the directory."""
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from cmdlog.wal.anchors import Anchors
 from cmdlog.wal.block import BlockFlag, block_bytes, encode_block
 from cmdlog.wal.errors import Foreign, TooLarge, WalError, Wedged
-from cmdlog.wal.files import Files, parent
+from cmdlog.wal.files import Files
 from cmdlog.wal.groups import Groups
 from cmdlog.wal.hardstate import HardState, HardStateFile, create_hardstate, open_hardstate
 from cmdlog.wal.ids import BlockNumber, Lsn
@@ -33,7 +33,7 @@ from cmdlog.wal.instance import (
     write_instance,
 )
 from cmdlog.wal.marks import Source, Sync
-from cmdlog.wal.owner import Owner, take_ownership
+from cmdlog.wal.owner import Owner, make_folder, take_ownership
 from cmdlog.wal.reader import read_records
 from cmdlog.wal.record import Record, peek_record
 from cmdlog.wal.repair import Mended, Recovered, mend
@@ -102,8 +102,7 @@ class Log:
         instance = Instance(identity, segment_bytes, segments, reserve_bytes, forked_from)
         instance.check()
         if not files.exists(directory):
-            files.mkdir(directory)
-            files.fsync_dir(parent(directory))
+            make_folder(files, directory)
         own = owner or take_ownership(files, directory)
         try:
             begin_creation(files, directory)

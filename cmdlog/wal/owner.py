@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 
 import orjson
 
-from cmdlog.wal.errors import WrongDirectory
-from cmdlog.wal.files import Files, Lock
+from cmdlog.wal.errors import NotEmpty, WrongDirectory
+from cmdlog.wal.files import Files, Lock, parent
 from cmdlog.wal.instance import CREATING_NAME, INSTANCE_NAME, LOCK_NAME, NO_CONTENT
 
 
@@ -39,6 +39,22 @@ class Owner:
         self._lock.close()
 
 
+def make_folder(files: Files, directory: str) -> None:
+    """Makes the folder of a node. Durable on return. Raises: WrongDirectory, DiskFull, WriteFailed."""
+    above = parent(directory)
+    try:
+        files.mkdir(directory)
+    except OSError as error:
+        if isinstance(error, FileExistsError):
+            why = "it is a link that leads nowhere"  # what it leads to is not there, or nobody would make it
+        elif isinstance(error, FileNotFoundError) and not files.exists(above):
+            why = f"there is no folder {above}"
+        else:
+            why = error.strerror or str(error)
+        raise WrongDirectory(f"{directory} cannot be made: {why}") from None
+    files.fsync_dir(above)
+
+
 def take_ownership(files: Files, directory: str) -> Owner:
     """Locks the directory for this process and writes who we are, for the error of whoever comes next.
 
@@ -52,7 +68,7 @@ def take_ownership(files: Files, directory: str) -> Owner:
         raise WrongDirectory(f"{directory} is a file") from None
     strange = [name for name in names if name not in NO_CONTENT]
     if strange and not {LOCK_NAME, INSTANCE_NAME, CREATING_NAME}.intersection(names):
-        raise WrongDirectory(f"{directory} is neither empty nor a node: it holds {', '.join(strange[:5])}")
+        raise NotEmpty(f"{directory} is neither empty nor a node: it holds {', '.join(strange[:5])}")
     lock = files.lock(os.path.join(directory, LOCK_NAME))
     try:
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -150,6 +150,6 @@ def write_zeros(files: Files, path: str, size_bytes: int) -> None:
             file.fdatasync()
         file.fsync()
     except ShortWrite as error:  # a disk that fills up during a write takes a part of it, and this file nobody relies on yet
-        raise DiskFull(str(error)) from error
+        raise DiskFull(f"{path} needs {size_bytes} bytes, which the volume has not got") from error
     finally:
         file.close()

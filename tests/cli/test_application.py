@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cmdlog.cli.application import load_application
-from cmdlog.cli.failure import CodeMissing, explain
+from cmdlog.cli.failure import CodeMissing, CommandFailed, explain
 from procedures import DefinitionError
 
 SHOP = "from procedures import Database\n\n\nclass Holder:\n    db = Database('shop')\n\n\ndb = Holder.db\nother = 7\n"
@@ -31,12 +31,18 @@ def test_application_of_the_current_directory_is_found(folder: Path, name: str) 
     assert load_application(name).name == "shop"
 
 
+@pytest.mark.parametrize("name", ["shop_of_test", ":db", "shop_of_test:", ""])
+def test_name_without_both_parts_is_a_usage_error(name: str) -> None:
+    """No code is missing: exit code 2, and how an application is named."""
+    with pytest.raises(CommandFailed, match="module:attribute") as refused:
+        load_application(name)
+    assert not isinstance(refused.value, CodeMissing)
+    assert (refused.value.exit_code, "shop:db" in refused.value.hint) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("shop_of_test", "module:attribute"),
-        (":db", "module:attribute"),
-        ("shop_of_test:", "module:attribute"),
         ("shop_of_tset:db", "no module is called shop_of_tset"),
         ("shop_of_test.sub:db", "no module is called shop_of_test.sub"),
         ("shop_of_test:dp", "has no dp"),
