@@ -38,7 +38,9 @@ class Parts:
 
 def make_archiver(parts: Parts) -> tuple[Copier, Archiver]:
     """Makes the archive's thread; from now on the log asks it before it recycles a segment."""
-    directory, settings, wal, clock, copier = parts.directory, parts.settings, parts.wal, parts.clock, Copier()
+    directory, settings, wal, clock = parts.directory, parts.settings, parts.wal, parts.clock
+    halfway = (1 + settings.snapshot_log_fraction) / 2  # from where snapshots keep the log to where it refuses
+    copier = Copier(pressing=lambda: LogView(wal.first_blocks(), wal.instance.segments).fill >= halfway)
     archiver = Archiver(
         Place(RealFiles(), directory, wal.instance.identity),
         range(settings.partitions),

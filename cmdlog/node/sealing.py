@@ -1,8 +1,6 @@
 """Runs `snapshot.seal`: the process that checks an image, makes it durable and gives it its name.
 
-One rule: it takes time that nobody else wants. Being nice is not enough: what wakes up waits for the end of a nice process's
-slice, 3 ms, and the p99 of calls at half load was half as long again. One of SCHED_IDLE makes way at once, but gets nothing where
-others want all there is: then it is ended, and a nice one begins anew. So it is, too, when the log cannot wait any longer.
+One rule: it takes time that nobody else wants, as long as nobody waits for it (`cmdlog.node.idletime`).
 """
 
 from __future__ import annotations
@@ -14,16 +12,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import orjson
 
+from cmdlog.node import idletime
+from cmdlog.node.idletime import idle_first, set_policy
 from snapshot.errors import SnapshotFailed
 
 SEAL_TIMEOUT_S: Final = 3600.0  # an hour is more than any disk needs
-IDLE_SEAL_S: Final = 10.0  # of one that takes only time that nobody else wants, beside what its bytes need …
-LOOK_EVERY_S: Final = 0.25  # whether it is to be given up
-IDLE_BYTES_PER_S_MIN: Final = 5e6  # … a fifth of what a free core does; slower, it may never end on a machine that is always busy
 
 
 class Sealer:
@@ -43,13 +41,13 @@ class Sealer:
         facts = {**facts, "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         order = orjson.dumps(facts, option=orjson.OPT_NON_STR_KEYS)
         size = sum(entry.stat().st_size for entry in os.scandir(temporary))
-        ended = None
-        if not pressing():
-            end = time.monotonic() + IDLE_SEAL_S + size / IDLE_BYTES_PER_S_MIN
-            ended = self._run(temporary, final, order, os.SCHED_IDLE, lambda: pressing() or time.monotonic() > end)
-        if ended is None and os.path.exists(temporary):
-            end = time.monotonic() + SEAL_TIMEOUT_S
-            ended = self._run(temporary, final, order, os.SCHED_OTHER, lambda: time.monotonic() > end)
+        ended = idle_first(
+            partial(self._run, temporary, final, order),
+            size_bytes=size,
+            pressing=pressing,
+            timeout_s=SEAL_TIMEOUT_S,
+            again=lambda: os.path.exists(temporary),
+        )
         if ended is None:
             raise SnapshotFailed("sealing took too long")
         code, answer = ended
@@ -78,8 +76,7 @@ class Sealer:
                 stdout=subprocess.PIPE,
                 env=environment,
             )
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(process.pid, policy, os.sched_param(0))
+        set_policy(process.pid, policy)
         try:
             answer = _answer_of(process, order, given_up)
         finally:
@@ -92,7 +89,7 @@ def _answer_of(process: subprocess.Popen[bytes], order: bytes, given_up: Callabl
     told: bytes | None = order
     while True:
         try:
-            return process.communicate(told, timeout=LOOK_EVERY_S)[0]
+            return process.communicate(told, timeout=idletime.LOOK_EVERY_S)[0]
         except subprocess.TimeoutExpired:
             told = None  # `communicate` goes on with the rest of it
         if given_up():

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cmdlog.node import sealing
+from cmdlog.node import idletime
 from cmdlog.node.schedule import LogView, Policy
 from cmdlog.node.snapshots import Hooks, Snapshotter
 from cmdlog.node.speed import Speeds
@@ -277,9 +277,9 @@ def starve_idle_processes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_check_that_gets_no_time_is_done_in_earnest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that is always busy a process of lowest priority may never end: a second one competes with the others."""
     policies = starve_idle_processes(monkeypatch)
-    monkeypatch.setattr(sealing, "IDLE_SEAL_S", 0.0)
-    monkeypatch.setattr(sealing, "IDLE_BYTES_PER_S_MIN", 1e12)
-    monkeypatch.setattr(sealing, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(idletime, "IDLE_S", 0.0)
+    monkeypatch.setattr(idletime, "IDLE_BYTES_PER_S_MIN", 1e12)
+    monkeypatch.setattr(idletime, "LOOK_EVERY_S", 0.01)
     node = Node(tmp_path)
     node.apply()
     assert node.take()["index"] == 1
@@ -292,7 +292,7 @@ def test_check_that_gets_no_time_is_done_in_earnest(tmp_path: Path, monkeypatch:
 def test_check_does_not_wait_for_idle_time_when_the_log_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the soft limit it competes at once; when the limit is met while it waits, it begins anew."""
     policies = starve_idle_processes(monkeypatch)
-    monkeypatch.setattr(sealing, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(idletime, "LOOK_EVERY_S", 0.01)
     node = Node(tmp_path)
     node.log = LogView(tuple(range(1, 10)), 16)
     node.take()
