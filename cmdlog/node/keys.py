@@ -108,10 +108,7 @@ class KeyOwners:
         emptiest = min(self._counts[partition] for partition in range(self._partitions))
         if emptiest + self._counts[EVERYWHERE] >= self._keys_max and int.from_bytes(key[:8], "little") not in self._owner:
             return FULL
-        # With one partition there is no elsewhere, and a restart could not tell.
-        owner = EVERYWHERE if self._partitions > 1 else 0
-        found = self.claim(key, owner)
-        return EVERYWHERE if found == owner else found
+        return self.claim(key, EVERYWHERE)
 
     def settle(self, key: bytes, *, stored: bool) -> None:
         """The call that claimed the key is answered, or was refused. `stored`: its outcome may be in a table."""
@@ -147,7 +144,7 @@ class KeyOwners:
     def load(self, connection: apsw.Connection, partition: int) -> None:
         """What a state file holds, before any call."""
         self._mark = max(self._mark, Figures.of(connection).mark)
-        for where, owner in (("clock >= 0", partition), ("clock < 0", EVERYWHERE if self._partitions > 1 else partition)):
+        for where, owner in (("clock >= 0", partition), ("clock < 0", EVERYWHERE)):
             rows = connection.execute(f"SELECT keys FROM _cmdlog_keys WHERE {where}")  # noqa: S608 - one of the two above
             while chunk := tuple(itertools.islice(rows, STEP_ROWS)):
                 shorts = _shorts(b"".join(keys for (keys,) in chunk))

@@ -224,16 +224,38 @@ def test_a_restart_knows_every_key_and_whose_it_is(tmp_path: Path) -> None:
     assert dict(index._counts) == {EVERYWHERE: 1, 0: 50, 1: 50, 2: 50}
 
 
-def test_one_partition_is_everywhere(tmp_path: Path) -> None:
-    """With one partition every call with a key is at home, before and after a restart."""
+def test_one_partition_tells_both_kinds_of_calls_apart(tmp_path: Path) -> None:
+    """With one partition, too, a key of a call on all partitions is none of another call's, before and after a restart."""
     index = Index(partitions=1)
-    assert index.claim_everywhere(key(1)) == EVERYWHERE
-    assert index.claim(key(1), 0) == 0
+    assert index.claim_everywhere(key(1)) == index.claim(key(1), 0) == EVERYWHERE
+    assert index.claim(key(2), 0) == index.claim_everywhere(key(2)) == 0
     again = Index(partitions=1)
     again.tables.store(0, key(1), shared=True)
     again.tables.store(0, key(2))
     load(again, tmp_path / "state.db", 0)
-    assert again.claim_everywhere(key(1)) == again.claim_everywhere(key(2)) == EVERYWHERE
+    assert again.claim_everywhere(key(1)) == again.claim(key(1), 0) == EVERYWHERE
+    assert again.claim(key(2), 0) == again.claim_everywhere(key(2)) == 0
+
+
+def test_copies_of_a_key_have_several_homes(tmp_path: Path) -> None:
+    """What several tables know is claimed on each of them and nowhere else, counts in each, and is forgotten with the last."""
+    index = Index(partitions=4)
+    for partition, known in enumerate(([1, 2], [1, 2, 3], [3], [4])):
+        index.tables.store(partition, *map(key, known))
+        load(index, tmp_path / f"{partition}.db", partition)
+    places = {n: [p for p in range(4) if index.claim(key(n), p) == p] for n in range(1, 5)}
+    assert places == {1: [0, 1], 2: [0, 1], 3: [1, 2], 4: [3]}
+    assert all(index.claim_everywhere(key(n)) != EVERYWHERE for n in range(1, 5))
+    assert dict(index._counts) == {0: 2, 1: 3, 2: 1, 3: 1}
+    for n, homes in places.items():
+        for _ in homes:
+            index.settle(key(n), stored=True)
+    index.tables.rows[1] = index.tables.rows[3] = {}
+    index.pass_s(2 * WINDOW_S)
+    assert [n for n in range(1, 5) if index.claim(key(n), 0) == 0] == [1, 2, 4]  # the first two by their copy, the last anew
+    index.tables.rows = [{} for _ in range(4)]
+    index.pass_s(2 * WINDOW_S)
+    assert index.claim(key(3), 3) == 3
 
 
 def test_a_full_index_refuses_new_keys_and_forgets_none() -> None:

@@ -1,0 +1,127 @@
+"""An application whose tables have every form that a row's place depends on, and states of it made by hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Column, DateTime, ForeignKey, Index, Integer, LargeBinary, String, bindparam, insert
+
+from cmdlog.wal.groups import Catalog, Groups, Stated
+from cmdlog.wal.ids import CLUSTER_GROUP
+from procedures import Database, Transaction
+from procedures.bundle import capture_bundle
+from procedures.keytable import KeyTable
+from procedures.outcomes import Fresh, KeyPolicy
+from procedures.slots import slot_ranges
+from procedures.state import PartitionState, Position
+from replay.trust import STATE_FOLDER, state_path
+
+db = Database("shapes")
+places = db.table("places", Column("name", String, primary_key=True), replicated=True)
+times = db.table("times", Column("at", DateTime, primary_key=True), Column("n", Integer, nullable=False), partition_by="at")
+blobs = db.table("blobs", Column("data", LargeBinary, primary_key=True), partition_by="data")
+shops = db.table("shops", Column("shop", String, primary_key=True), partition_by="shop")
+orders = db.table(
+    "orders",
+    Column("shop", String, ForeignKey("shops.shop"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Index("orders_by_number", "number"),
+    partition_by="shop",
+)
+tickets = db.table(
+    "tickets", Column("id", Integer, primary_key=True), Column("shop", String, nullable=False), partition_by="shop"
+)
+serials = db.table(
+    "serials",
+    Column("shop", String, primary_key=True),
+    Column("serial", Integer, nullable=False),
+    Index("serial_once", "serial", unique=True),
+    partition_by="shop",
+)
+
+ADD_TIME, ADD_BLOB, ADD_SHOP, ADD_TICKET = insert(times), insert(blobs), insert(shops), insert(tickets)
+ADD_ORDER = insert(orders).values(shop=bindparam("shop_"), number=bindparam("number_"))
+
+
+@db.procedure(partition_by="at")
+def add_time(tx: Transaction, at: datetime, n: int) -> None:
+    """A time as a caller gives it."""
+    tx.execute(ADD_TIME, at=at, n=n)
+
+
+@db.procedure(partition_by="data")
+def add_blob(tx: Transaction, data: bytes) -> None:
+    """Bytes as a caller gives them."""
+    tx.execute(ADD_BLOB, data=data)
+
+
+@db.procedure(partition_by="shop")
+def add_shop(tx: Transaction, shop: str, numbers: list[int]) -> None:
+    """A shop with its orders."""
+    tx.execute(ADD_SHOP, shop=shop)
+    for number in numbers:
+        tx.execute(ADD_ORDER, shop_=shop, number_=number)
+
+
+@db.procedure(partition_by="caller")
+def add_ticket(tx: Transaction, caller: str, id: int, shop: str) -> None:  # noqa: A002 - a column's name
+    """Writes a row of whatever shop on the caller's partition."""
+    tx.execute(ADD_TICKET, id=id, shop=shop)
+
+
+INDEX, TERM, CHECKSUM, TXN = 9, 2, 77, 1_700_000_000_000 << 21
+Store = Callable[..., None]
+
+
+class Crafted:
+    """A node in the making with states that nobody replayed; close it before it is reshaped."""
+
+    def __init__(self, directory: Path, partitions: int, *, policy: KeyPolicy | None = None) -> None:
+        self.directory, self.partitions, self.policy = str(directory), partitions, policy or KeyPolicy()
+        os.makedirs(os.path.join(self.directory, STATE_FOLDER))
+        self.states = [PartitionState.open(state_path(self.directory, p), partition=p) for p in range(partitions)]
+        self._index = [0] * partitions
+        for state in self.states:
+            for statement in db.schema_statements():
+                state.connection.execute(statement)
+
+    def add(self, partition: int, table: str, **row: Any) -> None:
+        """Puts a row in, wherever it belongs."""
+        names = ", ".join(row)
+        marks = ", ".join("?" * len(row))
+        sql = f"INSERT INTO {table} ({names}) VALUES ({marks})"  # noqa: S608 - names of ours
+        self.states[partition].connection.execute(sql, tuple(row.values()))
+
+    def answered(self, partition: int, outcomes: Mapping[bytes, bytes], *, shared: bool = False, clock: int = 0) -> None:
+        """A batch of calls with these keys and results; later calls see them expire as the policy says."""
+        self._index[partition] += 1
+        state = self.states[partition]
+        fresh = Fresh(list(outcomes), [1] * len(outcomes), [0] * len(outcomes), [TXN] * len(outcomes), outcomes.values())
+        table = KeyTable(state, self.policy)
+        with state.connection:
+            kind: Any = "everywhere" if shared else "single"
+            table.store(self._index[partition], fresh, clock=clock, txn_ms=(TXN >> 21) + clock, kind=kind)
+            table.accept()
+
+    def finish(self, clocks: Sequence[int] = ()) -> Groups:
+        """Closes the states at one place each; returns the groups that say so."""
+        groups = Groups()
+        for partition, state in enumerate(self.states):
+            state.save(Position(INDEX + partition, TERM, CHECKSUM, TXN + partition), clocks[partition] if clocks else 0)
+            state.close()
+            group = groups.state(partition)
+            group.last_index, group.last_term, group.last_checksum = INDEX + partition, TERM, CHECKSUM
+            group.term, group.vote, group.commit, group.last_txn = TERM, 1, INDEX + partition, TXN + partition
+            group.configurations = [Stated(1, 1, {"voters": [1], "learners": [], "epoch": 1})]
+        bundle = capture_bundle(db, None)
+        cluster = groups.state(CLUSTER_GROUP)
+        cluster.term, cluster.last_index, cluster.commit = TERM, 2, 2
+        cluster.catalogs = {1: Catalog(2, {"version": 1, "bundle": bundle.to_bytes().decode(), "hash": bundle.hash}, 2)}
+        shape = {"voters": [1], "partitions": self.partitions, "slots": slot_ranges(self.partitions)}
+        cluster.configurations = [Stated(1, 1, {**shape, "key_policy": asdict(self.policy)})]
+        return groups
