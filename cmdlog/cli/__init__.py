@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def main() -> None:
     """Entry point of the `cmdlog` program."""
-    from cmdlog.cli.program import run
+    try:
+        from cmdlog.cli.program import run
+    except KeyboardInterrupt:  # before there is anything to say
+        sys.exit(130)
 
     run()

@@ -65,23 +65,27 @@ def serve(
     app: AppArgument, data: DataOption = Path("cmdlog-data"), config: ConfigOption = None, json: JsonFlag = False, **flags: Any
 ) -> None:
     """Loads everything that can fail cheaply first, then listens, then opens the node, and then tells the address."""
+    with stopped_in_order():
+        _serve(app, data, config, flags)
+
+
+def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any]) -> None:
     from cmdlog.api.server import Events
     from cmdlog.api.server import serve as serve_http
     from cmdlog.cli.logs import configure_logs
     from cmdlog.node.node import Node
 
-    with stopped_in_order():
-        settings = load_settings(flags, environ=os.environ, config=config, data_dir=data)
-        configure_logs(settings.log_format)
-        db = load_application(app)
-        refuse_locked(data)
-        events = Events(listening=_say_listening, ready=_say_ready, stopping=_say_stopping)
-        serve_http(
-            lambda progress: Node.open(str(data), db, settings, target=app, progress=progress),
-            settings,
-            events=events,
-            version=version_of("cmdlog"),
-        )
+    settings = load_settings(flags, environ=os.environ, config=config, data_dir=data)
+    configure_logs(settings.log_format)
+    db = load_application(app)
+    refuse_locked(data)
+    events = Events(listening=_say_listening, ready=_say_ready, stopping=_say_stopping)
+    serve_http(
+        lambda progress: Node.open(str(data), db, settings, target=app, progress=progress),
+        settings,
+        events=events,
+        version=version_of("cmdlog"),
+    )
 
 
 @contextlib.contextmanager
