@@ -4,12 +4,13 @@ One rule: it only reads what a recovery would read, and writes in a throw-away f
 the running node, with the time that nobody else wants; when the node recycles or removes what the drill is reading, the drill
 begins anew with what is there then.
 
-Two proofs per partition, each with all that a recovery does (checksums, the log's own evidence, the digests of the live run):
+Proofs per partition, each with all that a recovery does (checksums, the log's own evidence, the digests of the live run):
 
     newest   the newest snapshot is restored; its tables have the digests that its manifest states; it is replayed to the end of
              a batch drawn at random behind it
     second   the newest snapshot that shares no file with it is restored and replayed to exactly the newest one's last entry; all
              tables have the digests of the restored newest one
+    moment   where a past was promised: all partitions are restored to a moment drawn at random from it, from the archive
 
 The second proof compares two ways to one state: an image of what the live run had, and an older image with the log in between. A
 row that changed in an image together with its checksums, a procedure that is not deterministic, an entry that is missing in the
@@ -30,20 +31,23 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import orjson
 
+from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.reader import Recycled
 from procedures.errors import ProceduresError
+from replay.drillmoment import draw_moment, oldest_moment
 from replay.drillreport import FOLDER, Proof, Report, alone, sweep, write_report
-from replay.errors import Divergence, PlanOutdated, RemoteError, ReplayError
+from replay.errors import Divergence, PlanOutdated, RemoteError, ReplayError, UntilBeyond, UntilUnreachable
 from replay.plan import PartitionPlan, Planned, make_plan
 from replay.recover import WORKER_BYTES_MIN, Progress, Target, execute
 from replay.scan import Stream, scan, start_block
 from replay.trust import STATE_FOLDER, state_path
-from snapshot.catalog import Snapshot, list_snapshots, restore
+from snapshot.catalog import Snapshot, list_archived, list_snapshots, restore
 from snapshot.digest import TableDigest, open_image, table_digests
 from snapshot.errors import SnapshotDamaged, SnapshotError
 from snapshot.gentle import remove_tree
@@ -150,6 +154,7 @@ class _Attempt:
         try:
             self._first(planned, newest)
             self._second(planned, newest, {p: second for p, second in seconds.items() if second is not None})
+            self._moment(planned)
         except (SnapshotError, OSError, PlanOutdated) as error:
             used = [link for s in [*newest.values(), *seconds.values()] if s is not None for link in s.chain]
             if all(os.path.exists(snapshot.path) for snapshot in used):
@@ -203,6 +208,40 @@ class _Attempt:
                 seconds[p].name, seconds[p].index, result.index, result.txn_id, result.calls, result.digests, *_counts(tables)
             )
         self._clear()
+
+    def _moment(self, planned: Planned) -> None:
+        """A moment of the promised past can be restored, from whatever a recovery would choose for it."""
+        files, directory = self._files, self._directory
+        newest = max(part.to_txn for part in planned.plan.partitions)
+        draw = partial(draw_moment, files, directory, planned.source, newest=newest)
+        if (until := draw(self._chance)) is None:
+            return
+        self._report.moment_txn = until
+        try:
+            past = make_plan(files, directory, use_state="never", until=until)
+            used = {part.name for part in past.plan.partitions}
+            self._check_room([s for s in self._all_snapshots(past) if s.name in used])
+            results = self._replay(past)
+        except (ReplayError, SnapshotError, WalError, OSError) as error:
+            oldest = oldest_moment(files, directory, planned.source, newest=newest)
+            if oldest is None or until < oldest or isinstance(error, FileNotFoundError | PlanOutdated):
+                raise _Moved from error  # the window went on meanwhile, or a file went into the archive
+            if isinstance(error, UntilUnreachable | UntilBeyond):
+                raise DrillDamaged(f"transaction {until} of the promised window cannot be restored: {error.args[0]}") from error
+            raise
+        by_partition = {part.partition: part for part in past.plan.partitions}
+        for result in results:
+            part = by_partition[result.partition]
+            tables = _counts(self._digests(result.partition))
+            self._report.moment[result.partition] = Proof(
+                part.name, part.from_index, result.index, result.txn_id, result.calls, result.digests, *tables
+            )
+        self._report.archive = past.plan.archive
+        self._clear()
+
+    def _all_snapshots(self, planned: Planned) -> list[Snapshot]:
+        identity = planned.source.instance.identity
+        return [f for of in (list_archived, list_snapshots) for f in of(self._files, self._directory, identity)]
 
     def _restored(self, part: PartitionPlan, snapshot: Snapshot) -> PartitionPlan:
         """Puts the snapshot into the throw-away folder; the part then begins with what is there."""

@@ -54,6 +54,9 @@ class Report:
     attempts: int = 1
     newest: dict[int, Proof] = field(default_factory=dict)  # by partition
     second: dict[int, Proof] = field(default_factory=dict)  # without those that have one snapshot alone
+    moment: dict[int, Proof] = field(default_factory=dict)  # of all partitions; empty where no past was promised
+    moment_txn: int | None = None  # the moment that was drawn
+    archive: tuple[str, ...] = ()  # files of the archive that were read for it
     error: Exception | None = None
     path: str = ""  # of the file
 
@@ -79,8 +82,14 @@ class Report:
             "seed": self.seed,
             "attempts": self.attempts,
             "error": error,
+            "moment": None if self.moment_txn is None else {"txn_id": str(self.moment_txn), "archive": list(self.archive)},
             "partitions": [
-                {"partition": p, "newest": _told(self.newest[p]), "second": _told(self.second.get(p))}
+                {
+                    "partition": p,
+                    "newest": _told(self.newest[p]),
+                    "second": _told(self.second.get(p)),
+                    "moment": _told(self.moment.get(p)),
+                }
                 for p in sorted(self.newest)
             ],
         }

@@ -37,7 +37,9 @@ from snapshot.catalog import restore
 from snapshot.digest import open_image, table_digests
 from snapshot.gentle import remove_tree
 from snapshot.manifest import TableEntry, decode_manifest, encode_manifest
+from snapshot.promise import write_promise
 from snapshot.seal import file_entry
+from tests.replay.archiverig import FOREVER_S, ArchiveRig
 from tests.replay.rig import DEPOSIT, DRIFT, Rig
 
 FILES = RealFiles()
@@ -138,6 +140,43 @@ def test_single_snapshot_is_proven_in_the_one_way_that_there_is(tmp_path: Path) 
     assert report.verdict == "proven"
     assert (report.newest[0].snapshot != "", report.newest[1].snapshot) == (True, "")
     assert report.second == {}
+
+
+@pytest.mark.slow
+def test_promised_past_is_proven_from_the_archive(tmp_path: Path) -> None:
+    """Each seed draws a moment of the window; all partitions get there, over files of the archive; the report says which."""
+    rig = ArchiveRig(tmp_path, segments=6)
+    rig.rotate(8)
+    write_promise(FILES, rig.directory, window_s=FOREVER_S)
+    reports = [run_drill(rig, seed=seed) for seed in range(6)]
+    assert [report.verdict for report in reports] == ["proven"] * 6, [report.error for report in reports]
+    assert len({report.moment_txn for report in reports}) == 6
+    assert sum(bool(report.archive) for report in reports) >= 3
+    for report in reports:
+        assert report.moment.keys() == {0, 1}
+        assert report.moment_txn is not None
+        assert all(proof.to_txn <= report.moment_txn for proof in report.moment.values())
+    value = reports[0].to_json()
+    assert value["moment"] == {"txn_id": str(reports[0].moment_txn), "archive": list(reports[0].archive)}
+    assert left_behind(rig) == ["lock"]
+
+
+@pytest.mark.slow
+def test_promised_past_that_is_lost_is_caught(tmp_path: Path) -> None:
+    """Files of the archive are gone or nonsense: a drill that draws a moment in them says so; without a promise none is drawn."""
+    rig = ArchiveRig(tmp_path, segments=6)
+    rig.rotate(8)
+    write_promise(FILES, rig.directory, window_s=FOREVER_S)
+    for n, name in enumerate(rig.names(".seg")):
+        path = Path(rig.directory, "archive", name)
+        path.unlink() if n % 2 else path.write_bytes(b"nonsense")
+    reports = [run_drill(rig, seed=seed) for seed in range(4)]
+    assert {report.verdict for report in reports} >= {"damaged"}
+    damaged = next(report for report in reports if report.error is not None)
+    assert f"transaction {damaged.moment_txn} of the promised window cannot be restored" in str(damaged.error)
+    assert damaged.exit_code == 10
+    write_promise(FILES, rig.directory, window_s=0)
+    assert run_drill(rig).moment_txn is None
 
 
 # -- what is not ---------------------------------------------------------------------------------------------------------
