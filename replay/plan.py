@@ -96,6 +96,10 @@ class Plan:
     notes: tuple[str, ...] = ()  # what is lost or unusual, in words
     archive: tuple[str, ...] = ()  # names of the archived segments that are read before, or instead of, the live ones
     gaps: tuple[Gap, ...] = ()  # blocks that cannot be read, and need not be
+    salvaged: bool = False  # the log is read around whatever is damaged (`replay.spans`)
+    origins: Mapping[int, str] = field(default_factory=dict)  # partition -> directory of its snapshot, when it is another one
+    catalogs: tuple[Mapping[str, Any], ...] = ()  # code that the log at hand may not name
+    key_policy: Mapping[str, int] = field(default_factory=dict)  # in force where the log begins, unless it says another
 
     @property
     def calls(self) -> int:
@@ -124,6 +128,8 @@ class Plan:
             value["notes"] = tuple(value["notes"])
             value["archive"] = tuple(value.get("archive", ()))
             value["gaps"] = tuple((int(first), int(last)) for first, last in value.get("gaps", ()))
+            value["origins"] = {int(partition): str(directory) for partition, directory in value.get("origins", {}).items()}
+            value["catalogs"] = tuple(value.get("catalogs", ()))
             return cls(**value)
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadPlan(f"this is no recovery plan: {error}") from error
