@@ -20,6 +20,7 @@ COMMANDS: Final = (
     "status",
     "recover",
     "fork",
+    "diff",
     "log",
     "snapshot",
     "archive",

@@ -19,6 +19,7 @@ from replay.fork import START, ForkReport, OtherDatabase, fork
 from replay.rerun import CallUnfit
 from tests.replay.ledgers import LEDGER, SMALL, Call, Versions, importable, logged_calls, rows_of
 
+pytestmark = pytest.mark.slow
 ACCOUNTS = 8
 
 
