@@ -48,9 +48,9 @@ class Applier:
     ) -> None:
         """`live` gives the running program's own `Database` for a catalog record, if it is the same code.
 
-        It owns the states from here on. `progress` is told (partition, calls applied so far); `begun` (partition, index, -1)
-        before each batch, and if `careful`, (partition, index, position) before each call. `doomed` names by partition the calls
-        that are known not to end.
+        It owns the states from here on. `progress` is told (partition, calls applied so far); `begun` (partition, index,
+        IN_BATCH) before each batch, IDLE after it, and if `careful`, (partition, index, position) before each call. `doomed`
+        names by partition the calls that are known not to end.
         """
         self.catalogs = _Catalogs()
         self._live, self._progress = live, progress

@@ -39,6 +39,8 @@ LATE_MAX: Final = 1024  # batches that were applied before their digest was met
 GROUP_CALLS_MAX: Final = (
     2000  # in one SQLite transaction: small batches replay half again as fast, and a kill costs a tenth of a second
 )
+IN_BATCH: Final = -1  # told to `Setting.begun`: the batch begins; which call runs is not said
+IDLE: Final = -2  # nothing of an application is running
 REPORT_EVERY_CALLS: Final = 2000  # so a progress display moves ten times a second and costs nothing
 
 Doomed = Mapping[int, tuple[int, str, str]]  # index -> position, "hang" or "death", reason: calls that a process did not survive
@@ -69,7 +71,7 @@ class Setting:
     hashes: Mapping[int, str]  # catalog version -> hash of its bundle
     row_digests: bool
     progress: Callable[[int, int], None]  # partition, calls applied so far
-    begun: Callable[[int, int, int], None] | None  # partition, index, position (-1: the batch): for who watches for hangs
+    begun: Callable[[int, int, int], None] | None  # partition, index, position, for who watches
     careful: bool  # `begun` is told of each call
     live_rows: LiveRows | None
     quarantine: QuarantineFile | None  # None: nothing is set aside
@@ -212,12 +214,14 @@ class Lane:
         if self._before is None:
             self._begin_group()
         if self._setting.begun is not None:
-            self._setting.begun(self.plan.partition, record.index, -1)
+            self._setting.begun(self.plan.partition, record.index, IN_BATCH)
         calls = self._calls(batch)
-        if len(self._set_aside.get(record.index, ())) == len(calls.txn_ids):
+        if self._set_aside and len(self._set_aside.get(record.index, ())) == len(calls.txn_ids):
             self._pass_over(record, calls)
             return None
         applied = self._engine.executor.apply(calls)
+        if self._setting.begun is not None:
+            self._setting.begun(self.plan.partition, record.index, IDLE)
         problem = None
         if digest is None:
             self._late[record.index] = batch, applied
@@ -327,6 +331,8 @@ class Lane:
 
     def _resolve(self, record: Record, problem: Problem) -> None:
         """Sets calls aside, or accepts what they do now, so that the batch can be applied. Raises: _Stop."""
+        if self._setting.begun is not None:
+            self._setting.begun(self.plan.partition, record.index, IDLE)
         self._go_back()
         batch = decode_batch(record)
         trials = self._trials(batch, problem)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -97,6 +97,19 @@ class Aside:
             "answered_otherwise_more": self.otherwise_more,
             "rows_not_watched": self.unwatched,
         }  # fmt: skip
+
+
+def aside_from_json(value: Mapping[str, Any]) -> Aside:
+    """The inverse of `Aside.to_json`."""
+    aside = Aside(int(value["partition"]))
+    for at, call in enumerate(value["calls"]):
+        call = dict(call)  # noqa: PLW2901 - the same call, without what followed
+        aside.touches[at] = [_touch_from_json(touch) for touch in call.pop("touched_by")]
+        aside.more[at] = call.pop("touched_by_more")
+        aside.calls.append(Quarantined.from_json(call))
+    aside.otherwise = [_touch_from_json(touch) for touch in value["answered_otherwise"]]
+    aside.otherwise_more, aside.unwatched = value["answered_otherwise_more"], value["rows_not_watched"]
+    return aside
 
 
 class Watch:
@@ -186,11 +199,22 @@ class QuarantineFile:
         with open(self.path, "rb") as file:
             return [Quarantined.from_json(orjson.loads(line)) for line in file if line.endswith(b"\n")]
 
-    def remove(self) -> None:
-        """The run begins anew."""
-        if os.path.exists(self.path):
+    def drop(self, partitions: Collection[int]) -> None:
+        """Forgets the calls of these partitions, and a torn line: they are replayed anew. Durable on return."""
+        if not os.path.exists(self.path):
+            return
+        kept = [call for call in self.read() if call.partition not in partitions]
+        temporary = f"{self.path}.tmp"
+        with open(temporary, "wb") as file:
+            file.writelines(orjson.dumps(call.to_json(), option=orjson.OPT_APPEND_NEWLINE) for call in kept)
+            file.flush()
+            os.fsync(file.fileno())
+        if kept:
+            os.rename(temporary, self.path)
+        else:
+            os.unlink(temporary)
             os.unlink(self.path)
-            _sync_folder(os.path.dirname(self.path))
+        _sync_folder(os.path.dirname(self.path))
 
 
 def _sync_folder(path: str) -> None:
@@ -203,3 +227,7 @@ def _sync_folder(path: str) -> None:
 
 def _touch_json(touch: Touch) -> dict[str, Any]:
     return {**asdict(touch), "txn_id": str(touch.txn_id)}
+
+
+def _touch_from_json(value: Mapping[str, Any]) -> Touch:
+    return Touch(**{**value, "txn_id": int(value["txn_id"])})

@@ -10,17 +10,16 @@ at hand.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import selectors
-import subprocess
-import sys
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import apsw
-import orjson
 
 from cmdlog.wal.errors import DiskFull, WriteFailed
 from cmdlog.wal.files import Files
@@ -32,41 +31,22 @@ from procedures.errors import EnvironmentFault
 from procedures.faults import fault_kind
 from procedures.state import PartitionState
 from replay.apply import Applier, Result
-from replay.errors import Divergence, Place, PlanOutdated, Poison, RemoteError, WorkerFailed
-from replay.livevalue import LiveRows
+from replay.crew import Terms, run_workers
+from replay.errors import Interrupted, PlanOutdated
+from replay.meter import Meter, Progress
 from replay.plan import PartitionPlan, Plan, Planned
+from replay.quarantine import Aside, QuarantineFile
 from replay.reach import source_from
 from replay.scan import KEEP_BYTES
-from replay.trust import STATE_FOLDER, StateLock, Trust, state_path
+from replay.target import HANG_AFTER_S, Done, Target, gone_on
+from replay.trust import StateLock, state_path
 from snapshot.catalog import list_archived, list_snapshots, remove_state, restore, set_aside
 
+__all__ = ["Progress", "Report", "Target", "apply_all", "execute", "prepare", "put_aside", "run_all"]
+
 WORKER_BYTES_MIN: Final = KEEP_BYTES  # of entries to apply; below, starting processes (0.3 s) costs more than they save
-DISPLAY_EVERY_S: Final = 0.1
 
 Live = Callable[[Mapping[str, Any]], Database | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a recovery is."""
-
-    calls: int
-    calls_total: int
-    elapsed_s: float
-
-    @property
-    def rate(self) -> float:
-        """Calls per second so far."""
-        return self.calls / self.elapsed_s if self.elapsed_s > 0 else 0.0
-
-    @property
-    def percent(self) -> float:
-        return 100.0 * self.calls / self.calls_total if self.calls_total else 100.0
-
-    @property
-    def left_s(self) -> float | None:
-        """Estimate; None before anything was measured."""
-        return (self.calls_total - self.calls) / self.rate if self.rate > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +57,11 @@ class Report:
     workers: int  # 0: in the calling process
     seconds: float
     notes: Sequence[str] = ()
+    aside: Sequence[Aside] = ()  # calls that were set aside, by partition
 
     @property
     def calls(self) -> int:
         return sum(result.calls for result in self.results)
-
-
-@dataclass(slots=True)
-class Target:
-    """Where the recovered states go: the node's own directory, or another one."""
-
-    files: Files
-    directory: str  # its folder state/ holds the result
-    trust: Trust = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.trust = Trust(self.files, self.directory)
 
 
 def execute(
@@ -102,38 +71,61 @@ def execute(
     workers: int | None = None,
     live: Live | None = None,
     progress: Callable[[Progress], None] = lambda _progress: None,
+    quarantine: bool = False,
+    go_on: bool = False,
+    hang_after_s: float = HANG_AFTER_S,
 ) -> Report:
-    """Brings every partition's state to the plan's end.
+    """Brings every partition's state to the plan's end. A partition whose call cannot be replayed stops; the others go on.
 
     `workers` None: as many as there are cores, if there is enough to do. `live` (code of the calling program) implies none.
-    Raises: Divergence (the partition's state is removed), CodeMissing, BundleForged, EnvironmentFault, PlanOutdated, WalError.
+    `quarantine` sets such calls aside, in `quarantine.jsonl` of the target, and goes on: not for a recovery in place, whose log
+    still holds them. It implies a worker, since a call that hangs can be taken out of another process only. `go_on`: the states
+    in the target, if trusted, are what an earlier run of this very plan has reached.
+
+    Raises: Divergence (the partition's state is removed) or Poison, when all partitions have ended; BundleForged, PlanOutdated,
+    WalError, Interrupted, TooManyQuarantined.
     """
     plan = planned if isinstance(planned, Plan) else planned.plan
     began = time.monotonic()
-    meter = _Meter(plan, began, progress)
+    meter = Meter(plan, began, progress)
+    if go_on:
+        plan, planned = _rest_of(plan, planned, target, meter)
     count = _worker_count(plan, workers) if live is None else 0
-    done = _run_workers(plan, target, count, meter) if count else _run_here(planned, target, meter, live)
+    if quarantine and live is None:
+        count = max(count, 1)
+    with terminable():
+        if count:
+            done = run_workers(plan, target, count, meter, Terms(quarantine, hang_after_s))
+        else:
+            done = _run_here(planned, target, meter, live, QuarantineFile(target.directory) if quarantine else None)
     done.raise_stops(target)
     done.results.sort(key=lambda result: result.partition)
-    return Report(done.results, count, time.monotonic() - began, plan.notes)
+    aside = sorted(done.aside, key=lambda aside: aside.partition)
+    return Report(done.results, count, time.monotonic() - began, plan.notes, aside)
 
 
-@dataclass(slots=True)
-class Done:
-    """What came of the partitions."""
+def _rest_of(plan: Plan, planned: Planned | Plan, target: Target, meter: Meter) -> tuple[Plan, Planned | Plan]:
+    rest = gone_on(plan, target, [part.partition for part in plan.partitions])
+    for before, after in zip(plan.partitions, rest.partitions, strict=True):
+        meter.go_on(before.partition, before.calls - after.calls)
+    return rest, rest if isinstance(planned, Plan) else replace(planned, plan=rest)
 
-    results: list[Result] = field(default_factory=list)
-    stops: list[Divergence | Poison] = field(default_factory=list)
 
-    def raise_stops(self, target: Target) -> None:
-        """Raises: Divergence or Poison of the first partition that stopped, naming the others."""
-        if not self.stops:
-            return
-        for stop in self.stops:
-            if isinstance(stop, Divergence):
-                target.trust.discard(stop.place.partition)
-        first, *others = sorted(self.stops, key=lambda stop: stop.place.partition)
-        raise type(first)(first.place, others)
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """Until its end, a signal to terminate is `Interrupted`, if it would end the process at once: workers are ended, too."""
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise Interrupted("the recovery was terminated")
+
+    if ours:
+        signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,22 +185,6 @@ def put_aside(files: Files, plan: Plan) -> list[str]:
     return sorted(wrong)
 
 
-class _Meter:
-    """Adds up what the partitions report and tells it on at a bearable rate."""
-
-    def __init__(self, plan: Plan, began: float, tell: Callable[[Progress], None]) -> None:
-        self._total, self._began, self._tell = plan.calls, began, tell
-        self._calls: dict[int, int] = {}
-        self._told_at = 0.0
-
-    def note(self, partition: int, calls: int) -> None:
-        self._calls[partition] = calls
-        now, done = time.monotonic(), sum(self._calls.values())
-        if now - self._told_at >= DISPLAY_EVERY_S or done >= self._total:
-            self._told_at = now
-            self._tell(Progress(done, self._total, now - self._began))
-
-
 def _worker_count(plan: Plan, wanted: int | None) -> int:
     busy = sum(part.entries > 0 for part in plan.partitions)
     if wanted is not None:
@@ -218,7 +194,9 @@ def _worker_count(plan: Plan, wanted: int | None) -> int:
     return min(os.cpu_count() or 1, busy)
 
 
-def _run_here(planned: Planned | Plan, target: Target, meter: _Meter, live: Live | None) -> Done:
+def _run_here(
+    planned: Planned | Plan, target: Target, meter: Meter, live: Live | None, quarantine: QuarantineFile | None
+) -> Done:
     plan = planned if isinstance(planned, Plan) else planned.plan
     held: dict[int, Held] = {}
     try:
@@ -232,21 +210,25 @@ def _run_here(planned: Planned | Plan, target: Target, meter: _Meter, live: Live
             row_digests=plan.row_digests,
             progress=meter.note,
             live=live or (lambda _catalog: None),
-            live_rows=live_rows(plan, target.files, target.directory),
+            live_rows=target.live_rows(plan),
+            quarantine=quarantine,
         )
-        return Done(apply_all(applier, _records(planned, target)), applier.stopped)
+        return Done(run_all(applier, _records(planned, target)), applier.stopped, applier.aside)
     finally:
         for of in held.values():
             of.close()
 
 
-def live_rows(plan: Plan, files: Files, directory: str) -> LiveRows:
-    """Where the rows of the live run are looked up when a call diverges."""
-    return LiveRows(files, plan.directory, os.path.join(directory, STATE_FOLDER))
-
-
 def apply_all(applier: Applier, records: Iterable[tuple[Lsn, Record]]) -> list[Result]:
-    """Feeds the records until every partition is at its end; closes the states."""
+    """Feeds the records until every partition is at its end; closes the states. Raises: Divergence, Poison."""
+    results = run_all(applier, records)
+    for stop in applier.stopped:
+        raise stop
+    return results
+
+
+def run_all(applier: Applier, records: Iterable[tuple[Lsn, Record]]) -> list[Result]:
+    """Feeds the records until every partition is at its end, or has stopped (`Applier.stopped`); closes the states."""
     try:
         for lsn, record in records:
             if applier.finished:
@@ -279,83 +261,3 @@ def _doubt(target: Target, part: PartitionPlan) -> None:
     """A state file that is about to be replaced is not trusted from here on."""
     if part.source != "state":
         target.trust.revoke(part.partition)
-
-
-def share_out(parts: Sequence[PartitionPlan], count: int) -> list[list[PartitionPlan]]:
-    """Partitions for each worker, so that the largest load is small: largest first, each to who has least."""
-    loads: list[tuple[int, list[PartitionPlan]]] = [(0, []) for _ in range(count)]
-    for part in sorted(parts, key=lambda part: (-part.bytes, part.partition)):
-        at = min(range(count), key=lambda i: loads[i][0])
-        loads[at][1].append(part)
-        loads[at] = (loads[at][0] + part.bytes, loads[at][1])
-    return [of for _, of in loads if of]
-
-
-def _run_workers(plan: Plan, target: Target, count: int, meter: _Meter) -> Done:
-    shares = share_out(plan.partitions, count)
-    for part in plan.partitions:
-        _doubt(target, part)
-    processes = [_spawn(plan, [part.partition for part in share], target) for share in shares]
-    try:
-        return _listen(processes, target, meter)
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.terminate()
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    stream.close()
-
-
-def _spawn(plan: Plan, partitions: Sequence[int], target: Target) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "replay.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-        process_group=0,  # Ctrl-C reaches the terminal's whole group; what becomes of workers is decided here
-    )
-    order = {"plan": orjson.Fragment(plan.to_json()), "partitions": partitions, "target": target.directory}
-    assert process.stdin is not None
-    process.stdin.write(orjson.dumps(order))
-    process.stdin.close()
-    return process
-
-
-def _listen(processes: Sequence[subprocess.Popen[bytes]], target: Target, meter: _Meter) -> Done:
-    """Reads the workers' lines until all are done. Raises what the first failing one says."""
-    done = Done()
-    with selectors.DefaultSelector() as selector:
-        buffers = {process.pid: b"" for process in processes}
-        for process in processes:
-            assert process.stdout is not None
-            selector.register(process.stdout, selectors.EVENT_READ, process)
-        while selector.get_map():
-            for key, _ in selector.select():
-                process = key.data
-                data = os.read(key.fd, 1 << 16)
-                *lines, buffers[process.pid] = (buffers[process.pid] + data).split(b"\n")
-                for line in lines:
-                    _heed(orjson.loads(line), target, meter, done)
-                if data:
-                    continue
-                selector.unregister(key.fileobj)
-                if process.wait() != 0:
-                    raise WorkerFailed(f"a replay process ended with code {process.returncode}; its own words are above")
-    return done
-
-
-def _heed(message: dict[str, Any], target: Target, meter: _Meter, done: Done) -> None:
-    if "progress" in message:
-        meter.note(*message["progress"])
-    elif "opened" in message:
-        target.trust.grant(message["opened"])
-    elif "done" in message:
-        done.results += [Result(**result) for result in message["done"]]
-    elif "stopped" in message:
-        kind: type[Divergence | Poison] = Divergence if message["kind"] == Divergence.__name__ else Poison
-        done.stops.append(kind(Place.from_json(message["stopped"])))
-    else:
-        raise RemoteError(message["error"])

@@ -1,12 +1,18 @@
-"""A replay process: `python -m replay.worker`, started by `replay.recover` with its order as JSON on standard input.
+"""A replay process: `python -m replay.worker`, started by `replay.crew` with its order as a line of JSON on standard input.
 
 One rule: it does what the plan says for its partitions and tells it in JSON lines on standard output; whoever started it writes
-the trust record. SIGTERM ends it at any moment: an unfinished SQLite transaction was never there.
+the trust record. SIGTERM, or the end of who started it, ends it at any moment: an unfinished SQLite transaction was never there.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
+import signal
 import sys
+import threading
+import traceback
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -14,9 +20,12 @@ import orjson
 from cmdlog.wal.files import RealFiles
 from procedures.errors import BundleError, ProceduresError
 from replay.apply import Applier
+from replay.crew import CELL, DEFECT_CODE
 from replay.plan import Plan
+from replay.quarantine import QuarantineFile
 from replay.reach import source_from
-from replay.recover import Held, apply_all, live_rows, prepare
+from replay.recover import Held, prepare, run_all
+from replay.target import Target
 
 
 def tell(message: dict[str, Any]) -> None:
@@ -27,38 +36,60 @@ def tell(message: dict[str, Any]) -> None:
 
 def run(order: dict[str, Any]) -> None:
     """Restores and applies the order's partitions."""
-    plan = Plan.from_json(orjson.dumps(order["plan"]))
+    plan, target = Plan.from_json(orjson.dumps(order["plan"])), Target(RealFiles(), order["target"])
     parts = [part for part in plan.partitions if part.partition in order["partitions"]]
     held: dict[int, Held] = {}
     for part in parts:
-        held[part.partition] = prepare(plan, part, RealFiles(), order["target"])
+        held[part.partition] = prepare(plan, part, target.files, target.directory)
         tell({"opened": part.partition})
     applier = Applier(
         parts,
         {partition: of.state for partition, of in held.items()},
         row_digests=plan.row_digests,
         progress=lambda partition, calls: tell({"progress": [partition, calls]}),
-        live_rows=live_rows(plan, RealFiles(), order["target"]),
+        live_rows=target.live_rows(plan),
+        quarantine=QuarantineFile(target.directory) if order["quarantine"] else None,
+        begun=_writer(order["cell"]),
+        careful=order["careful"],
+        doomed={int(p): {int(index): tuple(found) for index, found in of.items()} for p, of in order["doomed"].items()},
     )
     source = source_from(RealFiles(), plan.directory, plan.from_block, plan.gaps)  # up to the plan's last block, wherever that is
-    results = apply_all(applier, source.read(from_block=plan.from_block, upto_block=plan.last_block))
+    results = run_all(applier, source.read(from_block=plan.from_block, upto_block=plan.last_block))
     for of in held.values():
         of.close()
     for stop in applier.stopped:
         tell({"stopped": stop.place.to_json(), "kind": type(stop).__name__})
+    for aside in applier.aside:
+        tell({"aside": aside.to_json()})
     tell({"done": [result.to_json() for result in results]})
 
 
 def main() -> int:
     """Entry point of the process."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        run(orjson.loads(sys.stdin.buffer.read()))
-    except Exception as error:
+        order = orjson.loads(sys.stdin.buffer.readline())
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        run(order)
+    except Exception as error:  # noqa: BLE001 - told to whoever started us, or printed as the defect that it is
         code = getattr(error, "exit_code", None) or _exit_code(error)
         if code is None:
-            raise
+            traceback.print_exc()
+            return DEFECT_CODE
         tell({"error": {"kind": type(error).__name__, "message": str(error), "exit_code": code}})
     return 0
+
+
+def _writer(descriptor: int) -> Callable[[int, int, int], None]:
+    """Says in shared memory what is about to run."""
+    cell, pack = mmap.mmap(descriptor, mmap.PAGESIZE), CELL.pack_into
+    return lambda partition, index, position: pack(cell, 0, partition, index, position)
+
+
+def _end_with_parent() -> None:
+    """Whoever started us keeps our standard input open as long as it lives."""
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(0)
 
 
 def _exit_code(error: Exception) -> int | None:
