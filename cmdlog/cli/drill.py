@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.recover import Display
+from cmdlog.cli.recover_show import Display
 
 if TYPE_CHECKING:
     from replay.drillreport import Report

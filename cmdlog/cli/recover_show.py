@@ -1,0 +1,223 @@
+"""What `cmdlog recover` shows: the plan, the progress, the table at the end. It translates plans and reports to text."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from cmdlog.cli.output import out
+
+if TYPE_CHECKING:
+    from replay.joint import JointPlan
+    from replay.plan import Plan
+    from replay.recover import Progress, Report
+
+ARCHIVE_SHOWN_MAX: Final = 20  # files that a plan for people names one by one
+CALL_US: Final = 50.0  # of a call of which no time was measured
+Tell = Callable[["Progress"], None]
+
+
+def estimate_s(plan: Plan | JointPlan, directories: Iterable[str]) -> float:
+    """How long the calls will take, by the times that the nodes measured while they ran; a guess where they did not."""
+    times = [us for directory in directories for us in _call_times(directory).values()]
+    mean_us = sum(times) / len(times) if times else CALL_US
+    partitions = {part.partition for one in _plans(plan) for part in one.partitions if part.calls}
+    return plan.calls * mean_us / 1e6 / max(1, min(os.cpu_count() or 1, len(partitions)))
+
+
+def _plans(plan: Plan | JointPlan) -> list[Plan]:
+    from replay.plan import Plan
+
+    return [plan] if isinstance(plan, Plan) else list(plan.legs)
+
+
+def _call_times(directory: str) -> Mapping[str, float]:
+    try:
+        value = orjson.loads(Path(directory, "state", "speeds.json").read_bytes())["call_us"]
+        return {str(name): float(us) for name, us in value.items()}
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
+        return {}
+
+
+def joint_plan_json(plan: JointPlan) -> Any:
+    """The plan as `--json` prints it."""
+    return {**orjson.loads(plan.to_json()), "calls": plan.calls, "estimate_s": round(estimate_s(plan, plan.directories), 1)}
+
+
+def show_joint_plan(plan: JointPlan) -> None:
+    """Logs seen, failure sets, what was chosen and refused and why, where each partition starts, gaps, and what it will take."""
+    out.text(f"cluster {plan.cluster_id}: newest failure set {plan.sequence}: {_nodes(plan.failed)}")
+    out.table(
+        "Directories",
+        ("directory", "node", "failure set", "failed nodes", "damage"),
+        [
+            (n.directory, n.node_id or "?", n.sequence or "none", _nodes(n.failed), n.refused or "; ".join(n.damage) or "none")
+            for n in plan.nodes
+        ],
+    )
+    starts = {part.partition: (leg, part) for leg in reversed(plan.legs) for part in leg.partitions}
+    rows = []
+    for choice in plan.choices:
+        leg_part = starts.get(choice.group)
+        legs = [leg for leg in plan.legs if any(part.partition == choice.group for part in leg.partitions)]
+        calls = sum(part.calls for leg in legs for part in leg.partitions if part.partition == choice.group)
+        rows.append(
+            (
+                "cluster" if leg_part is None else choice.group,
+                choice.chosen,
+                choice.last_index,
+                "yes" if choice.proved else "NO",
+                "" if leg_part is None else (leg_part[1].name or leg_part[1].source),
+                "" if leg_part is None else " + ".join(dict.fromkeys(leg.directory for leg in legs)),
+                "" if leg_part is None else calls,
+            )
+        )
+    out.table("Plan", ("partition", "log", "to index", "complete", "starts from", "entries from", "calls"), rows)
+    for choice in plan.choices:
+        name = "cluster group" if choice.group not in starts else f"partition {choice.group}"
+        out.text(f"{name}: {choice.chosen}: {choice.why}")
+        for directory, (use, why) in choice.uses.items():
+            if directory != choice.chosen:
+                out.text(f"{name}: {directory} is not chosen ({use}): {why}")
+    for note in plan.notes:
+        out.text(note)
+    out.text(f"{plan.calls:,} calls to replay, about {estimate_s(plan, plan.directories):.0f} s")
+
+
+def _nodes(nodes: Iterable[int]) -> str:
+    return ", ".join(str(node) for node in nodes) or "none"
+
+
+def close_joint(plan: JointPlan, report: Report, directory: str) -> None:
+    """The table at the end."""
+    sources = {part.partition: (leg, part) for leg in reversed(plan.legs) for part in leg.partitions}
+    rows = [
+        {
+            "partition": result.partition,
+            "log": next(choice.chosen for choice in plan.choices if choice.group == result.partition),
+            "source": sources[result.partition][1].source,
+            "source_name": sources[result.partition][1].name,
+            "replayed": result.calls,
+            "index": result.index,
+            "txn_id": str(result.txn_id),
+            "digests_compared": result.digests,
+        }
+        for result in report.results
+    ]
+    _finish(directory, report, rows, ("partition", "log", "source", "replayed", "index", "txn_id", "digests_compared"))
+
+
+def plan_json(plan: Plan) -> Any:
+    """The plan as `--json` prints it."""
+    return {**orjson.loads(plan.to_json()), "calls": plan.calls, "estimate_s": round(estimate_s(plan, [plan.directory]), 1)}
+
+
+def show_plan(plan: Plan) -> None:
+    """The plan for people: what was seen, chosen, refused and why, and what will be replayed."""
+    out.text(
+        f"node {plan.node_id} of cluster {plan.cluster_id}, log {plan.verdict}, blocks {plan.from_block} to {plan.last_block}"
+    )
+    rows = [
+        (
+            part.partition,
+            part.source if part.source == "empty" else f"{part.source} at {part.from_index}",
+            part.entries,
+            part.calls,
+            part.to_index,
+            part.to_txn,
+        )
+        for part in plan.partitions
+    ]
+    out.table("Plan", ("partition", "from", "entries", "calls", "to index", "to transaction"), rows)
+    for part in plan.partitions:
+        out.text(f"partition {part.partition}: {part.name or 'empty state'} is used: {part.why}")
+        for passed in part.passed:
+            out.text(f"partition {part.partition}: {passed.name or 'empty state'} is not used: {passed.why}")
+    _show_archive(plan)
+    for note in plan.notes:
+        out.text(f"lost: {note}")
+    out.text(f"{plan.calls:,} calls to replay, about {estimate_s(plan, [plan.directory]):.0f} s")
+
+
+def _show_archive(plan: Plan) -> None:
+    """Which archived segments are read before, or instead of, the live log."""
+    for name in plan.archive[:ARCHIVE_SHOWN_MAX]:
+        out.text(f"archive: {name} is read")
+    if len(plan.archive) > ARCHIVE_SHOWN_MAX:
+        out.text(
+            f"archive: {len(plan.archive) - ARCHIVE_SHOWN_MAX} more files are read, up to {plan.archive[-1]}; --json names all"
+        )
+
+
+def close(plan: Plan, report: Report, directory: str) -> None:
+    """The table at the end."""
+    by_partition = {part.partition: part for part in plan.partitions}
+    rows = [
+        {
+            "partition": result.partition,
+            "source": by_partition[result.partition].source,
+            "source_name": by_partition[result.partition].name,
+            "replayed": result.calls,
+            "index": result.index,
+            "txn_id": str(result.txn_id),
+            "digests_compared": result.digests,
+        }
+        for result in report.results
+    ]
+    _finish(directory, report, rows, ("partition", "source", "replayed", "index", "txn_id", "digests_compared"))
+
+
+def _finish(directory: str, report: Report, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
+    value = {
+        "directory": directory,
+        "seconds": round(report.seconds, 3),
+        "replayed": report.calls,
+        "notes": list(report.notes),
+        "partitions": rows,
+    }
+
+    def show() -> None:
+        titles = [{"txn_id": "transaction"}.get(column, column.replace("_", " ")) for column in columns]
+        out.table(
+            f"Recovered {directory} in {report.seconds:.2f} s", titles, [[row[column] for column in columns] for row in rows]
+        )
+        for note in report.notes:
+            out.text(f"note: {note}")
+
+    out.result(value, show)
+
+
+class Display:
+    """A progress bar with rate and time left on a terminal; nothing elsewhere."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Tell:
+        if out.json or not sys.stderr.isatty():
+            return lambda _progress: None
+        from rich.console import Console
+        from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        columns = (TextColumn(self._name), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[pace]}"))
+        self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
+        self._bar.start()
+        self._task = self._bar.add_task(self._name, total=None, pace="")
+        return self._tell
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _tell(self, progress: Progress) -> None:
+        left = f"{progress.left_s:.0f} s left" if progress.left_s is not None else ""
+        pace = f"{progress.calls:,} calls, {progress.rate:,.0f}/s {left}"
+        self._bar.update(self._task, completed=progress.calls, total=progress.calls_total, pace=pace)

@@ -1,0 +1,404 @@
+"""The plan of a recovery from several nodes' directories: which log counts for which partition, where each entry comes from.
+
+One rule: `replay.authority` decides where every partition's line of entries ends, and nothing here shortens it silently. A line
+is taken from the chosen log where that can be read; what is damaged there comes from another log that agrees (`replay.spans`);
+what no log has is named, and then there is a plan only for who accepts the loss.
+
+A plan is a list of *legs*, carried out in order (`replay.jointrun`): each is an ordinary plan over one directory for some of the
+partitions. A leg that is not the first of its partition goes on from the state that the leg before left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+import orjson
+
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.files import Files
+from cmdlog.wal.groups import Groups
+from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX
+from procedures.bundle import Bundle
+from procedures.errors import BundleForged
+from replay.authority import GroupVerdict, Verdict, decide
+from replay.engine import CodeMissing
+from replay.errors import BadPlan, Incomplete, ReplayError
+from replay.evidence import Fault, NodeEvidence
+from replay.gather import gather
+from replay.plan import Kind, PartitionPlan, Plan, make_plan
+from replay.scan import Scan, cluster_policy, scan
+from replay.source import LogSource, open_source
+from replay.spans import BEGINNING, Mark, Span, Step, join, restricted, salvage, spans_of
+from snapshot.catalog import Snapshot, check, list_snapshots
+
+FORMAT: Final = 1
+KIND: Final = "joint"  # tells a plan over several directories from one over a single directory
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """One directory, for the plan's reader."""
+
+    directory: str
+    node_id: int
+    incarnation: str
+    refused: str = ""
+    damage: tuple[str, ...] = ()
+    sequence: int = 0  # of the newest failure set in its fault log
+    failed: tuple[int, ...] = ()  # that set
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was decided for one group."""
+
+    group: int
+    chosen: str  # directory
+    last_index: int
+    last_term: int
+    last_checksum: int
+    proved: bool
+    why: str
+    uses: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # directory -> (how it is used, why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointPlan:
+    """A recovery from several directories."""
+
+    directories: tuple[str, ...]
+    cluster_id: str
+    until: int | None
+    nodes: tuple[NodeSeen, ...]
+    choices: tuple[Choice, ...]
+    sequence: int  # of the cluster's newest failure set …
+    failed: tuple[int, ...]  # … and that set
+    legs: tuple[Plan, ...]
+    notes: tuple[str, ...] = ()  # what is lost, repaired or unusual, in words
+
+    @property
+    def calls(self) -> int:
+        return sum(leg.calls for leg in self.legs)
+
+    @property
+    def log_bytes(self) -> int:
+        return sum(leg.log_bytes for leg in self.legs)
+
+    def to_json(self) -> bytes:
+        """The plan as a file; `from_json` reads it."""
+        value = {"format": FORMAT, "kind": KIND, **asdict(self)}
+        value["legs"] = [orjson.Fragment(leg.to_json()) for leg in self.legs]
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_INDENT_2)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> JointPlan:
+        """Raises: BadPlan."""
+        try:
+            value = orjson.loads(data)
+            if (value.pop("format"), value.pop("kind")) != (FORMAT, KIND):
+                raise BadPlan(f"the plan has another format than {FORMAT}")
+            value["legs"] = tuple(Plan.from_json(orjson.dumps(leg)) for leg in value["legs"])
+            value["nodes"] = tuple(_node_from_json(node) for node in value["nodes"])
+            value["choices"] = tuple(_choice_from_json(choice) for choice in value["choices"])
+            for name in ("directories", "failed", "notes"):
+                value[name] = tuple(value[name])
+            return cls(**value)
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadPlan(f"this is no recovery plan: {error}") from error
+
+
+def is_joint(data: bytes) -> bool:
+    """Whether a plan file is one over several directories."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(value, dict) and value.get("kind") == KIND
+
+
+def is_of_a_cluster(node: NodeEvidence) -> bool:
+    """Whether other nodes vote beside this one, as far as its log tells."""
+    newest = [group.configurations[-1] for group in node.groups.values() if group.configurations]
+    return any(configuration.voters | configuration.outgoing > {node.node_id} for configuration in newest)
+
+
+def make_joint_plan(
+    files: Files, directories: Sequence[str], *, until: int | None = None, accept_data_loss: bool = False
+) -> JointPlan:
+    """Looks at the directories of one cluster's nodes; changes nothing.
+
+    Raises: what `decide` refuses; Incomplete, naming what cannot be proved or is missing, unless the loss is accepted;
+    CodeMissing, BundleForged.
+    """
+    evidence = [gather(files, directory) for directory in directories]
+    verdict = decide(evidence, accept_data_loss=accept_data_loss)
+    unproved = [of for _, of in sorted(verdict.groups.items()) if not of.proved]
+    if unproved and not accept_data_loss:
+        raise Incomplete("; ".join(f"{group_name(of.group)}: {of.why}" for of in unproved))
+    planner = _Planner(files, evidence, verdict, until, accept_data_loss)
+    legs = planner.legs()
+    return JointPlan(
+        directories=tuple(directories),
+        cluster_id=next(node.cluster_id for node in evidence if node.refused is None),
+        until=until,
+        nodes=tuple(_seen(node) for node in evidence),
+        choices=tuple(_choice(of) for _, of in sorted(verdict.groups.items())),
+        sequence=verdict.sequence,
+        failed=tuple(sorted(verdict.failed)),
+        legs=tuple(legs),
+        notes=(*(f"not proved: {group_name(of.group)}: {of.why}" for of in unproved), *planner.notes),
+    )
+
+
+def group_name(group: int) -> str:
+    """The group for people."""
+    return "cluster group" if group == CLUSTER_GROUP else f"partition {group}"
+
+
+def open_or_salvage(files: Files, directory: str) -> LogSource:
+    """The log as it is, or around its damage when the restart table refuses it."""
+    try:
+        return open_source(files, directory, accept_data_loss=True)
+    except WalError:
+        return salvage(files, directory)
+
+
+class _Planner:
+    """Finds the legs for one verdict."""
+
+    def __init__(
+        self, files: Files, evidence: Sequence[NodeEvidence], verdict: Verdict, until: int | None, accept_data_loss: bool
+    ) -> None:
+        self._files, self._verdict, self._until, self._accept = files, verdict, until, accept_data_loss
+        self._usable = [node.directory for node in evidence if node.refused is None]
+        self._sources: dict[str, LogSource] = {}
+        self._spans: dict[str, dict[int, list[Span]]] = {}
+        self._groups: dict[str, Groups] = {}
+        self.notes: list[str] = []
+
+    def legs(self) -> list[Plan]:
+        partitions = sorted(group for group in self._verdict.groups if group < PARTITIONS_MAX)
+        by_log: dict[str, list[int]] = {}
+        for partition in partitions:
+            by_log.setdefault(self._verdict.groups[partition].chosen, []).append(partition)
+        legs, left = [], []
+        for directory, of in by_log.items():
+            try:
+                legs.append(self._whole(directory, of))
+            except (WalError, ReplayError, CodeMissing) as error:
+                self._tell(f"{directory} alone does not suffice: {error}")
+                left += of
+        return [*legs, *(leg for partition in left for leg in self._stitched(partition))]
+
+    def _tell(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _whole(self, directory: str, partitions: Sequence[int]) -> Plan:
+        """The chosen log from a snapshot or its beginning to its end, with nothing else."""
+        plan = make_plan(self._files, directory, use_state="never", until=self._until).plan
+        parts = tuple(part for part in plan.partitions if part.partition in partitions)
+        if self._until is None:
+            for part in parts:
+                of = self._verdict.groups[part.partition]
+                if part.to_index != of.last_index or (part.to_term and part.to_checksum != of.last_checksum):
+                    raise Incomplete(f"partition {part.partition} ends at index {part.to_index} there, not at {of.last_index}")
+        return replace(plan, partitions=parts)
+
+    # -- around damage ---------------------------------------------------------------------------------------------------
+
+    def _stitched(self, partition: int) -> list[Plan]:
+        of = self._verdict.groups[partition]
+        order = [of.chosen, *(d for d in of.copies if d != of.chosen)]
+        order += [directory for directory in self._usable if directory not in order]
+        spans = [span for directory in order for span in self._spans_of(directory)[partition]]
+        starts = self._starts(partition, order)
+        end = Mark(of.last_index, of.last_term, of.last_checksum)
+        while True:
+            start, steps = join(starts, end, spans)
+            snapshot = starts[start]
+            if snapshot is None or not (why := check(self._files, snapshot)):
+                break
+            self._tell(f"snapshot {snapshot.path} is not used: {why}")
+            del starts[start]
+        legs, reached = self._legs_of(partition, start, snapshot, steps)
+        if reached is not None and reached != end:
+            self._fall_short(of, reached, spans)
+        return legs
+
+    def _fall_short(self, of: GroupVerdict, reached: Mark, spans: Iterable[Span]) -> None:
+        after = min((span.base + 1 for span in spans if span.base >= reached.index and span.last > reached.index), default=0)
+        last = after - 1 if after else of.last_index
+        problems = [p for d in self._sources for p in _problems(self._sources[d])]
+        text = (
+            f"partition {of.group}: entries {reached.index + 1} to {last} are in no log at hand ({'; '.join(problems) or of.why})"
+        )
+        if not self._accept:
+            raise Incomplete(text)
+        self._tell(f"lost: {text}, and with them everything behind, up to entry {of.last_index}")
+
+    def _spans_of(self, directory: str) -> dict[int, list[Span]]:
+        if directory not in self._spans:
+            partitions = [group for group in self._verdict.groups if group < PARTITIONS_MAX]
+            try:
+                source = self._sources[directory] = salvage(self._files, directory)
+                self._spans[directory], self._groups[directory] = spans_of(source, partitions)
+                for problem in _problems(source):
+                    self._tell(f"damaged: {problem}")
+            except WalError as error:
+                self._tell(f"{directory} cannot be read: {error}")
+                self._spans[directory], self._groups[directory] = {partition: [] for partition in partitions}, Groups()
+        return self._spans[directory]
+
+    def _starts(self, partition: int, order: Iterable[str]) -> dict[Mark, Snapshot | None]:
+        """Where the partition may start, the furthest first."""
+        found: dict[Mark, Snapshot | None] = {}
+        for directory in order:
+            if directory not in self._sources:
+                continue
+            for snapshot in list_snapshots(self._files, directory, self._sources[directory].instance.identity):
+                m = snapshot.manifest
+                if m is None or snapshot.partition != partition or (self._until is not None and m.txn_id > self._until):
+                    continue
+                found.setdefault(Mark(m.index, m.term, m.checksum), snapshot)
+        ordered = dict(sorted(found.items(), key=lambda item: -item[0].index))
+        return {**ordered, BEGINNING: None}
+
+    def _legs_of(
+        self, partition: int, start: Mark, snapshot: Snapshot | None, steps: Sequence[Step]
+    ) -> tuple[list[Plan], Mark | None]:
+        """The legs, and the entry at which they end; None when that is where `until` ends them."""
+        chosen = self._verdict.groups[partition].chosen
+        origin = next((d for d in self._sources if snapshot is not None and snapshot.path.startswith(f"{d}/")), chosen)
+        skips: dict[int, set[int]] = {}
+        for spans in self._spans.values():
+            for span in spans[partition]:
+                for index, positions in span.skips.items():
+                    skips.setdefault(index, set()).update(positions)
+        frozen = {index: tuple(sorted(positions)) for index, positions in sorted(skips.items())}
+        if not steps:
+            source = self._sources.get(chosen) or self._sources[origin]
+            spot = Span(source.directory, start.index, start, source.first_blocks[-1], source.first_blocks[-1])
+            steps = [Step(spot, start, start)]
+        legs: list[Plan] = []
+        for number, step in enumerate(steps):
+            kind: Kind = "state" if number else ("empty" if snapshot is None else "snapshot")
+            name = snapshot.name if kind == "snapshot" and snapshot is not None else ""
+            leg, ended = self._leg(partition, step, kind, name, frozen)
+            legs.append(replace(leg, origins={partition: origin}) if kind == "snapshot" else leg)
+            if ended:
+                return legs, None
+        return legs, steps[-1].to_mark
+
+    def _leg(self, partition: int, step: Step, kind: Kind, name: str, skips: Mapping[int, tuple[int, ...]]) -> tuple[Plan, bool]:
+        """The leg of one step, and whether `until` ends the partition in it."""
+        source = restricted(self._sources[step.span.directory], step.span.last_block)
+        first = max(block for block in source.first_blocks if block <= step.span.from_block)
+        low, high = step.from_mark, step.to_mark
+        found = scan(source, first, {partition: low.index}, {}, until=self._until)
+        stream = found.streams[partition]
+        ended = stream.ended and (stream.to_index < high.index or (stream.to_index == high.index and stream.to_calls >= 0))
+        to = high if not ended else Mark(max(stream.to_index, low.index), stream.to_term, stream.to_checksum)
+        beyond = scan(source, first, {partition: to.index}, {}, until=self._until).streams[partition]
+        part = PartitionPlan(
+            partition=partition,
+            source=kind,
+            name=name,
+            from_index=low.index,
+            from_term=low.term,
+            from_checksum=low.checksum,
+            to_index=to.index,
+            to_term=to.term,
+            to_checksum=to.checksum,
+            to_calls=stream.to_calls if ended else -1,
+            to_txn=stream.to_txn,
+            entries=stream.entries - beyond.entries,
+            calls=stream.calls - beyond.calls,
+            bytes=stream.bytes - beyond.bytes,
+            why=_WHY[kind],
+            skips=skips,
+            voids=tuple(stream.voids),
+        )
+        catalogs = self._code(partition, stream.catalogs, found)
+        chosen = self._groups.get(self._verdict.groups[CLUSTER_GROUP].chosen, found.groups)
+        plan = _plan(source, found, part, self._until)
+        return replace(plan, catalogs=catalogs, key_policy=cluster_policy(chosen)), ended
+
+    def _code(self, partition: int, versions: Iterable[int], found: Scan) -> tuple[Mapping[str, Any], ...]:
+        """Catalog records of these versions, from whichever log names them. Raises: CodeMissing, BundleForged."""
+        values = {version: catalog.value for version, catalog in found.catalogs.items()}
+        for directory in self._usable:
+            groups = self._groups.get(directory)
+            if groups is None and any(version not in values for version in versions):
+                self._spans_of(directory)
+                groups = self._groups[directory]
+            for version, catalog in groups.state(CLUSTER_GROUP).catalogs.items() if groups is not None else ():
+                values.setdefault(version, catalog.value)
+        for version in sorted(versions):
+            if version not in values:
+                raise CodeMissing(f"partition {partition} ran catalog version {version}, which no log at hand names")
+            if Bundle.from_bytes(str(values[version]["bundle"]).encode()).hash != values[version]["hash"]:
+                raise BundleForged(f"the bundle of catalog version {version} is not the one that its record names")
+        return tuple(values[version] for version in sorted(versions))
+
+
+_WHY: Final[Mapping[str, str]] = {
+    "state": "the leg before it ended here",
+    "snapshot": "furthest whole snapshot from which the logs at hand lead on",
+    "empty": "the logs at hand reach back to the first entry",
+}
+
+
+def _plan(source: LogSource, found: Scan, part: PartitionPlan, until: int | None) -> Plan:
+    identity = source.instance.identity
+    return Plan(
+        directory=source.directory,
+        cluster_id=identity.cluster_id.hex(),
+        node_id=identity.node_id,
+        incarnation=identity.incarnation.hex(),
+        verdict=source.verdict,
+        from_block=found.from_block,
+        last_block=source.last_block,
+        until=until,
+        row_digests=found.row_digests,
+        partitions=(part,),
+        salvaged=True,
+    )
+
+
+def _problems(source: LogSource) -> list[str]:
+    return [str(damage) for damage in source.patchwork.damages] if source.patchwork is not None else []
+
+
+def _seen(node: NodeEvidence) -> NodeSeen:
+    newest = node.faults[-1] if node.faults else None
+    return NodeSeen(
+        node.directory,
+        node.node_id,
+        node.incarnation,
+        refused=_say(node.refused) if node.refused else "",
+        damage=(*(_say(fault) for fault in node.damage), *([node.fault_problem] if node.fault_problem else [])),
+        sequence=newest.sequence if newest else 0,
+        failed=tuple(sorted(newest.failed)) if newest else (),
+    )
+
+
+def _say(fault: Fault) -> str:
+    place = f" in {fault.path}" if fault.path and fault.path not in fault.what else ""
+    place += f" at offset {fault.offset}" if fault.offset is not None and "offset" not in fault.what else ""
+    return f"{fault.what}{place}"
+
+
+def _choice(of: GroupVerdict) -> Choice:
+    uses = {directory: (use.name.lower(), why) for directory, (use, why) in of.uses.items()}
+    return Choice(of.group, of.chosen, of.last_index, of.last_term, of.last_checksum, of.proved, of.why, uses)
+
+
+def _node_from_json(value: dict[str, Any]) -> NodeSeen:
+    return NodeSeen(**{**value, "damage": tuple(value["damage"]), "failed": tuple(value["failed"])})
+
+
+def _choice_from_json(value: dict[str, Any]) -> Choice:
+    return Choice(**{**value, "uses": {name: (str(use), str(why)) for name, (use, why) in value["uses"].items()}})
