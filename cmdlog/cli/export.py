@@ -37,24 +37,30 @@ def export_them(
         str | None,
         typer.Option("--snapshot", metavar="NAME", help="This one alone; else the newest of each partition."),
     ] = None,
+    point: Annotated[
+        str | None,
+        typer.Option("--point", metavar="TXN|TIME", help="All partitions as of this one transaction, rebuilt beside OUT for it."),
+    ] = None,
     app: Annotated[
         str | None, typer.Option("--app", metavar="APP", help="Take the types from this code, not from the snapshot's own.")
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Each partition as of its own snapshot; where each stands is in the files' metadata, and printed."""
+    """Each partition as of its own snapshot, or all as of --point; where each stands is in the files' metadata, and printed."""
     from cmdlog.cli.application import load_application
     from cmdlog.wal.files import RealFiles
     from cmdlog.wal.instance import load_instance
     from snapshot.catalog import list_snapshots
     from snapshot.export import describe_exported, export
 
-    files, path = RealFiles(), os.path.abspath(directory)
-    chosen = _chosen(list_snapshots(files, path, load_instance(files, path).identity), snapshot)
+    if point is not None and snapshot is not None:
+        raise CommandFailed("--point and --snapshot exclude each other", exit_code=2)
+    files, path, target = RealFiles(), os.path.abspath(directory), os.path.abspath(to)
     db = load_application(app) if app else None
-    target = os.path.abspath(to)
-    with _display() as tell:
-        exported = export(files, chosen, target, db=db, progress=tell)
+    with _at(path, target, point) as stands:
+        chosen = _chosen(list_snapshots(files, stands, load_instance(files, stands).identity), snapshot)
+        with _display() as tell:
+            exported = export(files, chosen, target, db=db, progress=tell)
     sources = {str(s.partition): {"snapshot": s.name, "txn_id": str(s.manifest.txn_id)} for s in chosen if s.manifest}
     tables = describe_exported(exported)
 
@@ -64,7 +70,30 @@ def export_them(
         for partition, source in sources.items():
             out.text(f"partition {partition}: {source['snapshot']}, up to transaction {source['txn_id']}")
 
-    out.result({"to": target, "snapshots": sources, "tables": tables}, show)
+    out.result({"to": target, "point": point, "snapshots": sources, "tables": tables}, show)
+
+
+@contextmanager
+def _at(directory: str, target: str, point: str | None) -> Iterator[str]:
+    """The directory whose snapshots are exported: the node's, or one rebuilt up to `point`, which is gone afterwards."""
+    if point is None:
+        yield directory
+        return
+    from cmdlog.cli.recover import Display
+    from cmdlog.wal.files import RealFiles
+    from replay.plan import make_plan, parse_until
+    from replay.rebuild import rebuild
+    from snapshot.gentle import remove_tree
+
+    files, work = RealFiles(), f"{target}.tmp-{os.urandom(8).hex()}"
+    planned = make_plan(files, directory, use_state="never", until=parse_until(point))
+    try:
+        with Display("replay") as tell:
+            rebuild(planned, files, work, progress=tell)
+        yield work
+    finally:
+        if os.path.exists(work):
+            remove_tree(work)
 
 
 def _chosen(snapshots: list[Snapshot], name: str | None) -> list[Snapshot]:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from cmdlog.cli.output import out
@@ -193,3 +194,28 @@ def test_moment_that_never_was_is_refused(node: Path, command: Command, tmp_path
     assert re.search(r"\d{19}, 20\d\d-\d\d-\d\dT", error["message"])
     assert "leave --until out" in error["hint"]
     assert not (tmp_path / "out").exists()
+
+
+def test_export_at_a_point_holds_all_partitions_as_of_one_transaction(
+    history: ArchiveRig, node: Path, command: Command, tmp_path: Path
+) -> None:
+    """The tables of every partition are those of one moment, also of one before every live snapshot; nothing else is left."""
+    before = sorted(path for path in node.rglob("*"))
+    for n, share in enumerate((0.2, 0.6)):
+        txn, balances = history.history[int(len(history.history) * share)]
+        code, (value,) = command("snapshot", "export", node, "--to", tmp_path / f"out{n}", "--point", txn)
+        assert (code, value["point"]) == (0, str(txn))
+        assert all(int(source["txn_id"]) <= txn for source in value["snapshots"].values())
+        (file,) = (table["file"] for table in value["tables"] if table["table"] == "accounts")
+        rows = pq.read_table(tmp_path / f"out{n}" / file).to_pylist()
+        assert {row["id"]: row["balance"] for row in rows} == balances
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["node", "out0", "out1"]
+    assert sorted(path for path in node.rglob("*")) == before
+
+
+def test_export_at_a_point_that_never_was_leaves_nothing(node: Path, command: Command, tmp_path: Path) -> None:
+    """Refused like a recovery to it; `--snapshot` beside it is a wrong call."""
+    code, (value,) = command("snapshot", "export", node, "--to", tmp_path / "out", "--point", "2999-01-01T00:00:00Z")
+    assert (code, value["error"]["kind"]) == (1, "UntilBeyond")
+    assert command("snapshot", "export", node, "--to", tmp_path / "out", "--point", "1", "--snapshot", "x")[0] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["node"]
