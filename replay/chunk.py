@@ -1,25 +1,38 @@
 """What a merge gives out: a run of invocations as columns, and the batches that they stand in.
 
-One rule: no work per invocation here but numpy's. Parameters, keys and procedures stay where they are, in the decoded batches;
-a row says which batch and which place in it. `Chunk.invocations` is the convenient way, and costs what a loop costs.
+One rule: no work per invocation but numpy's. Parameters, keys and procedures stay where they are, in the batches; a row says
+which batch and which place in it. `Chunk.invocations` is the convenient way, and costs what a loop costs.
+
+Batches are checked here as `decode_batch` checks them, all of a chunk at once: a `Batch` is made only when somebody asks for it.
 
 This module and `replay.merge` alone import numpy: import them where a merge is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from cmdlog.wal.batch import Batch
+from cmdlog.wal.batch import BATCH, CALLS_MAX, FLAG_KEYS, FLAG_TXN_COLUMN, FLAG_ZSTD, Batch, decode_batch
 from cmdlog.wal.ids import PARTITION_BITS
-from cmdlog.wal.record import Record
+from cmdlog.wal.record import RECORD, RECORD_BYTES_MAX, BadRecord, Record
 
 TICK: Final = 1 << PARTITION_BITS  # between two calls of a batch that has no column of TxnIds
+_COUNT_AT: Final = slice(RECORD.bytes + 8, RECORD.bytes + 12)
+FLAGS_AT: Final = RECORD.bytes + 16  # the lower byte, which holds all of them
+_COLUMNS_AT: Final = RECORD.bytes + BATCH.bytes
+_HEADER: Final = np.dtype(
+    {
+        "names": [field.name for field in BATCH.fields],
+        "formats": ["<u8", "<u4", "<u4", "<u2", "S6", "<u4", "<u4"],
+        "offsets": [field.offset for field in BATCH.fields],
+        "itemsize": BATCH.bytes,
+    }
+)
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
@@ -48,6 +61,44 @@ class Control:
     record: Record
 
 
+class BadBatch(BadRecord):
+    """A batch whose columns are not what its header says."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        try:
+            decode_batch(record)
+            why = "batch columns"
+        except BadRecord as bad:
+            why = str(bad)
+        super().__init__(f"entry {record.index}: {why}")
+
+
+class Batches(Sequence[Batch]):
+    """The batches of a chunk, decoded when they are looked at, and then kept."""
+
+    __slots__ = ("_made", "records")
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.records = records
+        self._made: dict[int, Batch] = {}
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, at: int) -> Batch: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Batch]: ...
+    def __getitem__(self, at: int | slice) -> Batch | list[Batch]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(len(self)))]
+        made = self._made.get(at)
+        if made is None:
+            made = self._made[at] = decode_batch(self.records[at])
+        return made
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
     """Consecutive invocations of the merged order. All columns have one row per invocation."""
@@ -56,8 +107,9 @@ class Chunk:
     partitions: Uint16s
     batch_numbers: Int32s  # of `batches`
     positions: Int32s  # in the batch
-    batches: Sequence[Batch]
-    controls: Sequence[Control] = ()
+    batches: Batches
+    controls: Sequence[Control]
+    _procedures_at: Int64s  # of each batch, in its record
 
     def __len__(self) -> int:
         return len(self.txn_ids)
@@ -66,9 +118,12 @@ class Chunk:
         """Procedure number of each row, in the catalog version of its batch."""
         if not self.batches:
             return np.empty(0, dtype=np.uint16)
-        columns = [np.frombuffer(batch.procedures, dtype=np.uint16) for batch in self.batches]
-        starts = np.cumsum([0] + [len(column) for column in columns[:-1]])
-        found: Uint16s = np.concatenate(columns)[starts[self.batch_numbers] + self.positions]
+        parts = [
+            np.frombuffer(record.raw, np.uint16, int.from_bytes(record.raw[_COUNT_AT], "little"), at)
+            for record, at in zip(self.batches.records, self._procedures_at.tolist(), strict=True)
+        ]
+        starts = np.cumsum([0, *[len(part) for part in parts[:-1]]])
+        found: Uint16s = np.concatenate(parts)[starts[self.batch_numbers] + self.positions]
         return found
 
     def invocations(self) -> Iterator[Invocation]:
@@ -82,65 +137,111 @@ class Chunk:
         for txn_id, partition, number, position, procedure in zip(*(column.tolist() for column in columns), strict=True):
             batch, of = self.batches[number], keys[number]
             key = of[position] if of is not None else None
-            entry = batch.record.index
-            yield Invocation(txn_id, partition, entry, position, batch.catalog, procedure, params[number][position], key)
+            yield Invocation(
+                txn_id, partition, batch.record.index, position, batch.catalog, procedure, params[number][position], key
+            )
 
 
 @dataclass(slots=True, eq=False)
-class Piece:
-    """Calls [lo, hi) of a batch, but for those at `skipped`."""
+class Gathered:
+    """Calls that a chunk is made of: [low, high) of each batch.
 
-    batch: Batch
-    lo: int
-    hi: int
-    txn_ids: Int64s | None  # of the whole batch; None when each is a tick after the one before
-    skipped: Collection[int]
-
-
-def column_of(batch: Batch) -> Int64s | None:
-    """The batch's TxnIds, if `first_txn` and `count` do not say all."""
-    return None if isinstance(batch.txn_ids, range) else np.array(batch.txn_ids, dtype=np.int64)
-
-
-def make_chunk(pieces: Sequence[Piece], controls: Sequence[tuple[int, Record]]) -> Chunk:
-    """Sorts the calls of these pieces, which ascend within a partition and come partition by partition.
-
-    `controls` are (TxnId that they stand behind, record), in the order of their partitions and indexes.
+    Batches ascend within a partition, and come partition by partition.
     """
-    batches = tuple(piece.batch for piece in pieces)
-    lows = np.array([piece.lo for piece in pieces], dtype=np.int64)
-    counts = np.array([piece.hi for piece in pieces], dtype=np.int64) - lows
-    starts = np.cumsum(counts) - counts
-    numbers = np.repeat(np.arange(len(pieces), dtype=np.int32), counts)
-    positions = np.arange(len(numbers), dtype=np.int32) - np.repeat((starts - lows).astype(np.int32), counts)
-    firsts = np.array([batch.first_txn for batch in batches], dtype=np.int64)
-    txn_ids = firsts[numbers] + positions.astype(np.int64) * TICK
-    for piece, start in zip(pieces, starts.tolist(), strict=True):
-        if piece.txn_ids is not None:
-            txn_ids[start : start + piece.hi - piece.lo] = piece.txn_ids[piece.lo : piece.hi]
-    kept = _kept(pieces, starts, len(numbers))
-    if kept is not None:
-        txn_ids, numbers, positions = txn_ids[kept], numbers[kept], positions[kept]
-    if batches and batches[0].record.partition != batches[-1].record.partition:
-        order = np.argsort(txn_ids, kind="stable")
-        txn_ids, numbers, positions = txn_ids[order], numbers[order], positions[order]
-    partitions = np.array([batch.record.partition for batch in batches], dtype=np.uint16)[numbers]
-    return Chunk(txn_ids, partitions, numbers, positions, batches, _placed(txn_ids, controls))
+
+    records: list[Record] = field(default_factory=list)
+    firsts: list[int] = field(default_factory=list)  # TxnId of the batch's first call
+    lows: list[int] = field(default_factory=list)
+    highs: list[int] = field(default_factory=list)
+    columns: list[tuple[int, Int64s]] = field(default_factory=list)  # (batch number, TxnIds) where they are not consecutive
+    gone: list[tuple[int, int]] = field(default_factory=list)  # (batch number, position) of calls that were taken out
+    controls: list[tuple[int, Record]] = field(default_factory=list)  # (TxnId that it stands behind, record)
 
 
-def _kept(pieces: Sequence[Piece], starts: Int64s, rows: int) -> npt.NDArray[np.bool_] | None:
-    """Which rows are not taken out; None for all."""
-    gone = [
-        start + position - piece.lo
-        for piece, start in zip(pieces, starts.tolist(), strict=True)
-        for position in piece.skipped
-        if piece.lo <= position < piece.hi
-    ]
-    if not gone:
-        return None
-    kept = np.ones(rows, dtype=np.bool_)
-    kept[gone] = False
-    return kept
+def column_of(record: Record) -> Int64s:
+    """The TxnIds of a batch that has a column of them. Raises: BadBatch when they do not ascend."""
+    first, count, _, flags, *_ = BATCH.unpack_from(record.raw, RECORD.bytes)
+    at = _COLUMNS_AT + (16 * count if flags & FLAG_KEYS else 0)
+    deltas = np.frombuffer(record.raw, np.uint32, count, at)
+    if deltas[0] or (deltas[1:] <= deltas[:-1]).any():
+        raise BadBatch(record)
+    column: Int64s = first + (deltas.astype(np.int64) << PARTITION_BITS)
+    return column
+
+
+def check_batches(records: Sequence[Record]) -> Int64s:
+    """Checks what `decode_batch` checks, but for texts that are compressed; where the procedure columns begin.
+
+    Raises: BadBatch.
+    """
+    raws = [record.raw for record in records]
+    lengths = np.array([len(raw) for raw in raws], dtype=np.int64)
+    if lengths.min() < _COLUMNS_AT:
+        raise BadBatch(records[int(lengths.argmin())])
+    heads = np.frombuffer(b"".join([raw[RECORD.bytes : _COLUMNS_AT] for raw in raws]), _HEADER)
+    flags, counts, text_bytes = heads["flags"], heads["count"].astype(np.int64), heads["json_bytes"].astype(np.int64)
+    offsets_at = _COLUMNS_AT + counts * (16 * ((flags & FLAG_KEYS) != 0) + 4 * ((flags & FLAG_TXN_COLUMN) != 0))
+    procedures_at: Int64s = offsets_at + 4 * (counts + 1)
+    good = (counts > 0) & (counts <= CALLS_MAX) & (text_bytes <= RECORD_BYTES_MAX)
+    good &= (flags <= FLAG_TXN_COLUMN | FLAG_KEYS | FLAG_ZSTD) & (heads["reserved"] == b"")
+    good &= procedures_at + 2 * counts + heads["stored_bytes"] == lengths
+    good &= ((flags & FLAG_ZSTD) != 0) | (heads["stored_bytes"] == text_bytes)
+    if good.all():
+        at = zip(raws, offsets_at.tolist(), (procedures_at - 4).tolist(), strict=True)
+        ends = b"".join([raw[first : first + 4] + raw[last : last + 4] for raw, first, last in at])
+        bounds = np.frombuffer(ends, np.uint32).reshape(-1, 2)
+        good &= (bounds[:, 0] == 1) & (bounds[:, 1] == text_bytes)
+    if not good.all():
+        raise BadBatch(records[int(good.argmin())])
+    return procedures_at
+
+
+def make_chunk(gathered: Gathered) -> Chunk:
+    """Checks and sorts. Every step is one numpy call over all batches, or over all calls. Raises: BadBatch."""
+    records = gathered.records
+    procedures_at = check_batches(records) if records else np.empty(0, dtype=np.int64)
+    lows = np.array(gathered.lows, dtype=np.int64)
+    counts = np.array(gathered.highs, dtype=np.int64) - lows
+    zeros = np.cumsum(counts) - counts - lows  # the row at which a batch's first call stands, or would stand
+    rows = int(counts.sum())
+    numbers = np.repeat(np.arange(len(records), dtype=np.int32), counts)
+    firsts = np.array(gathered.firsts, dtype=np.int64) - zeros * TICK
+    txn_ids = np.repeat(firsts, counts) + np.arange(0, rows * TICK, TICK, dtype=np.int64)
+    for number, column in gathered.columns:
+        low, high = gathered.lows[number], gathered.highs[number]
+        start = int(zeros[number]) + low
+        txn_ids[start : start + high - low] = column[low:high]
+    order = _order(gathered, txn_ids, zeros)
+    txn_ids, numbers = txn_ids[order], numbers[order]
+    positions = (order - zeros[numbers]).astype(np.int32)
+    partitions = np.array([record.partition for record in records], dtype=np.uint16)[numbers]
+    return Chunk(txn_ids, partitions, numbers, positions, _decoded(records), _placed(txn_ids, gathered.controls), procedures_at)
+
+
+def _decoded(records: Sequence[Record]) -> Batches:
+    """Those whose text is compressed at once: whether it is one shows only then. Raises: BadBatch."""
+    batches = Batches(records)
+    for number, record in enumerate(records):
+        if record.raw[FLAGS_AT] & FLAG_ZSTD:
+            try:
+                _ = batches[number]
+            except BadRecord as bad:
+                raise BadBatch(record) from bad
+    return batches
+
+
+def _order(gathered: Gathered, txn_ids: Int64s, zeros: Int64s) -> Int64s:
+    """Rows in the order of their TxnIds, those that were taken out left out.
+
+    The sort must be stable: the parts of one call that enters several partitions share its TxnId. It also meets runs that ascend,
+    which such a sort only has to interleave.
+    """
+    order: Int64s = np.argsort(txn_ids, kind="stable")
+    if not gathered.gone:
+        return order
+    kept = np.ones(len(txn_ids), dtype=np.bool_)
+    kept[[int(zeros[number]) + position for number, position in gathered.gone]] = False
+    return order[kept[order]]
 
 
 def _placed(txn_ids: Int64s, controls: Sequence[tuple[int, Record]]) -> tuple[Control, ...]:

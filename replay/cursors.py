@@ -15,17 +15,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from cmdlog.wal.batch import Batch, batch_span, decode_batch
+from cmdlog.wal.batch import FLAG_TXN_COLUMN, batch_span, decode_batch
 from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.record import BadRecord, Kind, Record, decode_commit_mark
-from replay.chunk import TICK, Int64s, Piece, column_of
+from replay.chunk import FLAGS_AT, TICK, Gathered, Int64s, column_of
 from replay.errors import StreamDamaged
 from replay.firstlook import Void
 
+_BATCH: Final = Kind.BATCH
 OPEN_END: Final = (1 << 63) - 1  # behind every TxnId
 HELD_OVERHEAD_BYTES: Final = 400  # of a held record, beside its bytes: the objects around them
-NOTHING: Final[Collection[int]] = ()
 
 
 class Readable(Protocol):
@@ -61,25 +61,19 @@ class Held:
     """A batch that waits, or what is left of it."""
 
     record: Record
+    begin: int  # TxnId of its first call
     first_txn: int  # of what is left
     last_txn: int
     count: int  # calls that count
     size_bytes: int
-    lo: int = 0  # calls in front of it have been given out
-    batch: Batch | None = None  # once a part of it was
-    txn_ids: Int64s | None = None
+    low: int = 0  # calls in front of it have been given out
 
-    def piece(self, bound: int, skipped: Collection[int]) -> Piece:
-        """The calls up to that TxnId, decoded; they are not held any more. Raises: BadRecord."""
-        if self.batch is None:
-            self.batch = decode_batch(self.record)
-            self.txn_ids = column_of(self.batch)
-        lo, hi = self.lo, self.count
-        if bound < self.last_txn:
-            first, ids = self.batch.first_txn, self.txn_ids
-            hi = (bound - first) // TICK + 1 if ids is None else int(ids.searchsorted(bound, side="right"))
-            self.lo, self.first_txn = hi, first + hi * TICK if ids is None else int(ids[hi])
-        return Piece(self.batch, lo, hi, self.txn_ids, skipped)
+    def cut(self, bound: int, column: Int64s | None) -> int:
+        """Where the calls up to that TxnId end; only the others are held from now on."""
+        begin = self.begin
+        at = (bound - begin) // TICK + 1 if column is None else int(column.searchsorted(bound, side="right"))
+        self.low, self.first_txn = at, begin + at * TICK if column is None else int(column[at])
+        return at
 
 
 class Lane:
@@ -120,9 +114,6 @@ class Lane:
         calls = self.held[0].first_txn if self.held else OPEN_END + 1
         return min(calls, self.controls[0][0]) if self.controls else calls
 
-    def skipped(self, index: int) -> Collection[int]:
-        return self.stream.skips.get(index, NOTHING)
-
     def is_void(self, lsn: Lsn, index: int) -> bool:
         """Whether a later record of the log replaces the entry."""
         if not self._starts:
@@ -137,68 +128,76 @@ class Lane:
         """
         kind = record.kind
         if kind < 16:
-            if not self.is_void(lsn, record.index):
-                self._entry(record, with_controls=with_controls)
+            index = record.index
+            if index > self.stream.upto or (self._starts and self.is_void(lsn, index)):
+                return
+            wanted = index > self.stream.after
+            if wanted and index != self.next_index:
+                raise BadRecord(f"entry {index} where {self.next_index} must stand")
+            if kind is _BATCH:
+                self._batch(record, wanted=wanted)
+            else:
+                self._control(record, hold=wanted and with_controls)
+            if wanted:
+                self.next_index, self.ended = index + 1, index == self.stream.upto
         elif kind is Kind.COMMIT_MARK:
             self.closed_txn = max(self.closed_txn, decode_commit_mark(record))
         elif kind is Kind.CHECKPOINT:
             self.closed_txn = max(self.closed_txn, int(record.json()["closed_txn"]))
 
-    def _entry(self, record: Record, *, with_controls: bool) -> None:
-        index, stream = record.index, self.stream
-        if index > stream.upto:
+    def _batch(self, record: Record, *, wanted: bool) -> None:
+        first, last, count = batch_span(record)
+        if first <= self._last_txn:
+            raise BadRecord(f"entry {record.index} begins at transaction {first}, which is not behind {self._last_txn}")
+        self._last_txn = last
+        self.closed_txn = max(self.closed_txn, last)
+        if not wanted:
             return
-        wanted = index > stream.after
-        if wanted and index != self.next_index:
-            raise BadRecord(f"entry {index} where {self.next_index} must stand")
-        if record.kind is Kind.BATCH:
-            first, last, count = batch_span(record)
-            if first <= self._last_txn:
-                raise BadRecord(f"entry {index} begins at transaction {first}, which is not behind {self._last_txn}")
-            self._last_txn = last
-            if wanted:
-                self._hold(record, first, last, count)
-        else:
-            self._control(record, hold=wanted and with_controls)
-        self.closed_txn = max(self.closed_txn, self._last_txn)
-        if wanted:
-            self.next_index, self.ended = index + 1, index == stream.upto
-
-    def _hold(self, record: Record, first: int, last: int, count: int) -> None:
         if record.index == self.stream.upto and 0 <= self.stream.upto_calls < count:
             count = self.stream.upto_calls
             if not count:
                 return
             last = decode_batch(record).txn_ids[count - 1]
         size = len(record.raw) + HELD_OVERHEAD_BYTES
-        self.held.append(Held(record, first, last, count, size))
+        self.held.append(Held(record, first, first, last, count, size))
         self.held_bytes += size
 
     def _control(self, record: Record, *, hold: bool) -> None:
         if record.kind is Kind.SCHEMA:
             self._last_txn = max(self._last_txn, int(record.json().get("txn_id", 0)))
+            self.closed_txn = max(self.closed_txn, self._last_txn)
         if hold:
             size = len(record.raw) + HELD_OVERHEAD_BYTES
             self.controls.append((self._last_txn, record, size))
             self.held_bytes += size
 
-    def release(self, bound: int) -> tuple[list[Piece], list[tuple[int, Record]]]:
-        """Gives out what has a TxnId up to `bound`. Raises: BadRecord."""
-        pieces, controls, held = [], [], self.held
+    def release(self, bound: int, into: Gathered) -> None:
+        """Gives out what has a TxnId up to `bound`. Raises: BadBatch."""
+        held, skips, number = self.held, self.stream.skips, len(into.records)
         while held and held[0].first_txn <= bound:
             head = held[0]
-            piece = head.piece(bound, self.skipped(head.record.index))
-            if piece.hi > piece.lo:
-                pieces.append(piece)
-            if head.last_txn > bound:
-                break
-            held.popleft()
-            self.held_bytes -= head.size_bytes
+            record, low, high = head.record, head.low, head.count
+            if record.raw[FLAGS_AT] & FLAG_TXN_COLUMN:
+                column = column_of(record)
+                into.columns.append((number, column))
+            else:
+                column = None
+            if head.last_txn <= bound:
+                held.popleft()
+                self.held_bytes -= head.size_bytes
+            else:
+                high = head.cut(bound, column)
+            if record.index in skips:
+                into.gone += [(number, position) for position in skips[record.index] if low <= position < high]
+            into.records.append(record)
+            into.firsts.append(head.begin)
+            into.lows.append(low)
+            into.highs.append(high)
+            number += 1
         while self.controls and self.controls[0][0] <= bound:
             behind, record, size = self.controls.popleft()
-            controls.append((behind, record))
+            into.controls.append((behind, record))
             self.held_bytes -= size
-        return pieces, controls
 
 
 class Cursor:
@@ -227,28 +226,36 @@ class Cursor:
 
         `at_least_one`: the first entry is taken whatever its size. Raises: StreamDamaged.
         """
-        taken, moved, open_count = 0, False, len(self.open_lanes)
         try:
-            while open_count and (taken < bytes_max or (at_least_one and not taken)):
-                found = self._next or next(self._records, None)
-                if found is None:
-                    raise BadRecord("the log ends")
-                self._next = found
-                lsn, record = found
-                if self.guests:
-                    open_count += self._take_back(lsn)
-                lane = self.lanes.get(record.partition)
-                if lane is not None and not lane.ended:
-                    size = len(record.raw) + HELD_OVERHEAD_BYTES if record.kind < 16 else 0
-                    if taken + size > bytes_max and not (at_least_one and not taken):
-                        return moved
-                    lane.take(lsn, record, with_controls=self._with_controls)
-                    taken += size
-                    open_count -= lane.ended
-                self._next, self.position, moved = None, lsn, True
+            return self._read(bytes_max, self.open_lanes, at_least_one=at_least_one)
         except (BadRecord, WalError) as cause:
             raise self._damage(cause) from cause
-        return moved
+
+    def _read(self, bytes_max: int, open_lanes: list[Lane], *, at_least_one: bool) -> bool:
+        """As `read`. Once per record: names are local for that."""
+        lanes, guests, records, with_controls = self.lanes, self.guests, self._records, self._with_controls
+        found, taken, open_count, began = self._next, 0, len(open_lanes), self.position
+        try:
+            while open_count and (taken < bytes_max or (at_least_one and not taken)):
+                if found is None:
+                    found = next(records, None)
+                    if found is None:
+                        raise BadRecord("the log ends")
+                lsn, record = found
+                if guests:
+                    open_count += self._take_back(lsn)
+                lane = lanes.get(record.partition)
+                if lane is not None and not lane.ended:
+                    size = len(record.raw) + HELD_OVERHEAD_BYTES if record.kind < 16 else 0
+                    if taken + size > bytes_max and (taken or not at_least_one):
+                        break
+                    lane.take(lsn, record, with_controls=with_controls)
+                    taken += size
+                    open_count -= lane.ended
+                self.position, found = lsn, None
+        finally:
+            self._next = found
+        return self.position != began
 
     def split(self, lane: Lane) -> Cursor:
         """A cursor of its own for that lane, from here on."""

@@ -22,8 +22,8 @@ import enum
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from cmdlog.wal.record import BadRecord, Record
-from replay.chunk import Chunk, Invocation, Piece, make_chunk
+from cmdlog.wal.record import Record
+from replay.chunk import BadBatch, Chunk, Gathered, Invocation, make_chunk
 from replay.cursors import OPEN_END, ChosenLog, Cursor, Lane, Stream
 from replay.errors import StreamDamaged
 from replay.firstlook import look
@@ -131,27 +131,28 @@ class Merge:
     def _check(self, bound: int) -> None:
         """A stream that goes on at or below what it had closed, and what is out already, belongs to no order any more."""
         for lane in self._lanes:
-            if lane.held and lane.held[0].lo == 0 and lane.held[0].first_txn <= self._bound:
-                name, at = self._cursors[lane.stream.log].log.name, lane.held[0]
+            if lane.held and lane.held[0].low == 0 and lane.held[0].first_txn <= self._bound:
+                at = lane.held[0]
                 what = f"entry {at.record.index} begins at transaction {at.first_txn}, but those up to {self._bound} were closed"
-                place = {lane.stream.partition: (at.record.index, lane.stream.upto)}
-                raise StreamDamaged(name, place, what, held_bytes=lane.held_bytes)
+                raise self._damage(at.record, what)
+
+    def _damage(self, record: Record, what: str) -> StreamDamaged:
+        """What is wrong with an entry that was read."""
+        stream = next(lane.stream for lane in self._lanes if lane.stream.partition == record.partition)
+        place = {stream.partition: (int(record.index), stream.upto)}
+        held_bytes = sum(lane.held_bytes for lane in self._lanes)
+        return StreamDamaged(self._cursors[stream.log].log.name, place, what, held_bytes=held_bytes)
 
     def _chunks_upto(self, lanes: Sequence[Lane], bound: int) -> Iterator[Chunk]:
         while any(lane.first_txn <= bound for lane in lanes):
             upto = _bound_of_chunk(lanes, bound)
-            pieces: list[Piece] = []
-            controls: list[tuple[int, Record]] = []
-            for lane in lanes:
-                try:
-                    more, beside = lane.release(upto)
-                except BadRecord as bad:
-                    name, index = self._cursors[lane.stream.log].log.name, lane.held[0].record.index
-                    place = {lane.stream.partition: (index, lane.stream.upto)}
-                    raise StreamDamaged(name, place, str(bad), held_bytes=lane.held_bytes) from bad
-                pieces += more
-                controls += beside
-            chunk = make_chunk(pieces, controls)
+            gathered = Gathered()
+            try:
+                for lane in lanes:
+                    lane.release(upto, gathered)
+                chunk = make_chunk(gathered)
+            except BadBatch as bad:
+                raise self._damage(bad.record, str(bad)) from bad
             if len(chunk) or chunk.controls:
                 yield chunk
 

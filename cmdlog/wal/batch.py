@@ -39,6 +39,8 @@ CALLS_MAX: Final = 65_536  # of one batch; bounds what a count field can allocat
 NO_KEY: Final = bytes(16)
 _ZERO6: Final = bytes(6)
 _TICK: Final = 1 << PARTITION_BITS
+_HEADER_AT: Final = RECORD.bytes
+_COLUMNS_AT: Final = RECORD.bytes + BATCH.bytes
 
 if sys.byteorder != "little":  # columns are read in place
     raise ImportError("cmdlog needs a little-endian machine")
@@ -125,11 +127,10 @@ def decode_batch(record: Record) -> Batch:
 
     Raises: BadRecord when lengths, counts, flags or offsets disagree.
     """
-    raw = record.raw
-    start = RECORD.bytes + BATCH.bytes
+    raw, start = record.raw, _COLUMNS_AT
     if len(raw) < start:
         raise BadRecord("batch header")
-    first_txn, count, catalog, flags, reserved, stored_bytes, json_bytes = BATCH.unpack_from(raw, RECORD.bytes)
+    first_txn, count, catalog, flags, reserved, stored_bytes, json_bytes = BATCH.unpack_from(raw, _HEADER_AT)
     if reserved != _ZERO6 or flags > FLAG_TXN_COLUMN | FLAG_KEYS | FLAG_ZSTD:
         raise BadRecord("batch flags")
     if not 0 < count <= CALLS_MAX or json_bytes > RECORD_BYTES_MAX:
@@ -173,17 +174,17 @@ def batch_last_txn(record: Record) -> int:
 
 def batch_span(record: Record) -> tuple[int, int, int]:
     """(lowest TxnId, highest TxnId, number of calls), without decoding the batch. Raises: BadRecord."""
-    raw, start = record.raw, RECORD.bytes + BATCH.bytes
-    if len(raw) < start:
+    raw = record.raw
+    if len(raw) < _COLUMNS_AT:
         raise BadRecord("batch header")
     first_txn: int
     count: int
-    first_txn, count, _, flags, *_ = BATCH.unpack_from(raw, RECORD.bytes)
+    first_txn, count, _, flags, _, _, _ = BATCH.unpack_from(raw, _HEADER_AT)
     if not 0 < count <= CALLS_MAX:
         raise BadRecord(f"batch count {count}")
     if not flags & FLAG_TXN_COLUMN:
         return first_txn, first_txn + (count - 1) * _TICK, count
-    end = start + (16 * count if flags & FLAG_KEYS else 0) + 4 * count
+    end = _COLUMNS_AT + (16 * count if flags & FLAG_KEYS else 0) + 4 * count
     if len(raw) < end:
         raise BadRecord("batch columns")
     return first_txn, first_txn + (int.from_bytes(raw[end - 4 : end], "little") << PARTITION_BITS), count

@@ -24,7 +24,7 @@ def _merge_of(world: World, **settings: object) -> Merge:
 
 
 def _rows_of(chunk: Chunk) -> list[Row]:
-    entries = [batch.record.index for batch in chunk.batches]
+    entries = [record.index for record in chunk.batches.records]
     columns = zip(chunk.txn_ids, chunk.partitions, chunk.batch_numbers, chunk.positions, strict=True)
     return [(int(txn), int(partition), entries[number], int(position)) for txn, partition, number, position in columns]
 
