@@ -23,7 +23,7 @@ from replay.engine import Catalogs
 from replay.errors import Divergence, PlanOutdated, Poison
 from replay.lane import Doomed, Lane, Result, Setting
 from replay.livevalue import LiveRows
-from replay.plan import PartitionPlan
+from replay.plan import PartitionPlan, Plan
 from replay.quarantine import Aside, QuarantineFile
 
 __all__ = ["Applier", "Result"]
@@ -75,6 +75,13 @@ class Applier:
     def aside(self) -> list[Aside]:
         """What was set aside, of the partitions in which something was."""
         return [lane.aside for _, lane in sorted(self._lanes.items()) if lane.aside.calls]
+
+    def know(self, plan: Plan) -> None:
+        """What holds where the log begins, when its first records do not say it."""
+        for value in plan.catalogs:
+            self._add_catalog(value)
+        if plan.key_policy:
+            self._take_policy({"key_policy": plan.key_policy})
 
     def take(self, lsn: Lsn, record: Record) -> None:
         """Takes the next record of the log. A partition whose call diverges or cannot be run stops; see `stopped`.

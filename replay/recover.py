@@ -35,8 +35,8 @@ from replay.crew import Terms, run_workers
 from replay.errors import Interrupted, PlanOutdated
 from replay.meter import Meter, Progress
 from replay.plan import PartitionPlan, Plan, Planned
+from replay.planned import source_of_plan
 from replay.quarantine import Aside, QuarantineFile
-from replay.reach import source_from
 from replay.scan import KEEP_BYTES
 from replay.target import HANG_AFTER_S, Done, Target, gone_on
 from replay.trust import StateLock, state_path
@@ -151,10 +151,11 @@ def prepare(plan: Plan, part: PartitionPlan, files: Files, directory: str) -> He
         if part.source != "state":
             remove_state(path)
         if part.source == "snapshot":
-            identity = load_instance(files, plan.directory).identity
-            found = {snapshot.name: snapshot for snapshot in list_snapshots(files, plan.directory, identity)}
+            origin = plan.origins.get(part.partition, plan.directory)
+            identity = load_instance(files, origin).identity
+            found = {snapshot.name: snapshot for snapshot in list_snapshots(files, origin, identity)}
             if part.name not in found:
-                found = {snapshot.name: snapshot for snapshot in list_archived(files, plan.directory, identity)}
+                found = {snapshot.name: snapshot for snapshot in list_archived(files, origin, identity)}
             if part.name not in found:
                 raise PlanOutdated(f"snapshot {part.name} is not there any more")
             restore(found[part.name], path)
@@ -213,6 +214,7 @@ def _run_here(
             live_rows=target.live_rows(plan),
             quarantine=quarantine,
         )
+        applier.know(plan)
         return Done(run_all(applier, _records(planned, target)), applier.stopped, applier.aside)
     finally:
         for of in held.values():
@@ -250,7 +252,7 @@ def _disk_error(kind: str | None, error: Exception) -> Exception:
 
 def _records(planned: Planned | Plan, target: Target) -> Iterable[tuple[Lsn, Record]]:
     if isinstance(planned, Plan):
-        source = source_from(target.files, planned.directory, planned.from_block, planned.gaps)
+        source = source_of_plan(target.files, planned)
         return source.read(from_block=planned.from_block, upto_block=planned.last_block)
     if planned.scan.kept is not None:
         return planned.scan.kept

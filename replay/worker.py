@@ -22,8 +22,8 @@ from procedures.errors import BundleError, ProceduresError
 from replay.apply import Applier
 from replay.crew import CELL, DEFECT_CODE
 from replay.plan import Plan
+from replay.planned import source_of_plan
 from replay.quarantine import QuarantineFile
-from replay.reach import source_from
 from replay.recover import Held, prepare, run_all
 from replay.target import Target
 
@@ -53,7 +53,8 @@ def run(order: dict[str, Any]) -> None:
         careful=order["careful"],
         doomed={int(p): {int(index): tuple(found) for index, found in of.items()} for p, of in order["doomed"].items()},
     )
-    source = source_from(RealFiles(), plan.directory, plan.from_block, plan.gaps)  # up to the plan's last block, wherever that is
+    applier.know(plan)
+    source = source_of_plan(RealFiles(), plan)  # up to the plan's last block, wherever that is
     results = run_all(applier, source.read(from_block=plan.from_block, upto_block=plan.last_block))
     for of in held.values():
         of.close()
