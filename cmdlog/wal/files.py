@@ -9,8 +9,10 @@ durable when it returns. What POSIX leaves open decides how the callers must use
 - A new, renamed or removed *name* is durable only after `fsync_dir` of its folder, whatever was synced of the file itself.
 
 Errors of space become `DiskFull`, of the device `WriteFailed`, of reading `Corrupt` (an unreadable sector is a damaged one).
-Those of the caller (missing, exists, permission, too many open files) stay `OSError` and name the path. EINTR is retried by
-Python. `SimFiles` in `simfiles.py` is the same door over a simulated disk; tests/wal/test_files.py holds both to one contract.
+Those of the caller (missing, exists, permission, too many open files) stay `OSError` and name the path; a file descriptor is
+waited for some seconds first. EINTR is retried by Python.
+
+`SimFiles` in `simfiles.py` is the same door over a simulated disk; tests/wal/test_files.py holds both to one contract.
 """
 
 from __future__ import annotations
@@ -18,13 +20,18 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from typing import NoReturn, Protocol
+import time
+from collections.abc import Callable
+from typing import NoReturn, Protocol, TypeVar
 
 from cmdlog.wal.errors import Corrupt, DiskFull, Locked, ShortWrite, WriteFailed
 
 Data = bytes | bytearray | memoryview
+T = TypeVar("T")
 
 TEMP_SUFFIX = ".tmp"
+DESCRIPTOR_WAIT_S = 10.0  # for a free file descriptor, when the process or the machine has none
+DESCRIPTOR_PAUSE_S = 0.02
 OWNER_BYTES_MAX = 4096  # of the lock file's owner record; one page holds pid, host, boot id and inode many times over
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -32,6 +39,7 @@ _CALLERS = frozenset({
     errno.ENOENT, errno.EEXIST, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY,
     errno.ENAMETOOLONG, errno.ELOOP, errno.EMFILE, errno.ENFILE, errno.EXDEV,
 })  # fmt: skip
+_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 _UNREADABLE = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})  # bad sector; checksum and structure errors of file systems
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 _BOOT_ID_BYTES_MAX = 64  # a UUID and a line end
@@ -291,12 +299,12 @@ class RealFiles(Files):
         if create or exclusive:
             flags |= os.O_CREAT | (os.O_EXCL if exclusive else 0)
         try:
-            return RealFile(os.open(path, flags, _NEW_FILE_MODE), path)
+            return RealFile(_with_descriptor(lambda: os.open(path, flags, _NEW_FILE_MODE)), path)
         except OSError as error:
             raise_write_error(error, "open of", path)
 
     def listdir(self, path: str) -> list[str]:
-        return sorted(os.listdir(path))
+        return sorted(_with_descriptor(lambda: os.listdir(path)))
 
     def mkdir(self, path: str) -> None:
         try:
@@ -325,7 +333,7 @@ class RealFiles(Files):
 
     def fsync_dir(self, path: str) -> None:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = _with_descriptor(lambda: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             try:
                 os.fsync(fd)
             finally:
@@ -355,6 +363,22 @@ class RealFiles(Files):
             return file.pread(_BOOT_ID_BYTES_MAX, 0).decode().strip()  # its size() is 0, like that of all files in /proc
         finally:
             file.close()
+
+
+def _with_descriptor(act: Callable[[], T]) -> T:
+    """Runs what takes a file descriptor for a moment, or for long: while there is none it is tried again, not for ever.
+
+    A process that has run out gets some back when a connection or a query ends. The log must not stop for good in between: a
+    block that has its place waits for the file that it goes into.
+    """
+    until = time.monotonic() + DESCRIPTOR_WAIT_S
+    while True:
+        try:
+            return act()
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTOR or time.monotonic() >= until:
+                raise
+        time.sleep(DESCRIPTOR_PAUSE_S)
 
 
 def parent(path: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -9,6 +12,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from cmdlog.wal import Log, LogReader, Lsn, Verdict
+from cmdlog.wal import files as files_module
 from cmdlog.wal.block import SECTOR_BYTES, BlockFlag
 from cmdlog.wal.errors import Corrupt, WalError, Wedged
 from cmdlog.wal.files import RealFiles
@@ -621,6 +625,52 @@ def test_the_log_works_on_a_real_disk(tmp_path_factory: pytest.TempPathFactory) 
     log, _ = open_log(files, directory=directory)
     assert numbers_in(log) == list(range(60))
     log.close()
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_a_log_without_free_descriptors_waits_for_one(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    """Log threads open a segment when they first write to it, rotations open the next: neither ends the log for want of one."""
+    directory, files, real, opened = str(tmp_path_factory.mktemp("log") / "node"), RealFiles(), os.open, itertools.count()
+    create(files, directory=directory, segments=12)
+    log, source = Log.open(files, directory), WaitSource()
+    monkeypatch.setattr(files_module, "DESCRIPTOR_PAUSE_S", 0.001)
+
+    def scarce(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if next(opened) % every:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return real(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", scarce)
+    log.start(source, threads=4)
+    log.anchors.set("all", at(1))
+    for number in range(60):
+        source.put(number, size=700)
+        log.kick()
+    source.wait(lambda: len(source.acknowledged) == 60)
+    assert source.errors == []
+    log.close()
+    monkeypatch.undo()
+    log, _ = open_log(files, directory=directory)
+    assert numbers_in(log) == list(range(60))
+    log.close()
+
+
+def test_descriptors_are_not_waited_for_for_ever(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that never gets one says so, with the path."""
+    path = str(tmp_path_factory.mktemp("files") / "one")
+
+    def none(path: str, flags: int, mode: int = 0o777) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+    monkeypatch.setattr(os, "open", none)
+    monkeypatch.setattr(files_module, "DESCRIPTOR_WAIT_S", 0.05)
+    with pytest.raises(OSError, match="one") as refused:
+        RealFiles().open(path, create=True)
+    assert refused.value.errno == errno.EMFILE
 
 
 @pytest.mark.parametrize("kind", ["pwrite", "fdatasync"])
