@@ -400,13 +400,13 @@ class FaultLog:
         folder = os.path.dirname(whole_first)
         if not self._files.exists(folder):
             self._files.mkdir(folder)
-            self._files.fsync_dir(os.path.dirname(folder))
-        paths = sorted(self._paths, key=lambda path: path != whole_first)
-        for path in paths:
+        self._files.fsync_dir(os.path.dirname(folder))  # also where it is there: who made it may have died before this
+        for path in sorted(self._paths, key=lambda path: path != whole_first):
             if self._whole_length(path):
                 self._write(self._copy, [path])
             else:
                 self._files.write_file_atomic(path, encode_copy(self._copy).ljust(COPY_BYTES, b"\0"))
+        self._files.fsync_dir(folder)
 
     def _whole_length(self, path: str) -> bool:
         """Whether the space for every later write is there."""

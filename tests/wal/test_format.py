@@ -13,6 +13,7 @@ from cmdlog.wal import Log, LogReader
 from cmdlog.wal.batch import BATCH, decode_batch
 from cmdlog.wal.block import HEADER, BlockFlag, check_body, decode_header, encode_block
 from cmdlog.wal.dump import dump_log, verify_log
+from cmdlog.wal.faultlog import DEMOTION, FAULT, FAULT_COPY
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.hardstate import HARDSTATE
 from cmdlog.wal.ids import CLUSTER_GROUP
@@ -23,7 +24,7 @@ from cmdlog.wal.simfiles import SimFiles
 from tests.golden.write_v1 import BATCHES, records, write
 
 FORMAT = Path(cmdlog.wal.__file__).with_name("FORMAT.md").read_text(encoding="utf-8")
-LAYOUTS = [SEGMENT, HEADER, RECORD, BATCH, DIGEST, COMMIT_MARK, HARDSTATE]
+LAYOUTS = [SEGMENT, HEADER, RECORD, BATCH, DIGEST, COMMIT_MARK, HARDSTATE, FAULT_COPY, FAULT, DEMOTION]
 GOLDEN = Path(__file__).parents[1] / "golden"
 VERSIONS = sorted(path.name for path in GOLDEN.glob("v*") if path.is_dir())
 
