@@ -10,17 +10,17 @@ a replicated table, in all of them; what has no such place is refused by name, a
     position            one behind the highest old index, in the highest old term, at the highest old transaction id: no place of
                         the old history is given again
 
-The states are read and written a row at a time, by SQLite; memory holds a page cache and one partition's idempotency keys.
+The states are read and written by SQLite, a row at a time; memory holds a page cache and one partition's idempotency keys, the
+disk both shapes at once.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, Final
 
 import apsw
@@ -32,26 +32,22 @@ from cmdlog.wal.groups import Groups, GroupState, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX
 from cmdlog.wal.instance import Instance
 from cmdlog.wal.sizing import check_room, reserve_for
-from procedures import Database
-from procedures.bundle import Bundle
-from procedures.database import TableInfo
 from procedures.errors import StateRefused
 from procedures.faults import fault_kind
 from procedures.outcomes import KeyPolicy
-from procedures.placement import check_kinds, slot_reader
+from procedures.placement import check_kinds
 from procedures.slots import partition_by_slot, slot_ranges
-from procedures.state import CACHE_KIBIBYTES, PartitionState, Position, rows_of
+from procedures.state import PartitionState, Position, rows_of
 from replay.apply import Result
-from replay.engine import Catalogs
 from replay.errors import ReshapeRefused
+from replay.placing import Placing, TableOfStates, check_copies, has_table, loader, quoted, reader, tables_of, write_homes
 from replay.rekey import open_keys
 from replay.scan import cluster_policy
 from replay.trust import STATE_FOLDER, Trust, read_position, state_path
 from snapshot.catalog import remove_state
 
 REPORT_EVERY_ROWS: Final = 20_000
-ROWS_PER_CHUNK: Final = 1000
-HOMES_KEPT: Final = 1 << 16  # values of a partition column whose partition is remembered: it often repeats
+HOMES_NAME: Final = "homes.sqlite"  # see `replay.placing`
 NEW_FOLDER: Final = "reshaped"  # below state/, until all new states are made
 
 
@@ -85,7 +81,7 @@ def check_shape(groups: Groups, partitions: int, instance: Instance) -> Instance
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise ReshapeRefused(f"{partitions} partitions are not possible: 1 to {PARTITIONS_MAX}")
     check_room(partitions, instance.segment_bytes)
-    check_kinds(_Placing.of(groups).newest)
+    check_kinds(Placing.of(groups).newest)
     return replace(instance, log_reserve_bytes=reserve_for(partitions, instance.segment_bytes, instance.log_reserve_bytes))
 
 
@@ -126,52 +122,6 @@ def _stands(out: str, partition: int) -> Result:
     return Result(partition, index=at.index, term=at.term, checksum=at.checksum, txn_id=at.txn_id)
 
 
-class _Placing:
-    """What the code says about tables: the newest catalog version, for tables that it does not name any more an older one."""
-
-    def __init__(self, catalogs: Catalogs, versions: Sequence[int]) -> None:
-        self._catalogs, self._versions = catalogs, versions
-        self._infos: dict[str, TableInfo] = {}
-
-    @classmethod
-    def of(cls, groups: Groups) -> _Placing:
-        """Raises: ReshapeRefused without a catalog."""
-        catalogs, known = Catalogs(), groups.state(CLUSTER_GROUP).catalogs
-        for version, catalog in known.items():
-            catalogs.add_bundle(version, Bundle.from_bytes(str(catalog.value["bundle"]).encode()))
-        if not known:
-            raise ReshapeRefused("the log names no application yet, so nothing says where a row belongs")
-        return cls(catalogs, sorted(known, reverse=True))
-
-    @property
-    def newest(self) -> Database:
-        return self._catalogs(self._versions[0])
-
-    def __call__(self, table: str) -> TableInfo:
-        """Raises: ReshapeRefused for a table that no version names."""
-        for version in self._versions:
-            if found := self._catalogs(version).tables.get(table):
-                return found
-        raise ReshapeRefused(
-            f"table {table} is declared in no catalog version of the log ({', '.join(map(str, sorted(self._versions)))}), so "
-            "nothing says by which column it is partitioned; declare it again, or drop it, before another shape is made"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """A table of the states."""
-
-    name: str
-    sql: str
-    columns: Sequence[str]  # without generated ones
-    key: Sequence[str]
-    info: TableInfo
-
-    def list(self, names: Iterable[str]) -> str:
-        return ", ".join(map(quoted, names))
-
-
 class _Reshaping:
     """One run."""
 
@@ -181,11 +131,12 @@ class _Reshaping:
         self._old_by_slot, self._new_by_slot = partition_by_slot(self._old), partition_by_slot(new)
         self._began, self._progress = time.monotonic(), progress
         self._folder = os.path.join(out, STATE_FOLDER, NEW_FOLDER)
+        self._homes = os.path.join(self._folder, HOMES_NAME)
         self._sources = [state_path(out, partition) for partition in range(self._old)]
-        self._tables, self._indexes = _schema(self._sources, _Placing.of(groups))
+        self._tables, self._indexes = tables_of(self._sources, Placing.of(groups))
         self._keys = open_keys(self._sources, KeyPolicy(**cluster_policy(groups)))
         self._end = self._choose_end()
-        self._rows = self._rows_told = 0
+        self._rows = 0
         self._rows_total = self._count()
 
     def run(self) -> None:
@@ -193,6 +144,7 @@ class _Reshaping:
             if table.info.replicated:
                 check_copies(self._sources, table.name, table.columns, table.key)
         self._files.mkdir(self._folder)
+        write_homes(self._homes, self._sources, self._tables, partitions=self._new)
         for partition in range(self._new):
             self._fill(partition)
         self._replace()
@@ -239,15 +191,18 @@ class _Reshaping:
         """Makes the state of a new partition."""
         path, end, parents = self._path(partition), self._end, parents_of(partition, old=self._old, new=self._new)
         PartitionState.open(path, partition=partition).close()
-        with closing(_loader(path)) as connection:
+        with closing(loader(path)) as connection:
             for table in self._tables:
                 connection.execute(table.sql)
+            connection.create_scalar_function("tick", self._tick, 0)
+            connection.execute("ATTACH ? AS homes", (self._homes,))
             for source in parents:
                 connection.execute("ATTACH ? AS old", (self._sources[source],))
                 for table in self._tables:
-                    if rows_of(connection, "SELECT 1 FROM old.sqlite_schema WHERE name = ?", (table.name,)):
-                        self._move(connection, table, partition, source, parents)
+                    if has_table(connection, table.name, "old") and (source == parents[0] or not table.info.replicated):
+                        self._move(connection, table, partition, source)
                 connection.execute("DETACH old")
+            connection.execute("DETACH homes")
             for sql in self._indexes:
                 _make_index(connection, sql, partition)
             _check_references(connection, partition)
@@ -255,70 +210,35 @@ class _Reshaping:
             position = (end.index, end.term, end.checksum, end.txn_id, clock)
             connection.execute("UPDATE _cmdlog_meta SET idx = ?, term = ?, checksum = ?, txn_id = ?, clock = ?", position)
 
-    def _move(self, connection: apsw.Connection, table: _Table, partition: int, source: int, parents: Sequence[int]) -> None:
+    def _move(self, connection: apsw.Connection, table: TableOfStates, partition: int, source: int) -> None:
         """Copies a table's rows of the attached old partition that belong to the new one."""
-        columns, where = table.list(table.columns), ""
-        if table.info.replicated:
-            if source != parents[0]:
-                return
-        else:
-            connection.create_scalar_function("home", self._home(table, source, partition), 1)
-            where = f"WHERE home({quoted(str(table.info.partition_by))})"
-        name = quoted(table.name)
         try:
-            connection.execute(f"INSERT INTO main.{name} ({columns}) SELECT {columns} FROM old.{name} {where}")  # noqa: S608
+            connection.execute(table.move(), () if table.info.replicated else (table.name, source, partition))
         except apsw.ConstraintError as error:
             raise ReshapeRefused(
-                f"table {table.name}: rows of the old partitions {', '.join(map(str, parents))} cannot stand together in "
-                f"partition {partition} ({error}): what is unique in a table has to contain its partition column"
+                f"table {table.name}: rows of several old partitions cannot stand together in partition {partition} ({error}): "
+                "what is unique in a table has to contain its partition column"
             ) from None
-        if table.info.replicated:
-            self._count_rows(connection.changes())
-
-    def _home(self, table: _Table, source: int, target: int) -> Callable[..., int]:
-        """Stored value -> whether its row goes to the target. Raises ReshapeRefused when it should not be in the source."""
-        slot_of, column = slot_reader(table.info), table.info.partition_by
-        known: dict[Any, int] = {}
-
-        def home(value: Any) -> int:
-            found = known.get(value)
-            if found is None:
-                try:
-                    slot = slot_of(value)
-                except (TypeError, ValueError) as error:
-                    raise ReshapeRefused(f"table {table.name}: a row with {column} = {value!r} has no place: {error}") from None
-                if self._old_by_slot[slot] != source:
-                    raise ReshapeRefused(
-                        f"table {table.name}: a row with {column} = {value!r} lies in partition {source}, but calls with this "
-                        f"value go to partition {self._old_by_slot[slot]}; it has no place in another shape"
-                    )
-                if len(known) >= HOMES_KEPT:
-                    known.clear()
-                found = known[value] = int(self._new_by_slot[slot] == target)
-            if found:
-                self._count_rows(1)
-            return found
-
-        return home
 
     def _count(self) -> int:
         """Rows to be written."""
         total = 0
         for number, source in enumerate(self._sources):
-            with closing(_reader(source)) as connection:
+            with closing(reader(source)) as connection:
                 for table in self._tables:
-                    if (number == 0 or not table.info.replicated) and _has(connection, table.name):
+                    if (number == 0 or not table.info.replicated) and has_table(connection, table.name):
                         rows = rows_of(connection, f"SELECT count(*) FROM {quoted(table.name)}")[0][0]  # noqa: S608
                         total += rows * (self._new if table.info.replicated else 1)
         return total
 
-    def _count_rows(self, rows: int) -> None:
-        self._rows += rows
-        if self._rows - self._rows_told >= REPORT_EVERY_ROWS:
+    def _tick(self, *_: Any) -> int:
+        """A row is written."""
+        self._rows += 1
+        if self._rows % REPORT_EVERY_ROWS == 0:
             self._tell()
+        return 1
 
     def _tell(self, *, last: bool = False) -> None:
-        self._rows_told = self._rows
         rows = self._rows_total if last else self._rows
         self._progress(Moved(rows, self._rows_total, time.monotonic() - self._began))
 
@@ -337,6 +257,7 @@ class _Reshaping:
         for partition in range(self._new):
             os.rename(self._path(partition), state_path(self._out, partition))
             trust.grant(partition)
+        os.unlink(self._homes)
         os.rmdir(self._folder)
 
 
@@ -364,84 +285,3 @@ def parents_of(partition: int, *, old: int, new: int) -> list[int]:
     """The old partitions some of whose slots the new one has."""
     lo, hi, _ = slot_ranges(new)[partition]
     return [p for first, end, p in slot_ranges(old) if first < hi and lo < end]
-
-
-def check_copies(sources: Sequence[str], table: str, columns: Sequence[str], key: Sequence[str]) -> None:
-    """Raises ReshapeRefused when the copies of a replicated table differ."""
-    for number, source in enumerate(sources[1:], start=1):
-        with closing(_reader(sources[0])) as first, closing(_reader(source)) as other:
-            one, two = (_ordered(connection, table, columns, key) for connection in (first, other))
-            while True:
-                left, right = list(islice(one, ROWS_PER_CHUNK)), list(islice(two, ROWS_PER_CHUNK))
-                if left != right:
-                    raise ReshapeRefused(
-                        f"table {table} is replicated, but partition {number} holds other rows than partition 0: "
-                        f"{_first_difference(left, right)}; recover to a transaction up to which all partitions are whole"
-                    )
-                if not left:
-                    break
-
-
-def _first_difference(left: Sequence[Any], right: Sequence[Any]) -> str:
-    for at in range(max(len(left), len(right))):
-        one, two = (repr(rows[at]) if at < len(rows) else "no row" for rows in (left, right))
-        if one != two:
-            return f"{two[:200]} where that has {one[:200]}"
-    return "the same rows by value, of other types"
-
-
-def _ordered(connection: apsw.Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> Iterable[Any]:
-    if not _has(connection, table):
-        return iter(())
-    sql = f"SELECT {', '.join(map(quoted, columns))} FROM {quoted(table)} ORDER BY {', '.join(map(quoted, key))}"  # noqa: S608
-    return connection.execute(sql)
-
-
-def _schema(sources: Sequence[str], placing: _Placing) -> tuple[list[_Table], list[str]]:
-    """The tables of all states, and the statements that make their indexes. Raises: ReshapeRefused when states differ in one."""
-    found: dict[str, tuple[str, str]] = {}
-    tables: dict[str, _Table] = {}
-    for number, source in enumerate(sources):
-        with closing(_reader(source)) as connection:
-            for kind, name, sql in rows_of(
-                connection,
-                "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND substr(name, 1, 8) <> '_cmdlog_' "
-                "ORDER BY rowid",
-            ):
-                if found.setdefault(name, (kind, sql)) != (kind, sql):
-                    raise ReshapeRefused(f"{kind} {name} of partition {number} was made by another statement than elsewhere")
-                if kind == "table" and name not in tables:
-                    tables[name] = _table(connection, name, sql, placing)
-    return list(tables.values()), [sql for kind, sql in found.values() if kind != "table"]
-
-
-def _table(connection: apsw.Connection, name: str, sql: str, placing: _Placing) -> _Table:
-    columns = rows_of(connection, "SELECT name, pk, hidden FROM pragma_table_xinfo(?)", (name,))
-    info = placing(name)
-    if info.partition_by is not None and info.partition_by not in [column for column, _, _ in columns]:
-        raise ReshapeRefused(f"table {name} has no column {info.partition_by}, by which the application says it is partitioned")
-    key = [column for column, pk, _ in sorted(columns, key=lambda column: column[1]) if pk]
-    return _Table(name, sql, [column for column, _, hidden in columns if not hidden], key, info)
-
-
-def _loader(path: str) -> apsw.Connection:
-    """A connection that fills a new file: no journal, since a file that is not finished is thrown away."""
-    connection = apsw.Connection(path)
-    for pragma, value in (
-        ("journal_mode", "off"), ("synchronous", "off"), ("foreign_keys", 0), ("cache_size", -CACHE_KIBIBYTES),
-        ("temp_store", "file"),
-    ):  # fmt: skip
-        connection.pragma(pragma, value)
-    return connection
-
-
-def _reader(path: str) -> apsw.Connection:
-    return apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
-
-
-def _has(connection: apsw.Connection, table: str) -> bool:
-    return bool(rows_of(connection, "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", (table,)))
-
-
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
