@@ -54,6 +54,9 @@ class BlockFlag(enum.IntFlag):
     CHECKPOINT = 2  # first block of a segment: one checkpoint record per group
 
 
+_FLAGS: Final = {flags: BlockFlag(flags) for flags in range((BlockFlag.SEAL | BlockFlag.CHECKPOINT) + 1)}  # one is read per block
+
+
 class BadBlock(ValueError):
     """The bytes are no valid block. `reason` is one of a few stable words; `newer` says that only the version is too new."""
 
@@ -157,11 +160,12 @@ def decode_header(data: bytes) -> BlockHeader:
         raise BadBlock("header_crc")
     if version != VERSION:
         raise BadBlock("version", newer=version > VERSION)
-    if reserved != _ZERO8 or flags > BlockFlag.SEAL | BlockFlag.CHECKPOINT:
+    known = _FLAGS.get(flags)
+    if reserved != _ZERO8 or known is None:
         raise BadBlock("reserved")
     generation, number, body_bytes, record_count, durable_upto, chain, open_count, body_crc = fields
     return BlockHeader(
-        BlockFlag(flags),
+        known,
         generation,
         BlockNumber(number),
         body_bytes,
@@ -174,16 +178,18 @@ def decode_header(data: bytes) -> BlockHeader:
     )
 
 
-def check_body(header: BlockHeader, data: bytes) -> bytes:
-    """Returns the body of the block whose bytes, header and padding included, are `data`.
+def check_body(header: BlockHeader, data: bytes, at: int = 0) -> bytes:
+    """Returns the body of the block whose bytes, header and padding included, begin in `data` at that offset.
 
     Raises: BadBlock with reason short, body_crc or padding.
     """
-    if len(data) < header.total_bytes:
+    end = at + header.total_bytes
+    if len(data) < end:
         raise BadBlock("short")
-    body = data[HEADER.bytes : HEADER.bytes + header.body_bytes]
+    body_end = at + HEADER.bytes + header.body_bytes
+    body = data[at + HEADER.bytes : body_end]
     if google_crc32c.value(body) != header.body_crc:
         raise BadBlock("body_crc")
-    if not is_zero(data, HEADER.bytes + header.body_bytes, header.total_bytes):
+    if not is_zero(data, body_end, end):
         raise BadBlock("padding")
     return body

@@ -83,7 +83,7 @@ def _blocks(file: File, segment: SegmentFile, upto: int) -> Iterator[ReadBlock]:
                 raise BadBlock("generation")
             if len(data) < offset - base + block.total_bytes:
                 data, base = file.pread(max(_CHUNK_BYTES, min(block.total_bytes, header.segment_bytes)), offset), offset
-            body = check_body(block, data[offset - base : offset - base + block.total_bytes])
+            body = check_body(block, data, offset - base)
         except BadBlock as bad:
             raise _bad(file, segment, number, offset, bad.reason) from bad
         if reason := misfit(block, expected=number, chain=chain, first=header.first_block):
@@ -138,7 +138,11 @@ def read_records(
             continue
         for block in read_segment(files, segment, upto=min(last_here, end)):
             chain = (block.header.number, block.header.checksum)
-            if block.header.number < start.block:
+            number = block.header.number
+            if number < start.block:
+                continue
+            if number > start.block and (upto is None or number < upto.block):
+                yield from block.records()
                 continue
             for lsn, record in block.records():
                 if lsn > start and (upto is None or lsn <= upto):

@@ -10,6 +10,7 @@ notes of this node alone. Payloads other than a batch's are canonical JSON (sort
 from __future__ import annotations
 
 import enum
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -40,6 +41,8 @@ RECORD_BYTES_MAX: Final = 64 << 20  # bounds every allocation that a length fiel
 ZSTD_FROM_BYTES: Final = 512
 KIND_OFFSET: Final = 4  # of the kind byte in the header
 _CRC_OFFSET: Final = 24
+_PAYLOAD_AT: Final = RECORD.bytes
+_LENGTH: Final = struct.Struct("<I")  # the header's first field
 _ZERO4: Final = bytes(4)
 
 
@@ -140,17 +143,17 @@ def decode_record(data: bytes) -> Record:
 
     Raises: BadRecord.
     """
-    if len(data) < RECORD.bytes:
+    if len(data) < _PAYLOAD_AT:
         raise BadRecord("shorter than a record header")
     length, kind, flags, partition, term, index, crc, reserved = RECORD.unpack_from(data)
     if length != len(data) or reserved != _ZERO4:
         raise BadRecord(f"length {length} of {len(data)}")
-    actual = google_crc32c.extend(google_crc32c.value(data[:_CRC_OFFSET]), data[RECORD.bytes :])
-    if actual != crc:
+    if google_crc32c.extend(google_crc32c.value(data[:_CRC_OFFSET]), data[_PAYLOAD_AT:]) != crc:
         raise BadRecord("record crc")
-    if kind not in _KINDS:
+    known = _KINDS.get(kind)
+    if known is None:
         raise BadRecord(f"unknown kind {kind}")
-    return Record(_KINDS[kind], flags, partition, term, index, crc, data)
+    return Record(known, flags, partition, term, index, crc, data)
 
 
 def peek_record(data: bytes) -> Record:
@@ -164,17 +167,17 @@ def decode_body(body: bytes) -> Iterator[tuple[int, Record]]:
 
     Raises: BadRecord when lengths, padding or a record are wrong.
     """
-    position = 0
-    while position < len(body):
-        if len(body) - position < RECORD.bytes:
+    position, body_bytes = 0, len(body)
+    while position < body_bytes:
+        if body_bytes - position < _PAYLOAD_AT:
             raise BadRecord("body ends inside a record header")
-        length = int.from_bytes(body[position : position + 4], "little")
+        length: int = _LENGTH.unpack_from(body, position)[0]
         end = position + length
-        if length < RECORD.bytes or end > len(body):
+        if length < _PAYLOAD_AT or end > body_bytes:
             raise BadRecord(f"record length {length} at body offset {position}")
         yield position, decode_record(body[position:end])
         position = end + -length % RECORD_ALIGN
-        if any(body[end:position]):
+        if position != end and any(body[end:position]):
             raise BadRecord(f"padding at body offset {end}")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from cmdlog.wal.block import (
     HEADER,
@@ -26,6 +27,9 @@ from cmdlog.wal.block import (
 from cmdlog.wal.ids import BlockNumber
 from cmdlog.wal.record import RECORD, BadRecord, Kind, decode_record
 from cmdlog.wal.segment import SegmentHeader
+
+_SEAL: Final = int(BlockFlag.SEAL)
+_CHECKPOINT: Final = int(BlockFlag.CHECKPOINT)
 
 
 class EndKind(enum.Enum):
@@ -119,9 +123,10 @@ def misfit(header: BlockHeader, *, expected: int, chain: int, first: int) -> str
         return f"number {header.number} instead of {expected}"
     if header.chain != chain:
         return "chain"
-    if bool(header.flags & BlockFlag.CHECKPOINT) != (expected == first):
+    flags = int(header.flags)  # a plain number: one is looked at per block, and an enum's `&` costs as much as the rest
+    if bool(flags & _CHECKPOINT) != (expected == first):
         return "checkpoint flag"
-    if header.flags & BlockFlag.SEAL and header.record_count:
+    if flags & _SEAL and header.record_count:
         return "seal with records"
     if header.durable_upto >= header.number or header.open_count == 0:
         return "watermark"
