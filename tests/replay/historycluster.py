@@ -54,6 +54,7 @@ class Cluster:
         self._terms = dict.fromkeys(self.groups, 1)
         self._closed = dict.fromkeys(self.groups, 0)  # promised: no later entry has a TxnId up to it
         self.lineage: list[FaultRecord] = []
+        self.orderly: list[int] = []  # in the end: nodes whose logs state how far they are durable
         self.given: dict[int, str] = {}  # directories that are handed over in place of a node's own
         self.change_code(1)
         for p in range(partitions):
@@ -66,11 +67,15 @@ class Cluster:
     @property
     def directories(self) -> list[str]:
         """One per node, by number."""
-        return [self.given.get(number, node.directory) for number, node in sorted(self.nodes.items())]
+        return [self.directory_of(number) for number in sorted(self.nodes)]
+
+    def directory_of(self, number: int) -> str:
+        """The directory that is handed over for a node."""
+        return self.given.get(number, self.nodes[number].directory)
 
     def node_of(self, directory: str) -> HistoryNode:
         """The node that the directory belongs to."""
-        return self.nodes[next(n for n in self.nodes if directory == self.given.get(n, self.nodes[n].directory))]
+        return self.nodes[next(n for n in self.nodes if directory == self.directory_of(n))]
 
     @property
     def acknowledged(self) -> list[tuple[int, int, int]]:
@@ -85,6 +90,7 @@ class Cluster:
         """Everything stops, in good order but for the `killed`; returns the directories."""
         for number, node in self.nodes.items():
             node.stop(orderly=number not in killed)
+        self.orderly = [number for number, node in self.nodes.items() if node.orderly]
         self.truth.close()
         return self.directories
 
@@ -170,7 +176,7 @@ class Cluster:
             if place is None or place[0] != term:
                 break
             holders = {n for n, match in matches.items() if match >= index and (n == leader or not self._is_mute(n, group))}
-            if not self.nodes[leader].silent and all(self._is_quorum(c, holders) for c in self._in_force(held, done, index)):
+            if not self.nodes[leader].silent and all(self._is_quorum(c, holders) for c in self._in_force(held, done)):
                 return self._commit(group, held, index)
         return 0
 
@@ -258,10 +264,14 @@ class Cluster:
         return len(behind)
 
     @staticmethod
-    def _in_force(held: Held, done: int, index: int) -> list[Mapping[str, Any]]:
-        """The newest configuration; and a change is committed by those that it replaces, too."""
+    def _in_force(held: Held, done: int) -> list[Mapping[str, Any]]:
+        """The newest configuration; and until it is committed the one before, without whose voters nothing is, too.
+
+        Raft lets a change of one voter do without them, which from an even number can leave a majority of the old ones unaware;
+        the contract does not.
+        """
         newest = held.configuration()
-        return [newest[2], held.configuration(newest[0] - 1)[2]] if done < newest[0] <= index else [newest[2]]
+        return [newest[2], held.configuration(newest[0] - 1)[2]] if newest[0] > done else [newest[2]]
 
     def _executable(self, number: int, entries: Sequence[Entry]) -> list[Entry]:
         """A node takes no batch whose code it does not have yet."""

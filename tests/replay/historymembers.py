@@ -113,7 +113,7 @@ class History(Cluster):
             return False
         if upto == "promoted":
             return True
-        self.write_faults(self.failed - {number}, [*told, number], self._promotions(number), f"node {number} is complete")
+        self.write_faults(self.failed - {number}, [*told, number], self.promotions(number), f"node {number} is complete")
         node.copying = False
         return True
 
@@ -156,7 +156,11 @@ class History(Cluster):
             self.configure(group, voters, learners | {number})
             if not self.spread(group, [n for n in self.nodes if n != number]):
                 return False
-        if not self.fill(number) or not promote or not self.promote(number):
+        if not self.fill(number):
+            return False
+        if not promote:
+            return True
+        if not self.promote(number):
             return False
         node.copying = False
         return True
@@ -210,7 +214,7 @@ class History(Cluster):
         base = base_of(source, group, at, self.truth.last_txn(group, at), self.truth.catalogs)
         return Base(base.held, base.state, *image) if image is not None else base
 
-    def _promotions(self, number: int) -> list[tuple[int, int, int]]:
+    def promotions(self, number: int) -> list[tuple[int, int, int]]:
         """The entries by which every group has made the node a voter."""
         found = []
         for group in self.groups:

@@ -171,6 +171,7 @@ class HistoryNode:
         self.identity = self._fresh(cluster_id)
         self._segment_bytes = segment_bytes
         self.up = True
+        self.orderly = False  # it was stopped, and in good order
         self.silent = False  # its log was lost or discarded: neither its vote nor its copies count until it is made a voter anew
         self.copying = False  # it is being filled
         self.copied_from: dict[int, int] = {}  # group -> index of the demotion behind which a promotion counts
@@ -255,7 +256,7 @@ class HistoryNode:
         if not orderly:
             shutil.rmtree(log)
             os.rename(f"{log}.killed", log)
-        self.up = False
+        self.up, self.orderly = False, orderly
 
     def start(self) -> None:
         """The process starts again on what is there."""

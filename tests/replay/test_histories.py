@@ -17,7 +17,9 @@ from replay.rebuild import rebuild
 from replay.source import open_source
 from replay.trust import state_path
 from snapshot.catalog import check, list_snapshots
-from tests.replay.histories import History, entries_of, held_by, random_history
+from tests.replay.histories import random_history
+from tests.replay.historycheck import entries_of, held_by
+from tests.replay.historymembers import History
 from tests.replay.rig import balances_of, digests_of
 
 

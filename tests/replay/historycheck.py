@@ -1,0 +1,120 @@
+"""What recovery makes of a history's directories, held against what really happened.
+
+One rule: the files alone go in; the model is only asked afterwards.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterable, Sequence
+
+from cmdlog.wal.record import Kind
+from replay.authority import GroupVerdict, Verdict, decide
+from replay.gather import gather
+from replay.source import open_source
+from tests.replay import damage
+from tests.replay.historymembers import History
+from tests.replay.historynode import HistoryNode, QuickFiles
+
+FILES = QuickFiles()
+PARTS = 6  # subsets of the directories that are judged per history
+
+Places = list[tuple[int, int, int]]
+"""(index, term, checksum) of entries, ascending."""
+
+
+def entries_of(directory: str) -> dict[int, Places]:
+    """Group -> the entries in force, as the files say it."""
+    found: dict[int, Places] = {}
+    source = open_source(FILES, directory)
+    for _, record in source.read(from_block=source.first_blocks[0]):
+        entries = found.setdefault(record.partition, [])
+        if record.is_entry or record.kind is Kind.TRUNCATION:
+            while entries and entries[-1][0] >= record.index:
+                entries.pop()
+        if record.is_entry:
+            entries.append((record.index, record.term, record.checksum))
+    return {group: entries for group, entries in found.items() if entries}
+
+
+def held_by(node: HistoryNode) -> dict[int, Places]:
+    """The same, as the history says it."""
+    return {
+        group: [(entry.index, entry.term, entry.checksum) for entry in held.entries]
+        for group, held in node.held.items()
+        if held.entries
+    }
+
+
+def judged(history: History, *numbers: int) -> Verdict:
+    """What the directories of these nodes (none named: of all) say together."""
+    wanted = numbers or tuple(sorted(history.nodes))
+    return decide([gather(FILES, history.directory_of(number)) for number in wanted])
+
+
+def is_complete(history: History, of: GroupVerdict) -> bool:
+    """Whether the log that was chosen for the group holds everything that was committed in it."""
+    done = history.truth.committed[of.group]
+    held = history.node_of(of.chosen).held.get(of.group)
+    if held is None or of.chosen in history.given.values():
+        entries = entries_of(of.chosen).get(of.group, [])
+        return [(entry.index, entry.term, entry.checksum) for entry in done] == entries[: len(done)]
+    if (of.last_index, of.last_term, of.last_checksum) != (held.last_index, held.last_term, held.last_checksum):
+        return False
+    return held.last_index >= len(done) and all(
+        held.place(entry.index) == (entry.term, entry.checksum) for entry in done[max(0, held.base - 1) :]
+    )
+
+
+def check_proved(history: History, *numbers: int) -> Verdict:
+    """These directories prove every group, and nothing acknowledged is missing."""
+    verdict = judged(history, *numbers)
+    for of in verdict.groups.values():
+        assert of.proved, of.why
+        assert is_complete(history, of), of.why
+    return verdict
+
+
+def check_any(history: History, rng: random.Random) -> tuple[int, int]:
+    """All directories prove everything; of any part of them, what is proved is complete.
+
+    Returns how many groups of the parts were proved, and how many were judged.
+    """
+    unsettled = any(node.silent or node.copying for node in history.nodes.values())
+    evidence = {number: gather(FILES, history.directory_of(number)) for number in history.nodes}
+    for of in decide(list(evidence.values())).groups.values():
+        assert of.proved or unsettled, f"all directories: {of.why}"
+        assert not of.proved or is_complete(history, of), f"all directories: {of.why}"
+    return _check_parts(history, rng, evidence.keys(), {})
+
+
+def check_spoiled(history: History, rng: random.Random, orderly: Sequence[int]) -> tuple[int, int]:
+    """The same with damage in some directories whose logs end with proof of their end."""
+    told: dict[int, str] = {}
+    for number in rng.sample(orderly, rng.randint(1, len(orderly))):
+        directory = history.directory_of(number)
+        if rng.random() < 0.8:
+            told[number] = damage.spoil_segment(rng.choice(damage.segments(directory)), rng)
+        elif rng.random() < 0.5:
+            damage.damage_fault_log(directory, *rng.choice([(0,), (1,), (0, 1)]))
+        else:
+            damage.damage_hard_state(directory, *rng.choice([(0,), (1,), (0, 1)]))
+    return _check_parts(history, rng, history.nodes.keys(), told)
+
+
+def _check_parts(history: History, rng: random.Random, numbers: Collection[int], told: dict[int, str]) -> tuple[int, int]:
+    proved = judged_groups = 0
+    for part in range(PARTS):
+        given = sorted(numbers) if part == 0 else rng.sample(sorted(numbers), rng.randint(1, len(numbers)))
+        for of in _decided(history, given):
+            judged_groups += 1
+            proved += of.proved
+            assert not of.proved or is_complete(history, of), f"directories of {given}: {of}; damage: {told}"
+    return proved, judged_groups
+
+
+def _decided(history: History, given: Sequence[int]) -> Iterable[GroupVerdict]:
+    evidence = [gather(FILES, history.directory_of(number)) for number in given]
+    if not any(node.groups for node in evidence):
+        return []
+    return decide(evidence).groups.values()
