@@ -309,12 +309,16 @@ class Snapshotter:
     def _make_with_space(self, partition: int, before_mark: Callable[[], None]) -> dict[str, Any]:
         temporary = temporary_path(self._directory, partition)
         os.mkdir(temporary, 0o750)
+        path = ""
         try:
             report = self._capture(partition, temporary)
             path = free_path(self._files, self._directory, partition=partition, index=report["index"])
             facts = {**report, **self._identity_facts(), **self._hooks.facts(partition)}
             self._sealer.seal(temporary, path, facts, lambda: self._urgency() >= 1)
         except BaseException:
+            if path and not self._stopping:  # it may bear its name already, with content or name not on the disk
+                with contextlib.suppress(WalError, OSError):
+                    self._files.rename(path, temporary)
             shutil.rmtree(temporary, ignore_errors=True)
             self._whole_next ^= {partition}  # in turns: a whole image may be what there is no room for
             raise
