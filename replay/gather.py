@@ -10,23 +10,24 @@ a segment that is missing or has a bad head. A segment before such a hole is rea
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cmdlog.wal.block import HEADER
+from cmdlog.wal.block import HEADER, BadBlock, BlockFlag
 from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, WalError
 from cmdlog.wal.faultlog import FaultRecord, read_faults
 from cmdlog.wal.files import Files
-from cmdlog.wal.groups import Groups, GroupState
+from cmdlog.wal.groups import Groups, GroupState, Stated
 from cmdlog.wal.hardstate import HardState
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from cmdlog.wal.instance import LOG_FOLDER, Identity, Instance, load_instance
 from cmdlog.wal.reader import Recycled, read_segment
-from cmdlog.wal.record import decode_body
+from cmdlog.wal.record import Record, decode_body
 from cmdlog.wal.restart import Verdict, decide
-from cmdlog.wal.scan import EndKind, Place, Walk, walk_segment
+from cmdlog.wal.scan import EndKind, Place, Walk, read_block, walk_segment
 from cmdlog.wal.segment import segment_sequence
 from cmdlog.wal.survey import SegmentFile, Survey, identity_text, survey_log, tail_corrupt
 from replay.evidence import Fault, GroupEvidence, NodeEvidence, Run, SnapshotEvidence, StatedConfiguration
@@ -58,7 +59,7 @@ def gather(files: Files, directory: str, *, known_damage: Iterable[Gap] = ()) ->
                 return _refused(directory, instance.identity, WalError(str(moved)))
         except WalError as error:
             return _refused(directory, instance.identity, error)
-        except (ValueError, TypeError, KeyError) as bad:  # checksums hold, so a program wrote it that knows more, or less
+        except BadRecord as bad:  # checksums hold, so a program wrote it that knows more, or less
             return _refused(directory, instance.identity, Corrupt(f"a record with good checksums ({bad})", path=directory))
 
 
@@ -137,6 +138,36 @@ class _Stretch:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Beyond:
+    """The end of a log that is damaged before it: the fold of what can be read, and the groups whose end that shows."""
+
+    end: Groups
+    known: frozenset[int]
+
+
+def _behind_damage(data: bytes, walk: Walk) -> _Beyond | None:
+    """What the blocks behind a damaged place say, when the last of all blocks is there: a seal, with none of this life behind it.
+
+    A group with an entry behind the place ends where its last one stands. The last entry of any other may have been in the place.
+    """
+    places: list[Place] = []
+    for place in walk.later:
+        try:
+            read_block(data, place.offset, walk.segment)
+        except BadBlock:
+            places = []
+            continue
+        before = places[-1].header if places else None
+        if before is not None and (place.header.number, place.header.chain) != (before.number + 1, before.checksum):
+            places = []
+        places.append(place)
+    if not places or not places[-1].header.flags & BlockFlag.SEAL or places[-1].header.number != walk.later[-1].header.number:
+        return None
+    known = {record.partition for place in places for _, record in _records(data, place) if record.is_entry}
+    return _Beyond(_folded(data, [*walk.places, *places]), frozenset(known))
+
+
 @dataclass(slots=True)
 class _Log:
     """One look at a log."""
@@ -147,6 +178,7 @@ class _Log:
     stretches: list[_Stretch] = field(default_factory=list)
     damage: list[Fault] = field(default_factory=list)
     end_known: bool = True
+    beyond: _Beyond | None = None
 
     @classmethod
     def look(cls, files: Files, directory: str, instance: Instance, gaps: Sequence[Gap]) -> _Log:
@@ -161,7 +193,7 @@ class _Log:
         """Every group that the log knows of."""
         if not self.stretches:
             return {}
-        end = self.stretches[-1].end
+        end = self.beyond.end if self.beyond is not None else self.stretches[-1].end
         for partition, (term, vote) in sorted(self.survey.hard.votes.items()):
             try:
                 end.merge_vote(partition, term, vote)
@@ -179,11 +211,11 @@ class _Log:
             last_term=state.last_term,
             last_checksum=state.last_checksum,
             last_txn=state.last_txn,
-            configurations=tuple(StatedConfiguration.from_value(s.index, s.term, s.value) for s in state.configurations),
+            configurations=tuple(_stated(stated) for stated in state.configurations),
             runs=tuple(run for stretch in self.stretches if (run := stretch.run_of(partition)) is not None),
-            partitions=int((state.configuration or {}).get("partitions", 0)) if partition == CLUSTER_GROUP else 0,
+            partitions=_partitions(state) if partition == CLUSTER_GROUP else 0,
             vote=state.vote,
-            end_known=self.end_known,
+            end_known=self.end_known or (self.beyond is not None and partition in self.beyond.known),
         )
 
     def _note_problems(self) -> None:
@@ -205,7 +237,7 @@ class _Log:
         if not good or good[-1].sequence < newest:
             self.end_known = False
         first: SegmentFile | None = None  # of the run under way
-        for segment, after in zip(good, [*good[1:], None], strict=True):
+        for segment, after in itertools.zip_longest(good, good[1:]):
             first = first or segment
             last = int(after.header.first_block) - 1 if after is not None and _continues(segment, after) else None
             if last is None or self._gap_in(int(segment.header.first_block), last) is not None:
@@ -219,7 +251,8 @@ class _Log:
         fault = self._fault_in(last, data, walk, gap, is_newest=last.sequence == newest)
         if fault is not None:
             self.damage.append(fault)
-            self.end_known = self.end_known and last.sequence != newest
+            if last.sequence == newest and self.end_known:
+                self.end_known, self.beyond = False, _behind_damage(data, walk) if gap is None else None
         places = [place for place in walk.places if gap is None or place.header.number < gap[0]]
         if places:
             begin, end = self._head(first), _folded(data, places)
@@ -263,6 +296,19 @@ class _Log:
         return next((gap for gap in self.gaps if gap[0] <= last and gap[1] >= first), None)
 
 
+def _stated(stated: Stated) -> StatedConfiguration:
+    """Raises: BadRecord."""
+    try:
+        return StatedConfiguration.from_value(stated.index, stated.term, stated.value)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadRecord(f"configuration at index {stated.index}: {error}") from error
+
+
+def _partitions(state: GroupState) -> int:
+    stated = (state.configuration or {}).get("partitions", 0)
+    return stated if isinstance(stated, int) else 0
+
+
 def _continues(segment: SegmentFile, after: SegmentFile) -> bool:
     return after.sequence == segment.sequence + 1 and after.header.previous_generation == segment.header.generation
 
@@ -271,10 +317,14 @@ def _folded(data: bytes, places: Sequence[Place]) -> Groups:
     """The state behind these blocks, of which the first is a head. Raises: BadRecord."""
     groups = Groups()
     for place in places:
-        start = place.offset + HEADER.bytes
-        for offset, record in decode_body(data[start : start + place.header.body_bytes]):
+        for offset, record in _records(data, place):
             groups.observe(Lsn(place.header.number, offset), record)
     return groups
+
+
+def _records(data: bytes, place: Place) -> Iterator[tuple[int, Record]]:
+    start = place.offset + HEADER.bytes
+    yield from decode_body(data[start : start + place.header.body_bytes])
 
 
 def _survey(files: Files, directory: str, instance: Instance) -> tuple[Survey, list[Fault]]:
