@@ -15,26 +15,24 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import apsw
-from sortedcontainers import SortedKeyList
 
 from procedures.state import rows_of
+from replay.diffrows import STEP_MAX, STEP_MIN, Ordered, Row, order_of, read_ordered
 from replay.errors import ReplayError
 from replay.states import States
 
 Kind = Literal["added", "removed", "changed"]
 KINDS: Final[tuple[Kind, ...]] = ("added", "removed", "changed")
-Row = tuple[Any, ...]
 Typed = tuple[Row, Row]  # types, values: what two rows are compared by
 _TABLES: Final = (
     "SELECT name FROM sqlite_schema WHERE type = 'table' AND substr(name, 1, 8) <> '_cmdlog_' AND substr(name, 1, 7) <> 'sqlite_'"
 )
-_COLUMNS: Final = "SELECT name, type, pk FROM pragma_table_xinfo(?) ORDER BY cid"
+_COLUMNS: Final = 'SELECT name, type, pk, "notnull" FROM pragma_table_xinfo(?) ORDER BY cid'
 _STRICT: Final = "SELECT strict FROM pragma_table_list WHERE schema = 'main' AND name = ?"
 _KEYS: Final = "SELECT coalesce(sum(length(keys)), 0) / 16 FROM _cmdlog_keys"
-_RANK: Final[Mapping[type, int]] = {type(None): 0, int: 1, float: 1, str: 2, bytes: 3}  # SQLite's order of storage classes
 
 
 class DiffRefused(ReplayError):
@@ -49,6 +47,7 @@ class Shape:
 
     columns: Mapping[str, str]  # name -> declared type, "" when its values may have any
     key: tuple[str, ...]
+    required: frozenset[str]  # columns without NULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +71,14 @@ class TableDiff:
     rows: list[int] = field(default_factory=lambda: [0, 0])  # left, right
     counts: Counter[Kind] = field(default_factory=Counter)
     examples: list[Change] = field(default_factory=list)
+
+    @property
+    def exact(self) -> bool:
+        """Whether equal rows are the same rows: types are fixed, the same on both sides, and the key is a key."""
+        if self.left is None or self.right is None or not self.key:
+            return False
+        pairs = [(self.left.columns[name], self.right.columns[name]) for name in self.columns]
+        return all(one and one == other for one, other in pairs) and self.left.required & self.right.required >= set(self.key)
 
     @property
     def only(self) -> dict[str, list[str]]:
@@ -149,8 +156,12 @@ def _shapes(side: States) -> dict[str, Shape]:
 def _shape(connection: apsw.Connection, table: str) -> Shape:
     strict = rows_of(connection, _STRICT, (table,)) == [(1,)]
     columns = rows_of(connection, _COLUMNS, (table,))
-    types = {name: declared.upper() if strict and declared.upper() != "ANY" else "" for name, declared, _ in columns}
-    return Shape(types, tuple(name for name, _, at in sorted(columns, key=itemgetter(2)) if at))
+    types = {name: declared.upper() if strict and declared.upper() != "ANY" else "" for name, declared, *_ in columns}
+    key = tuple(name for name, _, at, _ in sorted(columns, key=itemgetter(2)) if at)
+    required = {name for name, *_, needed in columns if needed}
+    if len(key) == 1 and types[key[0]] == "INTEGER":  # it is the row's number
+        required |= {*key}
+    return Shape(types, key, frozenset(required))
 
 
 def _table(name: str, left: Shape | None, right: Shape | None) -> TableDiff:
@@ -167,84 +178,40 @@ def _table(name: str, left: Shape | None, right: Shape | None) -> TableDiff:
 
 def _changes(table: TableDiff, left: States, right: States) -> Iterator[Change]:
     """All differences, by key."""
-    sides = [_groups(table, at, states) for at, states in enumerate((left, right))]
     pair = _pair_rows if table.key else _pair_multisets
-    for old, new in _joined(*sides):
+    for old, new in _joined(table, _ordered(table, table.left, left), _ordered(table, table.right, right)):
         yield from pair(old, new)
 
 
-def _groups(table: TableDiff, at: int, side: States) -> Iterator[tuple[Row, Counter[Typed]]]:
-    """(order, rows with their number) of every key, in order."""
-    shape = (table.left, table.right)[at]
+def _ordered(table: TableDiff, shape: Shape | None, side: States) -> Ordered:
     if shape is None or not table.columns:
-        return
-    width = len(table.key) or len(table.columns)
-    streams = [_ordered(connection, table, width) for connection in side.connections.values() if _has(connection, table.name)]
-    for order, rows in itertools.groupby(_merged(streams), key=itemgetter(0)):
-        found = Counter((tuple(map(type, row)), row) for _, row in rows)
-        table.rows[at] += len(found) if table.key else found.total()
-        yield order, found
+        return Ordered(())
+    width, exact = len(table.key) or len(table.columns), table.exact
+    holders = [connection for connection in side.connections.values() if _has(connection, table.name)]
+    return Ordered(read_ordered(connection, table.name, table.columns, width, exact=exact) for connection in holders)
 
 
 def _has(connection: apsw.Connection, table: str) -> bool:
     return bool(rows_of(connection, "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", (table,)))
 
 
-def _ordered(connection: apsw.Connection, table: TableDiff, width: int) -> Iterator[tuple[Row, Row]]:
-    """(order, row) of one partition. BINARY is the one collation that both sides and Python share."""
-    names = [_quoted(name) for name in table.columns]
-    order = ", ".join(f"{name} COLLATE BINARY" for name in names[:width])
-    sql = f"SELECT {', '.join(names)} FROM {_quoted(table.name)} ORDER BY {order}"  # noqa: S608 - quoted names of the schema
-    for row in connection.execute(sql):
-        yield _order(row[:width]), row
-
-
-def _order(values: Row) -> Row:
-    """What sorts as SQLite sorts these values."""
-    rank = _RANK
-    return tuple([(rank[type(value)], value) for value in values])
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _merged(streams: Sequence[Iterator[tuple[Row, Row]]]) -> Iterable[tuple[Row, Row]]:
-    """The rows of all partitions in one order."""
-    if len(streams) == 1:
-        return streams[0]
-    return _interleaved(streams)
-
-
-def _interleaved(streams: Sequence[Iterator[tuple[Row, Row]]]) -> Iterator[tuple[Row, Row]]:
-    heads: SortedKeyList[tuple[Row, int, Row]] = SortedKeyList(key=itemgetter(0, 1))
-    for n, stream in enumerate(streams):
-        for order, row in itertools.islice(stream, 1):
-            heads.add((order, n, row))
-    while heads:
-        order, n, row = heads.pop(0)
-        yield order, row
-        for following, next_row in itertools.islice(streams[n], 1):
-            heads.add((following, n, next_row))
-
-
-_Group = tuple[Row, Counter[Typed]]
-
-
-def _joined(left: Iterator[_Group], right: Iterator[_Group]) -> Iterator[tuple[Counter[Typed], Counter[Typed]]]:
-    """Rows of both sides under each key; those that only one side has meet none."""
-    none: Counter[Typed] = Counter()
-    one, other = next(left, None), next(right, None)
-    while one is not None or other is not None:
-        if one is not None and (other is None or one[0] < other[0]):
-            yield one[1], none
-            one = next(left, None)
-        elif other is not None and (one is None or other[0] < one[0]):
-            yield none, other[1]
-            other = next(right, None)
-        elif one is not None and other is not None:
-            yield one[1], other[1]
-            one, other = next(left, None), next(right, None)
+def _joined(table: TableDiff, left: Ordered, right: Ordered) -> Iterator[tuple[Counter[Typed], Counter[Typed]]]:
+    """Rows of both sides under each key, as (types, row) with their number; where both sides go on alike, nothing."""
+    step = STEP_MIN
+    while left.more | right.more:
+        if table.exact and left.more and right.more:
+            passed, different = left.pass_equal(right, step)
+            if passed:
+                table.rows[0] += different
+                table.rows[1] += different
+                step = min(2 * step, STEP_MAX)
+                continue
+            step = STEP_MIN
+        order = min(side.head for side in (left, right) if side.more)
+        old, new = (Counter((tuple(map(type, row)), row) for row in side.take(order)) for side in (left, right))
+        table.rows[0] += len(old) if table.key else old.total()
+        table.rows[1] += len(new) if table.key else new.total()
+        yield old, new
 
 
 def _pair_rows(old: Counter[Typed], new: Counter[Typed]) -> Iterator[Change]:
@@ -264,4 +231,4 @@ def _pair_multisets(old: Counter[Typed], new: Counter[Typed]) -> Iterator[Change
 
 
 def _sorted(rows: Iterable[Typed]) -> list[Row]:
-    return sorted((row for _, row in rows), key=_order)
+    return sorted((row for _, row in rows), key=order_of)

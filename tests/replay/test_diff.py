@@ -67,37 +67,8 @@ def modelled(left: list[Row], right: list[Row], width: int) -> dict[str, int]:
     return counts
 
 
-def random_rows(chance: random.Random, width: int, columns: int) -> list[Row]:
-    """Rows with distinct keys, if there are keys."""
-    rows: list[Row] = []
-    seen: set[Row] = set()
-    for _ in range(chance.randrange(40)):
-        key = tuple(chance.choice(KEYS) for _ in range(width))
-        if width and key in seen:
-            continue
-        seen.add(key)
-        rows.append((*key, *(chance.choice(VALUES) for _ in range(columns - width))))
-    return rows
-
-
-@pytest.mark.parametrize("seed", range(MODEL_SEEDS))
-def test_random_tables_give_what_a_plain_comparison_gives(seed: int) -> None:
-    """Any types in any column, no key or one of several columns, any number of partitions on both sides."""
-    chance = random.Random(seed)
-    width = chance.randrange(4)
-    columns = width + chance.randrange(0 if width else 1, 3)
-    left = random_rows(chance, width, columns)
-    right = [row for row in left if chance.random() < 0.7] if seed % 2 else random_rows(chance, width, columns)
-    right = [(*row[:-1], chance.choice(VALUES)) if columns > width and chance.random() < 0.3 else row for row in right]
-    if not width:
-        left, right = left + left[:3], right + left[:2]
-    names = [f"c{n}" for n in range(columns)]
-    key = f", PRIMARY KEY ({', '.join(names[:width])})" if width else ""
-    ddl = f"CREATE TABLE t ({', '.join(names)}{key}){' WITHOUT ROWID' if width and seed % 3 else ''}"
-    replicated = bool(width) and seed % 5 == 0
-    sides = [tables(chance.randrange(1, 4), ddl) for _ in range(2)]
-    for connections, rows in zip(sides, (left, right), strict=True):
-        fill(connections, rows, chance, replicated=replicated)
+def compare(sides: list[list[apsw.Connection]], left: list[Row], right: list[Row], width: int) -> TableDiff:
+    """Holds what `diff` says against the model."""
     changes: list[Change] = []
     report = diff(states(*sides[0]), states(*sides[1]), limit=3, sink=lambda _table: changes.append)
     (table,) = report.tables
@@ -112,6 +83,64 @@ def test_random_tables_give_what_a_plain_comparison_gives(seed: int) -> None:
     )
     assert left_again == Counter(map(typed, right)), "the changes do not lead from left to right"
     assert report.equal == (not changes)
+    return table
+
+
+def random_rows(chance: random.Random, width: int, columns: int) -> list[Row]:
+    """Rows with distinct keys, if there are keys."""
+    rows: list[Row] = []
+    seen: set[Row] = set()
+    for _ in range(chance.randrange(40)):
+        key = tuple(chance.choice(KEYS) for _ in range(width))
+        if width and key in seen:
+            continue
+        seen.add(key)
+        rows.append((*key, *(chance.choice(VALUES) for _ in range(columns - width))))
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(MODEL_SEEDS))
+def test_random_tables_give_what_a_plain_comparison_gives(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any types in any column, no key or one of several columns, any number of partitions on both sides."""
+    chance = random.Random(seed)
+    monkeypatch.setattr("replay.diffrows.CHUNK_ROWS", chance.randrange(1, 12))
+    width = chance.randrange(4)
+    columns = width + chance.randrange(0 if width else 1, 3)
+    left = random_rows(chance, width, columns)
+    right = [row for row in left if chance.random() < 0.7] if seed % 2 else random_rows(chance, width, columns)
+    right = [(*row[:-1], chance.choice(VALUES)) if columns > width and chance.random() < 0.3 else row for row in right]
+    if not width:
+        left, right = left + left[:3], right + left[:2]
+    names = [f"c{n}" for n in range(columns)]
+    key = f", PRIMARY KEY ({', '.join(names[:width])})" if width else ""
+    ddl = f"CREATE TABLE t ({', '.join(names)}{key}){' WITHOUT ROWID' if width and seed % 3 else ''}"
+    replicated = bool(width) and seed % 5 == 0
+    sides = [tables(chance.randrange(1, 4), ddl) for _ in range(2)]
+    for connections, rows in zip(sides, (left, right), strict=True):
+        fill(connections, rows, chance, replicated=replicated)
+    compare(sides, left, right, width)
+
+
+@pytest.mark.parametrize("seed", range(MODEL_SEEDS))
+def test_tables_of_applications_give_what_a_plain_comparison_gives(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """STRICT tables, in which stretches of equal rows are passed over: rows that moved, changed, came and went; copies."""
+    chance = random.Random(seed)
+    monkeypatch.setattr("replay.diffrows.CHUNK_ROWS", chance.choice((1, 3, 20, 1000)))
+    left = [
+        (chance.randrange(200) // 2, f"k{n}", chance.choice((None, 0.5, 1.0)), b"x" * (n % 3))
+        for n in range(chance.randrange(500))
+    ]
+    right = [
+        (*row[:2], chance.choice((None, 2.0)), row[3]) if chance.random() < 0.02 else row
+        for row in left
+        if chance.random() < 0.98
+    ]
+    right += [(chance.randrange(200), f"new{n}", 0.0, b"") for n in range(chance.randrange(9))]
+    ddl = "CREATE TABLE t (a INTEGER NOT NULL, b TEXT NOT NULL, r REAL, x BLOB, PRIMARY KEY (a, b)) STRICT, WITHOUT ROWID"
+    sides = [tables(chance.randrange(1, 4), ddl) for _ in range(2)]
+    for connections, rows in zip(sides, (left, right), strict=True):
+        fill(connections, rows, chance, replicated=seed % 3 == 0)
+    assert compare(sides, left, right, 2).exact
 
 
 def test_copy_of_a_replicated_table_that_differs_shows() -> None:
