@@ -25,7 +25,7 @@ from cmdlog.wal.hardstate import HardState
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from cmdlog.wal.instance import LOG_FOLDER, Identity, Instance, load_instance
 from cmdlog.wal.reader import Recycled, read_segment
-from cmdlog.wal.record import Record, decode_body
+from cmdlog.wal.record import BadRecord, Record, decode_body
 from cmdlog.wal.restart import Verdict, decide
 from cmdlog.wal.scan import EndKind, Place, Walk, read_block, walk_segment
 from cmdlog.wal.segment import segment_sequence
