@@ -205,7 +205,10 @@ class Reach:
             return str(damage)
         low, high = self._transactions(hit.first_block, hit.last_block, [hit])
         where = f"{damage.path} at offset {damage.offset}, block {damage.block}: {damage.what}"
-        return f"blocks {hit.first_block} to {hit.last_block} of the log cannot be trusted ({where}): {_span(low, high)}"
+        lost = (gap for gap in _merged(self._gaps) if gap[0] <= (damage.block or 0) <= gap[1])
+        gap = next(lost, (hit.first_block, hit.last_block))
+        first, last = max(gap[0], hit.first_block), min(gap[1], hit.last_block)
+        return f"blocks {first} to {last} of the log cannot be trusted ({where}): some of {_span(low, high)}"
 
     def _transactions(self, first: int, last: int, lost: Sequence[ArchivedSegment]) -> tuple[int, int]:
         """The transactions that these blocks held, at most; 0 where nothing tells."""

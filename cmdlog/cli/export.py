@@ -79,7 +79,7 @@ def _at(directory: str, target: str, point: str | None) -> Iterator[str]:
     if point is None:
         yield directory
         return
-    from cmdlog.cli.recover import Display
+    from cmdlog.cli.recover_show import Display
     from cmdlog.wal.files import RealFiles
     from replay.plan import make_plan, parse_until
     from replay.rebuild import rebuild

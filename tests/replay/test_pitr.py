@@ -308,6 +308,30 @@ def test_refusal_names_the_damage_once_and_what_can_be_restored(history: Archive
         assert recovered(copy, tmp_path / f"out{n}", moment) == expected
 
 
+def test_refusal_names_only_the_blocks_that_are_lost(history: ArchiveRig, copy: Path, tmp_path: Path) -> None:
+    """One bad block in the middle of a segment: moments before it in the segment are restored, and no other block is named."""
+    segment = list_segments(RealFiles(), str(copy), history.identity)[6]
+    assert segment.manifest is not None
+    flip(Path(segment.path), 4096 * 8 + 200)
+    ranges = segment.manifest.partitions.values()
+    low, high = min(of.first for of in ranges), max(of.last for of in ranges)
+    refused, restored = [], 0
+    for txn, _ in [moment for moment in history.history if low <= moment[0] <= high][::3]:
+        try:
+            plan_for(copy, txn)
+            restored += 1
+        except UntilUnreachable as error:
+            refused.append(str(error))
+    assert restored
+    assert refused
+    lost = {
+        found.groups() for text in refused for found in re.finditer(r"blocks (\d+) to (\d+) of the log cannot be trusted", text)
+    }
+    assert len(lost) == 1
+    ((first, last),) = lost
+    assert segment.first_block < int(first) == int(last) < segment.last_block
+
+
 def test_moment_that_has_not_come_is_refused(history: ArchiveRig, copy: Path) -> None:
     """Behind the newest transaction, by number and by time: refused with the newest one; the newest itself is restored."""
     newest = history.history[-1][0]
