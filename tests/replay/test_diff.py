@@ -143,6 +143,21 @@ def test_tables_of_applications_give_what_a_plain_comparison_gives(seed: int, mo
     assert compare(sides, left, right, 2).exact
 
 
+@pytest.mark.parametrize("ddl", ["CREATE TABLE t (k INTEGER PRIMARY KEY, v)", "CREATE TABLE t (k INT PRIMARY KEY, v ANY) STRICT"])
+def test_number_of_another_type_is_another_value(ddl: str) -> None:
+    """1 and 1.0 differ wherever a column can hold both, in the key, too."""
+    left, right = tables(1, ddl), tables(2, ddl)
+    left[0].execute("INSERT INTO t VALUES (1, 1), (2, 5)")
+    right[1].execute("INSERT INTO t VALUES (1, 1.0), (2, 5)")
+    (table,) = diff(states(*left), states(*right), limit=9).tables
+    assert table.examples == [Change("changed", (1, 1), (1, 1.0))]
+    free = "CREATE TABLE t (k PRIMARY KEY, v) WITHOUT ROWID"
+    left, right = tables(1, free), tables(1, free)
+    left[0].execute("INSERT INTO t VALUES (1, 1)")
+    right[0].execute("INSERT INTO t VALUES (1.0, 1)")
+    assert diff(states(*left), states(*right), limit=9).tables[0].counts["changed"] == 1
+
+
 def test_copy_of_a_replicated_table_that_differs_shows() -> None:
     """Equal copies count once; one partition that holds another row is a difference."""
     ddl = "CREATE TABLE t (k TEXT PRIMARY KEY, v INTEGER) STRICT, WITHOUT ROWID"
