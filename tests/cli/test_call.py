@@ -1,11 +1,15 @@
 """`cmdlog call` reads parameters by their types, repeats what was not answered, and says what is known."""
 
 import json
+import re
+import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cmdlog.cli import remote
 from cmdlog.cli.call import call, read_params
 from cmdlog.cli.failure import CommandFailed
 from cmdlog.cli.output import out
@@ -77,6 +81,24 @@ def test_call_is_repeated_until_it_is_answered(capsys: pytest.CaptureFixture[str
             call("bump", ["id=1"], url=another.url, key="mine")
         assert json.loads(capsys.readouterr().out) == {"txn_id": "1", "partition": 0, "result": 1}
         assert another.requests[1].headers["idempotency-key"] == "mine"
+
+
+def test_somebody_at_a_terminal_is_told_that_it_takes_long(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, with the address and until when; not in a pipe, and not with `--json`."""
+    monkeypatch.setattr(remote, "NOTICE_S", 0.05)
+
+    def told() -> str:
+        with socket.create_server(("127.0.0.1", 0)) as nobody, pytest.raises(CommandFailed):
+            call(url=f"http://127.0.0.1:{nobody.getsockname()[1]}", timeout=0.3)
+        return capsys.readouterr().err
+
+    assert told() == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert re.fullmatch(r"no answer from http://127\.0\.0\.1:\d+ yet; it is tried until \d\d:\d\d:\d\d\n", told())
+    monkeypatch.setattr(out, "json", True)
+    assert told() == ""
 
 
 def test_procedures_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

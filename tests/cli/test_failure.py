@@ -1,6 +1,7 @@
 """Every kind of error has its exit code, message and hint."""
 
 import errno
+import os
 
 import pytest
 
@@ -46,6 +47,20 @@ def test_hint_is_not_told_twice() -> None:
     assert failure is not None
     assert failure.message == "node directory is owned by process 7"
     assert failure.hint == errors.Locked.hint
+
+
+def test_error_of_the_system_says_where_and_what_to_do() -> None:
+    """Not its number: the path, the reason, and the next step."""
+    for number, says in (
+        (errno.ENOSPC, "free space"),
+        (errno.EACCES, "permissions"),
+        (errno.EMFILE, "ulimit"),
+        (errno.EROFS, "read-only"),
+    ):
+        failure = explain(OSError(number, os.strerror(number), "/data/x"))
+        assert failure is not None
+        assert failure.message == f"/data/x: {os.strerror(number)}"
+        assert says in failure.hint
 
 
 def test_defect_is_no_failure() -> None:

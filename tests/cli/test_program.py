@@ -53,6 +53,8 @@ def test_version_is_machine_readable() -> None:
         (["serve", "os:path"], {"CMDLOG_PARTITION": "2"}, 2, "did you mean CMDLOG_PARTITIONS?"),
         (["serve", "os:path", "--config", "none.toml"], {}, 2, "none.toml"),
         (["serve", "os:path", "--no-such-option"], {}, 2, "--no-such-option"),
+        (["serve", "shop"], {}, 2, "module:attribute"),
+        (["serve", "procedures.samples.bank:db", "--data", "no/such/folder"], {}, 1, "there is no folder"),
         (["serve"], {}, 2, "APP"),
         (["no-such-command"], {}, 2, "no-such-command"),
         (["status", "--url", "nonsense"], {}, 2, "no address of a server"),

@@ -69,6 +69,22 @@ def test_troubles_come_first() -> None:
     assert names[:6] == ["error", "disk full", "snapshots", "clock", "failed nodes", "state"]
 
 
+def test_a_full_volume_is_named_with_what_it_has_left() -> None:
+    """Path and free bytes stand first, and the table says which partitions met it; without trouble it has no such column."""
+    full = {"path": "/data/[x]", "free_bytes": 4096, "partitions": [0]}
+    marks = TOLD["partitions"]
+    told = {**TOLD, "ready": False, "disk_full": full, "partitions": {n: {"state": "ok", **of} for n, of in marks.items()}}
+    assert "state" not in partition_rows(told)[0]
+    told["partitions"]["0"]["state"] = "disk_full"
+    told["partitions"]["1"]["state"] = "io"
+    rows = summary(told)
+    assert [name for name, _ in rows[:3]] == ["disk full", "partitions", "state"]
+    text = " ".join(shown(told).split())
+    assert "/data/[x]: 4,096 bytes free" in text
+    assert "1 refuses calls: io" in text
+    assert "│ disk_full │" in text
+
+
 def test_partitions_have_a_row_each() -> None:
     """Marks that one partition has and another lacks leave an empty cell."""
     columns, rows = partition_rows(TOLD)

@@ -497,7 +497,9 @@ def test_call_many_tells_each_call_exactly_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_full_disk_refuses_calls_and_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLITE_FULL in a batch: calls are refused as `disk_full`; when there is room, what waited is applied, once."""
+    """SQLITE_FULL in a batch: calls are refused as `disk_full`, also those that wait for a batch, and nothing of them is logged;
+    when there is room, what is logged is applied, once.
+    """
     pages = tmp_path / "pages"
     real = state_module._configure
 
@@ -521,11 +523,44 @@ def test_a_full_disk_refuses_calls_and_loses_none(tmp_path: Path, monkeypatch: p
 
     wait_for(refused)
     pages.unlink()
-    assert {pending.value() for pending in sent} == {40_000}
-    wait_for(lambda: node.sequencer.idle)
+    replies = [pending.wait() for pending in sent]
+    done = [at for at, reply in enumerate(replies) if isinstance(reply, Outcome)]
+    assert done
+    assert all(isinstance(reply, DiskFull) for at, reply in enumerate(replies) if at not in done)
+    wait_for(lambda: node.ready and node.sequencer.idle)
     assert ask(node, "bump", id=1, amount=1) == 2
-    assert rows(tmp_path / "data", 0, "SELECT count(*) FROM payloads") == [(len(sent),)]
+    assert rows(tmp_path / "data", 0, "SELECT seq FROM payloads ORDER BY seq") == [(at,) for at in done]
     node.close()
+
+
+@pytest.mark.slow
+def test_an_embedded_node_on_a_full_disk_closes_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that cannot be applied stays in the log; the next start, with room, applies it."""
+    real, pages = state_module._configure, tmp_path / "pages"
+
+    def configure(connection: Any, pages_checkpoint: int) -> None:
+        real(connection, pages_checkpoint)
+        if pages.exists():
+            connection.pragma("max_page_count", int(pages.read_text()))
+
+    monkeypatch.setattr(state_module, "_configure", configure)
+    pages.write_text("16")
+    node = open_node(tmp_path / "data", inline=True, partitions=2, drain_timeout_s=0.2)
+    home = next(i for i in range(99) if partition(node, i) == 0)
+    stuck = send(node, "store", id=home, seq=0, data=bytes(60_000))
+    wait_for(lambda: not node.ready)
+    told = node.status()
+    assert (told["disk_full"]["path"], told["disk_full"]["partitions"]) == (str(tmp_path / "data"), [0])
+    assert [told["partitions"][p]["state"] for p in "01"] == ["disk_full", "ok"]
+    began = time.monotonic()
+    node.close()
+    assert time.monotonic() - began < 5
+    assert isinstance(stuck.wait(), OutcomeUnknown)
+    pages.unlink()
+    again = open_node(tmp_path / "data", inline=True)
+    assert again.ready
+    again.close()
+    assert rows(tmp_path / "data", 0, "SELECT count(*) FROM payloads") == [(1,)]
 
 
 @pytest.mark.slow

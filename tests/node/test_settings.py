@@ -45,7 +45,8 @@ def test_file_of_the_data_directory_hides_the_one_beside(tmp_path: Path, monkeyp
         ({"CMDLOG_QUERY_TIMEOUT_S": "nan"}, ["CMDLOG_QUERY_TIMEOUT_S", "minimum"]),
         ({"CMDLOG_SEGMENT_BYTES": "16 MB"}, ["CMDLOG_SEGMENT_BYTES", "MiB"]),
         ({"CMDLOG_SEGMENT_BYTES": "1048577"}, ["segment_bytes", "multiple of 4096"]),
-        ({"CMDLOG_SITES": "9"}, ["sites", "partitions (4)"]),
+        ({"CMDLOG_SITES": "9"}, ["sites", "partitions (4)", "lower it to 4 or raise partitions"]),
+        ({"CMDLOG_SEGMENT_BYTES": "1MiB"}, ["log_reserve_bytes: 1048576", "lower it to 524288", "call_bytes_max: 1048576"]),
         ({"CMDLOG_HOST": "0.0.0.0"}, ["host", "token_file"]),  # noqa: S104 - refused is the point
         ({"CMDLOG_QQQQQQQQ": "1"}, ["CMDLOG_QQQQQQQQ", "no such setting"]),
     ],

@@ -24,7 +24,7 @@ import pytest
 import cmdlog
 from cmdlog.cli.output import out
 from cmdlog.cli.program import run
-from cmdlog.wal.errors import WrongDirectory
+from cmdlog.wal.errors import NotEmpty
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.instance import load_instance
 from procedures.samples import bank
@@ -312,7 +312,7 @@ def test_folder_that_holds_something_is_left_alone(node: str, tmp_path: Path) ->
     """An empty one is used."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
-    with pytest.raises(WrongDirectory):
+    with pytest.raises(NotEmpty, match="is empty or not there yet"):
         export(FILES, snapshots_of(node), str(tmp_path / "out"))
     (tmp_path / "out" / "mine").unlink()
     export(FILES, snapshots_of(node), str(tmp_path / "out"))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from cmdlog.wal.errors import WriteFailed
 from cmdlog.wal.files import RealFiles
-from snapshot.points import Point, describe_points, keep_points, list_points, write_point
+from snapshot.points import Point, describe_points, drop_point, keep_points, list_points, write_point
 
 FILES = RealFiles()
 NAME = "p0001-0000000000000007"
@@ -43,9 +44,21 @@ def test_the_newest_are_kept(folder: Path) -> None:
     """What the others pinned is free."""
     for txn_id in (1, 2, 3):
         write_point(FILES, str(folder), point(txn_id))
-    assert keep_points(FILES, str(folder), kept=2) == [1]
-    assert keep_points(FILES, str(folder), kept=2) == []
+    with capture_logs() as lines:
+        assert keep_points(FILES, str(folder), kept=2) == [1]
+        assert keep_points(FILES, str(folder), kept=2) == []
     assert [p.txn_id for p in list_points(FILES, str(folder))[0]] == [2, 3]
+    assert [(line["event"], line["txn_id"], line["points_kept"]) for line in lines] == [("recovery point dropped", "1", 2)]
+
+
+def test_a_point_can_be_dropped_also_a_damaged_one(folder: Path) -> None:
+    """It alone, and only one that is there."""
+    for txn_id in (1, 2, 3):
+        write_point(FILES, str(folder), point(txn_id))
+    (folder / "snapshots" / "points" / "2.json").write_text("torn")
+    assert [drop_point(FILES, str(folder), txn_id) for txn_id in (2, 2, 3, 4)] == [True, False, True, False]
+    points, bad = list_points(FILES, str(folder))
+    assert ([p.txn_id for p in points], bad) == ([1], [])
 
 
 @pytest.mark.parametrize("at", range(0, 240, 7))
