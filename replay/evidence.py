@@ -66,6 +66,7 @@ class GroupEvidence:
     runs: tuple[Run, ...] = ()
     partitions: int = 0  # stated by the cluster group's configuration
     vote: int | None = None  # whom the node voted for in `term`
+    unseen: int = 0  # entries up to here may hold configurations that could not be read; 0: none may
     end_known: bool = True  # False: behind `last_index` there were entries, or may have been, that cannot be read
 
 

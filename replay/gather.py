@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -140,10 +140,10 @@ class _Stretch:
 
 @dataclass(frozen=True, slots=True)
 class _Beyond:
-    """The end of a log that is damaged before it: the fold of what can be read, and the groups whose end that shows."""
+    """The end of a log that is damaged before it: the fold of what can be read, and of which groups that shows the end."""
 
     end: Groups
-    known: frozenset[int]
+    known: Mapping[int, int]  # group -> last index that may lie in the damaged place; 0 when nothing of the group does
 
 
 def _behind_damage(data: bytes, walk: Walk) -> _Beyond | None:
@@ -164,8 +164,14 @@ def _behind_damage(data: bytes, walk: Walk) -> _Beyond | None:
         places.append(place)
     if not places or not places[-1].header.flags & BlockFlag.SEAL or places[-1].header.number != walk.later[-1].header.number:
         return None
-    known = {record.partition for place in places for _, record in _records(data, place) if record.is_entry}
-    return _Beyond(_folded(data, [*walk.places, *places]), frozenset(known))
+    before = _folded(data, walk.places)
+    known: dict[int, int] = {}
+    for place in places:
+        for _, record in _records(data, place):
+            if record.is_entry and record.partition not in known:
+                goes_on = record.index <= before.state(record.partition).last_index + 1
+                known[record.partition] = 0 if goes_on else record.index - 1
+    return _Beyond(_folded(data, [*walk.places, *places]), known)
 
 
 @dataclass(slots=True)
@@ -215,6 +221,7 @@ class _Log:
             runs=tuple(run for stretch in self.stretches if (run := stretch.run_of(partition)) is not None),
             partitions=_partitions(state) if partition == CLUSTER_GROUP else 0,
             vote=state.vote,
+            unseen=self.beyond.known.get(partition, 0) if self.beyond is not None else 0,
             end_known=self.end_known or (self.beyond is not None and partition in self.beyond.known),
         )
 
