@@ -74,7 +74,7 @@ def node(disk: Disk) -> Iterator[Node]:
     again.close()
 
 
-FAULTS = [("enospc", 1), ("enospc", 5), ("eio", 1), ("eio", 5), ("short", 1), ("sync", 1), ("sync", 3), ("sync", 5), ("rot", 1)]
+FAULTS = [("enospc", 1), ("eio", 5), ("short", 1), ("sync", 1), ("sync", 5), ("rot", 1)]
 
 
 @pytest.mark.parametrize(("fault", "first"), FAULTS)
