@@ -6,7 +6,7 @@ One rule: the files alone go in; the model is only asked afterwards.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cmdlog.wal.record import Kind
 from replay.authority import GroupVerdict, Verdict, decide
@@ -64,6 +64,17 @@ def is_complete(history: History, of: GroupVerdict) -> bool:
     return held.last_index >= len(done) and all(
         held.place(entry.index) == (entry.term, entry.checksum) for entry in done[max(0, held.base - 1) :]
     )
+
+
+def balances_of_chosen(history: History, choices: Mapping[int, str]) -> dict[int, int]:
+    """Account -> balance when every partition ends where the log that was chosen for it does, acknowledged or not."""
+    found: dict[int, int] = {}
+    for partition in range(history.partitions):
+        held = history.node_of(choices[partition]).held[partition]
+        for entry in [*history.truth.committed[partition][: held.base], *held.entries]:
+            for _, account, amount in entry.calls:
+                found[account] = 0 if amount < 0 else found[account] + amount * history.truth.factors[entry.catalog]
+    return found
 
 
 def check_proved(history: History, *numbers: int) -> Verdict:
