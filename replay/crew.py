@@ -97,6 +97,9 @@ def share_out(parts: Sequence[PartitionPlan], count: int) -> list[list[Partition
 
 def run_workers(plan: Plan, target: Target, count: int, meter: Meter, terms: Terms) -> Done:
     """Runs the plan in so many processes. Raises what the first failing one says; the others are ended."""
+    for part in plan.partitions:
+        if part.source != "state":
+            target.trust.revoke(part.partition)  # about to be replaced
     crew = _Crew(plan, target, meter, terms)
     try:
         for share in share_out(plan.partitions, count):

@@ -107,6 +107,7 @@ class Lane:
         self._before: tuple[int, int, int] | None = None  # counts when it began
         self._reported = 0
         self._accepted = -1  # index of a batch that is not compared: it does otherwise since a call was set aside
+        self._accepted_calls = frozenset[int]()  # those of it that do otherwise
         self._tried_again = -1  # index of a batch in which the machine failed once
         self._engine = self._make_engine()
 
@@ -352,6 +353,18 @@ class Lane:
         if not positions:
             raise _Stop(Divergence(place) if problem.kind == "divergence" else Poison(place))
         self._quarantine(batch, positions, problem, place, trials)
+        if problem.kind == "divergence":
+            self._quarantine_unsteady(batch)
+
+    def _quarantine_unsteady(self, batch: Batch) -> None:
+        """A batch with a gap cannot be compared with the live run's rows. So what else in it is of chance is found by trials."""
+        while True:
+            trials = [self._try(batch) for _ in range(RERUNS)]
+            at = unsteady_call(trials)
+            if at < 0:
+                return
+            problem = Problem("divergence", UNSTEADY, at)
+            self._quarantine(batch, [at], problem, self._teller.place(self.state.connection, batch, problem, trials), trials)
 
     def _trials(self, batch: Batch, problem: Problem) -> list[Trial]:
         """The batch, run from the state before it, as often as it makes sense to."""
@@ -411,7 +424,8 @@ class Lane:
         self._accepted = batch.record.index
         last = len(self.aside.calls) - 1
         differing = differing_calls(problem.live.result_hashes, trial.hashes, self._aside_in(batch))
-        for at in differing or self._suspects(batch, problem, [trial]):
+        self._accepted_calls = frozenset(differing or self._suspects(batch, problem, [trial]))
+        for at in sorted(self._accepted_calls):
             self._watch.otherwise(self._teller.touch(batch, at, otherwise=True))
             self._watch.question(trial.rows_of(at), last)
 
@@ -421,28 +435,36 @@ class Lane:
     def _look_behind_aside(self, batch: Batch, applied: Applied, problem: Problem | None, call_rows: CallRows) -> Problem | None:
         """Notes who touched rows in question. A difference is none of its own when every call that differs did."""
         touched = call_rows.take(applied.statuses)
+        hits = self._hits(batch, touched)
         differing = frozenset[int]()
         if problem is not None and problem.live is not None:
-            hit = positions_of(touched, self._watch.keys)
             differing = frozenset(differing_calls(problem.live.result_hashes, applied.result_hashes, self._aside_in(batch)))
-            if applied.index != self._accepted and (not hit or not hit.keys() >= differing):
+            if applied.index != self._accepted and (not hits or not hits.keys() >= differing):
                 return problem
-        self._note_touches(batch, touched, differing)
+        tables = Tables(self.state.connection)
+        listed = self._accepted_calls if batch.record.index == self._accepted else frozenset()
+        for at in sorted(hits.keys() - listed):
+            for missing, key in hits[at]:
+                named = (key[0], tables.named_key(key)) if key is not None else ("", {})
+                self._watch.touched(missing, self._teller.touch(batch, at, *named, otherwise=at in differing))
+            if at in differing:
+                self._watch.question([key for key, positions in touched.items() if at in positions], hits[at][0][0])
         return None
 
-    def _note_touches(self, batch: Batch, touched: Mapping[Key, Sequence[int]], differing: frozenset[int]) -> None:
-        aside = self._aside_in(batch)
-        tables = Tables(self.state.connection)
-        for at, keys in positions_of(touched, self._watch.keys).items():
-            for key in keys if at not in aside else ():
-                self._watch.touched(
-                    self._watch.keys[key], self._teller.touch(batch, at, key[0], tables.named_key(key), otherwise=at in differing)
-                )
+    def _hits(self, batch: Batch, touched: Mapping[Key, Sequence[int]]) -> dict[int, list[tuple[int, Key | None]]]:
+        """Position -> each missing call before it whose rows it touched, or that was sent to where it was (no row is known)."""
+        found: list[tuple[int, int, Key | None]] = [
+            (at, self._watch.keys[key], key) for at, keys in positions_of(touched, self._watch.keys).items() for key in keys
+        ]
         if self._watch.routing and (names := self._teller.procedures(batch)):
             for at, params in enumerate(self._calls(batch).params):
-                hit = self._watch.sent(routed(names, batch.procedures[at], params))
-                if hit is not None and at not in aside:
-                    self._watch.touched(hit, self._teller.touch(batch, at, otherwise=at in differing))
+                missing = self._watch.sent(routed(names, batch.procedures[at], params))
+                found += [(at, missing, None)] if missing is not None else []
+        hits: dict[int, list[tuple[int, Key | None]]] = {}
+        for at, missing, key in found:
+            if batch.txn_ids[at] > self.aside.calls[missing].txn_id and at not in self._aside_in(batch):
+                hits.setdefault(at, []).append((missing, key))
+        return hits
 
     def _make_engine(self) -> PartitionEngine:
         setting = self._setting

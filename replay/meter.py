@@ -65,8 +65,15 @@ class Meter:
         """This run has replayed so many calls of the partition."""
         now, before = time.monotonic(), self._before.get(partition, 0)
         if partition in self._totals:
-            self._paces[partition] = Pace(before + calls, self._totals[partition], now - self._began, before)
+            total = self._totals[partition]  # what an earlier run did is an estimate
+            self._paces[partition] = Pace(min(total, before + calls), total, now - self._began, before)
         done = sum(pace.calls for pace in self._paces.values())
         if now - self._told_at >= DISPLAY_EVERY_S or done >= self._total:
             self._told_at = now
             self._tell(Progress(done, self._total, now - self._began, sum(self._before.values()), dict(self._paces)))
+
+    def end(self) -> None:
+        """Every partition is at its end."""
+        elapsed = time.monotonic() - self._began
+        self._paces = {p: Pace(total, total, elapsed, self._before.get(p, 0)) for p, total in self._totals.items()}
+        self._tell(Progress(self._total, self._total, elapsed, sum(self._before.values()), dict(self._paces)))

@@ -16,7 +16,6 @@ outside.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -26,25 +25,29 @@ from cmdlog.wal.errors import WrongDirectory
 from cmdlog.wal.files import Files, parent
 from cmdlog.wal.groups import Groups
 from cmdlog.wal.ids import CLUSTER_GROUP
-from cmdlog.wal.instance import CREATING_NAME, LOCK_NAME, Identity, Instance
+from cmdlog.wal.instance import CREATING_NAME, Identity, Instance
 from cmdlog.wal.log import Log
 from cmdlog.wal.owner import Owner, take_ownership
 from procedures.state import PartitionState
+from replay import unfinished
 from replay.apply import Result
+from replay.errors import Divergence, Interrupted, Poison, WorkerFailed
 from replay.plan import Plan, Planned
 from replay.reach import source_from
 from replay.recover import Progress, Report, Target, execute
 from replay.reshape import Moved, check_shape, reshape
 from replay.scan import cluster_policy, scan, start_block
 from replay.source import LogSource
-from replay.trust import STATE_FOLDER, state_path
+from replay.target import HANG_AFTER_S
+from replay.trust import state_path
+from replay.unfinished import Marker
 from snapshot.capture import Capture
-from snapshot.catalog import FOLDER as SNAPSHOTS
 from snapshot.catalog import free_path, temporary_path
 from snapshot.errors import SnapshotFailed
 from snapshot.manifest import IMAGE_NAME
 from snapshot.seal import seal
 
+GONE_ON: Final = (KeyboardInterrupt, SystemExit, Interrupted, Divergence, Poison, WorkerFailed)  # what is left is of use
 FIRST_RECORDS_BLOCK: Final = 2  # of a fresh log: where the checkpoint records stand; every later entry is behind
 
 
@@ -57,33 +60,54 @@ def rebuild(
     partitions: int | None = None,
     progress: Callable[[Progress], None] = lambda _progress: None,
     moved: Callable[[Moved], None] = lambda _moved: None,
+    quarantine: bool = False,
+    hang_after_s: float = HANG_AFTER_S,
 ) -> Report:
     """Makes the node directory `out` from the plan, of another number of `partitions` if one is given. Durable on return.
 
-    The report tells of the old partitions; `moved` of rows on their way to the new ones.
-    Raises: WrongDirectory when `out` is there and not empty; what `execute` and `reshape` raise; DiskFull, WriteFailed.
+    The report tells of the old partitions; `moved` of rows on their way to the new ones. A run that is broken off, or in which
+    partitions stop, is gone on with by the same plan: each partition from where its state stands.
+
+    Raises: WrongDirectory when `out` is there and holds anything but this plan's unfinished recovery; Interrupted; what `execute`
+    and `reshape` raise; DiskFull, WriteFailed.
     """
     plan = planned if isinstance(planned, Plan) else planned.plan
     source = planned.source if isinstance(planned, Planned) else source_from(files, plan.directory, plan.from_block, plan.gaps)
-    begin(files, plan.directory, out)
+    marker = Marker.of(plan, partitions)
+    goes_on = unfinished.goes_on(out, marker)
+    if not goes_on:
+        begin(files, plan.directory, out)
     owner = take_ownership(files, out)
     try:
-        files.write_file_atomic(os.path.join(out, CREATING_NAME), b"{}\n")
-        for folder in (STATE_FOLDER, SNAPSHOTS):
-            files.mkdir(os.path.join(out, folder))
+        marker.write(files, out)
+        unfinished.make_ready(files, out)
         groups = planned.scan.groups if isinstance(planned, Planned) else _fold(planned, source)
         instance = reborn(source.instance)
         if partitions is not None:
             instance = check_shape(groups, partitions, instance)
-        report = execute(planned, Target(files, out), workers=workers, progress=progress)
+        report = execute(
+            planned,
+            Target(files, out),
+            workers=workers,
+            progress=progress,
+            quarantine=quarantine,
+            go_on=goes_on,
+            hang_after_s=hang_after_s,
+        )
         keep_catalogs(groups)
         for result in report.results:
             end_at(groups, result)
+        if partitions is not None:
+            files.write_file_atomic(os.path.join(out, CREATING_NAME), b"{}\n")  # rows move: no state of the plan's any more
         results = report.results if partitions is None else reshape(files, out, groups, partitions=partitions, progress=moved)
         complete(files, out, owner, instance, groups=groups, results=results)
-    except BaseException:
+    except BaseException as error:
         owner.close()
-        give_up(out)
+        kept = isinstance(error, GONE_ON) and unfinished.found_in(out) is not None
+        if not kept:
+            give_up(out)
+        if isinstance(error, KeyboardInterrupt) and kept:
+            raise Interrupted(f"the recovery to {out} was broken off") from None
         raise
     owner.close()
     return report
@@ -129,11 +153,7 @@ def begin(files: Files, source: str, out: str) -> None:
 
 def give_up(out: str) -> None:
     """Removes what was made: everything here is ours, since the directory was empty."""
-    for name in (SNAPSHOTS, STATE_FOLDER, "log", "archive", "faults"):
-        shutil.rmtree(os.path.join(out, name), ignore_errors=True)
-    for name in (LOCK_NAME, CREATING_NAME):
-        if os.path.exists(os.path.join(out, name)):
-            os.unlink(os.path.join(out, name))
+    unfinished.sweep(out)
 
 
 def keep_catalogs(groups: Groups) -> None:

@@ -99,6 +99,7 @@ def execute(
         else:
             done = _run_here(planned, target, meter, live, QuarantineFile(target.directory) if quarantine else None)
     done.raise_stops(target)
+    meter.end()
     done.results.sort(key=lambda result: result.partition)
     aside = sorted(done.aside, key=lambda aside: aside.partition)
     return Report(done.results, count, time.monotonic() - began, plan.notes, aside)

@@ -49,7 +49,7 @@ class Teller:
             kind=problem.kind,
             reason=problem.reason
             or f"live {place.expected}, replayed {place.got}" + (f"; {place.reruns}" if place.reruns else ""),
-            routing=None if rows or not names else routed(names, number, params),
+            routing=None if rows or problem.kind == "divergence" or not names else routed(names, number, params),
             rows=tuple(row for row in place.rows if row.txn_id == batch.txn_ids[at]),
             keys=tuple((key[0], tables.named_key(key)) for key in rows),
         )

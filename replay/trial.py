@@ -49,10 +49,11 @@ def differing_calls(live: Sequence[int], ours: Sequence[int], aside: Collection[
 
 
 def unsteady_call(trials: Sequence[Trial]) -> int:
-    """The first call whose rows differ between two trials; -1 when none does."""
+    """The first call whose answer or rows differ between two trials; -1 when none does."""
     first, second = trials
     keys = [key for key in first.changed.keys() | second.changed.keys() if _new(first, key) != _new(second, key)]
-    return min((at for key in keys for at in [*first.touched.get(key, ()), *second.touched.get(key, ())]), default=-1)
+    rows = [at for key in keys for at in [*first.touched.get(key, ()), *second.touched.get(key, ())]]
+    return min([*rows, *differing_calls(first.hashes, second.hashes, ())], default=-1)
 
 
 def _new(trial: Trial, key: Key) -> tuple[Any, ...] | None:

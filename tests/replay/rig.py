@@ -33,6 +33,7 @@ from snapshot.manifest import IMAGE_NAME
 from snapshot.seal import seal
 
 APP = """
+import os
 import time
 from sqlalchemy import Column, Integer, bindparam, insert, select, update
 from procedures import Database
@@ -70,8 +71,28 @@ def deposit(tx, account: int, amount: int) -> int:
 def drift(tx, account: int) -> int:
     tx.execute(ADD, id_=account, amount_=time.time_ns() % 1000003)
     return 0
+
+
+@db.procedure(partition_by="account")
+def mirror(tx, account: int, source: int) -> int:
+    balance = tx.execute(BALANCE, id_=source).scalar()
+    tx.execute(ADD, id_=account, amount_=balance)
+    return balance
+
+
+@db.procedure(partition_by="account")
+def trap(tx, account: int) -> int:
+    tx.execute(ADD, id_=account, amount_=1)
+    what = os.environ.get("LEDGER_TRAP")
+    while what == "hang":
+        pass
+    if what == "end":
+        os._exit(3)
+    if what == "fault":
+        raise MemoryError("the test's own")
+    return 0
 """
-BEGIN, CLOCK, DEPOSIT, DRIFT = range(4)  # numbers in the procedure list, by name
+BEGIN, CLOCK, DEPOSIT, DRIFT, MIRROR, TRAP = range(6)  # numbers in the procedure list, by name
 SCHEMA = ["CREATE TABLE accounts (id INTEGER NOT NULL, balance INTEGER NOT NULL, PRIMARY KEY (id))"]
 ACCOUNTS = 3  # of each partition: ids 10 * partition + 0, 1, 2
 FIRST_MILLIS = 1_700_000_000_000
@@ -84,7 +105,7 @@ def make_bundle(factor: int = 1) -> Bundle:
         "modules": {"ledger": f"FACTOR = {factor}\n{APP}"},
         "packages": [],
         "sql": {},
-        "procedures": [{"name": name} for name in ("begin", "clock", "deposit", "drift")],
+        "procedures": [{"name": name} for name in ("begin", "clock", "deposit", "drift", "mirror", "trap")],
     }
     return Bundle(**content, hash=hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest())
 
@@ -208,6 +229,10 @@ class Rig:
                 self.balances[params[0]] = 0
             if number == DEPOSIT and at not in skips:
                 self.balances[params[0]] += params[1] * self.factor
+            if number == MIRROR:
+                self.balances[params[0]] += self.balances[params[1]]
+            if number == TRAP:
+                self.balances[params[0]] += 1
             self.history.append((txn, dict(self.balances)))
         if live:
             applied = self.engines[partition].apply(decode_record(record), {index: skips})

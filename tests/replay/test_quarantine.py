@@ -1,0 +1,267 @@
+"""Calls that cannot be replayed: they stop their partition, or are set aside with all that is known of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cmdlog.wal.batch import encode_batch
+from cmdlog.wal.log import Log
+from replay import quarantine
+from replay.errors import Divergence, Poison, TooManyQuarantined
+from replay.plan import make_plan
+from replay.quarantine import Aside, QuarantineFile, aside_from_json
+from replay.rebuild import rebuild
+from replay.recover import Report, Target, execute
+from replay.trust import Trust, read_position, state_path
+from tests.replay.rig import CLOCK, DEPOSIT, DRIFT, MIRROR, TRAP, Rig, balances_of, make_bundle
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    """A node with some deposits behind it, running."""
+    rig = Rig(tmp_path)
+    rig.deposits(6)
+    return rig
+
+
+def set_aside(rig: Rig, out: Path, *, hang_after_s: float = 60) -> Report:
+    """A recovery to another place that sets calls aside."""
+    planned = make_plan(rig.files, rig.directory, use_state="never")
+    return rebuild(planned, rig.files, str(out), workers=1, quarantine=True, hang_after_s=hang_after_s)
+
+
+def here(rig: Rig, out: Path) -> list[Aside]:
+    """The same in this process, without a node around it."""
+    (out / "state").mkdir(parents=True)
+    planned = make_plan(rig.files, rig.directory, use_state="never")
+    report = execute(planned, Target(rig.files, str(out)), quarantine=True, live=lambda _catalog: None)
+    return list(report.aside)
+
+
+def lines(out: Path) -> list[dict[str, object]]:
+    """What `quarantine.jsonl` holds."""
+    return [json.loads(line) for line in (out / "quarantine.jsonl").read_text().splitlines()]
+
+
+def test_diverging_call_is_set_aside_with_all_that_is_known(rig: Rig, tmp_path: Path) -> None:
+    """Its effect is kept out of the state, everything else is in; the file says what it was and why."""
+    index = rig.batch(0, [(DEPOSIT, [1, 5]), (DRIFT, [0]), (DEPOSIT, [2, 5])])
+    txn = rig.history[-2][0]
+    rig.deposits(4)
+    rig.close()
+    (aside,) = here(rig, tmp_path / "out")
+    (line,) = lines(tmp_path / "out")
+    assert line == aside.calls[0].to_json() | {"rows": line["rows"], "keys": line["keys"]}
+    assert (line["partition"], line["index"], line["position"], line["txn_id"]) == (0, index, 1, str(txn))
+    assert (line["procedure"], line["catalog"], line["source_hash"]) == ("drift", 1, make_bundle().hash)
+    assert (line["params"], line["kind"]) == ({"account": 0}, "divergence")
+    assert "not deterministic" in str(line["reason"])
+    assert balances_of(str(tmp_path / "out")) == rig.balances, "the model has no drift"
+
+
+def test_later_calls_on_the_same_rows_are_listed(rig: Rig, tmp_path: Path) -> None:
+    """Each later invocation that changed a row of the missing call, with its place; others are not."""
+    rig.batch(0, [(DRIFT, [0])])
+    first = rig.batch(0, [(DEPOSIT, [0, 7]), (DEPOSIT, [1, 7])])
+    second = rig.batch(0, [(DEPOSIT, [2, 7]), (DEPOSIT, [0, 7])])
+    rig.close()
+    (aside,) = here(rig, tmp_path / "out")
+    assert len(aside.calls) == 1
+    found = [(touch.index, touch.position, touch.procedure, touch.table, dict(touch.key)) for touch in aside.touches[0]]
+    assert found == [(first, 0, "deposit", "accounts", {"id": 0}), (second, 1, "deposit", "accounts", {"id": 0})]
+    assert all(touch.otherwise for touch in aside.touches[0]), "they answered with another balance than live"
+    assert balances_of(str(tmp_path / "out")) == rig.balances
+
+
+def test_calls_that_read_the_missing_rows_answer_otherwise_and_pass_it_on(rig: Rig, tmp_path: Path) -> None:
+    """A call that carries the missing amount on is no new divergence; its own rows are in question from then on."""
+    rig.batch(0, [(DRIFT, [0])])
+    carried = rig.batch(0, [(MIRROR, [1, 0])])
+    later = rig.batch(0, [(DEPOSIT, [1, 1])])
+    rig.batch(0, [(DEPOSIT, [2, 1])])
+    rig.close()
+    (aside,) = here(rig, tmp_path / "out")
+    assert [(call.procedure) for call in aside.calls] == ["drift"]
+    assert [(touch.index, touch.procedure, touch.otherwise) for touch in aside.otherwise] == [(carried, "mirror", True)]
+    assert [touch.index for touch in aside.touches[0]] == [later], "only a row that the missing call put in question"
+    assert balances_of(str(tmp_path / "out")) == rig.balances
+
+
+def test_second_call_of_chance_is_set_aside_too(rig: Rig, tmp_path: Path) -> None:
+    """Behind a missing call, one that does otherwise twice in two ways is no consequence of it."""
+    rig.batch(0, [(DRIFT, [0]), (CLOCK, [1]), (DEPOSIT, [1, 3])])
+    rig.batch(0, [(CLOCK, [1])])
+    rig.close()
+    (aside,) = here(rig, tmp_path / "out")
+    assert [call.procedure for call in aside.calls] == ["clock", "drift", "clock"]
+    assert all("not deterministic" in call.reason or "another result" in call.reason for call in aside.calls)
+    assert balances_of(str(tmp_path / "out")) == rig.balances
+
+
+def test_without_quarantine_a_failing_call_stops_its_partition_only(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The position is named; the state stands before it; the other partition is at its end."""
+    index = rig.batch(0, [(DEPOSIT, [0, 1]), (TRAP, [0])])
+    txn = rig.history[-1][0]
+    rig.deposits(4)
+    rig.close()
+    monkeypatch.setenv("LEDGER_TRAP", "fault")
+    (tmp_path / "out" / "state").mkdir(parents=True)
+    target = Target(rig.files, str(tmp_path / "out"))
+    with pytest.raises(Poison, match="MemoryError") as caught:
+        execute(make_plan(rig.files, rig.directory, use_state="never"), target, workers=0)
+    place = caught.value.place
+    assert (place.partition, place.index, place.position, place.procedure, place.txn_id) == (0, index, 1, "trap", txn)
+    assert caught.value.exit_code == 16
+    found = balances_of(str(tmp_path / "out"))
+    assert {account: balance for account, balance in found.items() if account >= 10} == {
+        account: balance for account, balance in rig.balances.items() if account >= 10
+    }
+
+
+def test_failing_call_is_set_aside_and_its_rows_are_watched(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it changed before it failed counts as its rows."""
+    rig.batch(0, [(DEPOSIT, [0, 1]), (TRAP, [0]), (DEPOSIT, [1, 1])])
+    later = rig.batch(0, [(DEPOSIT, [0, 2])])
+    rig.close()
+    monkeypatch.setenv("LEDGER_TRAP", "fault")
+    (aside,) = here(rig, tmp_path / "out")
+    assert [(call.procedure, call.kind, call.params) for call in aside.calls] == [("trap", "fault", {"account": 0})]
+    assert "MemoryError" in aside.calls[0].reason
+    assert [touch.index for touch in aside.touches[0]] == [later]
+    assert balances_of(str(tmp_path / "out")) == rig.balances | {0: rig.balances[0] - 1}
+
+
+def test_missing_code_stops_the_partition_or_is_set_aside(rig: Rig, tmp_path: Path) -> None:
+    """A batch whose catalog version is in no catalog record: exit code 13 and the place; or its calls are kept as they are."""
+    rig.deposits(2)
+    planned = make_plan(rig.files, rig.directory, use_state="never")
+    txn_ids = rig.tick(2, 0)
+    index = rig.next_index[0]
+    rig.log(
+        encode_batch(partition=0, term=1, index=index, catalog=9, txn_ids=txn_ids, procedures=[2, 2], params=[b"[0,5]", b"[1,5]"])
+    )
+    rig.next_index[0] += 1
+    rig.stop()
+    wal = Log.open(rig.files, rig.directory)
+    last = int(wal.durable_block)
+    wal.close()
+    parts = tuple(replace(part, to_index=index, to_term=0, to_checksum=0) if part.partition == 0 else part
+                  for part in planned.plan.partitions)  # fmt: skip
+    plan = replace(planned.plan, partitions=parts, last_block=last)
+    for name in ("stopped", "aside"):
+        (tmp_path / name / "state").mkdir(parents=True)
+    with pytest.raises(Poison, match="catalog version 9") as caught:
+        execute(plan, Target(rig.files, str(tmp_path / "stopped")), workers=0)
+    assert (caught.value.exit_code, caught.value.place.index) == (13, index)
+    report = execute(plan, Target(rig.files, str(tmp_path / "aside")), quarantine=True, live=lambda _catalog: None)
+    assert [(call.position, call.params, call.kind) for call in report.aside[0].calls] == [
+        (0, [0, 5], "code"),
+        (1, [1, 5], "code"),
+    ]
+    assert balances_of(str(tmp_path / "aside")) == rig.balances
+
+
+def test_call_is_on_disk_before_anything_goes_on_without_it(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the line cannot be written, the replay goes no further, and the state holds nothing behind the call."""
+    index = rig.batch(0, [(DRIFT, [0])])
+    rig.deposits(4)
+    rig.close()
+    monkeypatch.setattr(os, "fsync", lambda _fd: (_ for _ in ()).throw(OSError(5, "gone")))
+    with pytest.raises(OSError, match="gone"):
+        here(rig, tmp_path / "out")
+    monkeypatch.undo()
+    assert not QuarantineFile(str(tmp_path / "out")).read()
+    position = read_position(state_path(str(tmp_path / "out"), 0), 0)
+    assert not isinstance(position, str)
+    assert position.index < index
+
+
+def test_number_of_quarantined_calls_is_bounded(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing replays as it did, setting aside call by call ends."""
+    monkeypatch.setattr(quarantine, "CALLS_MAX", 2)
+    rig.batch(0, [(CLOCK, [0])] * 4)
+    rig.close()
+    with pytest.raises(TooManyQuarantined):
+        here(rig, tmp_path / "out")
+
+
+def test_listed_touches_are_bounded_and_the_rest_is_counted(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hot row does not make the report grow without end."""
+    monkeypatch.setattr(quarantine, "TOUCHES_MAX", 3)
+    rig.batch(0, [(DRIFT, [0])])
+    for _ in range(5):
+        rig.batch(0, [(DEPOSIT, [0, 1])])
+    rig.close()
+    (aside,) = here(rig, tmp_path / "out")
+    assert (len(aside.touches[0]), aside.more[0]) == (3, 2)
+    assert aside_from_json(json.loads(json.dumps(aside.to_json()))) == aside
+
+
+def test_torn_line_is_none(rig: Rig, tmp_path: Path) -> None:
+    """A crash while a line is written leaves a piece of it, which was never relied on."""
+    rig.batch(0, [(DRIFT, [0])])
+    rig.close()
+    here(rig, tmp_path / "out")
+    file = QuarantineFile(str(tmp_path / "out"))
+    (call,) = file.read()
+    with open(file.path, "ab") as handle:
+        handle.write(b'{"partition": 0, "ind')
+    assert file.read() == [call]
+    file.drop({1})
+    assert file.read() == [call]
+    file.drop({0})
+    assert not Path(file.path).exists()
+
+
+@pytest.mark.slow
+def test_call_that_hangs_is_killed_and_set_aside(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both partitions go to their ends without it; later calls that were sent to the same place are listed."""
+    rig.batch(0, [(DEPOSIT, [0, 1]), (TRAP, [0]), (DEPOSIT, [1, 1])])
+    later = rig.batch(0, [(DEPOSIT, [0, 2])])
+    rig.deposits(2)
+    rig.close()
+    monkeypatch.setenv("LEDGER_TRAP", "hang")
+    report = set_aside(rig, tmp_path / "out", hang_after_s=0.3)
+    (aside,) = report.aside
+    assert [(call.procedure, call.kind, call.params) for call in aside.calls] == [("trap", "hang", {"account": 0})]
+    assert (later, "deposit") in [(touch.index, touch.procedure) for touch in aside.touches[0]]
+    assert balances_of(str(tmp_path / "out")) == rig.balances | {0: rig.balances[0] - 1}
+    assert len(lines(tmp_path / "out")) == 1
+
+
+@pytest.mark.slow
+def test_call_that_ends_its_process_is_named(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stops its partition; the other one goes on to its end."""
+    index = rig.batch(0, [(DEPOSIT, [0, 1]), (TRAP, [0]), (DEPOSIT, [1, 1])])
+    rig.deposits(2)
+    rig.close()
+    monkeypatch.setenv("LEDGER_TRAP", "end")
+    with pytest.raises(Poison, match="code 3") as caught:
+        rebuild(make_plan(rig.files, rig.directory, use_state="never"), rig.files, str(tmp_path / "out"), workers=1)
+    place = caught.value.place
+    assert (place.partition, place.index, place.position, place.procedure) == (0, index, 1, "trap")
+    ends = [read_position(state_path(str(tmp_path / "out"), p), p) for p in range(2)]
+    assert [end.index for end in ends if not isinstance(end, str)] == [index - 1, rig.next_index[1] - 1]
+
+
+@pytest.mark.slow
+def test_divergence_in_a_new_node_is_set_aside_by_a_worker(rig: Rig, tmp_path: Path) -> None:
+    """The whole way: two partitions, one of them with a missing call; the node that comes out can be opened."""
+    rig.batch(1, [(DRIFT, [11])])
+    rig.deposits(4)
+    rig.close()
+    with pytest.raises(Divergence):
+        rebuild(make_plan(rig.files, rig.directory, use_state="never"), rig.files, str(tmp_path / "out"), workers=2)
+    assert not Trust(rig.files, str(tmp_path / "out")).doubt(0), "what the other partition reached stays"
+    report = set_aside(rig, tmp_path / "out")
+    assert [(aside.partition, len(aside.calls)) for aside in report.aside] == [(1, 1)]
+    assert report.results[0].calls == 0, "the other partition went on from its end"
+    assert balances_of(str(tmp_path / "out")) == rig.balances
+    Log.open(rig.files, str(tmp_path / "out")).close()
