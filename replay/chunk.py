@@ -22,8 +22,7 @@ from cmdlog.wal.ids import PARTITION_BITS
 from cmdlog.wal.record import RECORD, RECORD_BYTES_MAX, BadRecord, Record
 
 TICK: Final = 1 << PARTITION_BITS  # between two calls of a batch that has no column of TxnIds
-_COUNT_AT: Final = slice(RECORD.bytes + 8, RECORD.bytes + 12)
-FLAGS_AT: Final = RECORD.bytes + 16  # the lower byte, which holds all of them
+_HEADER_AT: Final = RECORD.bytes
 _COLUMNS_AT: Final = RECORD.bytes + BATCH.bytes
 _HEADER: Final = np.dtype(
     {
@@ -109,7 +108,7 @@ class Chunk:
     positions: Int32s  # in the batch
     batches: Batches
     controls: Sequence[Control]
-    _procedures_at: Int64s  # of each batch, in its record
+    _columns: Columns
 
     def __len__(self) -> int:
         return len(self.txn_ids)
@@ -118,12 +117,7 @@ class Chunk:
         """Procedure number of each row, in the catalog version of its batch."""
         if not self.batches:
             return np.empty(0, dtype=np.uint16)
-        parts = [
-            np.frombuffer(record.raw, np.uint16, int.from_bytes(record.raw[_COUNT_AT], "little"), at)
-            for record, at in zip(self.batches.records, self._procedures_at.tolist(), strict=True)
-        ]
-        starts = np.cumsum([0, *[len(part) for part in parts[:-1]]])
-        found: Uint16s = np.concatenate(parts)[starts[self.batch_numbers] + self.positions]
+        found: Uint16s = self._columns.words[self._columns.procedures_at[self.batch_numbers] + self.positions]
         return found
 
     def invocations(self) -> Iterator[Invocation]:
@@ -144,23 +138,19 @@ class Chunk:
 
 @dataclass(slots=True, eq=False)
 class Gathered:
-    """Calls that a chunk is made of: [low, high) of each batch.
-
-    Batches ascend within a partition, and come partition by partition.
-    """
+    """Batches that a chunk is made of. They ascend within a partition, and come partition by partition."""
 
     records: list[Record] = field(default_factory=list)
-    firsts: list[int] = field(default_factory=list)  # TxnId of the batch's first call
-    lows: list[int] = field(default_factory=list)
-    highs: list[int] = field(default_factory=list)
-    columns: list[tuple[int, Int64s]] = field(default_factory=list)  # (batch number, TxnIds) where they are not consecutive
+    parts: list[tuple[int, int, int]] = field(default_factory=list)  # (batch number, low, high): only calls [low, high) of it
     gone: list[tuple[int, int]] = field(default_factory=list)  # (batch number, position) of calls that were taken out
     controls: list[tuple[int, Record]] = field(default_factory=list)  # (TxnId that it stands behind, record)
 
 
-def column_of(record: Record) -> Int64s:
+def column_of(record: Record) -> Int64s | None:
     """The TxnIds of a batch that has a column of them. Raises: BadBatch when they do not ascend."""
-    first, count, _, flags, *_ = BATCH.unpack_from(record.raw, RECORD.bytes)
+    first, count, _, flags, *_ = BATCH.unpack_from(record.raw, _HEADER_AT)
+    if not flags & FLAG_TXN_COLUMN:
+        return None
     at = _COLUMNS_AT + (16 * count if flags & FLAG_KEYS else 0)
     deltas = np.frombuffer(record.raw, np.uint32, count, at)
     if deltas[0] or (deltas[1:] <= deltas[:-1]).any():
@@ -169,64 +159,81 @@ def column_of(record: Record) -> Int64s:
     return column
 
 
-def check_batches(records: Sequence[Record]) -> Int64s:
-    """Checks what `decode_batch` checks, but for texts that are compressed; where the procedure columns begin.
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """What the headers of some batches say, checked; one value per batch."""
+
+    firsts: Int64s  # TxnId of the first call
+    counts: Int64s
+    flags: Uint16s
+    procedures_at: Int64s  # of its first call, in `words`
+    words: Uint16s  # the columns of offsets and procedures of all batches, one behind the other
+
+
+def check_batches(records: Sequence[Record]) -> Columns:
+    """Checks what `decode_batch` checks, but for texts that are compressed and for columns of TxnIds.
 
     Raises: BadBatch.
     """
     raws = [record.raw for record in records]
     lengths = np.array([len(raw) for raw in raws], dtype=np.int64)
-    if lengths.min() < _COLUMNS_AT:
+    if raws and lengths.min() < _COLUMNS_AT:
         raise BadBatch(records[int(lengths.argmin())])
-    heads = np.frombuffer(b"".join([raw[RECORD.bytes : _COLUMNS_AT] for raw in raws]), _HEADER)
+    heads = np.frombuffer(b"".join([raw[_HEADER_AT:_COLUMNS_AT] for raw in raws]), _HEADER)
     flags, counts, text_bytes = heads["flags"], heads["count"].astype(np.int64), heads["json_bytes"].astype(np.int64)
-    offsets_at = _COLUMNS_AT + counts * (16 * ((flags & FLAG_KEYS) != 0) + 4 * ((flags & FLAG_TXN_COLUMN) != 0))
-    procedures_at: Int64s = offsets_at + 4 * (counts + 1)
     good = (counts > 0) & (counts <= CALLS_MAX) & (text_bytes <= RECORD_BYTES_MAX)
     good &= (flags <= FLAG_TXN_COLUMN | FLAG_KEYS | FLAG_ZSTD) & (heads["reserved"] == b"")
-    good &= procedures_at + 2 * counts + heads["stored_bytes"] == lengths
+    begin = _COLUMNS_AT + counts * (16 * ((flags & FLAG_KEYS) != 0) + 4 * ((flags & FLAG_TXN_COLUMN) != 0))
+    end = begin + 6 * counts + 4  # one offset more than calls, 4 bytes each; a procedure number of 2 bytes per call
+    good &= end + heads["stored_bytes"] == lengths
     good &= ((flags & FLAG_ZSTD) != 0) | (heads["stored_bytes"] == text_bytes)
-    if good.all():
-        at = zip(raws, offsets_at.tolist(), (procedures_at - 4).tolist(), strict=True)
-        ends = b"".join([raw[first : first + 4] + raw[last : last + 4] for raw, first, last in at])
-        bounds = np.frombuffer(ends, np.uint32).reshape(-1, 2)
-        good &= (bounds[:, 0] == 1) & (bounds[:, 1] == text_bytes)
     if not good.all():
         raise BadBatch(records[int(good.argmin())])
-    return procedures_at
+    parts = [raw[low:high] for raw, low, high in zip(raws, begin.tolist(), end.tolist(), strict=True)]
+    words = np.frombuffer(b"".join(parts), np.uint16)
+    at = np.cumsum(3 * counts + 2) - (3 * counts + 2)
+    good = (_offset(words, at) == 1) & (_offset(words, at + 2 * counts) == text_bytes)
+    if not good.all():
+        raise BadBatch(records[int(good.argmin())])
+    return Columns(heads["first_txn"].astype(np.int64), counts, flags, at + 2 * counts + 2, words)
+
+
+def _offset(words: Uint16s, at: Int64s) -> Int64s:
+    found: Int64s = words[at] + (words[at + 1].astype(np.int64) << 16)
+    return found
 
 
 def make_chunk(gathered: Gathered) -> Chunk:
     """Checks and sorts. Every step is one numpy call over all batches, or over all calls. Raises: BadBatch."""
-    records = gathered.records
-    procedures_at = check_batches(records) if records else np.empty(0, dtype=np.int64)
-    lows = np.array(gathered.lows, dtype=np.int64)
-    counts = np.array(gathered.highs, dtype=np.int64) - lows
-    zeros = np.cumsum(counts) - counts - lows  # the row at which a batch's first call stands, or would stand
+    records, columns = gathered.records, check_batches(gathered.records)
+    lows, highs = np.zeros(len(records), dtype=np.int64), columns.counts.copy()
+    for number, low, high in gathered.parts:
+        lows[number], highs[number] = low, high
+    counts = highs - lows
+    zeros = np.cumsum(counts) - highs  # the row at which a batch's first call stands, or would stand
     rows = int(counts.sum())
     numbers = np.repeat(np.arange(len(records), dtype=np.int32), counts)
-    firsts = np.array(gathered.firsts, dtype=np.int64) - zeros * TICK
-    txn_ids = np.repeat(firsts, counts) + np.arange(0, rows * TICK, TICK, dtype=np.int64)
-    for number, column in gathered.columns:
-        low, high = gathered.lows[number], gathered.highs[number]
-        start = int(zeros[number]) + low
-        txn_ids[start : start + high - low] = column[low:high]
+    txn_ids = np.repeat(columns.firsts - zeros * TICK, counts) + np.arange(0, rows * TICK, TICK, dtype=np.int64)
+    for number in np.flatnonzero(columns.flags & FLAG_TXN_COLUMN).tolist():
+        low, high, zero, column = int(lows[number]), int(highs[number]), int(zeros[number]), column_of(records[number])
+        assert column is not None
+        txn_ids[zero + low : zero + high] = column[low:high]
     order = _order(gathered, txn_ids, zeros)
     txn_ids, numbers = txn_ids[order], numbers[order]
     positions = (order - zeros[numbers]).astype(np.int32)
     partitions = np.array([record.partition for record in records], dtype=np.uint16)[numbers]
-    return Chunk(txn_ids, partitions, numbers, positions, _decoded(records), _placed(txn_ids, gathered.controls), procedures_at)
+    batches, controls = _decoded(records, columns), _placed(txn_ids, gathered.controls)
+    return Chunk(txn_ids, partitions, numbers, positions, batches, controls, columns)
 
 
-def _decoded(records: Sequence[Record]) -> Batches:
+def _decoded(records: Sequence[Record], columns: Columns) -> Batches:
     """Those whose text is compressed at once: whether it is one shows only then. Raises: BadBatch."""
     batches = Batches(records)
-    for number, record in enumerate(records):
-        if record.raw[FLAGS_AT] & FLAG_ZSTD:
-            try:
-                _ = batches[number]
-            except BadRecord as bad:
-                raise BadBatch(record) from bad
+    for number in np.flatnonzero(columns.flags & FLAG_ZSTD).tolist():
+        try:
+            _ = batches[number]
+        except BadRecord as bad:
+            raise BadBatch(records[number]) from bad
     return batches
 
 

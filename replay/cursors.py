@@ -15,11 +15,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from cmdlog.wal.batch import FLAG_TXN_COLUMN, batch_span, decode_batch
+from cmdlog.wal.batch import CALLS_MAX, batch_span, decode_batch
 from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.record import BadRecord, Kind, Record, decode_commit_mark
-from replay.chunk import FLAGS_AT, TICK, Gathered, Int64s, column_of
+from replay.chunk import TICK, Gathered, column_of
 from replay.errors import StreamDamaged
 from replay.firstlook import Void
 
@@ -56,47 +56,24 @@ class Stream:
     upto_calls: int = -1  # of the last entry's calls that count, -1 = all
 
 
-@dataclass(slots=True)
-class Held:
-    """A batch that waits, or what is left of it."""
-
-    record: Record
-    begin: int  # TxnId of its first call
-    first_txn: int  # of what is left
-    last_txn: int
-    count: int  # calls that count
-    size_bytes: int
-    low: int = 0  # calls in front of it have been given out
-
-    def cut(self, bound: int, column: Int64s | None) -> int:
-        """Where the calls up to that TxnId end; only the others are held from now on."""
-        begin = self.begin
-        at = (bound - begin) // TICK + 1 if column is None else int(column.searchsorted(bound, side="right"))
-        self.low, self.first_txn = at, begin + at * TICK if column is None else int(column[at])
-        return at
+Held = tuple[Record, int, int, int, int]  # a batch that waits: its first and last TxnId, calls that count, bytes
 
 
 class Lane:
     """One partition's stream on its way. Invariant: `held` and `controls` ascend, and hold nothing of what was given out."""
 
     __slots__ = (
-        "_last_txn",
-        "_ranges",
-        "_starts",
-        "closed_txn",
-        "controls",
-        "ended",
-        "held",
-        "held_bytes",
-        "next_index",
-        "stream",
-    )
+        "_after", "_head_first", "_last_txn", "_low", "_ranges", "_starts", "_upto",
+        "closed_txn", "controls", "ended", "held", "held_bytes", "next_index", "stream",
+    )  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.held: deque[Held] = deque()
         self.controls: deque[tuple[int, Record, int]] = deque()  # (TxnId that it stands behind, record, bytes)
+        self._low = self._head_first = 0  # of the first held batch, calls that have been given out, and TxnId of the next one
         self.held_bytes = 0
+        self._after, self._upto = stream.after, stream.upto
         self.next_index = stream.after + 1
         self.closed_txn = 0  # no later entry has a TxnId up to here
         self._last_txn = 0  # of the entries so far
@@ -109,10 +86,16 @@ class Lane:
         self._starts = [Lsn(BlockNumber(block), offset) for block, offset, _ in stream.voids]
 
     @property
-    def first_txn(self) -> int:
+    def first_call_txn(self) -> int:
         """Of what is held; behind every TxnId when nothing is."""
-        calls = self.held[0].first_txn if self.held else OPEN_END + 1
-        return min(calls, self.controls[0][0]) if self.controls else calls
+        if not self.held:
+            return OPEN_END + 1
+        return self._head_first if self._low else self.held[0][1]
+
+    @property
+    def first_txn(self) -> int:
+        """The same, entries without calls included."""
+        return min(self.first_call_txn, self.controls[0][0]) if self.controls else self.first_call_txn
 
     def is_void(self, lsn: Lsn, index: int) -> bool:
         """Whether a later record of the log replaces the entry."""
@@ -126,41 +109,44 @@ class Lane:
 
         Raises: BadRecord when it is not the entry that must come next, or not what its kind says.
         """
-        kind = record.kind
-        if kind < 16:
-            index = record.index
-            if index > self.stream.upto or (self._starts and self.is_void(lsn, index)):
-                return
-            wanted = index > self.stream.after
-            if wanted and index != self.next_index:
-                raise BadRecord(f"entry {index} where {self.next_index} must stand")
-            if kind is _BATCH:
-                self._batch(record, wanted=wanted)
-            else:
-                self._control(record, hold=wanted and with_controls)
-            if wanted:
-                self.next_index, self.ended = index + 1, index == self.stream.upto
-        elif kind is Kind.COMMIT_MARK:
-            self.closed_txn = max(self.closed_txn, decode_commit_mark(record))
-        elif kind is Kind.CHECKPOINT:
-            self.closed_txn = max(self.closed_txn, int(record.json()["closed_txn"]))
-
-    def _batch(self, record: Record, *, wanted: bool) -> None:
-        first, last, count = batch_span(record)
-        if first <= self._last_txn:
-            raise BadRecord(f"entry {record.index} begins at transaction {first}, which is not behind {self._last_txn}")
-        self._last_txn = last
-        self.closed_txn = max(self.closed_txn, last)
-        if not wanted:
+        if record.kind >= 16:
+            self._note(record)
             return
-        if record.index == self.stream.upto and 0 <= self.stream.upto_calls < count:
+        index = record.index
+        if index > self._upto or (self._starts and self.is_void(lsn, index)):
+            return
+        wanted = index > self._after
+        if wanted and index != self.next_index:
+            raise BadRecord(f"entry {index} where {self.next_index} must stand")
+        if record.kind is _BATCH:
+            first, last, count = batch_span(record)
+            if first <= self._last_txn:
+                raise BadRecord(f"entry {index} begins at transaction {first}, which is not behind {self._last_txn}")
+            self._last_txn = last
+            self.closed_txn = max(self.closed_txn, last)
+            if wanted:
+                self._hold(record, first, last, count)
+        else:
+            self._control(record, hold=wanted and with_controls)
+        if wanted:
+            self.next_index = index + 1
+            self.ended = index == self._upto
+
+    def _hold(self, record: Record, first: int, last: int, count: int) -> None:
+        if record.index == self._upto and 0 <= self.stream.upto_calls < count:
             count = self.stream.upto_calls
             if not count:
                 return
             last = decode_batch(record).txn_ids[count - 1]
         size = len(record.raw) + HELD_OVERHEAD_BYTES
-        self.held.append(Held(record, first, first, last, count, size))
+        self.held.append((record, first, last, count, size))
         self.held_bytes += size
+
+    def _note(self, record: Record) -> None:
+        if record.kind is Kind.COMMIT_MARK:
+            self.closed_txn = max(self.closed_txn, decode_commit_mark(record))
+        elif record.kind is Kind.CHECKPOINT:
+            self.closed_txn = max(self.closed_txn, int(record.json()["closed_txn"]))
 
     def _control(self, record: Record, *, hold: bool) -> None:
         if record.kind is Kind.SCHEMA:
@@ -173,31 +159,42 @@ class Lane:
 
     def release(self, bound: int, into: Gathered) -> None:
         """Gives out what has a TxnId up to `bound`. Raises: BadBatch."""
-        held, skips, number = self.held, self.stream.skips, len(into.records)
-        while held and held[0].first_txn <= bound:
-            head = held[0]
-            record, low, high = head.record, head.low, head.count
-            if record.raw[FLAGS_AT] & FLAG_TXN_COLUMN:
-                column = column_of(record)
-                into.columns.append((number, column))
-            else:
-                column = None
-            if head.last_txn <= bound:
-                held.popleft()
-                self.held_bytes -= head.size_bytes
-            else:
-                high = head.cut(bound, column)
-            if record.index in skips:
-                into.gone += [(number, position) for position in skips[record.index] if low <= position < high]
+        held, number = self.held, len(into.records)
+        while held and held[0][2] <= bound:
+            record, _, _, count, size = held.popleft()
+            self.held_bytes -= size
             into.records.append(record)
-            into.firsts.append(head.begin)
-            into.lows.append(low)
-            into.highs.append(high)
-            number += 1
+            if self._low or record.index == self.stream.upto:
+                into.parts.append((len(into.records) - 1, self._low, count))
+                self._low = 0
+        if held and self.first_call_txn <= bound:
+            low, high = self._cut(held[0], bound)
+            into.records.append(held[0][0])
+            into.parts.append((len(into.records) - 1, low, high))
+        if self.stream.skips:
+            self._leave_out(number, into)
         while self.controls and self.controls[0][0] <= bound:
             behind, record, size = self.controls.popleft()
             into.controls.append((behind, record))
             self.held_bytes -= size
+
+    def _cut(self, head: Held, bound: int) -> tuple[int, int]:
+        """The calls of the first held batch that have a TxnId up to `bound`; the rest is held on."""
+        record, first, _, _, _ = head
+        low, column = self._low, column_of(record)
+        self._low = (bound - first) // TICK + 1 if column is None else int(column.searchsorted(bound, side="right"))
+        self._head_first = first + self._low * TICK if column is None else int(column[self._low])
+        return low, self._low
+
+    def _leave_out(self, number: int, into: Gathered) -> None:
+        """Notes the calls that are not run, of the batches from that number on."""
+        parts = {at: (low, high) for at, low, high in into.parts}
+        for at in range(number, len(into.records)):
+            low, high = parts.get(at, (0, CALLS_MAX))
+            into.gone += [(at, position) for position in self.skipped(into.records[at].index) if low <= position < high]
+
+    def skipped(self, index: int) -> Collection[int]:
+        return self.stream.skips.get(index, ())
 
 
 class Cursor:
@@ -234,28 +231,29 @@ class Cursor:
     def _read(self, bytes_max: int, open_lanes: list[Lane], *, at_least_one: bool) -> bool:
         """As `read`. Once per record: names are local for that."""
         lanes, guests, records, with_controls = self.lanes, self.guests, self._records, self._with_controls
-        found, taken, open_count, began = self._next, 0, len(open_lanes), self.position
+        found, taken, open_count, lsn = self._next, 0, len(open_lanes), self.position
         try:
             while open_count and (taken < bytes_max or (at_least_one and not taken)):
                 if found is None:
                     found = next(records, None)
                     if found is None:
                         raise BadRecord("the log ends")
-                lsn, record = found
                 if guests:
-                    open_count += self._take_back(lsn)
+                    open_count += self._take_back(found[0])
+                record = found[1]
                 lane = lanes.get(record.partition)
                 if lane is not None and not lane.ended:
-                    size = len(record.raw) + HELD_OVERHEAD_BYTES if record.kind < 16 else 0
+                    size = len(record.raw) + HELD_OVERHEAD_BYTES
                     if taken + size > bytes_max and (taken or not at_least_one):
                         break
-                    lane.take(lsn, record, with_controls=with_controls)
+                    lane.take(found[0], record, with_controls=with_controls)
                     taken += size
-                    open_count -= lane.ended
-                self.position, found = lsn, None
+                    if lane.ended:
+                        open_count -= 1
+                lsn, found = found[0], None
         finally:
-            self._next = found
-        return self.position != began
+            moved, self._next, self.position = lsn != self.position, found, lsn
+        return moved
 
     def split(self, lane: Lane) -> Cursor:
         """A cursor of its own for that lane, from here on."""

@@ -131,10 +131,10 @@ class Merge:
     def _check(self, bound: int) -> None:
         """A stream that goes on at or below what it had closed, and what is out already, belongs to no order any more."""
         for lane in self._lanes:
-            if lane.held and lane.held[0].low == 0 and lane.held[0].first_txn <= self._bound:
-                at = lane.held[0]
-                what = f"entry {at.record.index} begins at transaction {at.first_txn}, but those up to {self._bound} were closed"
-                raise self._damage(at.record, what)
+            if lane.held and lane.first_call_txn <= self._bound:
+                record, first, *_ = lane.held[0]
+                what = f"entry {record.index} begins at transaction {first}, but those up to {self._bound} were closed"
+                raise self._damage(record, what)
 
     def _damage(self, record: Record, what: str) -> StreamDamaged:
         """What is wrong with an entry that was read."""
@@ -181,11 +181,11 @@ def _bound_of_chunk(lanes: Sequence[Lane], bound: int) -> int:
     share = CHUNK_BYTES_MAX // max(1, sum(bool(lane.held) for lane in lanes))
     for lane in lanes:
         size = 0
-        for held in lane.held:
-            if held.first_txn > bound:
+        for _, first, last, _, held_bytes in lane.held:
+            if first > bound:
                 break
-            size += held.size_bytes
+            size += held_bytes
             if size >= share:
-                bound = min(bound, held.last_txn)
+                bound = min(bound, last)
                 break
     return bound
