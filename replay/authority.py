@@ -240,11 +240,11 @@ class GroupView:
         logs = {node.directory: node.groups.get(group, EMPTY) for node in nodes}
         stated = logs if any(log.configurations for log in logs.values()) else _cluster_logs(nodes)
         known, later = configurations_of(list(stated.values()))
-        held = [
-            Held(node.directory, node.node_id, log, doubts[node.directory] or _doubt_of_log(log, stated is logs))
-            for node in nodes
-            for log in [logs[node.directory]]
-        ]
+        held = []
+        for node in nodes:
+            log = logs[node.directory]
+            doubt = doubts[node.directory] or _doubt_of_log(log, stated is logs, _seen(logs.values()))
+            held.append(Held(node.directory, node.node_id, log, doubt))
         held.sort(key=lambda one: one.end, reverse=True)
         places = {node.directory: _places(node, group) for node in nodes}
         floor = max(index for index in (0, *(log.commit for log in logs.values()), *(i for of in places.values() for i in of)))
@@ -281,12 +281,8 @@ class GroupView:
     def _denial(self, known: StatedConfiguration) -> str:
         """Which log knows another entry to be committed where the newest committed configuration stands."""
         for one in self.held:
-            committed = [c for c in one.log.configurations if _is_committed(c, one.log)]
-            if (
-                committed
-                and known.index <= one.log.commit
-                and (committed[-1].index, committed[-1].term) != (known.index, known.term)
-            ):
+            stated = [(c.index, c.term) for c in one.log.configurations if _is_committed(c, one.log) and not one.log.unseen]
+            if stated and known.index <= one.log.commit and stated[-1] != (known.index, known.term):
                 return (
                     f"{one.directory} knows entries up to {one.log.commit} to be committed, without the configuration of term "
                     f"{known.term} at index {known.index} that is committed in another log"
@@ -386,9 +382,14 @@ def configurations_of(logs: Sequence[GroupEvidence]) -> tuple[StatedConfiguratio
     committed = [c for log in logs for c in log.configurations if _is_committed(c, log)]
     known = max(committed, key=lambda c: (c.index, c.term), default=None)
     after = known.index if known is not None else 0
-    upto = max((log.commit for log in logs), default=0)
+    upto = _seen(logs)
     later = {(c.index, c.term): c for log in logs for c in log.configurations if c.index > max(after, upto)}
     return known, tuple(later[place] for place in sorted(later))
+
+
+def _seen(logs: Iterable[GroupEvidence]) -> int:
+    """Whatever configuration is committed up to here, a log states it, or a later one."""
+    return max((log.commit for log in logs if not log.unseen), default=0)
 
 
 def _is_committed(configuration: StatedConfiguration, log: GroupEvidence) -> bool:
@@ -399,9 +400,11 @@ def _cluster_logs(nodes: Sequence[NodeEvidence]) -> dict[str, GroupEvidence]:
     return {node.directory: node.groups.get(CLUSTER_GROUP, EMPTY) for node in nodes}
 
 
-def _doubt_of_log(log: GroupEvidence, has_configuration: bool) -> str:
+def _doubt_of_log(log: GroupEvidence, has_configuration: bool, seen: int) -> str:
     if log.last_index == 0 or (has_configuration and not log.configurations):
         return "it holds nothing of this group: its disk was emptied, or it never got anything"
+    if log.unseen > seen:
+        return f"its entries up to {log.unseen} cannot all be read, and may hold a configuration that no other log knows"
     return "" if log.end_known else "the end of its log cannot be read"
 
 

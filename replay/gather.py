@@ -164,12 +164,12 @@ def _behind_damage(data: bytes, walk: Walk) -> _Beyond | None:
         places.append(place)
     if not places or not places[-1].header.flags & BlockFlag.SEAL or places[-1].header.number != walk.later[-1].header.number:
         return None
-    before = _folded(data, walk.places)
+    front = _folded(data, walk.places)
     known: dict[int, int] = {}
     for place in places:
         for _, record in _records(data, place):
             if record.is_entry and record.partition not in known:
-                goes_on = record.index <= before.state(record.partition).last_index + 1
+                goes_on = record.index <= front.state(record.partition).last_index + 1
                 known[record.partition] = 0 if goes_on else record.index - 1
     return _Beyond(_folded(data, [*walk.places, *places]), known)
 
