@@ -29,8 +29,9 @@ from procedures.outcomes import Status
 from procedures.state import PartitionState
 from procedures.versions import catalog_value
 from replay.apply import Result
-from replay.errors import BadUntil, ReplayError, UntilUnreachable
+from replay.errors import BadUntil, ReplayError, UntilBeyond, UntilUnreachable
 from replay.fitting import Fitting
+from replay.livecall import with_live_outcome
 from replay.plan import PartitionPlan, make_plan
 from replay.rebuild import FIRST_RECORDS_BLOCK, begin, complete, end_at, give_up
 from replay.recover import Progress, Target, execute
@@ -130,6 +131,8 @@ def fork(
         before = execute(planned, Target(files, out), workers=workers, progress=progress) if planned else None
         fitting = _fitting(rest.scan, db, bundle)
         results, tally = _run(rest, Target(files, out), _Code(db, fitting, missing), _meter(rest, progress))
+        if tally.first is not None and tally.first_batch is not None:
+            tally.first = with_live_outcome(files, directory, tally.first, tally.first_batch, rest.scan.catalogs)
         groups, version = _groups(rest.scan.groups, results, db, bundle)
         origin = Origin(rest.source.instance.identity.cluster_id, at)
         instance = _one_node(rest.source.instance, origin)
@@ -157,7 +160,7 @@ def _place(part: PartitionPlan) -> Place:
 
 
 def _find_rest(files: Files, directory: str, places: Sequence[Place], until: int | None) -> _Rest:
-    """The log that holds everything behind these places ([]: everything). Raises: UntilUnreachable, BadUntil."""
+    """The log that holds everything behind these places ([]: everything). Raises: UntilUnreachable, UntilBeyond."""
     for source in _sources(files, directory):
         those = {place.partition: place for place in places or map(Place, _partitions(source))}
         indexes = {p: place.index for p, place in those.items()}
@@ -165,7 +168,7 @@ def _find_rest(files: Files, directory: str, places: Sequence[Place], until: int
         if not all(_joins(place, found) for place in those.values()):
             continue
         if until is not None and until > found.groups.txn_id_max | _MILLIS:
-            raise BadUntil(f"transaction {until} was not reached: the log ends at {found.groups.txn_id_max}")
+            raise UntilBeyond(f"transaction {until} was not reached: the newest one is {found.groups.txn_id_max}")
         return _Rest(source, found, those)
     raise UntilUnreachable("log and archive do not hold everything behind the fork without a gap")
 

@@ -70,12 +70,15 @@ class Difference:
     live_hash: int  # CRC-32C of status and answer: all that the log keeps of an outcome
     status: str
     outcome: Any
+    live_status: str = ""  # "": not looked for, or not found
+    live_outcome: Any = None
 
     def to_json(self) -> dict[str, Any]:
         return {
             "txn_id": str(self.txn_id), "partition": self.partition, "index": self.index, "position": self.position,
             "procedure": self.procedure, "params": self.params, "live_hash": f"{self.live_hash:08x}",
             "status": self.status, "outcome": self.outcome,
+            "live_status": self.live_status or None, "live_outcome": self.live_outcome,
         }  # fmt: skip
 
 
@@ -96,6 +99,7 @@ class Tally:
     compared: int = 0  # calls whose live outcome the log knows
     changed: int = 0  # … and that ended otherwise
     first: Difference | None = None  # by transaction id
+    first_batch: Batch | None = None  # … and the batch in which it stands
     statuses: Counter[int] = field(default_factory=Counter)  # `Status` -> calls
     left_out: dict[tuple[str, str], LeftOut] = field(default_factory=dict)
 
@@ -165,6 +169,8 @@ class Rerun:
                     break
                 self.take(lsn, record)
         except EnvironmentFault as fault:
+            if isinstance(fault.__cause__, KeyboardInterrupt):  # Ctrl-C within a procedure
+                raise KeyboardInterrupt from fault
             kinds = {"disk_full": DiskFull, "io": WriteFailed}
             raise kinds[fault.kind](str(fault)) if fault.kind in kinds else fault from fault
         return [_end(lane) for _, lane in sorted(self._lanes.items())]
@@ -284,7 +290,7 @@ class Rerun:
         self.tally.changed += len(others)
         n = others[0]
         if self.tally.first is None or done.calls.txn_ids[n] < self.tally.first.txn_id:
-            self.tally.first = self._difference(done, n, live[n])
+            self.tally.first, self.tally.first_batch = self._difference(done, n, live[n]), done.batch
 
     def _difference(self, done: _Done, n: int, live_hash: int) -> Difference:
         record, at = done.batch.record, done.ran[n]

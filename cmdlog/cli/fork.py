@@ -44,7 +44,7 @@ def fork_it(
 ) -> None:
     """Parameters as the user gave them."""
     from cmdlog.cli.application import load_application
-    from cmdlog.cli.recover import Display
+    from cmdlog.cli.recover_show import Display
     from cmdlog.wal.files import RealFiles
     from replay.fork import START, fork
     from replay.plan import parse_until
@@ -81,9 +81,8 @@ def show_fork(report: ForkReport, directory: str) -> None:
     )
     out.text(f"{report.tally.changed} of {report.tally.compared} compared calls ended otherwise than live")
     if (first := report.tally.first) is not None:
-        out.text(
-            f"the first of them: transaction {first.txn_id}, {first.procedure}{first.params}: live an outcome with hash "
-            f"{first.live_hash:08x}, now {first.status} {first.outcome}"
-        )
+        live = f"{first.live_status} {first.live_outcome}" if first.live_status else f"an outcome with hash {first.live_hash:08x}"
+        call = f"transaction {first.txn_id}, {first.procedure}{first.params}"
+        out.text(f"the first of them: {call}: live {live}, now {first.status} {first.outcome}")
     for of in value["left_out"]:
         out.text(f"left out: {of['calls']} calls of {of['procedure']}, the first is {of['first_txn_id']}: {of['why']}")

@@ -69,16 +69,18 @@ class Versions:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.loaded: list[str] = []
+        self.loaded: dict[str, str] = {}  # name -> source
 
     def load(self, name: str, source: str = LEDGER, **changes: str) -> Database:
-        """The `db` of the module `name`. Each change replaces the text of `CHANGES[key]` by the value."""
+        """The `db` of the module `name`. Each change replaces the text of `TEXTS[key]` by the value."""
         for old, new in changes.items():
             assert TEXTS[old] in source
             source = source.replace(TEXTS[old], new)
-        (self._folder / f"{name}.py").write_text(source)
-        importlib.invalidate_caches()
-        self.loaded.append(name)
+        if self.loaded.get(name) != source:
+            sys.modules.pop(name, None)
+            (self._folder / f"{name}.py").write_text(source)
+            importlib.invalidate_caches()
+            self.loaded[name] = source
         db: Database = importlib.import_module(name).db
         return db
 
@@ -93,14 +95,16 @@ TEXTS = {
 
 
 @contextmanager
-def importable(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Versions]:
+def importable(folder: Path) -> Iterator[Versions]:
     """Modules of the folder can be imported; they are forgotten at the end."""
-    patch.syspath_prepend(str(folder))
-    patch.chdir(folder)
-    versions = Versions(folder)
-    yield versions
-    for name in versions.loaded:
-        sys.modules.pop(name, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        patch.chdir(folder)
+        patch.setattr(sys, "dont_write_bytecode", True)  # versions of one name within a second would look alike
+        versions = Versions(folder)
+        yield versions
+        for name in versions.loaded:
+            sys.modules.pop(name, None)
 
 
 def rows_of(directory: str | Path, table: str, *, partitions: int = 2) -> list[tuple[Any, ...]]:

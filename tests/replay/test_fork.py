@@ -14,7 +14,7 @@ from cmdlog.wal.files import RealFiles
 from cmdlog.wal.instance import load_instance
 from procedures import Database
 from procedures.errors import SchemaConflict
-from replay.errors import BadUntil, UntilUnreachable
+from replay.errors import BadUntil, UntilBeyond, UntilUnreachable
 from replay.fork import START, ForkReport, OtherDatabase, fork
 from replay.rerun import CallUnfit
 from tests.replay.ledgers import LEDGER, SMALL, Call, Versions, importable, logged_calls, rows_of
@@ -23,18 +23,18 @@ pytestmark = pytest.mark.slow
 ACCOUNTS = 8
 
 
-@pytest.fixture
-def versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Versions]:
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
     """Where versions of the application are made."""
-    with importable(tmp_path, monkeypatch) as versions:
+    with importable(tmp_path_factory.mktemp("versions")) as versions:
         yield versions
 
 
-@pytest.fixture
-def node(versions: Versions, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def node(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stopped node of two partitions: accounts, a rate, deposits one by one and in batches."""
     db = versions.load("ledger_v1")
-    folder = tmp_path / "node"
+    folder = tmp_path_factory.mktemp("ledger") / "node"
     with cmdlog.open(folder, db, partitions=2, **SMALL) as opened:
         for account in range(ACCOUNTS):
             opened.call("begin", account=account)
@@ -47,9 +47,9 @@ def node(versions: Versions, tmp_path: Path) -> Path:
     return folder
 
 
-def forked(node: Path, db: Database, at: int, *, out: str = "out", **options: Any) -> ForkReport:
-    """Forks into a directory beside the node."""
-    return fork(RealFiles(), str(node), at=at, db=db, out=str(node.parent / out), **options)
+def forked(node: Path, db: Database, at: int, out: Path, **options: Any) -> ForkReport:
+    """Forks into a new directory."""
+    return fork(RealFiles(), str(node), at=at, db=db, out=str(out), **options)
 
 
 def deposits_of(node: Path) -> list[Call]:
@@ -71,20 +71,20 @@ def balances_of(directory: Path) -> dict[int, int]:
     return {row[0]: row[1] for row in rows_of(directory, "accounts")}
 
 
-def test_equal_code_gives_equal_states(node: Path, versions: Versions) -> None:
+def test_equal_code_gives_equal_states(node: Path, versions: Versions, tmp_path: Path) -> None:
     """From the start and from the middle, the very same code ends where the live run did, with no other outcome."""
     db = versions.load("ledger_v1")
     middle = deposits_of(node)[30].txn_id
     for n, at in enumerate((START, middle)):
-        report = forked(node, db, at, out=f"out{n}")
+        report = forked(node, db, at, tmp_path / f"out{n}")
         assert (report.tally.changed, report.tally.first) == (0, None)
         assert report.tally.compared == report.calls - 2  # the last call's digests, one of each partition, were never written
         assert report.kept + report.calls == len(logged_calls(node))
         for table in ("accounts", "rates"):
-            assert rows_of(node.parent / f"out{n}", table) == rows_of(node, table)
+            assert rows_of(tmp_path / f"out{n}", table) == rows_of(node, table)
 
 
-def test_other_factor_counts_from_the_fork_on(node: Path, versions: Versions) -> None:
+def test_other_factor_counts_from_the_fork_on(node: Path, versions: Versions, tmp_path: Path) -> None:
     """Deposits up to the fork count once, those behind it twice; a fork may cut a batch, and end within one."""
     doubled = versions.load("ledger_v2", factor="amount * 2")
     calls = deposits_of(node)
@@ -98,15 +98,18 @@ def test_other_factor_counts_from_the_fork_on(node: Path, versions: Versions) ->
     ]
     moments += [(inside[0].txn_id, inside[0].txn_id), (calls[3].txn_id, inside[0].txn_id), (inside[0].txn_id, inside[-1].txn_id)]
     for n, (at, until) in enumerate(moments):
-        report = forked(node, doubled, at, out=f"out{n}", until=until)
-        assert balances_of(node.parent / f"out{n}") == expected(node, at, 2, until), (at, until)
+        report = forked(node, doubled, at, tmp_path / f"out{n}", until=until)
+        assert balances_of(tmp_path / f"out{n}") == expected(node, at, 2, until), (at, until)
         behind = [call.txn_id for call in logged_calls(node) if at < call.txn_id <= (until or call.txn_id)]
         assert report.calls == len(behind)
+        if (first := report.tally.first) is not None:
+            assert (first.live_status, first.status) == ("OK", "OK")
+            assert first.outcome - first.live_outcome == first.params[1]
 
 
-def test_first_changed_call_is_named(node: Path, versions: Versions) -> None:
+def test_first_changed_call_is_named(node: Path, versions: Versions, tmp_path: Path) -> None:
     """The report counts calls that ended otherwise and tells the first of them in full."""
-    report = forked(node, versions.load("ledger_v2", factor="amount * 2"), START)
+    report = forked(node, versions.load("ledger_v2", factor="amount * 2"), START, tmp_path / "out")
     first = report.tally.first
     told = next(call for call in deposits_of(node) if call.params[1])  # a deposit of 0 is doubled to 0
     assert first is not None
@@ -117,6 +120,7 @@ def test_first_changed_call_is_named(node: Path, versions: Versions) -> None:
         told.position,
     )
     assert (first.procedure, first.params, first.status, first.outcome) == ("deposit", told.params, "OK", 2 * told.params[1])
+    assert (first.live_status, first.live_outcome) == ("OK", told.params[1])
     assert 0 < report.tally.changed < report.tally.compared
 
 
@@ -124,8 +128,8 @@ def test_fork_is_a_node_of_its_own_that_can_be_served(node: Path, versions: Vers
     """It has another cluster id and says where it comes from; its only catalog is the code; calls go on with higher ids."""
     db = versions.load("ledger_v2", factor="amount * 2")
     at = deposits_of(node)[9].txn_id
-    forked(node, db, at)
-    old, new = (load_instance(RealFiles(), str(tmp_path / name)) for name in ("node", "out"))
+    forked(node, db, at, tmp_path / "out")
+    old, new = (load_instance(RealFiles(), str(folder)) for folder in (node, tmp_path / "out"))
     assert new.identity.cluster_id != old.identity.cluster_id
     assert new.forked_from is not None
     assert (new.forked_from.cluster_id, new.forked_from.txn_id) == (old.identity.cluster_id, at)
@@ -141,7 +145,7 @@ def test_new_tables_are_made_at_the_fork(node: Path, versions: Versions, tmp_pat
     more = 'db = Database("ledger")\ndb.table("log", Column("id", Integer, primary_key=True), partition_by="id")\n'
     db = versions.load("ledger_v3", key=more)
     for n, at in enumerate((START, deposits_of(node)[20].txn_id)):
-        forked(node, db, at, out=f"out{n}")
+        forked(node, db, at, tmp_path / f"out{n}")
         assert rows_of(tmp_path / f"out{n}", "log") == []
         assert rows_of(tmp_path / f"out{n}", "accounts") == rows_of(node, "accounts")
 
@@ -150,16 +154,16 @@ def test_table_declared_otherwise_is_refused_unless_it_is_from_the_start(node: P
     """Rows that are there cannot be bent; from the start the code makes its own tables."""
     db = versions.load("ledger_v4", note='    Column("note", Text, server_default="new"),\n')
     with pytest.raises(SchemaConflict, match="accounts"):
-        forked(node, db, deposits_of(node)[0].txn_id)
+        forked(node, db, deposits_of(node)[0].txn_id, tmp_path / "out")
     assert not any((tmp_path / "out").iterdir())
-    forked(node, db, START)
+    forked(node, db, START, tmp_path / "out")
     assert {row[2] for row in rows_of(tmp_path / "out", "accounts")} == {"new"}
 
 
 def test_parameters_are_given_by_name(node: Path, versions: Versions, tmp_path: Path) -> None:
     """Another order and a new parameter with a default fit."""
     db = versions.load("ledger_v5", deposit="def deposit(tx, amount: int, account: int, extra: int = 0) -> int:")
-    report = forked(node, db, START)
+    report = forked(node, db, START, tmp_path / "out")
     assert report.tally.changed == 0
     assert rows_of(tmp_path / "out", "accounts") == rows_of(node, "accounts")
 
@@ -179,7 +183,7 @@ def test_call_that_does_not_fit_is_named(
     """Exit code 13 with invocation and both signatures; with "skip" such calls are left out, counted and listed."""
     db = versions.load("ledger_other", **changes)
     with pytest.raises(CallUnfit, match=words) as refused:
-        forked(node, db, START)
+        forked(node, db, START, tmp_path / "out")
     unfit = "set_rate" if "set_rate" in changes else "deposit"
     told = [
         call for call in logged_calls(node) if (type(call.params[0]) is str) == (unfit == "set_rate") and len(call.params) == 2
@@ -188,20 +192,20 @@ def test_call_that_does_not_fit_is_named(
     assert f"transaction {told[0].txn_id} (partition" in str(refused.value)
     assert f"{unfit}({'name, rate' if unfit == 'set_rate' else 'account, amount'})" in str(refused.value)
     assert not any((tmp_path / "out").iterdir())
-    report = forked(node, db, START, missing="skip")
+    report = forked(node, db, START, tmp_path / "out", missing="skip")
     assert sum(of.calls for of in report.tally.left_out.values()) == len(told)
     assert {of.procedure for of in report.tally.left_out.values()} == {unfit}
     assert min(of.first_txn_id for of in report.tally.left_out.values()) == told[0].txn_id
     assert report.calls == len(logged_calls(node)) - len(told)
 
 
-def test_other_partition_is_a_misfit(node: Path, versions: Versions) -> None:
+def test_other_partition_is_a_misfit(node: Path, versions: Versions, tmp_path: Path) -> None:
     """A call whose partitioning parameter became another one would leave rows where no call finds them."""
     source = LEDGER.replace(
         '@db.procedure(partition_by="account")\ndef deposit', '@db.procedure(partition_by="amount")\ndef deposit'
     )
     with pytest.raises(CallUnfit, match="would run on"):
-        forked(node, versions.load("ledger_v6", source), START)
+        forked(node, versions.load("ledger_v6", source), START, tmp_path / "out")
 
 
 def test_bad_moments_and_places_are_refused(node: Path, versions: Versions, tmp_path: Path) -> None:
@@ -209,23 +213,23 @@ def test_bad_moments_and_places_are_refused(node: Path, versions: Versions, tmp_
     db = versions.load("ledger_v1")
     last = logged_calls(node)[-1].txn_id
     with pytest.raises(BadUntil, match="before it begins"):
-        forked(node, db, last, until=last - 1)
-    with pytest.raises(BadUntil, match="was not reached"):
-        forked(node, db, START, until=last << 1)
+        forked(node, db, last, tmp_path / "out", until=last - 1)
+    with pytest.raises(UntilBeyond, match="was not reached"):
+        forked(node, db, START, tmp_path / "out", until=last << 1)
     with pytest.raises(WrongDirectory):
-        forked(node, db, START, out="node/inside")
+        forked(node, db, START, node / "inside")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     with pytest.raises(WrongDirectory):
-        forked(node, db, START, out="full")
+        forked(node, db, START, tmp_path / "full")
     other = versions.load("ledger_other", key='db = Database("shop")\n')
     with pytest.raises(OtherDatabase, match="ledger"):
-        forked(node, other, START)
+        forked(node, other, START, tmp_path / "out")
 
 
-def test_fork_from_a_start_that_the_log_has_lost_is_refused(node: Path, versions: Versions) -> None:
+def test_fork_from_a_start_that_the_log_has_lost_is_refused(node: Path, versions: Versions, tmp_path: Path) -> None:
     """A fork's own log begins with states: what was before is not there."""
     db = versions.load("ledger_v1")
-    forked(node, db, START)
+    forked(node, db, START, tmp_path / "out")
     with pytest.raises(UntilUnreachable, match="everything behind"):
-        forked(node.parent / "out", db, START, out="again")
+        forked(tmp_path / "out", db, START, tmp_path / "again")

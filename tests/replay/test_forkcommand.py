@@ -26,17 +26,17 @@ Command = Callable[..., tuple[int, Any]]
 ACCOUNTS = 6
 
 
-@pytest.fixture
-def versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Versions]:
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
     """Where versions of the application are made."""
-    with importable(tmp_path, monkeypatch) as versions:
+    with importable(tmp_path_factory.mktemp("versions")) as versions:
         yield versions
 
 
-@pytest.fixture
-def node(versions: Versions, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def node(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stopped node with accounts and deposits."""
-    folder = tmp_path / "node"
+    folder = tmp_path_factory.mktemp("ledger") / "node"
     with cmdlog.open(folder, versions.load("ledger_v1"), partitions=2, **SMALL) as opened:
         for account in range(ACCOUNTS):
             opened.call("begin", account=account)
@@ -151,7 +151,7 @@ def test_sides_that_cannot_be_trusted_are_restored(node: Path, command: Command,
 
 def test_running_node_and_snapshots_can_be_compared(node: Path, versions: Versions, command: Command, tmp_path: Path) -> None:
     """Beside a running node, and a snapshot of before against the node of now."""
-    db = versions.load("ledger_v1")
+    db, node = versions.load("ledger_v1"), Path(shutil.copytree(node, tmp_path / "running"))
     with cmdlog.open(node, db, **SMALL) as opened:
         taken = node / "snapshots" / opened.node.take_snapshot(0)[0]["name"]
         for account in range(ACCOUNTS):
