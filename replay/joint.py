@@ -22,7 +22,7 @@ from cmdlog.wal.groups import Groups
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX
 from procedures.bundle import Bundle
 from procedures.errors import BundleForged
-from replay.authority import GroupVerdict, Verdict, decide
+from replay.authority import GroupVerdict, Use, Verdict, decide
 from replay.engine import CodeMissing
 from replay.errors import BadPlan, Incomplete, ReplayError
 from replay.evidence import Fault, NodeEvidence
@@ -136,7 +136,8 @@ def make_joint_plan(
     verdict = decide(evidence, accept_data_loss=accept_data_loss)
     unproved = [of for _, of in sorted(verdict.groups.items()) if not of.proved]
     if unproved and not accept_data_loss:
-        raise Incomplete("; ".join(f"{group_name(of.group)}: {of.why}" for of in unproved))
+        reasons = [*(f"{group_name(of.group)}: {of.why}" for of in unproved), *_not_counted(evidence, unproved)]
+        raise Incomplete("; ".join(reasons))
     planner = _Planner(files, evidence, verdict, until, accept_data_loss)
     legs = planner.legs()
     return JointPlan(
@@ -150,6 +151,18 @@ def make_joint_plan(
         legs=tuple(legs),
         notes=(*(f"not proved: {group_name(of.group)}: {of.why}" for of in unproved), *planner.notes),
     )
+
+
+def _not_counted(evidence: Iterable[NodeEvidence], unproved: Iterable[GroupVerdict]) -> list[str]:
+    """Every directory that has no say, with the reason and the file, once."""
+    doubts = {directory: why for of in unproved for directory, (use, why) in of.uses.items() if use is Use.UNUSABLE}
+    told = []
+    for node in evidence:
+        why = _say(node.refused) if node.refused is not None else doubts.get(node.directory, "")
+        damage = "; ".join(_say(fault) for fault in node.damage)
+        if why:
+            told.append(f"{node.directory} does not count: {why}" + (f" ({damage})" if damage else ""))
+    return told
 
 
 def group_name(group: int) -> str:
@@ -173,6 +186,7 @@ class _Planner:
     ) -> None:
         self._files, self._verdict, self._until, self._accept = files, verdict, until, accept_data_loss
         self._usable = [node.directory for node in evidence if node.refused is None]
+        self._damage = [_say(fault) for node in evidence for fault in node.damage]
         self._sources: dict[str, LogSource] = {}
         self._spans: dict[str, dict[int, list[Span]]] = {}
         self._groups: dict[str, Groups] = {}
@@ -231,7 +245,7 @@ class _Planner:
     def _fall_short(self, of: GroupVerdict, reached: Mark, spans: Iterable[Span]) -> None:
         after = min((span.base + 1 for span in spans if span.base >= reached.index and span.last > reached.index), default=0)
         last = after - 1 if after else of.last_index
-        problems = [p for d in self._sources for p in _problems(self._sources[d])]
+        problems = dict.fromkeys([*self._damage, *(p for source in self._sources.values() for p in _problems(source))])
         text = (
             f"partition {of.group}: entries {reached.index + 1} to {last} are in no log at hand ({'; '.join(problems) or of.why})"
         )

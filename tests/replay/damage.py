@@ -91,7 +91,7 @@ def damage_snapshot(directory: str, name: str, offset: int = 5000) -> str:
 def damage_fault_log(directory: str, *copies: int) -> None:
     """These copies (0, 1) of the fault log are unreadable."""
     for copy in copies:
-        flip(os.path.join(directory, FAULTS_FOLDER, COPY_NAMES[copy]), 60)
+        flip(os.path.join(directory, FAULTS_FOLDER, COPY_NAMES[copy]), 20)
 
 
 def damage_hard_state(directory: str, *copies: int) -> None:
