@@ -19,6 +19,7 @@ from cmdlog.node.query import QueryResult
 from cmdlog.node.queryworker import encode_result
 from cmdlog.node.routes import Route, SlotMap, make_routes
 from cmdlog.node.settings import Settings
+from cmdlog.node.trouble import Troubles
 from procedures import Database, Transaction
 
 db = Database("shop")
@@ -58,6 +59,7 @@ class FakeNode:
     refuse: Callable[[Sequence[Placed]], Refused | None] = lambda calls: None
     outcome: Callable[[Route, list[Any]], tuple[int, bytes]] = lambda route, params: (0, orjson.dumps(params[0]))
     ready: bool = True
+    troubles: Troubles = field(default_factory=lambda: Troubles("/tmp"))
     error: BaseException | None = None
     txn: int = 1000
     seen_txn: int | None = None

@@ -157,6 +157,18 @@ def test_health_and_readiness_are_two_things(app: Api, node: Any, fetch: Post) -
     assert fetch("/readyz").json()["detail"] == "the node is stopping"
 
 
+def test_readiness_names_a_full_volume(node: Any, fetch: Post) -> None:
+    """The code says it, and path and free bytes stand beside it; other troubles are `not_ready`."""
+    node.ready = False
+    node.troubles.begin([1], "io", "broken")
+    assert fetch("/readyz").json()["code"] == "not_ready"
+    node.troubles.begin([0], "disk_full", "no room")
+    answer = fetch("/readyz")
+    assert (answer.status, answer.json()["code"], answer.headers["retry-after"]) == (503, "disk_full", "5")
+    told = answer.json()["disk_full"]
+    assert (told["path"], told["partitions"], told["free_bytes"] > 0) == ("/tmp", [0], True)
+
+
 def test_server_without_a_node_refuses_and_tells_progress(settings: Settings, ask_app: Any) -> None:
     """Until recovery is done every route that needs the node answers `not_ready` with a Retry-After."""
     app = create_app(None, settings)
