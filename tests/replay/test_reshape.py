@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from cmdlog.node.gather import Gather
 from cmdlog.node.outcome import Outcome, Reply
 from cmdlog.node.routes import SlotMap
 from cmdlog.node.settings import BadSetting
+from cmdlog.wal.errors import DiskFull, WriteFailed
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX, txn_tick
 from cmdlog.wal.instance import BadSettings, Identity, Instance, load_instance
@@ -37,7 +39,7 @@ from replay.errors import ReshapeRefused
 from replay.plan import make_plan
 from replay.rebuild import rebuild
 from replay.reshape import Moved, check_shape, reshape
-from replay.trust import read_position, state_path
+from replay.trust import Trust, read_position, state_path
 from snapshot.catalog import check, list_snapshots
 from tests.replay import shapes
 from tests.replay.shapes import CHECKSUM, INDEX, TERM, TXN, Crafted
@@ -290,6 +292,7 @@ def test_new_streams_begin_behind_every_old_one(tmp_path: Path) -> None:
     for partition, stream in enumerate(streams):
         at = read_position(state_path(node.directory, partition), partition)
         assert at == Position(stream.last_index, stream.last_term, stream.last_checksum, stream.last_txn)
+        assert Trust(FILES, node.directory).doubt(partition) == ""
     cluster = groups.state(CLUSTER_GROUP)
     assert cluster.configuration is not None
     assert (cluster.last_index, cluster.configuration["partitions"]) == (3, 3)
@@ -396,6 +399,36 @@ def test_rows_keep_what_is_left_of_their_time_and_floors_are_the_highest(tmp_pat
     assert Figures.of(state.connection).floor == floor
     assert KeyTable(state, node.policy).digest
     state.close()
+
+
+def test_calls_on_all_partitions_keep_what_is_left_of_their_time(tmp_path: Path) -> None:
+    """Their own activity clock goes on at the highest that any partition has, and their dues with it."""
+    node = Crafted(tmp_path, 2, policy=KeyPolicy(window_ms=1000))
+    key = b"k" * 8 + bytes(8)
+    for partition in range(2):
+        node.answered(partition, {key: b"1"}, shared=True)
+    node.answered(0, {}, shared=True, clock=100)
+    node.answered(1, {}, shared=True, clock=400)
+    made(node, 1)
+    state = PartitionState.open(state_path(node.directory, 0), partition=0)
+    (row,) = stored_keys(state.connection)
+    assert (row.due - Figures.of(state.connection).shared_clock, -1 - row.clock, row.due) == (900, 300, 1300)
+    state.close()
+
+
+def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
+    """What SQLite says becomes the error that every other step of a recovery has for it."""
+    node = Crafted(tmp_path, 1)
+    for n in range(3000):
+        node.add(0, "shops", shop=f"shop {n} with a long name")
+    groups = node.finish()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, hard))
+    try:
+        with pytest.raises((DiskFull, WriteFailed)):
+            reshape(FILES, node.directory, groups, partitions=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_full_table_is_refused(tmp_path: Path) -> None:
