@@ -1,0 +1,99 @@
+"""Forks of logs made by hand: an archive in front of the ring, several versions, a skipped call, batches that the fork cuts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from cmdlog.wal.record import Kind
+from procedures import Database
+from procedures.bundle import Bundle, load_bundle
+from replay.fork import START, fork
+from replay.source import open_source
+from tests.replay import rig as rigs
+from tests.replay.archiverig import ArchiveRig
+from tests.replay.ledgers import importable
+from tests.replay.rig import APP, DEPOSIT, Rig, balances_of
+
+pytestmark = pytest.mark.slow
+PARAMETERS = {"begin": ["account"], "clock": ["account"], "deposit": ["account", "amount"], "drift": ["account"]}
+TRIPLE = 3
+
+
+def stated_bundle(factor: int) -> Bundle:
+    """The rig's application, with what a real bundle states of its procedures."""
+    content: dict[str, Any] = {
+        "target": "ledger:db",
+        "modules": {"ledger": f"FACTOR = {factor}\n{APP}"},
+        "packages": [],
+        "sql": {},
+        "procedures": [{"name": name, "parameters": names} for name, names in sorted(PARAMETERS.items())],
+    }
+    return Bundle(**content, hash=hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest())
+
+
+@pytest.fixture
+def tripled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    """The code that forks run: deposits count three times. Rigs have the tables that it declares."""
+    monkeypatch.setattr(rigs, "make_bundle", stated_bundle)
+    monkeypatch.setattr(rigs, "SCHEMA", load_bundle(stated_bundle(1)).schema_statements())
+    with importable(tmp_path) as versions:
+        yield versions.load("ledger_tripled", f"FACTOR = {TRIPLE}\n{APP}")
+
+
+def expected(rig: Rig, at: int, deposits: dict[int, tuple[int, int]]) -> dict[int, int]:
+    """Balances as of `at`, and every deposit behind it three times."""
+    balances = next((dict(found) for txn, found in reversed(rig.history) if txn <= at), dict.fromkeys(rig.balances, 0))
+    for txn, (account, amount) in deposits.items():
+        if txn > at:
+            balances[account] = balances.get(account, 0) + TRIPLE * amount
+    return balances
+
+
+def deposits_of(rig: Rig) -> dict[int, tuple[int, int]]:
+    """Transaction -> account and amount, from two balances that follow each other."""
+    found, before = {}, dict.fromkeys(rig.balances, 0)
+    for txn, balances in rig.history:
+        changed = [
+            (account, value - before.get(account, 0)) for account, value in balances.items() if value != before.get(account, 0)
+        ]
+        for account, amount in changed:
+            found[txn] = account, amount
+        before = balances
+    return found
+
+
+def test_archived_segments_are_read_where_the_ring_does_not_reach_back(tripled: Database, tmp_path: Path) -> None:
+    """The ring has turned several times; a fork from the start, and one from the middle, find everything."""
+    rig = ArchiveRig(tmp_path)
+    rig.rotate(4)
+    rig.close()
+    assert open_source(rig.files, rig.directory).first_blocks[0] > 1
+    deposits = deposits_of(rig)
+    for n, at in enumerate((START, rig.history[len(rig.history) // 3][0], rig.history[-2][0])):
+        report = fork(rig.files, rig.directory, at=at, db=tripled, out=str(tmp_path / f"out{n}"), workers=0)
+        assert balances_of(str(tmp_path / f"out{n}")) == expected(rig, at, deposits)
+        assert report.kept + report.calls >= len([txn for txn, _ in rig.history if txn > at])
+
+
+def test_versions_skips_and_cut_batches(tripled: Database, tmp_path: Path) -> None:
+    """Whatever version ran live, behind the fork one code runs; what was skipped stays so; every call can be the last of old."""
+    rig = Rig(tmp_path)
+    rig.deposits(2)
+    amounts = deposits_of(rig)
+    rig.add_catalog(5)
+    index = rig.batch(0, [(DEPOSIT, [0, 10]), (DEPOSIT, [1, 20]), (DEPOSIT, [2, 30])], skips=frozenset({1}))
+    amounts |= {txn: (account, amount // 5) for txn, (account, amount) in deposits_of(rig).items() if txn not in amounts}
+    rig.entry(0, Kind.SKIP, {"index": index, "position": 1, "reason": "hung", "txn_id": rig.tick(1, 0)[0]})
+    rig.batch(0, [(DEPOSIT, [0, 1])])
+    amounts |= {txn: (account, amount // 5) for txn, (account, amount) in deposits_of(rig).items() if txn not in amounts}
+    rig.close()
+    for n, (at, _) in enumerate(rig.history[-5:]):
+        report = fork(rig.files, rig.directory, at=at, db=tripled, out=str(tmp_path / f"out{n}"), workers=0)
+        assert balances_of(str(tmp_path / f"out{n}")) == expected(rig, at, amounts), n
+        assert report.calls == 4 - n
