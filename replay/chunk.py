@@ -171,7 +171,7 @@ class Columns:
 
 
 def check_batches(records: Sequence[Record]) -> Columns:
-    """Checks what `decode_batch` checks, but for texts that are compressed and for columns of TxnIds.
+    """Checks what `decode_batch` checks, but for texts that are compressed and for columns of TxnIds; that ids have 63 bits, too.
 
     Raises: BadBatch.
     """
@@ -181,7 +181,7 @@ def check_batches(records: Sequence[Record]) -> Columns:
         raise BadBatch(records[int(lengths.argmin())])
     heads = np.frombuffer(b"".join([raw[_HEADER_AT:_COLUMNS_AT] for raw in raws]), _HEADER)
     flags, counts, text_bytes = heads["flags"], heads["count"].astype(np.int64), heads["json_bytes"].astype(np.int64)
-    good = (counts > 0) & (counts <= CALLS_MAX) & (text_bytes <= RECORD_BYTES_MAX)
+    good = (counts > 0) & (counts <= CALLS_MAX) & (text_bytes <= RECORD_BYTES_MAX) & (heads["first_txn"] < 1 << 63)
     good &= (flags <= FLAG_TXN_COLUMN | FLAG_KEYS | FLAG_ZSTD) & (heads["reserved"] == b"")
     begin = _COLUMNS_AT + counts * (16 * ((flags & FLAG_KEYS) != 0) + 4 * ((flags & FLAG_TXN_COLUMN) != 0))
     end = begin + 6 * counts + 4  # one offset more than calls, 4 bytes each; a procedure number of 2 bytes per call

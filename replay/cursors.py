@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, dropwhile
 from typing import Final, Protocol
 
 from cmdlog.wal.batch import CALLS_MAX, batch_span, decode_batch
@@ -21,7 +22,7 @@ from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.record import BadRecord, Kind, Record, decode_commit_mark
 from replay.chunk import TICK, Gathered, column_of
 from replay.errors import StreamDamaged
-from replay.firstlook import Void
+from replay.firstlook import Place
 
 _BATCH: Final = Kind.BATCH
 OPEN_END: Final = (1 << 63) - 1  # behind every TxnId
@@ -45,25 +46,39 @@ class ChosenLog:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A partition's entries in (after, upto] of the log with that number; `skips` and `voids` come from a first pass over it."""
+    """A partition's entries in (after, upto] of the log with that number; the rest comes from a first pass over it."""
 
     partition: int
     log: int
     after: int
     upto: int
     skips: Mapping[int, Collection[int]] = field(default_factory=dict)  # index -> positions that are not run
-    voids: Sequence[Void] = ()  # ascending
+    voids: Sequence[Place] = ()  # ascending: entries from the index on that stand in front of the place are void
+    untrue: Sequence[Place] = ()  # ascending: what marks in front of the place say is closed, is so up to the TxnId at most
     upto_calls: int = -1  # of the last entry's calls that count, -1 = all
 
 
 Held = tuple[Record, int, int, int, int]  # a batch that waits: its first and last TxnId, calls that count, bytes
 
 
+class Lowest:
+    """The lowest of the numbers that stand at later places of a log."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        self._places = [Lsn(BlockNumber(block), offset) for block, offset, _ in places]
+        self._lowest = list(accumulate((number for _, _, number in reversed(places)), min))[::-1]
+
+    def behind(self, lsn: Lsn) -> int:
+        """OPEN_END when there is none."""
+        at = bisect_right(self._places, lsn)
+        return self._lowest[at] if at < len(self._lowest) else OPEN_END
+
+
 class Lane:
     """One partition's stream on its way. Invariant: `held` and `controls` ascend, and hold nothing of what was given out."""
 
     __slots__ = (
-        "_after", "_head_first", "_last_txn", "_low", "_ranges", "_starts", "_upto",
+        "_after", "_head_first", "_last_txn", "_low", "_untrue", "_upto", "_voids",
         "closed_txn", "controls", "ended", "held", "held_bytes", "next_index", "stream",
     )  # fmt: skip
 
@@ -78,12 +93,8 @@ class Lane:
         self.closed_txn = 0  # no later entry has a TxnId up to here
         self._last_txn = 0  # of the entries so far
         self.ended = stream.upto <= stream.after
-        lowest, self._ranges = OPEN_END, list[int]()  # lowest index that this void range or a later one takes
-        for _, _, index in reversed(stream.voids):
-            lowest = min(lowest, index)
-            self._ranges.append(lowest)
-        self._ranges.reverse()
-        self._starts = [Lsn(BlockNumber(block), offset) for block, offset, _ in stream.voids]
+        self._voids = Lowest(stream.voids) if stream.voids else None
+        self._untrue = Lowest(stream.untrue) if stream.untrue else None
 
     @property
     def first_call_txn(self) -> int:
@@ -97,31 +108,24 @@ class Lane:
         """The same, entries without calls included."""
         return min(self.first_call_txn, self.controls[0][0]) if self.controls else self.first_call_txn
 
-    def is_void(self, lsn: Lsn, index: int) -> bool:
-        """Whether a later record of the log replaces the entry."""
-        if not self._starts:
-            return False
-        behind = bisect_right(self._starts, lsn)
-        return behind < len(self._starts) and index >= self._ranges[behind]
-
     def take(self, lsn: Lsn, record: Record, *, with_controls: bool) -> None:
         """Takes the next record of the partition.
 
         Raises: BadRecord when it is not the entry that must come next, or not what its kind says.
         """
         if record.kind >= 16:
-            self._note(record)
+            self._note(lsn, record)
             return
         index = record.index
-        if index > self._upto or (self._starts and self.is_void(lsn, index)):
+        if index > self._upto or (self._voids is not None and index >= self._voids.behind(lsn)):
             return
         wanted = index > self._after
         if wanted and index != self.next_index:
             raise BadRecord(f"entry {index} where {self.next_index} must stand")
         if record.kind is _BATCH:
             first, last, count = batch_span(record)
-            if first <= self._last_txn:
-                raise BadRecord(f"entry {index} begins at transaction {first}, which is not behind {self._last_txn}")
+            if not self._last_txn < first <= last <= OPEN_END:
+                raise BadRecord(f"entry {index} has transactions {first} to {last}, which are not behind {self._last_txn}")
             self._last_txn = last
             self.closed_txn = max(self.closed_txn, last)
             if wanted:
@@ -142,11 +146,16 @@ class Lane:
         self.held.append((record, first, last, count, size))
         self.held_bytes += size
 
-    def _note(self, record: Record) -> None:
+    def _note(self, lsn: Lsn, record: Record) -> None:
         if record.kind is Kind.COMMIT_MARK:
-            self.closed_txn = max(self.closed_txn, decode_commit_mark(record))
+            closed = decode_commit_mark(record)
         elif record.kind is Kind.CHECKPOINT:
-            self.closed_txn = max(self.closed_txn, int(record.json()["closed_txn"]))
+            closed = int(record.json()["closed_txn"])
+        else:
+            return
+        if self._untrue is not None:
+            closed = min(closed, self._untrue.behind(lsn))
+        self.closed_txn = max(self.closed_txn, closed)
 
     def _control(self, record: Record, *, hold: bool) -> None:
         if record.kind is Kind.SCHEMA:
@@ -205,10 +214,9 @@ class Cursor:
         self.position = Lsn(after.block, after.offset) if after else None  # of the last record that was taken
         self.guests: dict[int, Cursor] = {}  # partition -> the cursor that reads ahead for it
         self._with_controls = with_controls
-        self._records = log.source.read(from_block=log.from_block if after is None else int(after.block))
+        self._source = log.source.read(from_block=log.from_block if after is None else int(after.block))
+        self._records = self._source if after is None else dropwhile(lambda found: found[0] <= after, self._source)
         self._next: tuple[Lsn, Record] | None = None
-        if after is not None:
-            self._next = next((found for found in self._records if found[0] > after), None)
 
     @property
     def open_lanes(self) -> list[Lane]:
@@ -259,9 +267,7 @@ class Cursor:
         """A cursor of its own for that lane, from here on."""
         partition = lane.stream.partition
         del self.lanes[partition]
-        start = self.position
-        cursor = Cursor(self.log, {partition: lane}, start, with_controls=self._with_controls)
-        self.guests[partition] = cursor
+        cursor = self.guests[partition] = Cursor(self.log, {partition: lane}, self.position, with_controls=self._with_controls)
         return cursor
 
     def _take_back(self, lsn: Lsn) -> int:
@@ -277,7 +283,7 @@ class Cursor:
 
     def close(self) -> None:
         """Lets go of the files."""
-        close = getattr(self._records, "close", None)
+        close = getattr(self._source, "close", None)
         if close is not None:
             close()
         for guest in self.guests.values():

@@ -1,13 +1,17 @@
-"""A first look at a log for a merge: which entries are void, and which calls were taken out.
+"""A first look at a log for a merge: which entries are void, which calls were taken out, which marks promised too much.
 
-One rule: it looks at every record up to the log's end, keeps a pair of numbers for each void range and each skip, and nothing
-else. A recovery knows both from its plan (`replay.scan`); this look is for whoever has only the log.
+One rule: it looks at every record up to the log's end, and keeps three numbers for each of those and nothing else. A recovery
+knows the first two from its plan (`replay.scan`); this look is for whoever has only the log.
 
-Neither can be known on the way. A SKIP is an entry of its own and may stand anywhere behind the batch that it concerns: in front
-of the batch's digest when the node that executed it wrote it, behind the digest when another node's leader could not execute
-what this one could. A void suffix is known to be void only where its replacement stands. What is *not* made void by any later
-record is either below a commit mark or belongs to the end of the log, where the chosen log counts up to its given last index:
-so nothing in the second pass has to wait for a mark to be sure of an entry.
+None of it can be known on the way. A SKIP is an entry of its own and may stand anywhere behind the batch that it concerns: in
+front of the batch's digest when the node that executed it wrote it, behind the digest when another node's leader could not
+execute what this one could. A void suffix is known to be void only where its replacement stands. What is *not* made void by any
+later record is either below a commit mark or belongs to the end of the log, where the chosen log counts up to its given last
+index: so nothing in the second pass has to wait for a mark to be sure of an entry.
+
+Marks also say up to which TxnId a stream is closed, and that word is only as good as who gave it: a leader that was deposed
+without knowing it promised for itself, while its successor's clock may have been behind. Where an entry of the log contradicts
+what was said in front of it, the entry is right.
 """
 
 from __future__ import annotations
@@ -15,10 +19,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from cmdlog.wal.batch import batch_span
 from cmdlog.wal.ids import Lsn
-from cmdlog.wal.record import Kind, Record
+from cmdlog.wal.record import Kind, Record, decode_commit_mark
 
-Void = tuple[int, int, int]  # (block, offset, index): entries from index on that stand before are void
+Place = tuple[int, int, int]  # (block, offset, number): what a record there says about those in front of it
 
 
 @dataclass(slots=True)
@@ -26,7 +31,9 @@ class Look:
     """One partition's stream, as far as it concerns what is left out."""
 
     last_index: int = 0
-    voids: list[Void] = field(default_factory=list)
+    claimed_txn: int = 0  # the highest that was said to be closed, and that nothing has contradicted yet
+    voids: list[Place] = field(default_factory=list)  # entries from that index on, in front of there, are void
+    untrue: list[Place] = field(default_factory=list)  # of what was said in front of there, only that TxnId is closed
     taken_out: list[tuple[int, int, int]] = field(default_factory=list)  # (index of the SKIP, index of the batch, position)
 
     @property
@@ -53,17 +60,29 @@ def look(records: Iterable[tuple[Lsn, Record]], partitions: Collection[int]) -> 
             if record.index <= stream.last_index:
                 _void(stream, lsn, record.index)
             stream.last_index = record.index
-            if kind is Kind.SKIP:
+            if kind is Kind.BATCH:
+                _compare(stream, lsn, batch_span(record)[0])
+            elif kind is Kind.SKIP:
                 value = record.json()
                 stream.taken_out.append((record.index, int(value["index"]), int(value["position"])))
         elif kind is Kind.TRUNCATION:
             _void(stream, lsn, record.index)
             stream.last_index = record.index - 1
         elif kind is Kind.CHECKPOINT:
-            stream.last_index = max(stream.last_index, int(record.json()["last_index"]))
+            value = record.json()
+            stream.last_index = max(stream.last_index, int(value["last_index"]))
+            stream.claimed_txn = max(stream.claimed_txn, int(value["closed_txn"]))
+        elif kind is Kind.COMMIT_MARK:
+            stream.claimed_txn = max(stream.claimed_txn, decode_commit_mark(record))
     return streams
 
 
 def _void(stream: Look, lsn: Lsn, index: int) -> None:
     stream.voids.append((int(lsn.block), lsn.offset, index))
     stream.taken_out = [skip for skip in stream.taken_out if skip[0] < index]
+
+
+def _compare(stream: Look, lsn: Lsn, first_txn: int) -> None:
+    if first_txn <= stream.claimed_txn:
+        stream.claimed_txn = first_txn - 1
+        stream.untrue.append((int(lsn.block), lsn.offset, first_txn - 1))

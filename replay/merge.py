@@ -168,7 +168,7 @@ def streams_of(logs: Sequence[ChosenLog], wanted: Mapping[int, tuple[int, int, i
         found = look(log.source.read(from_block=log.from_block), mine) if mine else {}
         for partition, (_, after, upto) in mine.items():
             at = found[partition]
-            streams.append(Stream(partition, number, after, upto, at.skips, tuple(at.voids)))
+            streams.append(Stream(partition, number, after, upto, at.skips, tuple(at.voids), tuple(at.untrue)))
     return streams
 
 

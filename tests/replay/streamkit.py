@@ -32,13 +32,23 @@ class Listed:
                 yield lsn, record
 
 
-def batch(partition: int, index: int, txn_ids: Sequence[int], *, term: int = 1, keys: bool = False, filler: int = 0) -> bytes:
+def batch(
+    partition: int,
+    index: int,
+    txn_ids: Sequence[int],
+    *,
+    term: int = 1,
+    keys: bool = False,
+    filler: int = 0,
+    packed: bool = False,
+) -> bytes:
     """A batch whose calls say where they stand: [partition, index, position]."""
     params = [b'[%d,%d,%d,"%s"]' % (partition, index, at, b"x" * filler) for at in range(len(txn_ids))]
     return encode_batch(
         partition=partition, term=term, index=index, catalog=1, txn_ids=txn_ids, params=params,
         procedures=[(index + at) % 7 for at in range(len(txn_ids))],
         keys=[bytes([at + 1]) * 16 if at % 2 else NO_KEY for at in range(len(txn_ids))] if keys else None,
+        compress=packed,
     )  # fmt: skip
 
 
@@ -141,7 +151,8 @@ class Writer:
         script.last_index, script.last_txn = script.last_index + 1, ids[-1]
         index = script.last_index
         filler = self.chance.choice([0, 0, 40])
-        raw = batch(script.partition, index, ids, term=self.term, keys=self.chance.random() < 0.3, filler=filler)
+        keys, packed = self.chance.random() < 0.3, self.chance.random() < 0.1
+        raw = batch(script.partition, index, ids, term=self.term, keys=keys, filler=filler, packed=packed)
         script.records.append(raw)
         script.rows += [(txn, script.partition, index, at) for at, txn in enumerate(ids)]
         if self.chance.random() < 0.3:
@@ -183,6 +194,11 @@ class Writer:
             else:
                 script.records.append(batch(script.partition, index, ticks(tick, 3, script.partition), term=self.term))
                 tick += 3
+        if self.chance.random() < 0.3:  # it did not know that it was deposed, and its clock was ahead of the successor's
+            closed = tick + self.chance.randrange(40) << PARTITION_BITS
+            script.records.append(
+                encode_commit_mark(partition=script.partition, term=self.term, commit=script.last_index, closed_txn=closed)
+            )
         self.term += 1
         if truncated:
             script.records.append(
