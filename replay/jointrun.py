@@ -19,18 +19,19 @@ from cmdlog.wal.faultlog import FAULTS_FOLDER, FaultLog, FaultRecord
 from cmdlog.wal.files import Files
 from cmdlog.wal.groups import Groups, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP
-from cmdlog.wal.instance import CREATING_NAME, Identity
-from cmdlog.wal.owner import take_ownership
+from cmdlog.wal.instance import Identity
 from replay.apply import Result
 from replay.authority import Verdict, decide
 from replay.errors import PlanOutdated
 from replay.gather import gather
 from replay.joint import JointPlan, open_or_salvage
-from replay.rebuild import begin, complete, end_at, give_up, keep_catalogs, reborn
+from replay.quarantine import Aside, QuarantineFile
+from replay.rebuild import Work, make_node, reborn
 from replay.recover import Progress, Report, Target, execute
+from replay.reshape import Moved
 from replay.source import LogSource
-from replay.trust import STATE_FOLDER
-from snapshot.catalog import FOLDER as SNAPSHOTS
+from replay.trust import read_position, state_path
+from replay.unfinished import Marker
 
 Tell = Callable[[Progress], None]
 
@@ -41,54 +42,85 @@ def rebuild_jointly(
     out: str,
     *,
     workers: int | None = None,
+    partitions: int | None = None,
     progress: Tell = lambda _progress: None,
+    moved: Callable[[Moved], None] = lambda _moved: None,
+    quarantine: bool = False,
 ) -> Report:
-    """Makes the node directory `out` from the plan. Durable on return.
+    """Makes the node directory `out` from the plan, of another number of `partitions` if one is given. Durable on return.
 
-    Raises: WrongDirectory when `out` lies in one of the directories or is not empty; PlanOutdated when these are not any more
-    what the plan was made from; what `replay.recover.execute` raises; DiskFull, WriteFailed.
+    Raises: PlanOutdated when the directories are not any more what the plan was made from; what `replay.rebuild` raises.
     """
     verdict = _still_as_planned(files, plan)
-    for directory in plan.directories:
-        begin(files, directory, out)
-    owner = take_ownership(files, out)
-    try:
-        files.write_file_atomic(os.path.join(out, CREATING_NAME), b"{}\n")
-        for folder in (STATE_FOLDER, SNAPSHOTS):
-            files.mkdir(os.path.join(out, folder))
-        report = run_legs(plan, Target(files, out), workers=workers, progress=progress)
-        home = _choice(plan, CLUSTER_GROUP)
-        instance = reborn(open_or_salvage(files, home).instance)
-        groups = _final_groups(files, plan, instance.identity.node_id, report.results)
+    home = next(choice.chosen for choice in plan.choices if choice.group == CLUSTER_GROUP)
+    instance = reborn(open_or_salvage(files, home).instance)
+    node = instance.identity.node_id
+
+    def run(target: Target, go_on: bool) -> Report:
         _continue_fault_log(files, out, instance.identity, verdict.lineage)
-        complete(files, out, owner, instance, groups=groups, results=report.results)
-    except BaseException:
-        owner.close()
-        give_up(out)
-        raise
-    owner.close()
-    return report
+        return run_legs(plan, target, workers=workers, progress=progress, quarantine=quarantine, go_on=go_on)
+
+    def settle(groups: Groups) -> None:
+        for group, state in groups.by_partition.items():
+            _vote_alone(groups, group, node, state.last_index)
+
+    work = Work(
+        directories=plan.directories,
+        marker=Marker.of(plan.to_json(), ", ".join(plan.directories), plan.until, partitions),
+        instance=instance,
+        groups=_groups(files, plan),
+        execute=run,
+        settle=settle,
+    )
+    return make_node(work, files, out, partitions=partitions, moved=moved)
 
 
-def run_legs(plan: JointPlan, target: Target, *, workers: int | None, progress: Tell) -> Report:
-    """Brings the states in `target` to the plan's end."""
+def run_legs(
+    plan: JointPlan, target: Target, *, workers: int | None, progress: Tell, quarantine: bool = False, go_on: bool = False
+) -> Report:
+    """Brings the states in `target` to the plan's end. With `go_on` those that an earlier run has left there are gone on with."""
     began, done = time.monotonic(), 0
     results: dict[int, Result] = {}
+    aside: list[Aside] = []
     used = 0
+    begun: set[int] = set()
+    passed = _passed(plan, target) if go_on else {}
     for leg in plan.legs:
-        tell = _shifted(progress, done, plan.calls, began)
-        report = execute(leg, target, workers=workers, progress=tell)
-        used = max(used, report.workers)
-        for result in report.results:
-            before = results.get(result.partition)
-            results[result.partition] = result if before is None else _added(before, result)
+        parts = tuple(part for part in leg.partitions if part.to_index > passed.get(part.partition, -1))
+        first = go_on and not any(part.partition in begun for part in parts)
+        begun |= {part.partition for part in parts}
+        if parts:
+            tell = _shifted(progress, done, plan.calls, began)
+            one = replace(leg, partitions=parts)
+            report = execute(one, target, workers=workers, progress=tell, quarantine=quarantine, go_on=first)
+            used = max(used, report.workers)
+            aside += report.aside
+            for result in report.results:
+                before = results.get(result.partition)
+                results[result.partition] = result if before is None else _added(before, result)
         done += leg.calls
     ordered = [results[partition] for partition in sorted(results)]
-    return Report(ordered, used, time.monotonic() - began, plan.notes)
+    return Report(ordered, used, time.monotonic() - began, plan.notes, aside)
+
+
+def _passed(plan: JointPlan, target: Target) -> dict[int, int]:
+    """Partition -> end of the last of its legs that an earlier run has behind it; nothing where a call was set aside."""
+    anew = {call.partition for call in QuarantineFile(target.directory).read()}
+    passed: dict[int, int] = {}
+    last = {part.partition: part.to_index for leg in plan.legs for part in leg.partitions}
+    for leg in plan.legs:
+        for part in leg.partitions:
+            partition = part.partition
+            if partition in anew or target.trust.doubt(partition) or part.to_index == last[partition]:
+                continue
+            position = read_position(state_path(target.directory, partition), partition)
+            if not isinstance(position, str) and position.index >= part.to_index:
+                passed[partition] = part.to_index
+    return passed
 
 
 def _shifted(tell: Tell, done: int, total: int, began: float) -> Tell:
-    return lambda progress: tell(Progress(done + progress.calls, total, time.monotonic() - began))
+    return lambda found: tell(replace(found, calls=done + found.calls, calls_total=total, elapsed_s=time.monotonic() - began))
 
 
 def _added(before: Result, after: Result) -> Result:
@@ -98,10 +130,6 @@ def _added(before: Result, after: Result) -> Result:
         calls=before.calls + after.calls,
         digests=before.digests + after.digests,
     )
-
-
-def _choice(plan: JointPlan, group: int) -> str:
-    return next(choice.chosen for choice in plan.choices if choice.group == group)
 
 
 def _still_as_planned(files: Files, plan: JointPlan) -> Verdict:
@@ -118,25 +146,18 @@ def _still_as_planned(files: Files, plan: JointPlan) -> Verdict:
     return verdict
 
 
-def _final_groups(files: Files, plan: JointPlan, node_id: int, results: Sequence[Result]) -> Groups:
-    """Every group as the new log begins, with the new node as its only voter."""
-    folds: dict[str, Groups] = {}
-    for node in plan.nodes:
-        if not node.refused:
-            folds[node.directory] = _fold_end(open_or_salvage(files, node.directory))
+def _groups(files: Files, plan: JointPlan) -> Groups:
+    """Every group as the log that was chosen for it ends; code and the highest TxnId are what any of the logs knows."""
+    folds = {node.directory: _fold_end(open_or_salvage(files, node.directory)) for node in plan.nodes if not node.refused}
     groups = Groups()
-    cluster = groups.by_partition[CLUSTER_GROUP] = folds[_choice(plan, CLUSTER_GROUP)].state(CLUSTER_GROUP)
+    for choice in plan.choices:
+        groups.by_partition[choice.group] = folds[choice.chosen].state(choice.group)
+    cluster = groups.state(CLUSTER_GROUP)
     for fold in folds.values():
         for version, catalog in fold.state(CLUSTER_GROUP).catalogs.items():
             cluster.catalogs.setdefault(version, catalog)
-    keep_catalogs(groups)
     cluster.commit = cluster.last_index
     cluster.last_txn = max([cluster.last_txn, *(fold.txn_id_max for fold in folds.values())])
-    _vote_alone(groups, CLUSTER_GROUP, node_id, cluster.last_index)
-    for result in results:
-        groups.by_partition[result.partition] = folds[_choice(plan, result.partition)].state(result.partition)
-        end_at(groups, result)
-        _vote_alone(groups, result.partition, node_id, result.index)
     return groups
 
 
@@ -166,7 +187,8 @@ def _fold_end(source: LogSource) -> Groups:
 def _continue_fault_log(files: Files, out: str, identity: Identity, lineage: Sequence[FaultRecord]) -> None:
     """The new node's fault log begins with what the cluster's said last."""
     if lineage:
-        files.mkdir(os.path.join(out, FAULTS_FOLDER))
+        if not files.exists(folder := os.path.join(out, FAULTS_FOLDER)):
+            files.mkdir(folder)
         log = FaultLog.open(files, out, identity)
         log.adopt(lineage)
         if identity.node_id in log.failed:

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cmdlog.wal.errors import WrongDirectory
@@ -33,7 +33,7 @@ from replay import unfinished
 from replay.apply import Result
 from replay.errors import Divergence, Interrupted, Poison, WorkerFailed
 from replay.plan import Plan, Planned
-from replay.reach import source_from
+from replay.planned import source_of_plan
 from replay.recover import Progress, Report, Target, execute
 from replay.reshape import Moved, check_shape, reshape
 from replay.scan import cluster_policy, scan, start_block
@@ -49,6 +49,18 @@ from snapshot.seal import seal
 
 GONE_ON: Final = (KeyboardInterrupt, SystemExit, Interrupted, Divergence, Poison, WorkerFailed)  # what is left is of use
 FIRST_RECORDS_BLOCK: Final = 2  # of a fresh log: where the checkpoint records stand; every later entry is behind
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a new node is made of."""
+
+    directories: Sequence[str]  # read, never written
+    marker: Marker
+    instance: Instance  # of the new node
+    groups: Groups  # as the old logs say
+    execute: Callable[[Target, bool], Report]  # brings the states to the end; True: goes on with those that are there
+    settle: Callable[[Groups], None] = lambda _groups: None  # once every group ends where its state stands
 
 
 def rebuild(
@@ -72,31 +84,47 @@ def rebuild(
     and `reshape` raise; DiskFull, WriteFailed.
     """
     plan = planned if isinstance(planned, Plan) else planned.plan
-    source = planned.source if isinstance(planned, Planned) else source_from(files, plan.directory, plan.from_block, plan.gaps)
-    marker = Marker.of(plan, partitions)
-    goes_on = unfinished.goes_on(out, marker)
-    if not goes_on:
-        begin(files, plan.directory, out)
-    owner = take_ownership(files, out)
-    try:
-        marker.write(files, out)
-        unfinished.make_ready(files, out)
-        groups = planned.scan.groups if isinstance(planned, Planned) else _fold(planned, source)
-        instance = reborn(source.instance)
-        if partitions is not None:
-            instance = check_shape(groups, partitions, instance)
-        report = execute(
+    source = planned.source if isinstance(planned, Planned) else source_of_plan(files, plan)
+
+    def run(target: Target, go_on: bool) -> Report:
+        return execute(
             planned,
-            Target(files, out),
+            target,
             workers=workers,
             progress=progress,
             quarantine=quarantine,
-            go_on=goes_on,
+            go_on=go_on,
             hang_after_s=hang_after_s,
         )
+
+    work = Work(
+        directories=[plan.directory],
+        marker=Marker.of(plan.to_json(), plan.directory, plan.until, partitions),
+        instance=reborn(source.instance),
+        groups=planned.scan.groups if isinstance(planned, Planned) else _fold(plan, source),
+        execute=run,
+    )
+    return make_node(work, files, out, partitions=partitions, moved=moved)
+
+
+def make_node(
+    work: Work, files: Files, out: str, *, partitions: int | None, moved: Callable[[Moved], None] = lambda _moved: None
+) -> Report:
+    """Makes the node directory `out`. Durable on return. Raises: as `rebuild`."""
+    goes_on = unfinished.goes_on(out, work.marker)
+    for directory in () if goes_on else work.directories:
+        begin(files, directory, out)
+    owner = take_ownership(files, out)
+    try:
+        work.marker.write(files, out)
+        unfinished.make_ready(files, out)
+        groups = work.groups
+        instance = work.instance if partitions is None else check_shape(groups, partitions, work.instance)
+        report = work.execute(Target(files, out), goes_on)
         keep_catalogs(groups)
         for result in report.results:
             end_at(groups, result)
+        work.settle(groups)
         if partitions is not None:
             files.write_file_atomic(os.path.join(out, CREATING_NAME), b"{}\n")  # rows move: no state of the plan's any more
         results = report.results if partitions is None else reshape(files, out, groups, partitions=partitions, progress=moved)

@@ -19,7 +19,6 @@ import orjson
 from cmdlog.wal.errors import WrongDirectory
 from cmdlog.wal.files import Files
 from cmdlog.wal.instance import CREATING_NAME, LOCK_NAME
-from replay.plan import Plan
 from replay.quarantine import QUARANTINE_NAME
 from replay.trust import STATE_FOLDER
 from snapshot.catalog import FOLDER as SNAPSHOTS
@@ -39,8 +38,9 @@ class Marker:
     partitions: int | None  # of the new shape
 
     @classmethod
-    def of(cls, plan: Plan, partitions: int | None) -> Marker:
-        return cls(hashlib.sha256(plan.to_json()).hexdigest(), plan.directory, plan.until, partitions)
+    def of(cls, plan: bytes, directory: str, until: int | None, partitions: int | None) -> Marker:
+        """`plan` is the plan's JSON."""
+        return cls(hashlib.sha256(plan).hexdigest(), directory, until, partitions)
 
     def write(self, files: Files, out: str) -> None:
         """Durable on return."""
