@@ -65,7 +65,7 @@ def serve(
     app: AppArgument, data: DataOption = Path("cmdlog-data"), config: ConfigOption = None, json: JsonFlag = False, **flags: Any
 ) -> None:
     """Loads everything that can fail cheaply first, then listens, then opens the node, and then tells the address."""
-    with stopped_in_order():
+    with stopped_in_order(), naming(data):
         _serve(app, data, config, flags)
 
 
@@ -86,6 +86,17 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any]) 
         events=events,
         version=version_of("cmdlog"),
     )
+
+
+@contextlib.contextmanager
+def naming(data: Path) -> Iterator[None]:
+    """An error of the system that names no path, such as that of a write to an open file, gets the directory's."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(data.absolute())
+        raise
 
 
 @contextlib.contextmanager

@@ -122,6 +122,8 @@ class NotStarted(RuntimeError):
     def __init__(self, fault: SiteFault) -> None:
         super().__init__(fault.message)
         self.fault = fault
+        self.exit_code = {FULL: 14, "io": 15}.get(fault.kind, 1)
+        self.hint = "free space on the volume of the directory, then start again" if fault.kind == FULL else ""
 
 
 class ProcessSites:
