@@ -17,6 +17,7 @@ disk both shapes at once.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -47,6 +48,7 @@ from replay.trust import STATE_FOLDER, Trust, read_position, state_path
 from snapshot.catalog import remove_state
 
 REPORT_EVERY_ROWS: Final = 20_000
+OF_CLUSTER: Final = frozenset({"partitions", "slots", "key_policy"})  # in the cluster group's configuration alone
 HOMES_NAME: Final = "homes.sqlite"  # see `replay.placing`
 NEW_FOLDER: Final = "reshaped"  # below state/, until all new states are made
 
@@ -86,17 +88,24 @@ def check_shape(groups: Groups, partitions: int, instance: Instance) -> Instance
 
 
 def reshape(
-    files: Files, out: str, groups: Groups, *, partitions: int, progress: Callable[[Moved], None] = lambda _moved: None
+    files: Files,
+    out: str,
+    groups: Groups,
+    *,
+    partitions: int,
+    progress: Callable[[Moved], None] = lambda _moved: None,
+    replacing: Callable[[], None] = lambda: None,
 ) -> list[Result]:
     """Turns the states in `out` and the `groups`, which end where those stand, into those of so many partitions.
 
-    `out` is a node in the making: the old states are removed at the end, and what is left after an exception is for whoever made
-    `out` to remove. Returns where each new state stands. Same number: nothing is done.
+    `out` is a node in the making. All new states are made beside the old ones; then `replacing` is called, the old states are
+    removed and the new ones take their names. So what breaks off before `replacing` can be done again, and what breaks off later
+    leaves nothing that is of use. Returns where each new state stands. Same number: nothing is done.
     Raises: ReshapeRefused, naming table and value; DiskFull, WriteFailed.
     """
     try:
         if partitions != old_partitions(groups):
-            _Reshaping(files, out, groups, partitions, progress).run()
+            _Reshaping(files, out, groups, partitions, progress).run(replacing)
     except apsw.Error as error:
         raise _disk_error(error) from error
     return [_stands(out, partition) for partition in range(partitions)]
@@ -139,14 +148,16 @@ class _Reshaping:
         self._rows = 0
         self._rows_total = self._count()
 
-    def run(self) -> None:
+    def run(self, replacing: Callable[[], None]) -> None:
         for table in self._tables:
             if table.info.replicated:
                 check_copies(self._sources, table.name, table.columns, table.key)
+        shutil.rmtree(self._folder, ignore_errors=True)  # of a run that was broken off
         self._files.mkdir(self._folder)
         write_homes(self._homes, self._sources, self._tables, partitions=self._new)
         for partition in range(self._new):
             self._fill(partition)
+        replacing()
         self._replace()
         self._regroup()
         self._tell(last=True)
@@ -169,7 +180,7 @@ class _Reshaping:
         txn_id = end.txn_id
         voters = groups.state(0).configurations[-1:] or groups.state(CLUSTER_GROUP).configurations[-1:]
         vote = groups.state(0).vote
-        who = {name: value for name, value in voters[0].value.items() if name in ("voters", "outgoing", "learners", "epoch")}
+        who = {name: value for name, value in voters[0].value.items() if name not in OF_CLUSTER}
         for partition in range(max(self._old, self._new)):
             groups.by_partition.pop(partition, None)
         for partition in range(self._new):

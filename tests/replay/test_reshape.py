@@ -479,6 +479,28 @@ def test_what_is_impossible_is_known_before_anything_is_made(tmp_path: Path) -> 
         check_shape(groups, 2, instance)
 
 
+def test_what_is_broken_off_before_the_old_states_go_can_be_done_again(tmp_path: Path) -> None:
+    """Until then neither the old states nor the groups are touched; a half-made new state is thrown away."""
+    node = Crafted(tmp_path, 2)
+    for partition in range(2):
+        for number in range(20):
+            node.add(partition, "shops", shop=home(2, partition, number))
+    groups = node.finish()
+    before = [tables(tmp_path, p, shapes.db) for p in range(2)]
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reshape(FILES, node.directory, groups, partitions=3, replacing=stop)
+    assert [tables(tmp_path, p, shapes.db) for p in range(2)] == before
+    assert groups.state(0).last_index == INDEX
+    made(node, 3, groups=groups)
+    assert whole(tmp_path, 3, shapes.db)["shops"] == sorted(row for of in before for row in of["shops"])
+    names = [path.name for path in (tmp_path / "state").iterdir() if not path.name.endswith(("-wal", "-shm"))]
+    assert sorted(names) == ["p0000.sqlite", "p0001.sqlite", "p0002.sqlite", "trust.json"]
+
+
 def test_progress_ends_with_every_row(tmp_path: Path) -> None:
     """It counts what is written: rows of partitioned tables once, of replicated ones once a partition."""
     node = Crafted(tmp_path, 1)
