@@ -233,3 +233,11 @@ def test_fork_from_a_start_that_the_log_has_lost_is_refused(node: Path, versions
     forked(node, db, START, tmp_path / "out")
     with pytest.raises(UntilUnreachable, match="everything behind"):
         forked(tmp_path / "out", db, START, tmp_path / "again")
+
+
+def test_fork_that_is_broken_off_leaves_nothing(node: Path, versions: Versions, tmp_path: Path) -> None:
+    """Ctrl-C within a procedure is no outcome of it: the fork ends, and its directory is empty again."""
+    source = LEDGER.replace("    tx.execute(ADD", "    if amount == 7:\n        raise KeyboardInterrupt\n    tx.execute(ADD")
+    with pytest.raises(KeyboardInterrupt):
+        forked(node, versions.load("ledger_broken", source), START, tmp_path / "out")
+    assert not any((tmp_path / "out").iterdir())

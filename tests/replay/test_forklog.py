@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from cmdlog.wal.record import Kind
+import cmdlog
+from cmdlog.wal.groups import Groups
+from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.wal.record import Kind, encode_json
 from procedures import Database
 from procedures.bundle import Bundle, load_bundle
 from replay.fork import START, fork
@@ -97,3 +101,26 @@ def test_versions_skips_and_cut_batches(tripled: Database, tmp_path: Path) -> No
         report = fork(rig.files, rig.directory, at=at, db=tripled, out=str(tmp_path / f"out{n}"), workers=0)
         assert balances_of(str(tmp_path / f"out{n}")) == expected(rig, at, amounts), n
         assert report.calls == 4 - n
+
+
+def test_fork_of_a_cluster_member_is_a_cluster_of_one(tripled: Database, tmp_path: Path) -> None:
+    """Whoever voted in the log: in the fork its only node does, so that it can be served."""
+    rig = Rig(tmp_path)
+    rig.deposits(2)
+    members = {"voters": [1, 2, 3], "learners": [4], "epoch": 2}
+    for p in range(rig.partitions):
+        rig.entry(p, Kind.CONFIGURATION, members)
+    value = {**members, "partitions": rig.partitions, "key_policy": asdict(rig.policy)}
+    rig.log(encode_json(Kind.CONFIGURATION, value, partition=CLUSTER_GROUP, term=1, index=rig.cluster_index + 1))
+    rig.close()
+    fork(rig.files, rig.directory, at=START, db=tripled, out=str(tmp_path / "out"), workers=0)
+    source, groups = open_source(rig.files, str(tmp_path / "out")), Groups()
+    for lsn, record in source.read(from_block=source.first_blocks[0]):
+        groups.observe(lsn, record)
+    assert sorted(groups.by_partition) == [0, 1, CLUSTER_GROUP]
+    for state in groups.by_partition.values():
+        assert state.configuration is not None
+        assert (state.configuration["voters"], state.configuration["learners"], state.vote) == ([1], [], 1)
+    assert list(groups.state(CLUSTER_GROUP).catalogs) == [2]
+    with cmdlog.open(tmp_path / "out", tripled) as opened:
+        assert opened.call("deposit", account=0, amount=1) == balances_of(rig.directory)[0] * TRIPLE + TRIPLE
