@@ -41,6 +41,7 @@ FORMAT: Final = 1
 LEFT_MAX: Final = 128  # entries of a stream that nothing proves executed: more cannot be under way in a node (`site_batches_max`)
 REASONS_MAX: Final = 3  # that a refusal names
 Leave = Literal["nothing", "unproved"]
+MissingCode = Literal["refused", "left"]
 Kind = Literal["state", "snapshot", "empty"]
 
 
@@ -167,18 +168,20 @@ def make_plan(
     accept_data_loss: bool = False,
     source: LogSource | None = None,
     leave: Leave = "nothing",
+    missing_code: MissingCode = "refused",
 ) -> Planned:
     """Looks at log (`source` if it is open already), snapshots and state files; changes nothing.
 
     `leave` "unproved": each stream is replayed to the last entry that the live run is known to have executed. A call behind it
-    may be the one that hangs, or that ended the process.
+    may be the one that hangs, or that ended the process. `missing_code` "left": calls whose code the log does not hold, or holds
+    changed, are met in the replay only, which may set them aside.
 
     Where snapshots and log do not reach back far enough, the archive is looked at.
 
     Raises: WalError of a log that is refused, Incomplete, UntilUnreachable, CodeMissing, BundleForged.
     """
     source = source or open_source(files, directory, accept_data_loss=accept_data_loss)
-    search = _Search(files, directory, use_state, until, accept_data_loss, leave)
+    search = _Search(files, directory, use_state, until, accept_data_loss, leave, missing_code)
     try:
         return search.plan(source, list_snapshots(files, directory, source.instance.identity))
     except (Incomplete, UntilUnreachable) as error:
@@ -199,12 +202,14 @@ class _Search:
     until: int | None
     accept_data_loss: bool
     leave: Leave
+    missing_code: MissingCode
 
     def plan(self, source: LogSource, snapshots: Sequence[Snapshot]) -> Planned:
         """The plan that this log and these snapshots allow. Raises: Incomplete, UntilUnreachable, and what reading raises."""
         return _plan(
             self.files, self.directory, source, snapshots,
             use_state=self.use_state, until=self.until, accept_data_loss=self.accept_data_loss, leave=self.leave,
+            missing_code=self.missing_code,
         )  # fmt: skip
 
     def can(self, source: LogSource, until: int) -> bool:
@@ -248,6 +253,7 @@ def _plan(
     until: int | None,
     accept_data_loss: bool,
     leave: Leave,
+    missing_code: MissingCode,
 ) -> Planned:
     partitions = partitions_of(source)
     passed: dict[int, list[Passed]] = {p: [] for p in partitions}
@@ -259,7 +265,8 @@ def _plan(
         check_begin(source, found, until)
     if until is not None and not accept_data_loss and not source.provisional:
         check_newest(files, directory, found, until)
-    _check_code(found)
+    if missing_code == "refused":
+        _check_code(found)
     _check_end(source, candidates, found)
     gaps = source.patchwork.settle(found.from_block, found.last_block) if source.patchwork is not None else ()
     notes = [str(damage) for damage in (source.damage, found.damage) if damage is not None]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cmdlog.wal.batch import encode_batch
 from cmdlog.wal.log import Log
 from replay import quarantine
+from replay.engine import CodeMissing
 from replay.errors import Divergence, Poison, TooManyQuarantined
 from replay.plan import make_plan
 from replay.quarantine import Aside, QuarantineFile, aside_from_json
@@ -140,31 +139,22 @@ def test_failing_call_is_set_aside_and_its_rows_are_watched(rig: Rig, tmp_path: 
 
 def test_missing_code_stops_the_partition_or_is_set_aside(rig: Rig, tmp_path: Path) -> None:
     """A batch whose catalog version is in no catalog record: exit code 13 and the place; or its calls are kept as they are."""
-    rig.deposits(2)
-    planned = make_plan(rig.files, rig.directory, use_state="never")
-    txn_ids = rig.tick(2, 0)
-    index = rig.next_index[0]
-    rig.log(
-        encode_batch(partition=0, term=1, index=index, catalog=9, txn_ids=txn_ids, procedures=[2, 2], params=[b"[0,5]", b"[1,5]"])
-    )
-    rig.next_index[0] += 1
+    before = dict(rig.balances)
+    index = rig.batch(0, [(DEPOSIT, [0, 5]), (DEPOSIT, [1, 5])], version=9, live=False)
+    rig.balances = before
+    rig.batch(0, [(DEPOSIT, [2, 5])], live=False)
     rig.stop()
-    wal = Log.open(rig.files, rig.directory)
-    last = int(wal.durable_block)
-    wal.close()
-    parts = tuple(replace(part, to_index=index, to_term=0, to_checksum=0) if part.partition == 0 else part
-                  for part in planned.plan.partitions)  # fmt: skip
-    plan = replace(planned.plan, partitions=parts, last_block=last)
     for name in ("stopped", "aside"):
         (tmp_path / name / "state").mkdir(parents=True)
+    with pytest.raises(CodeMissing):
+        make_plan(rig.files, rig.directory, use_state="never")
+    plan = make_plan(rig.files, rig.directory, use_state="never", missing_code="left").plan
     with pytest.raises(Poison, match="catalog version 9") as caught:
         execute(plan, Target(rig.files, str(tmp_path / "stopped")), workers=0)
     assert (caught.value.exit_code, caught.value.place.index) == (13, index)
     report = execute(plan, Target(rig.files, str(tmp_path / "aside")), quarantine=True, live=lambda _catalog: None)
-    assert [(call.position, call.params, call.kind) for call in report.aside[0].calls] == [
-        (0, [0, 5], "code"),
-        (1, [1, 5], "code"),
-    ]
+    found = [(call.position, call.params, call.kind) for call in report.aside[0].calls]
+    assert found == [(0, [0, 5], "code"), (1, [1, 5], "code")]
     assert balances_of(str(tmp_path / "aside")) == rig.balances
 
 
