@@ -125,9 +125,9 @@ def make_node(
         for result in report.results:
             end_at(groups, result)
         work.settle(groups)
+        results = report.results
         if partitions is not None:
-            files.write_file_atomic(os.path.join(out, CREATING_NAME), b"{}\n")  # rows move: no state of the plan's any more
-        results = report.results if partitions is None else reshape(files, out, groups, partitions=partitions, progress=moved)
+            results = reshape(files, out, groups, partitions=partitions, progress=moved, replacing=lambda: _unmark(files, out))
         complete(files, out, owner, instance, groups=groups, results=results)
     except BaseException as error:
         owner.close()
@@ -139,6 +139,11 @@ def make_node(
         raise
     owner.close()
     return report
+
+
+def _unmark(files: Files, out: str) -> None:
+    """From here on the states are none of the plan's any more, and nobody goes on with them."""
+    files.write_file_atomic(os.path.join(out, CREATING_NAME), b"{}\n")
 
 
 def complete(files: Files, out: str, owner: Owner, instance: Instance, *, groups: Groups, results: Iterable[Result]) -> None:

@@ -35,7 +35,7 @@ from procedures.samples import bank, tpcc, voter
 from procedures.samples.tpcc.checks import violations
 from procedures.slots import partition_by_slot, slot_of
 from procedures.state import PartitionState, Position
-from replay.errors import ReshapeRefused
+from replay.errors import Interrupted, ReshapeRefused
 from replay.plan import make_plan
 from replay.rebuild import rebuild
 from replay.reshape import Moved, check_shape, reshape
@@ -218,6 +218,24 @@ def test_nothing_is_left_of_what_is_refused(tmp_path: Path) -> None:
     assert list((tmp_path / "out").iterdir()) == []
     same = reshaped(tmp_path / "old", tmp_path / "out", 2)
     assert whole(same, 2, shapes.db) == whole(tmp_path / "old", 2, shapes.db)
+
+
+def test_a_recovery_that_is_broken_off_while_rows_move_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C then costs no replay: the same command again replays nothing and makes the node."""
+    with opened(tmp_path / "old", voter.db, partitions=2) as node:
+        for name, params in (*voter.loader(), *voter.workload(1, calls=40, phones=20)):
+            answer_of(node, (name, params))
+    plan = make_plan(FILES, str(tmp_path / "old"), use_state="never")
+
+    def stop(_: Moved) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("replay.reshape.REPORT_EVERY_ROWS", 10)
+    with pytest.raises(Interrupted):
+        rebuild(plan, FILES, str(tmp_path / "out"), workers=0, partitions=3, moved=stop)
+    report = rebuild(plan, FILES, str(tmp_path / "out"), workers=0, partitions=3)
+    assert report.calls == 0
+    assert whole(tmp_path / "out", 3, voter.db) == whole(tmp_path / "old", 2, voter.db)
 
 
 def home(partitions: int, partition: int, number: int = 0) -> str:
