@@ -411,10 +411,13 @@ def _doubt_of_log(log: GroupEvidence, has_configuration: bool, seen: int) -> str
 def _places(node: NodeEvidence, group: int) -> dict[int, tuple[int, int]]:
     """Entries that the node knows to be committed: (term, checksum) by index."""
     log = node.groups.get(group, EMPTY)
-    ends = [(log.last_index, log.last_term, log.last_checksum)]
+    ends = [(log.last_index, log.last_term, log.last_checksum, log.commit if log.end_known else 0)]
     for run in log.runs:
-        ends += [(run.base_index, run.base_term, run.base_checksum), (run.last_index, run.last_term, run.last_checksum)]
-    found = {index: (term, checksum) for index, term, checksum in ends if 0 < index <= log.commit}
+        base_commit = log.commit if run.base_commit is None else run.base_commit
+        last_commit = log.commit if run.last_commit is None else run.last_commit
+        ends.append((run.base_index, run.base_term, run.base_checksum, base_commit))
+        ends.append((run.last_index, run.last_term, run.last_checksum, last_commit))
+    found = {index: (term, checksum) for index, term, checksum, commit in ends if 0 < index <= commit}
     for snapshot in node.snapshots:
         if snapshot.partition == group and not snapshot.problem and snapshot.index:
             found.setdefault(snapshot.index, (snapshot.term, snapshot.checksum))

@@ -49,6 +49,8 @@ class Run:
     last_index: int
     last_term: int
     last_checksum: int
+    base_commit: int | None = None  # known committed where the run begins: the base may be void if it lies beyond; None: not told
+    last_commit: int | None = None  # the same where the run ends
 
 
 @dataclass(frozen=True, slots=True)

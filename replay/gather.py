@@ -135,6 +135,8 @@ class _Stretch:
             last_index=end.last_index,
             last_term=end.last_term,
             last_checksum=end.last_checksum,
+            base_commit=begin.commit,
+            last_commit=end.commit,
         )
 
 
@@ -221,9 +223,14 @@ class _Log:
             runs=tuple(run for stretch in self.stretches if (run := stretch.run_of(partition)) is not None),
             partitions=_partitions(state) if partition == CLUSTER_GROUP else 0,
             vote=state.vote,
-            unseen=self.beyond.known.get(partition, 0) if self.beyond is not None else 0,
+            unseen=self._unseen(partition, state),
             end_known=self.end_known or (self.beyond is not None and partition in self.beyond.known),
         )
+
+    def _unseen(self, partition: int, state: GroupState) -> int:
+        if self.beyond is None:
+            return 0
+        return self.beyond.known.get(partition, state.commit if state.commit > state.last_index else 0)
 
     def _note_problems(self) -> None:
         """Raises: Foreign, NewerFormat."""

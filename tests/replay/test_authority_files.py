@@ -11,6 +11,7 @@ from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.authority import Use, decide
 from replay.errors import ForeignDirectory, ForkedFaultLogs, TwoCopies
 from replay.gather import gather
+from tests.replay import damage
 from tests.replay.histories import check_seed
 from tests.replay.historycheck import FILES, check_proved, is_complete, judged
 from tests.replay.historymembers import STAGES, History
@@ -279,3 +280,31 @@ def test_what_is_proved_is_complete_in_any_history(tmp_path: Path, first: int) -
     for seed in range(first, first + 8):
         _, proved, judged_groups = check_seed(tmp_path / str(seed), seed)
         assert proved <= judged_groups
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_replaced_entries_beside_a_hole_are_not_taken_for_committed(tmp_path: Path, lost: int) -> None:
+    """Two entries of an old term end segment 1, and segment 2 replaces them: without either segment they are no second truth."""
+    history = History(tmp_path / "h", seed=17, segment_bytes=32 << 10)
+    for _ in range(2):
+        assert history.deposits(0) is not None
+    replaced = history.nodes[1].held[0].last_index
+    into_segment(history, 2)
+    assert history.elect(0, 2, among=[2, 3])
+    work(history)
+    assert history.truth.last(0) == replaced
+    assert history.snapshot(2, 0) is not None
+    work(history)
+    into_segment(history, 4)
+    history.finish()
+    damage.delete(damage.segments(history.directory_of(1))[lost])
+    check_proved(history)
+
+
+def into_segment(history: History, count: int) -> None:
+    """Partition 1 goes on until the first node's log has that many segments."""
+    while len(damage.segments(history.directory_of(1))) < count:
+        work_on = history.deposits(1)
+        assert work_on is not None
+        assert history.spread(1)
+        history.nodes[1].flush()

@@ -134,7 +134,8 @@ def test_whole_log_is_one_run() -> None:
     assert (of.last_term, of.last_checksum, of.last_txn) == (state.last_term, state.last_checksum, state.last_txn)
     assert [(c.index, c.term, c.voters) for c in of.configurations] == [(1, 1, VOTERS)]
     assert (evidence.groups[CLUSTER_GROUP].partitions, of.partitions) == (2, 0)
-    assert of.runs == (Run(1, int(LogReader(files, NODE).last_block), 0, 0, 0, 21, state.last_term, state.last_checksum),)
+    last_block = int(LogReader(files, NODE).last_block)
+    assert of.runs == (Run(1, last_block, 0, 0, 0, 21, state.last_term, state.last_checksum, base_commit=0, last_commit=20),)
     assert of.end_known
 
 
