@@ -6,6 +6,7 @@ It translates; `replay` decides. In place it takes the directory's lock and does
 
 from __future__ import annotations
 
+import enum
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,13 @@ def register(program: typer.Typer) -> None:
     program.command("recover", help="Rebuild states from snapshots and logs of one or several nodes of a cluster.")(recover)
 
 
+class Code(enum.StrEnum):
+    """Which code a replay runs."""
+
+    LOGGED = "logged"
+    CURRENT = "current"
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What the user asked for, when nothing in DIR is to be changed."""
@@ -40,6 +48,8 @@ class Wanted:
     apply: Path | None
     until: int | None
     accept_data_loss: bool
+    partitions: int | None
+    quarantine: bool
 
 
 def recover(
@@ -60,6 +70,19 @@ def recover(
     accept_data_loss: Annotated[
         bool, typer.Option("--accept-data-loss", help="With --to: go on with what is readable, though more was acknowledged.")
     ] = False,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", metavar="N", min=1, help="With --to: move rows and keys into so many partitions."),
+    ] = None,
+    quarantine: Annotated[
+        bool,
+        typer.Option(
+            "--quarantine", help="With --to: set calls aside that cannot be replayed (OUT/quarantine.jsonl), and go on."
+        ),
+    ] = False,
+    code: Annotated[
+        Code, typer.Option("--code", help="With --to and --app: `current` runs every call with APP instead of the logged code.")
+    ] = Code.LOGGED,
     json: JsonFlag = False,
 ) -> None:
     """Parameters as the user gave them."""
@@ -68,14 +91,18 @@ def recover(
 
     given = tuple(os.path.abspath(directory) for directory in directories)
     if to is None and not plan:
-        if until or accept_data_loss:
-            raise CommandFailed("--until and --accept-data-loss need --to: the directory itself is never cut back", exit_code=2)
+        if until or accept_data_loss or partitions or quarantine or code is Code.CURRENT:
+            needing = "--until, --accept-data-loss, --partitions, --quarantine and --code current"
+            raise CommandFailed(f"{needing} need --to: the directory itself is never changed by them", exit_code=2)
         if len(given) > 1:
             raise CommandFailed("several directories need --to: none of them is changed (or --plan, to only look)", exit_code=2)
         _in_place(RealFiles(), given[0], app=app, plan_file=plan_file, apply=apply)
         return
     moment = parse_until(until) if until else None
-    wanted = Wanted(RealFiles(), given, to, plan, plan_file, apply, moment, accept_data_loss)
+    wanted = Wanted(RealFiles(), given, to, plan, plan_file, apply, moment, accept_data_loss, partitions, quarantine)
+    if code is Code.CURRENT:
+        _with_current_code(wanted, app)
+        return
     if _is_joint(wanted):
         _look_or_copy_jointly(wanted)
     else:
@@ -115,8 +142,17 @@ def _look_or_copy(wanted: Wanted) -> None:
         out.result(plan_json(the_plan), lambda: show_plan(the_plan))
         return
     target = os.path.abspath(str(wanted.to))
-    with Display("replay") as tell:
-        report = rebuild(planned, wanted.files, target, progress=tell)
+    moving = Display("rows", unit="rows")
+    with Display("replay") as tell, moving as tell_moved:
+        report = rebuild(
+            planned,
+            wanted.files,
+            target,
+            progress=tell,
+            partitions=wanted.partitions,
+            moved=moving.moved(tell_moved),
+            quarantine=wanted.quarantine,
+        )
     close(the_plan, report, target)
 
 
@@ -136,9 +172,41 @@ def _look_or_copy_jointly(wanted: Wanted) -> None:
         out.result(joint_plan_json(plan), lambda: show_joint_plan(plan))
         return
     target = os.path.abspath(str(wanted.to))
-    with Display("replay") as tell:
-        report = rebuild_jointly(plan, wanted.files, target, progress=tell)
+    moving = Display("rows", unit="rows")
+    with Display("replay") as tell, moving as tell_moved:
+        report = rebuild_jointly(
+            plan,
+            wanted.files,
+            target,
+            progress=tell,
+            partitions=wanted.partitions,
+            moved=moving.moved(tell_moved),
+            quarantine=wanted.quarantine,
+        )
     close_joint(plan, report, target)
+
+
+def _with_current_code(wanted: Wanted, app: str | None) -> None:
+    """A fork that begins before the first transaction."""
+    from cmdlog.cli.application import load_application
+    from cmdlog.cli.fork import show_fork
+    from replay.fork import START, fork
+
+    if app is None or wanted.to is None or len(wanted.directories) > 1 or wanted.apply is not None or wanted.partitions:
+        raise CommandFailed("--code current takes one DIR, --app APP and --to OUT; then `cmdlog diff` compares", exit_code=2)
+    target = os.path.abspath(wanted.to)
+    with Display("replay") as tell:
+        report = fork(
+            wanted.files,
+            wanted.directories[0],
+            at=START,
+            db=load_application(app),
+            out=target,
+            until=wanted.until,
+            target=app,
+            progress=tell,
+        )
+    out.result(report.to_json(), lambda: show_fork(report, target))
 
 
 def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | None, apply: Path | None) -> None:

@@ -14,10 +14,14 @@ from cmdlog.cli.output import out
 
 if TYPE_CHECKING:
     from replay.joint import JointPlan
+    from replay.meter import Pace
     from replay.plan import Plan
     from replay.recover import Progress, Report
+    from replay.reshape import Moved
 
 ARCHIVE_SHOWN_MAX: Final = 20  # files that a plan for people names one by one
+TOUCHES_SHOWN_MAX: Final = 5  # later calls that a report for people names for one that was set aside
+ROWS: Final = -1  # number of the bar that shows rows
 CALL_US: Final = 50.0  # of a call of which no time was measured
 Tell = Callable[["Progress"], None]
 
@@ -179,6 +183,7 @@ def _finish(directory: str, report: Report, rows: list[dict[str, Any]], columns:
         "replayed": report.calls,
         "notes": list(report.notes),
         "partitions": rows,
+        "set_aside": [aside.to_json() for aside in report.aside],
     }
 
     def show() -> None:
@@ -188,17 +193,18 @@ def _finish(directory: str, report: Report, rows: list[dict[str, Any]], columns:
         )
         for note in report.notes:
             out.text(f"note: {note}")
+        show_aside(report)
 
     out.result(value, show)
 
 
 class Display:
-    """A progress bar with rate and time left on a terminal; nothing elsewhere."""
+    """Progress bars with rate and time left on a terminal, one for all and one for each partition; nothing elsewhere."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._bar: Any = None
-        self._task: Any = None
+        self._tasks: dict[int | None, Any] = {}
 
     def __enter__(self) -> Tell:
         if out.json or not sys.stderr.isatty():
@@ -207,17 +213,52 @@ class Display:
         from rich.progress import BarColumn, TaskProgressColumn, TextColumn
         from rich.progress import Progress as Bar
 
-        columns = (TextColumn(self._name), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[pace]}"))
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[pace]}"))
         self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
         self._bar.start()
-        self._task = self._bar.add_task(self._name, total=None, pace="")
+        self._tasks[None] = self._bar.add_task(self._name, total=None, pace="")
         return self._tell
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
+    def moved(self, moved: Moved) -> None:
+        """Rows on their way to other partitions."""
+        if self._bar is None:
+            return
+        if ROWS not in self._tasks:
+            self._tasks[ROWS] = self._bar.add_task("move rows", total=None, pace="")
+        left = f"{moved.left_s:.0f} s left" if moved.left_s is not None else ""
+        pace = f"{moved.rows:,} rows, {moved.rate:,.0f}/s {left}"
+        self._bar.update(self._tasks[ROWS], completed=moved.rows, total=moved.rows_total, pace=pace)
+
     def _tell(self, progress: Progress) -> None:
-        left = f"{progress.left_s:.0f} s left" if progress.left_s is not None else ""
-        pace = f"{progress.calls:,} calls, {progress.rate:,.0f}/s {left}"
-        self._bar.update(self._task, completed=progress.calls, total=progress.calls_total, pace=pace)
+        self._show(None, progress)
+        for partition, pace in progress.partitions.items() if len(progress.partitions) > 1 else ():
+            if partition not in self._tasks:
+                self._tasks[partition] = self._bar.add_task(f"  partition {partition}", total=None, pace="")
+            self._show(partition, pace)
+
+    def _show(self, partition: int | None, pace: Pace) -> None:
+        left = f"{pace.left_s:.0f} s left" if pace.left_s is not None else ""
+        text = f"{pace.calls:,} calls, {pace.rate:,.0f}/s {left}"
+        self._bar.update(self._tasks[partition], completed=pace.calls, total=pace.calls_total, pace=text)
+
+
+def show_aside(report: Report) -> None:
+    """The calls that were set aside, and what followed."""
+    for aside in report.aside:
+        for at, call in enumerate(aside.calls):
+            out.text(
+                f"set aside: partition {call.partition}, index {call.index}, transaction {call.txn_id}: "
+                f"{call.procedure} {orjson.dumps(call.params, default=str).decode()}: {call.reason}"
+            )
+            touches = aside.touches.get(at, [])
+            for touch in touches[:TOUCHES_SHOWN_MAX]:
+                out.text(f"  its rows were changed later by transaction {touch.txn_id} ({touch.procedure})")
+            more = len(touches[TOUCHES_SHOWN_MAX:]) + aside.more.get(at, 0)
+            if more:
+                out.text(f"  and by {more} later ones; --json lists them")
+        for touch in aside.otherwise[:TOUCHES_SHOWN_MAX]:
+            out.text(f"answered otherwise since then: transaction {touch.txn_id} ({touch.procedure})")
