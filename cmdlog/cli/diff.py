@@ -23,12 +23,12 @@ TROUBLE: Final = 2
 EXAMPLES: Final = 10
 HELP: Final = """Compare the tables of two node directories, or of two snapshots, row by row.
 
-Rows are matched by primary key over all partitions, whose numbers may differ. Both sides are only read, and may be in use; what
+Rows are matched by primary key over all partitions, whose numbers may differ. Both sides are only read, and may be in use; what \
 is compared is what their logs end with. Rows of OUT2 alone are `added`, of OUT1 alone `removed`.
 
 [bold]Exit codes[/bold] as of diff(1): 0 equal, 1 different, 2 trouble; 10 and above say which, as everywhere.
 """
-Side = Annotated[Path, typer.Argument(help="Node directory, or a snapshot in its folder snapshots/.")]
+SIDE: Final = "Node directory, or a snapshot in its folder snapshots/."
 
 
 def register(program: typer.Typer) -> None:
@@ -37,8 +37,8 @@ def register(program: typer.Typer) -> None:
 
 
 def diff_them(
-    out1: Side,
-    out2: Side,
+    out1: Annotated[Path, typer.Argument(metavar="OUT1", help=SIDE)],
+    out2: Annotated[Path, typer.Argument(metavar="OUT2", help=SIDE)],
     *,
     parquet: Annotated[
         Path | None, typer.Option("--parquet", metavar="FOLDER", help="Write all differences there, one file per table.")

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 HELP = """What if this version of the code had run from TXN on? Makes a new node OUT that knows.
 
-Up to --at (its transaction included) everything is replayed with the code that ran then, behind it with today's code of APP:
-the same calls in the same order, with the same ids. DIR is only read, and may be in use. OUT is a cluster of its own and can be
+Up to --at (its transaction included) everything is replayed with the code that ran then, behind it with today's code of APP: \
+the same calls in the same order, with the same ids. DIR is only read, and may be in use. OUT is a cluster of its own and can be \
 served with APP; `cmdlog diff` tells what came out otherwise.
 """
 

@@ -57,7 +57,7 @@ class Origin:
     """Where a forked history left another one."""
 
     cluster_id: bytes  # [16] UUID of the cluster whose log was forked
-    txn_id: int  # the last transaction that both share, 0 = none
+    txn_id: int  # up to it both are the same, 0 = nowhere
 
 
 @dataclass(frozen=True, slots=True)
