@@ -25,7 +25,7 @@ from replay.authority import Verdict, decide
 from replay.errors import PlanOutdated
 from replay.gather import gather
 from replay.joint import JointPlan, open_or_salvage
-from replay.quarantine import Aside, QuarantineFile
+from replay.quarantine import Aside, QuarantineFile, joined
 from replay.rebuild import Work, make_node, reborn
 from replay.recover import Progress, Report, Target, execute
 from replay.reshape import Moved
@@ -100,7 +100,7 @@ def run_legs(
                 results[result.partition] = result if before is None else _added(before, result)
         done += leg.calls
     ordered = [results[partition] for partition in sorted(results)]
-    return Report(ordered, used, time.monotonic() - began, plan.notes, aside)
+    return Report(ordered, used, time.monotonic() - began, plan.notes, joined(aside))
 
 
 def _passed(plan: JointPlan, target: Target) -> dict[int, int]:

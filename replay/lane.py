@@ -95,6 +95,8 @@ class Lane:
         self._skips = {index: frozenset(positions) for index, positions in part.skips.items()}
         self._set_aside: dict[int, frozenset[int]] = {}  # index -> positions, of what this replay set aside
         self._watch = Watch(self.aside)
+        if setting.quarantine is not None:
+            self._watch.remember(setting.quarantine.read(), Tables(state.connection))
         self._teller = Teller(setting.catalogs, setting.hashes, setting.live_rows)
         self._policy = KeyPolicy()
         self._call_rows: CallRows | None = None  # only when something was set aside

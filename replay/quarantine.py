@@ -22,7 +22,7 @@ from typing import Any, Final
 import orjson
 
 from replay.errors import RowDifference, TooManyQuarantined
-from replay.touched import Key
+from replay.touched import Key, Tables
 
 QUARANTINE_NAME: Final = "quarantine.jsonl"
 CALLS_MAX: Final = 1000  # of a partition; more is no matter of single calls
@@ -112,6 +112,25 @@ def aside_from_json(value: Mapping[str, Any]) -> Aside:
     return aside
 
 
+def joined(pieces: Iterable[Aside]) -> list[Aside]:
+    """By partition, what the pieces of one recovery set aside, in their order: a later one knows the calls of an earlier one."""
+    found: dict[int, Aside] = {}
+    for piece in pieces:
+        before = found.setdefault(piece.partition, Aside(piece.partition))
+        before.calls = piece.calls if len(piece.calls) >= len(before.calls) else before.calls
+        for at, touches in piece.touches.items():
+            listed = before.touches.setdefault(at, [])
+            room = TOUCHES_MAX - len(listed)
+            listed += touches[:room]
+            before.more[at] = before.more.get(at, 0) + len(touches[room:])
+        for at, more in piece.more.items():
+            before.more[at] = before.more.get(at, 0) + more
+        before.otherwise_more += len([*before.otherwise, *piece.otherwise][TOUCHES_MAX:]) + piece.otherwise_more
+        before.otherwise = [*before.otherwise, *piece.otherwise][:TOUCHES_MAX]
+        before.unwatched += piece.unwatched
+    return [found[partition] for partition in sorted(found)]
+
+
 class Watch:
     """The rows in question of one partition."""
 
@@ -137,6 +156,13 @@ class Watch:
         if call.routing is not None:
             self._routing.setdefault(call.routing, at)
         self.question(keys, at)
+
+    def remember(self, calls: Iterable[Quarantined], tables: Tables) -> None:
+        """An earlier piece of the same recovery set these aside; those of other partitions do not count."""
+        for call in calls:
+            if call.partition == self.aside.partition:
+                keys = [tables.key_from_named(table, key) for table, key in call.keys]
+                self.add(call, [key for key in keys if key is not None])
 
     def question(self, keys: Iterable[Key], at: int) -> None:
         """These rows are in question because of that call."""

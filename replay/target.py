@@ -15,7 +15,7 @@ from replay.plan import PartitionPlan, Plan
 from replay.quarantine import Aside, QuarantineFile
 from replay.trust import STATE_FOLDER, Trust, read_position, state_path
 
-HANG_AFTER_S: Final = 120.0  # of one call, in worker processes; longer than a node lets a call run by default
+HANG_AFTER_S: Final = 3600.0  # of one call, in worker processes: as long as a node can be told to let a call run
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from typing import Any, Final
 import apsw
 
 INTERNAL: Final = "_cmdlog_"  # tables of the framework
+COLUMN_TYPES: Final = "SELECT name, type FROM pragma_table_xinfo(?)"
 HOOK: Final = "touched"  # name of our hook beside the row digest's
 
 Key = tuple[str, tuple[Any, ...]]  # table, values of its primary key
@@ -48,6 +49,16 @@ class Tables:
 
     def named_key(self, key: Key) -> dict[str, Any]:
         return {column: plain(value) for column, value in zip(self._key_columns(key[0]), key[1], strict=True)}
+
+    def key_from_named(self, name: str, named: Mapping[str, Any]) -> Key | None:
+        """The inverse of `named_key`; None when there is no such table any more."""
+        if name not in self or set(named) != set(self._key_columns(name)):
+            return None
+        blobs = {column for column, declared in self._connection.execute(COLUMN_TYPES, (name,)) if declared == "BLOB"}
+        return name, tuple(
+            base64.b64decode(named[column]) if column in blobs and isinstance(named[column], str) else named[column]
+            for column in self._key_columns(name)
+        )
 
     def read(self, connection: apsw.Connection, key: Key) -> Row | None:
         """The row as the connection sees it; None when there is none, or no such table."""

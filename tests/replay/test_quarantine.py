@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
+import apsw
 import pytest
 
 from cmdlog.wal.log import Log
@@ -13,9 +15,10 @@ from replay import quarantine
 from replay.engine import CodeMissing
 from replay.errors import Divergence, Poison, TooManyQuarantined
 from replay.plan import make_plan
-from replay.quarantine import Aside, QuarantineFile, aside_from_json
+from replay.quarantine import Aside, QuarantineFile, aside_from_json, joined
 from replay.rebuild import rebuild
 from replay.recover import Report, Target, execute
+from replay.touched import Tables
 from replay.trust import Trust, read_position, state_path
 from tests.replay.rig import CLOCK, DEPOSIT, DRIFT, MIRROR, TRAP, Rig, balances_of, make_bundle
 
@@ -208,6 +211,46 @@ def test_torn_line_is_none(rig: Rig, tmp_path: Path) -> None:
     assert file.read() == [call]
     file.drop({0})
     assert not Path(file.path).exists()
+
+
+def test_second_piece_of_a_recovery_knows_what_the_first_set_aside(rig: Rig, tmp_path: Path) -> None:
+    """A recovery in pieces lists the same calls and touches as one in a whole, and sets no consequence aside."""
+    middle = rig.batch(0, [(DRIFT, [0])])
+    later = rig.batch(0, [(DEPOSIT, [0, 7])])
+    rig.close()
+    (whole,) = here(rig, tmp_path / "whole")
+    plan = make_plan(rig.files, rig.directory, use_state="never").plan
+    (tmp_path / "out" / "state").mkdir(parents=True)
+    target = Target(rig.files, str(tmp_path / "out"))
+    asides: list[Aside] = []
+    for first, last in ((0, middle), (middle, later)):
+        (part,) = (part for part in plan.partitions if part.partition == 0)
+        part = replace(part, to_index=last, to_term=0, to_checksum=0)
+        if first:
+            at = read_position(state_path(target.directory, 0), 0)
+            assert not isinstance(at, str)
+            part = replace(part, source="state", from_index=at.index, from_term=at.term, from_checksum=at.checksum)
+        report = execute(replace(plan, partitions=(part,)), target, quarantine=True, live=lambda _catalog: None)
+        asides += report.aside
+    (found,) = joined(asides)
+    assert [(call.index, call.procedure) for call in found.calls] == [(middle, "drift")]
+    assert [(at, [t.index for t in of]) for at, of in found.touches.items()] == [(0, [later])]
+    assert found.touches == whole.touches
+
+
+def test_keys_of_bytes_survive_their_file() -> None:
+    """A row is found again by the key that the file names, whatever its type."""
+    connection = apsw.Connection(":memory:")
+    connection.execute("CREATE TABLE things (name BLOB, number INTEGER, note TEXT, PRIMARY KEY (number, name)) STRICT")
+    connection.execute("INSERT INTO things VALUES (x'00ff', 7, 'a')")
+    tables = Tables(connection)
+    row = connection.execute("SELECT * FROM things").fetchall()[0]
+    key = ("things", tables.key("things", row))
+    assert key == ("things", (7, b"\x00\xff"))
+    assert tables.key_from_named("things", json.loads(json.dumps(tables.named_key(key)))) == key
+    assert tables.read(connection, key) == row
+    assert tables.named_row("things", row) == {"name": "AP8=", "number": 7, "note": "a"}
+    connection.close()
 
 
 @pytest.mark.slow
