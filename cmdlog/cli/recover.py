@@ -76,9 +76,7 @@ def recover(
     ] = None,
     quarantine: Annotated[
         bool,
-        typer.Option(
-            "--quarantine", help="With --to: set calls aside that cannot be replayed (OUT/quarantine.jsonl), and go on."
-        ),
+        typer.Option("--quarantine", help="With --to: set calls aside that cannot be replayed (OUT/quarantine.jsonl)."),
     ] = False,
     code: Annotated[
         Code, typer.Option("--code", help="With --to and --app: `current` runs every call with APP instead of the logged code.")
@@ -142,15 +140,15 @@ def _look_or_copy(wanted: Wanted) -> None:
         out.result(plan_json(the_plan), lambda: show_plan(the_plan))
         return
     target = os.path.abspath(str(wanted.to))
-    moving = Display("rows", unit="rows")
-    with Display("replay") as tell, moving as tell_moved:
+    display = Display("replay")
+    with display as tell:
         report = rebuild(
             planned,
             wanted.files,
             target,
             progress=tell,
             partitions=wanted.partitions,
-            moved=moving.moved(tell_moved),
+            moved=display.moved,
             quarantine=wanted.quarantine,
         )
     close(the_plan, report, target)
@@ -172,15 +170,15 @@ def _look_or_copy_jointly(wanted: Wanted) -> None:
         out.result(joint_plan_json(plan), lambda: show_joint_plan(plan))
         return
     target = os.path.abspath(str(wanted.to))
-    moving = Display("rows", unit="rows")
-    with Display("replay") as tell, moving as tell_moved:
+    display = Display("replay")
+    with display as tell:
         report = rebuild_jointly(
             plan,
             wanted.files,
             target,
             progress=tell,
             partitions=wanted.partitions,
-            moved=moving.moved(tell_moved),
+            moved=display.moved,
             quarantine=wanted.quarantine,
         )
     close_joint(plan, report, target)
