@@ -82,8 +82,13 @@ def check_shape(groups: Groups, partitions: int, instance: Instance) -> Instance
     """
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise ReshapeRefused(f"{partitions} partitions are not possible: 1 to {PARTITIONS_MAX}")
+    if partitions == old_partitions(groups):
+        return instance
     check_room(partitions, instance.segment_bytes)
-    check_kinds(Placing.of(groups).newest)
+    try:
+        check_kinds(Placing.of(groups).newest)
+    except StateRefused as error:
+        raise ReshapeRefused(str(error)) from None
     return replace(instance, log_reserve_bytes=reserve_for(partitions, instance.segment_bytes, instance.log_reserve_bytes))
 
 
