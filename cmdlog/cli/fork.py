@@ -79,7 +79,8 @@ def show_fork(report: ForkReport, directory: str) -> None:
     out.text(
         f"{report.calls} calls ran with code {report.code[:12]}, {report.kept} before them with their own: {ended or 'none'}"
     )
-    out.text(f"{report.tally.changed} of {report.tally.compared} compared calls ended otherwise than live")
+    changed = f"{report.tally.changed} of {report.tally.compared} compared calls ended otherwise than live"
+    out.text(f"{changed}; rows may differ all the same: see `cmdlog diff`")
     if (first := report.tally.first) is not None:
         live = f"{first.live_status} {first.live_outcome}" if first.live_status else f"an outcome with hash {first.live_hash:08x}"
         call = f"transaction {first.txn_id}, {first.procedure}{first.params}"
