@@ -1,4 +1,6 @@
-"""Rules for every test: which run when nobody names a marker."""
+"""Rules for every test: which run when nobody names a marker, and which share a process."""
+
+from typing import Any
 
 import pytest
 
@@ -16,3 +18,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = chosen
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Under `--dist loadfile` one process gets all of tests/spark: it holds one JVM, and a second one would not fit beside it."""
+    if config.option.dist != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class OneProcessForSpark(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/spark" if nodeid.startswith("tests/spark/") else nodeid.split("::", 1)[0]
+
+    return OneProcessForSpark(config, log)

@@ -1,0 +1,29 @@
+"""One Spark session for all tests of this folder; `tests/conftest.py` sends the whole folder to one worker process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with two cores where a task may fail three times. Tests that use it are slow, the first one by its start."""
+    from replay.spark import session
+
+    running = session(
+        "tests",
+        master="local[2,4]",
+        scratch=str(tmp_path_factory.mktemp("spark")),
+        tuning="start",
+        conf={"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"},
+    )
+    yield running
+    with contextlib.suppress(Exception):
+        running.stop()
