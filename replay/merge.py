@@ -178,7 +178,7 @@ def _closed(lane: Lane) -> int:
 
 def _bound_of_chunk(lanes: Sequence[Lane], bound: int) -> int:
     """The highest TxnId up to which a chunk stays within its size, at least one batch of some lane."""
-    share = CHUNK_BYTES_MAX // max(1, sum(bool(lane.held) for lane in lanes))
+    share = CHUNK_BYTES_MAX // max(1, sum(lane.first_call_txn <= bound for lane in lanes))
     for lane in lanes:
         size = 0
         for _, first, last, _, held_bytes in lane.held:

@@ -14,11 +14,11 @@ Row = tuple[int, int, int, int]  # TxnId, partition, index, position
 
 
 class Listed:
-    """A log in memory. `reads` notes where each reading began."""
+    """A log in memory, which counts the records that it was asked for."""
 
     def __init__(self, blocks: Sequence[Sequence[bytes]]) -> None:
         self.records: list[tuple[Lsn, Record]] = []
-        self.reads: list[int] = []
+        self.served = 0
         for number, raws in enumerate(blocks, 1):
             offset = 0
             for raw in raws:
@@ -26,9 +26,9 @@ class Listed:
                 offset += -(-len(raw) // 8) * 8
 
     def read(self, *, from_block: int, upto_block: int | None = None) -> Iterator[tuple[Lsn, Record]]:
-        self.reads.append(from_block)
         for lsn, record in self.records:
             if from_block <= lsn.block and (upto_block is None or lsn.block <= upto_block):
+                self.served += 1
                 yield lsn, record
 
 

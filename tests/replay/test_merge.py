@@ -133,6 +133,31 @@ def test_idle_stream_goes_on_by_its_marks() -> None:
         assert merge.cursors_opened == (1 if with_marks else 2)
 
 
+def test_second_cursor_is_given_up_when_the_first_has_caught_up() -> None:
+    """Behind the skew one cursor serves all again: the long rest of the log is not read twice."""
+    late, rest = 60, 2000
+    ahead = [[batch(p, n, ticks(10 * n, 2, p), filler=90)] for p in (1, 0) for n in range(1, late + 1)]
+    together = [[batch(p, n, ticks(10 * n, 2, p), filler=90) for p in (0, 1)] for n in range(late + 1, late + rest + 1)]
+    log = Listed([*ahead, *together])
+    streams = [Stream(partition, 0, 0, late + rest) for partition in (0, 1)]
+    merge = Merge([ChosenLog("node", log, 1)], streams, window_bytes_max=20_000)
+    assert sum(len(chunk) for chunk in merge.chunks()) == 4 * (late + rest)
+    assert merge.cursors_opened == 2
+    assert log.served < 2 * (late + rest) + 3 * late
+
+
+def test_chunks_stay_small_however_much_is_released_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a stream that held up a full window goes on, what it held comes in chunks of the stated size, not in one."""
+    monkeypatch.setattr("replay.merge.CHUNK_BYTES_MAX", 10_000)
+    blocks = [[batch(1, n, ticks(10 * n, 4, 1), filler=90)] for n in range(1, 200)]
+    log = Listed([*blocks, [batch(0, 1, ticks(5000, 1, 0))]])
+    merge = Merge([ChosenLog("node", log, 1)], [Stream(0, 0, 0, 1), Stream(1, 0, 0, 199)])
+    sizes = [sum(len(record.raw) for record in chunk.batches.records) for chunk in merge.chunks()]
+    assert merge.held_bytes_max > 100_000
+    assert max(sizes) <= 12_000
+    assert min(sizes[:-1]) > 4000
+
+
 def test_last_entry_may_count_in_part() -> None:
     """A moment inside a batch ends its stream there: the calls behind it do not come, and hold nobody up."""
     logs = [
