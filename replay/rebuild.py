@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from cmdlog.wal.errors import WrongDirectory
+from cmdlog.wal.errors import NotEmpty, WrongDirectory
 from cmdlog.wal.files import Files, parent
 from cmdlog.wal.groups import Groups
 from cmdlog.wal.ids import CLUSTER_GROUP
@@ -181,7 +181,7 @@ def begin(files: Files, source: str, out: str) -> None:
         os.makedirs(out, mode=0o750)
         files.fsync_dir(parent(out))
     if names := files.listdir(out):
-        raise WrongDirectory(f"{out} is not empty: it holds {', '.join(names[:5])}")
+        raise NotEmpty(f"{out} is not empty: it holds {', '.join(names[:5])}")
 
 
 def give_up(out: str) -> None:
