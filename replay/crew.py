@@ -32,6 +32,7 @@ from replay.target import Done, Target, gone_on
 CELL: Final = struct.Struct("<IQi")  # partition, index, position of the call
 CELL_LOOK_S: Final = 0.5
 DEFECT_CODE: Final = 70  # exit code of a worker that failed by itself, as opposed to the call that it ran
+CLOSER_LOOK_S: Final = 60.0  # a batch that runs for so long is run again, call by call: that costs little if nothing is wrong
 INCIDENTS_MAX: Final = 100  # of one worker: calls that end their process are rare, or something else is wrong
 
 
@@ -69,7 +70,8 @@ class _Worker:
         return None if not index or position == IDLE else (partition, index, position)
 
     def hangs(self, now: float, after_s: float) -> bool:
-        """Whether the same batch, or call, has been running for so long."""
+        """Whether the same call has been running for so long, or the same batch for longer than is usual."""
+        after_s = after_s if self.careful else min(after_s, CLOSER_LOOK_S)
         cell = self.cell[: CELL.size]
         if cell != self.seen or self.running() is None:
             self.seen, self.seen_at = cell, now

@@ -291,7 +291,7 @@ def test_divergence_in_a_new_node_is_set_aside_by_a_worker(rig: Rig, tmp_path: P
     rig.deposits(4)
     rig.close()
     with pytest.raises(Divergence):
-        rebuild(make_plan(rig.files, rig.directory, use_state="never"), rig.files, str(tmp_path / "out"), workers=2)
+        rebuild(make_plan(rig.files, rig.directory, use_state="never"), rig.files, str(tmp_path / "out"), workers=0)
     assert not Trust(rig.files, str(tmp_path / "out")).doubt(0), "what the other partition reached stays"
     report = set_aside(rig, tmp_path / "out")
     assert [(aside.partition, len(aside.calls)) for aside in report.aside] == [(1, 1)]

@@ -149,7 +149,7 @@ def test_partition_with_missing_calls_begins_anew(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=["term", "int", "kill"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
 def test_signal_ends_the_workers_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
     """Whatever ends the command, no worker outlives it, and the same command goes on from where it stood."""
     rig = Rig(tmp_path)
