@@ -31,7 +31,7 @@ from cmdlog.wal.errors import DiskFull, WriteFailed
 from cmdlog.wal.files import Files
 from cmdlog.wal.groups import Groups, GroupState, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX
-from cmdlog.wal.instance import Instance
+from cmdlog.wal.instance import BadSettings, Instance
 from cmdlog.wal.sizing import check_room, reserve_for
 from procedures.errors import StateRefused
 from procedures.faults import fault_kind
@@ -78,17 +78,17 @@ class Moved:
 def check_shape(groups: Groups, partitions: int, instance: Instance) -> Instance:
     """The instance that a log for so many partitions needs. For before the replay: it takes long, and this is known at once.
 
-    Raises: ReshapeRefused, BadSettings.
+    Raises: ReshapeRefused.
     """
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise ReshapeRefused(f"{partitions} partitions are not possible: 1 to {PARTITIONS_MAX}")
     if partitions == old_partitions(groups):
         return instance
-    check_room(partitions, instance.segment_bytes)
     try:
+        check_room(partitions, instance.segment_bytes)
         check_kinds(Placing.of(groups).newest)
-    except StateRefused as error:
-        raise ReshapeRefused(str(error)) from None
+    except (BadSettings, StateRefused) as error:
+        raise ReshapeRefused(str(error.args[0])) from None
     return replace(instance, log_reserve_bytes=reserve_for(partitions, instance.segment_bytes, instance.log_reserve_bytes))
 
 

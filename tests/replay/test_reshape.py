@@ -19,13 +19,14 @@ from sqlalchemy import Column, Integer
 from cmdlog.errors import Aborted, KeyReused
 from cmdlog.node.embedded import Embedded, open_embedded
 from cmdlog.node.gather import Gather
+from cmdlog.node.node import Node
 from cmdlog.node.outcome import Outcome, Reply
 from cmdlog.node.routes import SlotMap
 from cmdlog.node.settings import BadSetting
 from cmdlog.wal.errors import DiskFull, WriteFailed
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX, txn_tick
-from cmdlog.wal.instance import BadSettings, Identity, Instance, load_instance
+from cmdlog.wal.instance import Identity, Instance, load_instance
 from procedures import Database, Transaction
 from procedures.errors import StateRefused
 from procedures.keytable import Figures, KeyTable, stored_keys
@@ -41,6 +42,7 @@ from replay.rebuild import rebuild
 from replay.reshape import Moved, check_shape, reshape
 from replay.trust import Trust, read_position, state_path
 from snapshot.catalog import check, list_snapshots
+from tests.node.rig import ask, open_node, send
 from tests.replay import shapes
 from tests.replay.shapes import CHECKSUM, INDEX, TERM, TXN, Crafted
 
@@ -181,6 +183,30 @@ def test_result_is_a_node_that_recovers_by_itself(tmp_path: Path) -> None:
         assert sum(count for part in node.call("totals") for _, count in part) == total + 40
     with pytest.raises(BadSetting, match="made with 16"):
         opened(out, voter.db, partitions=2)
+
+
+@pytest.mark.slow
+def test_site_processes_give_the_old_answers(tmp_path: Path) -> None:
+    """Results, lists of results and aborts under old keys go through a served node's sites, and through their restart."""
+    calls: list[Call] = [
+        ("set_rate", {"name": "r", "value": 7}),
+        ("bump", {"id": 5, "amount": 2}),
+        ("abort_after_write", {"id": 6, "amount": 2}),
+    ]
+
+    def answers(node: Node) -> list[Reply]:
+        return [send(node, name, key=name, **params).wait() for name, params in calls]
+
+    node = open_node(tmp_path / "old", partitions=2)
+    first = answers(node)
+    node.close()
+    out = reshaped(tmp_path / "old", tmp_path / "out", 3)
+    for _ in range(2):
+        node = open_node(out)
+        assert answers(node) == first
+        assert ask(node, "set_rate", name="r", value=8) == [8, 8, 8]
+        node.close()
+        shutil.rmtree(out / "state")
 
 
 @pytest.mark.slow
@@ -489,7 +515,7 @@ def test_what_is_impossible_is_known_before_anything_is_made(tmp_path: Path) -> 
     for partitions in (0, PARTITIONS_MAX + 1):
         with pytest.raises(ReshapeRefused):
             check_shape(groups, partitions, instance)
-    with pytest.raises(BadSettings):
+    with pytest.raises(ReshapeRefused, match="segment_bytes 1048576 is too little for 600 partitions"):
         check_shape(groups, 600, instance)
     assert check_shape(groups, 64, instance).log_reserve_bytes > 4096
     groups.state(CLUSTER_GROUP).catalogs.clear()
