@@ -30,13 +30,13 @@ ABC = conf(1, A, B, C)
 
 def log(
     last: int, commit: int, *configurations: StatedConfiguration, term: int = 1, seen: int = 0, base: int = 0,
-    vote: int | None = None, end_known: bool = True, checksum: int = 0, group: int = 0,
+    vote: int | None = None, end_known: bool = True, unseen: int = 0, checksum: int = 0, group: int = 0,
 ) -> GroupEvidence:  # fmt: skip
     """A log that ends at (term, last); `seen` is the highest term that its node knows."""
     run = Run(1, 9, base, 1 if base else 0, base, last, term, checksum or last)
     return GroupEvidence(
         group, max(seen, term), commit, last, term, checksum or last, 0, configurations or (ABC,), (run,),
-        vote=vote, end_known=end_known, partitions=1 if group == CLUSTER_GROUP else 0,
+        vote=vote, end_known=end_known, unseen=unseen, partitions=1 if group == CLUSTER_GROUP else 0,
     )  # fmt: skip
 
 
@@ -174,6 +174,18 @@ def test_log_whose_end_cannot_be_read_does_not_count() -> None:
     assert (of.chosen, of.proved, of.copies) == ("A", True, ("A", "B", "C"))
 
 
+def test_configuration_may_stand_where_a_log_cannot_be_read() -> None:
+    """B's end is known, but entries up to 7 are damaged: it counts where others know all that was committed so far."""
+    blind = node(B, log(9, 5, unseen=7))
+    of = judge(blind, node(C, log(5, 5)))
+    assert (of.chosen, of.proved) == ("B", False)  # what holds most, but nothing is proved
+    of = judge(blind, node(A, log(8, 7)))
+    assert (of.chosen, of.proved) == ("B", True)
+    grown = conf(6, A, B, C, D, E)
+    told = judge(node(A, log(9, 5, ABC, grown)), node(B, log(9, 8, unseen=7)), node(C, log(9, 5, ABC, grown)))
+    assert "configuration 6" in told.why  # B's mark does not make it void: B may hold it where it cannot be read
+
+
 def test_node_with_an_unreadable_fault_log_does_not_count() -> None:
     """Whether it was being filled anew, nobody knows."""
     silent = replace(node(B, log(9, 5)), fault_problem="both copies are bad")
@@ -191,6 +203,14 @@ def test_old_copy_is_found_by_what_it_has_forgotten(known: int, *, is_old: bool)
     of = judge(node(A, log(9, 9), faults=lineage), node(B, log(5, 5), faults=lineage[:known]))
     assert (use_of(of, "B") is Use.UNUSABLE) == is_old
     assert of.proved == (not is_old)
+
+
+def test_old_copy_is_found_by_what_it_wrote_itself() -> None:
+    """B declared D failed, so it had that record before anybody."""
+    lineage = chain({D}, authors=[B])
+    assert judge(node(B, log(5, 5), faults=lineage), node(C, log(5, 5), faults=lineage)).proved
+    of = judge(node(B, log(5, 5)), node(C, log(5, 5), faults=lineage))
+    assert (of.proved, use_of(of, "B")) == (False, Use.UNUSABLE)
 
 
 def test_old_copy_is_found_by_a_vote_that_it_has_forgotten() -> None:
@@ -216,6 +236,9 @@ def test_committed_entry_that_no_voter_at_hand_holds_is_not_proved() -> None:
     assert (of.chosen, of.proved) == ("D", False)
     shown = replace(short[1], snapshots=(SnapshotEvidence("s", 0, 8, 1, 8),))
     assert judge(short[0], shown).proved is False
+    grown = conf(5, A, B, C, D)
+    changing = node(A, log(6, 4, listed, grown)), replace(node(B, log(6, 4, listed, grown)), snapshots=shown.snapshots)
+    assert "entry 8 is known committed" in judge(*changing).why
     assert judge(short[0], replace(shown, snapshots=(SnapshotEvidence("s", 0, 8, problem="torn"),))).proved is True
 
 
