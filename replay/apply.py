@@ -86,7 +86,7 @@ class Applier:
     def take(self, lsn: Lsn, record: Record) -> None:
         """Takes the next record of the log. A partition whose call diverges or cannot be run stops; see `stopped`.
 
-        Raises: EnvironmentFault of the disk (nothing of the entry was applied), BatchRefused, TooManyQuarantined.
+        Raises: EnvironmentFault of the disk (nothing of the entry was applied), BatchRefused.
         """
         if record.partition == CLUSTER_GROUP:
             self._cluster(record)

@@ -189,6 +189,9 @@ class _Crew:
             doomed.setdefault(partition, {})[index] = (position, "hang" if worker.killed else "death", words)
         worker.done = True
         rest = gone_on(self._plan, self._target, worker.partitions)
+        for part in rest.partitions:
+            if part.partition in worker.partitions:
+                self._meter.go_on(part.partition, part.calls)
         follower = _spawn(rest, worker.partitions, self._target, self._terms, careful=True, doomed=doomed)
         follower.incidents = worker.incidents + 1
         self._add(follower)
@@ -226,8 +229,11 @@ def _spawn(
         "doomed": {str(p): {str(index): found for index, found in of.items()} for p, of in doomed.items()},
     }
     assert process.stdin is not None
-    process.stdin.write(orjson.dumps(order).replace(b"\n", b" ") + b"\n")  # the rest of the stream says that we live
-    process.stdin.flush()
+    try:
+        process.stdin.write(orjson.dumps(order).replace(b"\n", b" ") + b"\n")  # the rest of the stream says that we live
+        process.stdin.flush()
+    except BrokenPipeError:
+        process.kill()  # it ended before it had its order, which is seen when its words are read
     return _Worker(list(partitions), process, cell, careful, doomed={p: dict(of) for p, of in doomed.items()})
 
 

@@ -124,13 +124,6 @@ class Interrupted(ReplayError):
     hint = "the same command goes on from there"
 
 
-class TooManyQuarantined(ReplayError):
-    """Nearly nothing of a partition replays as it did: that is no matter of single calls."""
-
-    exit_code = 16
-    hint = "code or environment differ altogether: see `cmdlog check`"
-
-
 class Incomplete(ReplayError):
     """Log and snapshots at hand do not reach every acknowledged invocation."""
 

@@ -84,6 +84,10 @@ class _Stop(Exception):
         self.error = error
 
 
+def _stop(problem: Problem, place: Place) -> _Stop:
+    return _Stop(Divergence(place) if problem.kind == "divergence" else Poison(place))
+
+
 class Lane:
     """One partition. Its caller gives it the entries that are in force, in index order, and the digests. One thread."""
 
@@ -222,7 +226,7 @@ class Lane:
         if self._setting.begun is not None:
             self._setting.begun(self.plan.partition, record.index, IN_BATCH)
         calls = self._calls(batch)
-        if self._set_aside and len(self._set_aside.get(record.index, ())) == len(calls.txn_ids):
+        if record.index in self._set_aside and not self._teller.procedures(batch):
             self._pass_over(record, calls)
             return None
         applied = self._engine.executor.apply(calls)
@@ -299,7 +303,7 @@ class Lane:
         self._grouped, self._before = 0, None
 
     def _pass_over(self, record: Record, calls: Invocations) -> None:
-        """Every call of the batch was set aside, maybe since its code is missing: the entry is noted, nothing is run."""
+        """Every call of the batch was set aside since its code is missing: the entry is noted, nothing is run."""
         self._end_group()
         self._engine.executor.advance(index=record.index, term=record.term, checksum=record.checksum)
         self.result.entries += 1
@@ -347,13 +351,13 @@ class Lane:
             problem = replace(problem, position=position)
         place = self._teller.place(self.state.connection, batch, problem, trials)
         if self._setting.quarantine is None:
-            raise _Stop(Divergence(place) if problem.kind == "divergence" else Poison(place))
+            raise _stop(problem, place)
         if problem.kind == "divergence" and self.aside.calls and not place.reruns.startswith(UNSTEADY):
             self._accept(batch, problem, trials[0])
             return
         positions = [problem.position] if problem.position >= 0 else self._suspects(batch, problem, trials)
         if not positions:
-            raise _Stop(Divergence(place) if problem.kind == "divergence" else Poison(place))
+            raise _stop(problem, place)
         self._quarantine(batch, positions, problem, place, trials)
         if problem.kind == "divergence":
             self._quarantine_unsteady(batch)
@@ -406,11 +410,14 @@ class Lane:
     def _quarantine(
         self, batch: Batch, positions: Sequence[int], problem: Problem, place: Place, trials: Sequence[Trial]
     ) -> None:
-        """On disk first; then as if the calls had never been."""
+        """On disk first; then as if the calls had never been. Raises: _Stop when it would be too many."""
         assert self._setting.quarantine is not None
-        index = batch.record.index
+        if not self._watch.has_room(len(positions)):
+            told = f"{len(self.aside.calls)} calls were set aside before it: code or environment differ altogether"
+            raise _stop(problem, replace(place, reruns=f"{place.reruns}; {told}" if place.reruns else told))
+        index, params = batch.record.index, batch.params()
         calls = [
-            self._teller.describe(self.state.connection, batch, at, problem=problem, place=place, trials=trials)
+            self._teller.describe(self.state.connection, batch, at, params[at], problem=problem, place=place, trials=trials)
             for at in positions
         ]
         self._setting.quarantine.append(calls)

@@ -56,9 +56,9 @@ class Meter:
         self._paces: dict[int, Pace] = {p: Pace(0, total, 0.0) for p, total in self._totals.items()}
         self._told_at = 0.0
 
-    def go_on(self, partition: int, calls: int) -> None:
-        """So many calls of the partition need not be replayed, since an earlier run did that."""
-        self._before[partition] = calls
+    def go_on(self, partition: int, left: int) -> None:
+        """Only so many calls of the partition are still to be replayed: an earlier process did the others."""
+        self._before[partition] = max(0, self._totals.get(partition, 0) - left)
         self.note(partition, 0)
 
     def note(self, partition: int, calls: int) -> None:

@@ -21,12 +21,12 @@ from typing import Any, Final
 
 import orjson
 
-from replay.errors import RowDifference, TooManyQuarantined
+from replay.errors import RowDifference
 from replay.touched import Key, Tables
 
 QUARANTINE_NAME: Final = "quarantine.jsonl"
 CALLS_MAX: Final = 1000  # of a partition; more is no matter of single calls
-TOUCHES_MAX: Final = 1000  # that are listed per call; the rest is counted
+TOUCHES_MAX: Final = 100  # that are listed per call; the rest is counted: the report stays below some 20 MB
 WATCHED_KEYS_MAX: Final = 100_000  # of a partition, about 30 MB
 
 
@@ -144,13 +144,12 @@ class Watch:
         """Whether calls are told by where they were sent, too."""
         return bool(self._routing)
 
-    def add(self, call: Quarantined, keys: Iterable[Key]) -> None:
-        """The call was set aside; these are its rows.
+    def has_room(self, calls: int) -> bool:
+        """Whether so many more calls may be set aside."""
+        return len(self.aside.calls) + calls <= CALLS_MAX
 
-        Raises: TooManyQuarantined.
-        """
-        if len(self.aside.calls) >= CALLS_MAX:
-            raise TooManyQuarantined(f"partition {call.partition}: {CALLS_MAX} calls were set aside before index {call.index}")
+    def add(self, call: Quarantined, keys: Iterable[Key]) -> None:
+        """The call was set aside; these are its rows."""
         self.aside.calls.append(call)
         at = len(self.aside.calls) - 1
         if call.routing is not None:

@@ -84,7 +84,7 @@ def execute(
     in the target, if trusted, are what an earlier run of this very plan has reached.
 
     Raises: Divergence (the partition's state is removed) or Poison, when all partitions have ended; BundleForged, PlanOutdated,
-    WalError, Interrupted, TooManyQuarantined.
+    WalError, Interrupted.
     """
     plan = planned if isinstance(planned, Plan) else planned.plan
     began = time.monotonic()
@@ -108,8 +108,8 @@ def execute(
 
 def _rest_of(plan: Plan, planned: Planned | Plan, target: Target, meter: Meter) -> tuple[Plan, Planned | Plan]:
     rest = gone_on(plan, target, [part.partition for part in plan.partitions])
-    for before, after in zip(plan.partitions, rest.partitions, strict=True):
-        meter.go_on(before.partition, before.calls - after.calls)
+    for part in rest.partitions:
+        meter.go_on(part.partition, part.calls)
     return rest, rest if isinstance(planned, Plan) else replace(planned, plan=rest)
 
 

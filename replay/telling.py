@@ -28,10 +28,18 @@ class Teller:
         self._catalogs, self._hashes, self._live_rows = catalogs, hashes, live_rows
 
     def describe(
-        self, connection: apsw.Connection, batch: Batch, at: int, *, problem: Problem, place: Place, trials: Sequence[Trial]
+        self,
+        connection: apsw.Connection,
+        batch: Batch,
+        at: int,
+        params: list[Any],
+        *,
+        problem: Problem,
+        place: Place,
+        trials: Sequence[Trial],
     ) -> Quarantined:
         """The call at this position, for the record."""
-        record, params, names = batch.record, batch.params()[at], self.procedures(batch)
+        record, names = batch.record, self.procedures(batch)
         number = batch.procedures[at]
         keys = batch.key_list()
         rows = trials[0].rows_of(at) if trials else []

@@ -11,9 +11,12 @@ import apsw
 import pytest
 
 from cmdlog.wal.log import Log
+from procedures.executor import Invocations, Status
+from procedures.failures import SKIPPED
+from procedures.state import PartitionState
 from replay import quarantine
-from replay.engine import CodeMissing
-from replay.errors import Divergence, Poison, TooManyQuarantined
+from replay.engine import CodeMissing, PartitionEngine
+from replay.errors import Divergence, Poison
 from replay.plan import make_plan
 from replay.quarantine import Aside, QuarantineFile, aside_from_json, joined
 from replay.rebuild import rebuild
@@ -181,8 +184,12 @@ def test_number_of_quarantined_calls_is_bounded(rig: Rig, tmp_path: Path, monkey
     monkeypatch.setattr(quarantine, "CALLS_MAX", 2)
     rig.batch(0, [(CLOCK, [0])] * 4)
     rig.close()
-    with pytest.raises(TooManyQuarantined):
+    with pytest.raises(Divergence, match="2 calls were set aside before it"):
         here(rig, tmp_path / "out")
+    assert len(lines(tmp_path / "out")) == 2
+    stands = read_position(state_path(str(tmp_path / "out"), 1), 1)
+    assert not isinstance(stands, str)
+    assert stands.index == rig.next_index[1] - 1, "the other partition goes on to its end"
 
 
 def test_listed_touches_are_bounded_and_the_rest_is_counted(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,6 +202,23 @@ def test_listed_touches_are_bounded_and_the_rest_is_counted(rig: Rig, tmp_path: 
     (aside,) = here(rig, tmp_path / "out")
     assert (len(aside.touches[0]), aside.more[0]) == (3, 2)
     assert aside_from_json(json.loads(json.dumps(aside.to_json()))) == aside
+
+
+def test_repeated_call_is_told_that_it_was_set_aside(rig: Rig, tmp_path: Path) -> None:
+    """The idempotency key of a call that was set aside is known, so that a retry does not run it on the new node."""
+    key = b"k" * 16
+    rig.batch(0, [(DRIFT, [0])], keys=[key])
+    rig.batch(0, [(DEPOSIT, [1, 1])])
+    rig.close()
+    (aside,) = here(rig, tmp_path / "out")
+    assert aside.calls[0].idempotency_key == key.hex()
+    state = PartitionState.open(state_path(str(tmp_path / "out"), 0), partition=0)
+    engine = PartitionEngine(state, rig.catalogs, digest_rows=True, policy=rig.policy)
+    applied = engine.executor.apply(
+        Invocations(rig.next_index[0], 1, 1, 1, rig.tick(1, 0), [DRIFT], [[0]], [key])
+    )  # the same call again
+    assert (Status(applied.statuses[0]), applied.bodies[0]) == (Status.FAILED, SKIPPED)
+    engine.close()
 
 
 def test_torn_line_is_none(rig: Rig, tmp_path: Path) -> None:
