@@ -12,6 +12,7 @@ from cmdlog.cli.output import JsonFlag, out
 
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")]
 SEGMENT_COLUMNS = ("sequence", "generation", "open_count", "first_block", "last_block")
+FAULT_COLUMNS = ("sequence", "failed", "author", "term", "reason")
 GROUP_COLUMNS = ("term", "commit", "last_index", "last_txn", "catalog_versions")
 
 
@@ -78,6 +79,12 @@ def _show(found: dict[str, Any]) -> None:
     out.table(f"Segments in use: {len(segments)} of {instance['segments']}", SEGMENT_COLUMNS, segments)
     groups = [[name, *(row[column] for column in GROUP_COLUMNS)] for name, row in found["groups"].items()]
     out.table("Groups", ("partition", *GROUP_COLUMNS), groups)
+    faults = found["fault_log"]
+    if faults["records"]:
+        rows = [[row[column] for column in FAULT_COLUMNS] for row in faults["records"]]
+        out.table(f"Fault log: failed are {faults['failed'] or 'none'}", FAULT_COLUMNS, rows)
+    if faults["error"]:
+        out.text(faults["error"]["message"])
     for problem in found["problems"]:
         out.text(f"{problem['path']} at {problem['offset']}: {problem['what']}")
     if found["error"]:

@@ -14,7 +14,8 @@ from typing import Any
 
 from cmdlog.wal.batch import decode_batch
 from cmdlog.wal.block import HEADER, BlockFlag
-from cmdlog.wal.errors import Corrupt, WalError
+from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, WalError
+from cmdlog.wal.faultlog import FaultRecord, read_faults
 from cmdlog.wal.files import Files
 from cmdlog.wal.groups import Groups, GroupState
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn, txn_millis
@@ -56,6 +57,7 @@ def inspect_log(files: Files, directory: str) -> dict[str, Any]:
         "cuts": [n for n in files.listdir(os.path.join(directory, LOG_FOLDER)) if n.startswith("cut-")],
         "tail": _tail(survey),
         "groups": {_group_name(p): _group(state) for p, state in sorted(groups.by_partition.items())},
+        "fault_log": _fault_log(files, directory, instance),
     }
 
 
@@ -71,6 +73,28 @@ def dump_log(files: Files, directory: str, *, after: Lsn | None = None, upto: Ls
         names[version] = catalog.value.get("procedures") or []
     for lsn, record in reader.read(after, upto):
         yield _describe(lsn, record, names)
+
+
+def _fault_log(files: Files, directory: str, instance: Instance) -> dict[str, Any]:
+    """Who is declared failed, record by record; `error` when that cannot be read."""
+    records: tuple[FaultRecord, ...] = ()
+    error: WalError | None = None
+    try:
+        records = read_faults(files, directory, instance.identity)
+    except (Corrupt, Foreign, NewerFormat) as caught:
+        error = caught
+    names = ("sequence", "epoch", "term", "author", "reason")
+    told = [
+        {
+            **{name: getattr(record, name) for name in names},
+            "failed": sorted(record.failed),
+            "demotions": [[_group_name(group), index, term] for group, index, term in record.demotions],
+            "checksum": f"{record.checksum:08x}",
+            "previous_checksum": f"{record.previous_checksum:08x}",
+        }
+        for record in records
+    ]
+    return {"failed": sorted(records[-1].failed) if records else [], "records": told, "error": _error(error)}
 
 
 @dataclass(slots=True)

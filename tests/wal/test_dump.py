@@ -10,11 +10,12 @@ from cmdlog.wal import LogReader
 from cmdlog.wal.batch import encode_batch
 from cmdlog.wal.dump import dump_log, inspect_log, verify_log
 from cmdlog.wal.errors import Corrupt, WrongDirectory
+from cmdlog.wal.faultlog import FaultLog
 from cmdlog.wal.ids import CLUSTER_GROUP, make_txn_id
 from cmdlog.wal.record import Kind, encode_commit_mark, encode_json
 from cmdlog.wal.segment import segment_name
 from cmdlog.wal.simfiles import SimFiles
-from tests.wal.logkit import LOG, NODE, append, at, create, hard_state, open_log, sim
+from tests.wal.logkit import IDENTITY, LOG, NODE, append, at, create, hard_state, open_log, sim
 
 CATALOG = {
     "version": 1,
@@ -153,3 +154,21 @@ def test_looking_at_a_damaged_directory_describes_it() -> None:
     assert verify_log(files, NODE).exit_code == 10
     with pytest.raises(WrongDirectory):
         verify_log(files, "/elsewhere")
+
+
+def test_inspect_tells_who_is_declared_failed() -> None:
+    """The fault log record by record; when it cannot be read, that is said beside all the rest."""
+    files = node()
+    assert inspect_log(files, NODE)["fault_log"] == {"failed": [], "records": [], "error": None}
+    log = FaultLog.open(files, NODE, IDENTITY)
+    log.append(failed={9}, term=3, demotions=((CLUSTER_GROUP, 5, 3), (0, 8, 3)), reason="no answer")
+    log.append(failed={9, 4}, term=4)
+    seen = inspect_log(files, NODE)["fault_log"]
+    json.dumps(seen)
+    assert seen["failed"] == [4, 9]
+    assert [(row["sequence"], row["author"], row["reason"]) for row in seen["records"]] == [(1, 7, "no answer"), (2, 7, "")]
+    assert seen["records"][1]["previous_checksum"] == seen["records"][0]["checksum"]
+    for name in ("copy-1", "copy-2"):
+        files.overwrite(f"{NODE}/faults/{name}", 60, b"damage")
+    seen = inspect_log(files, NODE)
+    assert (seen["verdict"], seen["fault_log"]["error"]["kind"]) == ("clean", "Corrupt")
