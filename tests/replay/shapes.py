@@ -6,19 +6,25 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import apsw
+import pytest
 from sqlalchemy import Column, DateTime, ForeignKey, Index, Integer, LargeBinary, String, bindparam, insert
 
+from cmdlog.wal.files import RealFiles
 from cmdlog.wal.groups import Catalog, Groups, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database, Transaction
 from procedures.bundle import capture_bundle
-from procedures.keytable import KeyTable
-from procedures.outcomes import Fresh, KeyPolicy
-from procedures.slots import slot_ranges
+from procedures.keytable import KeyTable, stored_keys
+from procedures.outcomes import Fresh, KeyPolicy, split_keys, unpack_outcome
+from procedures.slots import partition_by_slot, slot_of, slot_ranges
 from procedures.state import PartitionState, Position
+from replay.errors import ReshapeRefused
+from replay.reshape import reshape
 from replay.trust import STATE_FOLDER, state_path
 
 db = Database("shapes")
@@ -74,6 +80,7 @@ def add_ticket(tx: Transaction, caller: str, id: int, shop: str) -> None:  # noq
     tx.execute(ADD_TICKET, id=id, shop=shop)
 
 
+FILES: Final = RealFiles()
 INDEX, TERM, CHECKSUM, TXN = 9, 2, 77, 1_700_000_000_000 << 21
 Store = Callable[..., None]
 
@@ -125,3 +132,46 @@ class Crafted:
         shape = {"voters": [1], "partitions": self.partitions, "slots": slot_ranges(self.partitions)}
         cluster.configurations = [Stated(1, 1, {**shape, "key_policy": asdict(self.policy)})]
         return groups
+
+
+def tables(directory: Path, partition: int, app: Database) -> dict[str, list[Any]]:
+    """Rows of every table of a partition, in key order."""
+    connection = apsw.Connection(state_path(str(directory), partition), flags=apsw.SQLITE_OPEN_READWRITE)
+    rows = {name: sorted(connection.execute(f'SELECT * FROM "{name}"')) for name in app.tables}  # noqa: S608
+    connection.close()
+    return rows
+
+
+def home(partitions: int, partition: int, number: int = 0) -> str:
+    """The name of a shop that lives on the partition; another one for every number."""
+    names = (f"shop {n}" for n in range(100_000))
+    return next(islice((name for name in names if partition_by_slot(partitions)[slot_of(name)] == partition), number, None))
+
+
+def made(node: Crafted, partitions: int, **given: Any) -> list[dict[str, list[Any]]]:
+    """Rows of every new partition."""
+    results = reshape(FILES, node.directory, given.pop("groups", None) or node.finish(), partitions=partitions, **given)
+    assert [result.partition for result in results] == list(range(partitions))
+    return [tables(Path(node.directory), p, db) for p in range(partitions)]
+
+
+def refusal(node: Crafted, partitions: int, **given: Any) -> str:
+    """What is said when the node is not made."""
+    with pytest.raises(ReshapeRefused) as caught:
+        made(node, partitions, **given)
+    return str(caught.value)
+
+
+def known(directory: str, partition: int, *, shared: bool = False) -> dict[bytes, bytes | None]:
+    """Every key of a partition with its stored body; None for one whose outcome is dropped."""
+    connection = apsw.Connection(state_path(directory, partition))
+    found: dict[bytes, bytes | None] = {}
+    for row in stored_keys(connection):
+        if row.shared is not shared:
+            continue
+        packed = connection.execute("SELECT outcomes FROM _cmdlog_keys WHERE idx = ?", (row.idx,)).get
+        for at, key in enumerate(several := split_keys(row.keys)):
+            assert key not in found
+            found[key] = unpack_outcome(packed, len(several), at).body if packed is not None else None
+    connection.close()
+    return found

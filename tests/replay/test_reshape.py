@@ -8,29 +8,23 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-import apsw
 import pytest
 from sqlalchemy import Column, Integer
 
 from cmdlog.errors import Aborted, KeyReused
 from cmdlog.node.embedded import Embedded, open_embedded
-from cmdlog.node.gather import Gather
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import Outcome, Reply
+from cmdlog.node.outcome import Reply
 from cmdlog.node.routes import SlotMap
 from cmdlog.node.settings import BadSetting
 from cmdlog.wal.errors import DiskFull, WriteFailed
-from cmdlog.wal.files import RealFiles
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX, txn_tick
 from cmdlog.wal.instance import Identity, Instance, load_instance
 from procedures import Database, Transaction
 from procedures.errors import StateRefused
-from procedures.keytable import Figures, KeyTable, stored_keys
-from procedures.outcomes import KeyPolicy, split_keys, time_mark, unpack_outcome
 from procedures.placement import check_kinds
 from procedures.samples import bank, tpcc, voter
 from procedures.samples.tpcc.checks import violations
@@ -44,10 +38,9 @@ from replay.trust import Trust, read_position, state_path
 from snapshot.catalog import check, list_snapshots
 from tests.node.rig import ask, open_node, send
 from tests.replay import shapes
-from tests.replay.shapes import CHECKSUM, INDEX, TERM, TXN, Crafted
+from tests.replay.shapes import CHECKSUM, FILES, INDEX, TERM, TXN, Crafted, home, made, refusal, tables
 
 SMALL: Final[dict[str, Any]] = {"segment_bytes": 1 << 20, "segments": 8, "log_reserve_bytes": 64 << 10, "call_bytes_max": 100_000}
-FILES: Final = RealFiles()
 Call = tuple[str, dict[str, Any]]
 
 
@@ -70,14 +63,6 @@ def answer_of(node: Embedded, call: Call, key: str | None = None) -> Any:
     except (Aborted, KeyReused) as error:
         return type(error).__name__, str(error)
     return result.value, result.txn_id
-
-
-def tables(directory: Path, partition: int, db: Database) -> dict[str, list[Any]]:
-    """Rows of every table of a partition, in key order."""
-    connection = apsw.Connection(state_path(str(directory), partition), flags=apsw.SQLITE_OPEN_READWRITE)
-    rows = {name: sorted(connection.execute(f'SELECT * FROM "{name}"')) for name in db.tables}  # noqa: S608
-    connection.close()
-    return rows
 
 
 def whole(directory: Path, partitions: int, db: Database) -> dict[str, list[Any]]:
@@ -264,26 +249,6 @@ def test_a_recovery_that_is_broken_off_while_rows_move_is_gone_on_with(tmp_path:
     assert whole(tmp_path / "out", 3, voter.db) == whole(tmp_path / "old", 2, voter.db)
 
 
-def home(partitions: int, partition: int, number: int = 0) -> str:
-    """The name of a shop that lives on the partition; another one for every number."""
-    names = (f"shop {n}" for n in range(100_000))
-    return next(islice((name for name in names if partition_by_slot(partitions)[slot_of(name)] == partition), number, None))
-
-
-def made(node: Crafted, partitions: int, **given: Any) -> list[dict[str, list[Any]]]:
-    """Rows of every new partition."""
-    results = reshape(FILES, node.directory, given.pop("groups", None) or node.finish(), partitions=partitions, **given)
-    assert [result.partition for result in results] == list(range(partitions))
-    return [tables(Path(node.directory), p, shapes.db) for p in range(partitions)]
-
-
-def refusal(node: Crafted, partitions: int, **given: Any) -> str:
-    """What is said when the node is not made."""
-    with pytest.raises(ReshapeRefused) as caught:
-        made(node, partitions, **given)
-    return str(caught.value)
-
-
 def test_a_row_goes_by_the_wire_form_of_its_partition_value(tmp_path: Path) -> None:
     """Times without a fraction and bytes, which columns store in another form than calls are routed by, land where calls look."""
     node = Crafted(tmp_path, 1)
@@ -400,66 +365,6 @@ def test_a_table_that_calls_cannot_be_routed_to_is_refused() -> None:
         check_kinds(right)
 
 
-def test_keys_are_copied_to_every_partition_that_may_be_asked(tmp_path: Path) -> None:
-    """Of 2 partitions made 3: the middle one knows the keys of both, the outer ones those of their own."""
-    node = Crafted(tmp_path, 2)
-    one, two, three = (bytes([n]) * 16 for n in (1, 2, 3))
-    node.answered(0, {one: b"1", two: b"2"})
-    node.answered(1, {three: b"3"})
-    made(node, 3)
-    assert [known(node.directory, p) for p in range(3)] == [
-        {one: b"1", two: b"2"},
-        {one: b"1", two: b"2", three: b"3"},
-        {three: b"3"},
-    ]
-
-
-def test_copies_of_a_key_become_one_again(tmp_path: Path) -> None:
-    """Merged rows hold each key once, and an outcome that any copy has kept."""
-    policy = KeyPolicy(window_ms=1000)
-    node = Crafted(tmp_path, 2, policy=policy)
-    keys = [bytes([n]) * 8 + bytes(8) for n in range(1, 6)]
-    node.answered(0, {key: b"%d" % at for at, key in enumerate(keys[:4])})
-    node.answered(0, {}, clock=2000)  # outcomes of partition 0 are dropped
-    node.answered(1, {key: b"%d" % at for at, key in enumerate(keys) if at >= 2})
-    node.answered(1, {keys[0]: b"0"})
-    made(node, 1)
-    assert known(node.directory, 0) == {keys[0]: b"0", keys[1]: None, keys[2]: b"2", keys[3]: b"3", keys[4]: b"4"}
-
-
-def test_rows_keep_what_is_left_of_their_time_and_floors_are_the_highest(tmp_path: Path) -> None:
-    """Activity clocks of the old partitions differ; dues are moved with them, and no forgotten key may run anywhere."""
-    node = Crafted(tmp_path, 2, policy=KeyPolicy(window_ms=1000))
-    key, other, timed = b"k" * 8 + bytes(8), b"o" * 8 + bytes(8), b"t" * 8 + time_mark(5)
-    node.answered(0, {key: b"1"}, clock=100)
-    node.answered(1, {timed: b""}, clock=100)
-    node.answered(1, {other: b"2"}, clock=9000)  # forgets the timed one
-    floor = Figures.of(node.states[1].connection).floor
-    assert floor > 0
-    made(node, 1, groups=node.finish(clocks=(300, 9000)))
-    state = PartitionState.open(state_path(node.directory, 0), partition=0)
-    rows = {row.keys: row.due - state.clock for row in stored_keys(state.connection)}
-    assert rows == {key: 800, other: 1000}
-    assert Figures.of(state.connection).floor == floor
-    assert KeyTable(state, node.policy).digest
-    state.close()
-
-
-def test_calls_on_all_partitions_keep_what_is_left_of_their_time(tmp_path: Path) -> None:
-    """Their own activity clock goes on at the highest that any partition has, and their dues with it."""
-    node = Crafted(tmp_path, 2, policy=KeyPolicy(window_ms=1000))
-    key = b"k" * 8 + bytes(8)
-    for partition in range(2):
-        node.answered(partition, {key: b"1"}, shared=True)
-    node.answered(0, {}, shared=True, clock=100)
-    node.answered(1, {}, shared=True, clock=400)
-    made(node, 1)
-    state = PartitionState.open(state_path(node.directory, 0), partition=0)
-    (row,) = stored_keys(state.connection)
-    assert (row.due - Figures.of(state.connection).shared_clock, -1 - row.clock, row.due) == (900, 300, 1300)
-    state.close()
-
-
 def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
     """What SQLite says becomes the error that every other step of a recovery has for it."""
     node = Crafted(tmp_path, 1)
@@ -473,39 +378,6 @@ def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
             reshape(FILES, node.directory, groups, partitions=2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_a_full_table_is_refused(tmp_path: Path) -> None:
-    """Nothing is dropped to make room; the message says how many partitions have it."""
-    node = Crafted(tmp_path, 2, policy=KeyPolicy(keys_max=3))
-    for partition in range(2):
-        node.answered(partition, {bytes([partition + 1, n]) * 8: b"" for n in range(2)})
-    assert "partition 0 would know 4 idempotency keys" in refusal(node, 1)
-
-
-def test_a_call_on_all_partitions_keeps_its_list_of_results(tmp_path: Path) -> None:
-    """The stored pieces put together are the old answer in any shape, the first partition's failure too."""
-    node = Crafted(tmp_path, 3)
-    key = b"k" * 16
-    for partition in range(3):
-        node.answered(partition, {key: b'"%d"' % partition}, shared=True)
-    groups = node.finish()
-    for partitions in (2, 5, 1, 3):
-        reshape(FILES, node.directory, groups, partitions=partitions)
-        pieces = [known(node.directory, p, shared=True)[key] for p in range(partitions)]
-        got: list[Reply] = []
-        gather = Gather(partitions, got.append).slots()
-        for done, piece in zip(gather, pieces, strict=True):
-            assert piece is not None
-            done(Outcome(0, TXN, piece))
-        assert [reply.body for reply in got if isinstance(reply, Outcome)] == [b'["0","1","2"]']
-
-
-def test_partitions_that_know_other_calls_on_all_of_them_are_refused(tmp_path: Path) -> None:
-    """A call that reached some partitions only has no answer."""
-    node = Crafted(tmp_path, 2)
-    node.answered(0, {b"k" * 16: b"1"}, shared=True)
-    assert "do not know the same calls on all partitions" in refusal(node, 3)
 
 
 def test_what_is_impossible_is_known_before_anything_is_made(tmp_path: Path) -> None:
@@ -554,18 +426,3 @@ def test_progress_ends_with_every_row(tmp_path: Path) -> None:
     seen: list[Moved] = []
     made(node, 4, progress=seen.append)
     assert (seen[-1].rows, seen[-1].rows_total, seen[-1].percent, seen[-1].left_s) == (54, 54, 100.0, 0.0)
-
-
-def known(directory: str, partition: int, *, shared: bool = False) -> dict[bytes, bytes | None]:
-    """Every key of a partition with its stored body; None for one whose outcome is dropped."""
-    connection = apsw.Connection(state_path(directory, partition))
-    found: dict[bytes, bytes | None] = {}
-    for row in stored_keys(connection):
-        if row.shared is not shared:
-            continue
-        packed = connection.execute("SELECT outcomes FROM _cmdlog_keys WHERE idx = ?", (row.idx,)).get
-        for at, key in enumerate(several := split_keys(row.keys)):
-            assert key not in found
-            found[key] = unpack_outcome(packed, len(several), at).body if packed is not None else None
-    connection.close()
-    return found
