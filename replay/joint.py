@@ -76,7 +76,8 @@ class JointPlan:
     sequence: int  # of the cluster's newest failure set …
     failed: tuple[int, ...]  # … and that set
     legs: tuple[Plan, ...]
-    notes: tuple[str, ...] = ()  # what is lost, repaired or unusual, in words
+    incomplete: tuple[str, ...] = ()  # what is not proved, and what is in no log: carried out only where the loss is accepted
+    notes: tuple[str, ...] = ()  # what is repaired or unusual, in words
 
     @property
     def calls(self) -> int:
@@ -102,7 +103,7 @@ class JointPlan:
             value["legs"] = tuple(Plan.from_json(orjson.dumps(leg)) for leg in value["legs"])
             value["nodes"] = tuple(_node_from_json(node) for node in value["nodes"])
             value["choices"] = tuple(_choice_from_json(choice) for choice in value["choices"])
-            for name in ("directories", "failed", "notes"):
+            for name in ("directories", "failed", "incomplete", "notes"):
                 value[name] = tuple(value[name])
             return cls(**value)
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -127,18 +128,15 @@ def is_of_a_cluster(node: NodeEvidence) -> bool:
 def make_joint_plan(
     files: Files, directories: Sequence[str], *, until: int | None = None, accept_data_loss: bool = False
 ) -> JointPlan:
-    """Looks at the directories of one cluster's nodes; changes nothing.
+    """Looks at the directories of one cluster's nodes; changes nothing. Says what would be lost; see `check_complete`.
 
-    Raises: what `decide` refuses; Incomplete, naming what cannot be proved or is missing, unless the loss is accepted;
-    CodeMissing, BundleForged.
+    With `accept_data_loss` logs that contradict each other do not stop it. Raises: what `decide` refuses; CodeMissing,
+    BundleForged.
     """
     evidence = [gather(files, directory) for directory in directories]
     verdict = decide(evidence, accept_data_loss=accept_data_loss)
     unproved = [of for _, of in sorted(verdict.groups.items()) if not of.proved]
-    if unproved and not accept_data_loss:
-        reasons = [*(f"{group_name(of.group)}: {of.why}" for of in unproved), *_not_counted(evidence, unproved)]
-        raise Incomplete("; ".join(reasons))
-    planner = _Planner(files, evidence, verdict, until, accept_data_loss)
+    planner = _Planner(files, evidence, verdict, until)
     legs = planner.legs()
     return JointPlan(
         directories=tuple(directories),
@@ -149,8 +147,23 @@ def make_joint_plan(
         sequence=verdict.sequence,
         failed=tuple(sorted(verdict.failed)),
         legs=tuple(legs),
-        notes=(*(f"not proved: {group_name(of.group)}: {of.why}" for of in unproved), *planner.notes),
+        incomplete=(*_unproved(unproved), *(_not_counted(evidence, unproved) if unproved else ()), *planner.lost),
+        notes=tuple(planner.notes),
     )
+
+
+def check_complete(plan: JointPlan) -> None:
+    """Raises: Incomplete, naming what cannot be proved or is missing."""
+    if plan.incomplete:
+        raise Incomplete("; ".join(plan.incomplete))
+
+
+def _unproved(unproved: Iterable[GroupVerdict]) -> list[str]:
+    """What is not proved; groups of which the same is to be said together."""
+    said: dict[str, list[int]] = {}
+    for of in unproved:
+        said.setdefault(of.why, []).append(of.group)
+    return [f"{group_names(groups)}: {why}" for why, groups in said.items()]
 
 
 def _not_counted(evidence: Iterable[NodeEvidence], unproved: Iterable[GroupVerdict]) -> list[str]:
@@ -170,6 +183,16 @@ def group_name(group: int) -> str:
     return "cluster group" if group == CLUSTER_GROUP else f"partition {group}"
 
 
+def group_names(groups: Sequence[int]) -> str:
+    """Several groups for people, ascending; numbers that follow each other as a range."""
+    partitions = sorted(group for group in groups if group != CLUSTER_GROUP)
+    starts = [p for p in partitions if p - 1 not in partitions]
+    ends = [p for p in partitions if p + 1 not in partitions]
+    ranges = [str(low) if low == high else f"{low} to {high}" for low, high in zip(starts, ends, strict=True)]
+    names = [f"partition{'s' if len(partitions) > 1 else ''} {', '.join(ranges)}"] if partitions else []
+    return " and the ".join([*names, "cluster group"] if CLUSTER_GROUP in groups else names)
+
+
 def open_or_salvage(files: Files, directory: str) -> LogSource:
     """The log as it is, or around its damage when the restart table refuses it."""
     try:
@@ -181,16 +204,15 @@ def open_or_salvage(files: Files, directory: str) -> LogSource:
 class _Planner:
     """Finds the legs for one verdict."""
 
-    def __init__(
-        self, files: Files, evidence: Sequence[NodeEvidence], verdict: Verdict, until: int | None, accept_data_loss: bool
-    ) -> None:
-        self._files, self._verdict, self._until, self._accept = files, verdict, until, accept_data_loss
+    def __init__(self, files: Files, evidence: Sequence[NodeEvidence], verdict: Verdict, until: int | None) -> None:
+        self._files, self._verdict, self._until = files, verdict, until
         self._usable = [node.directory for node in evidence if node.refused is None]
         self._damage = [_say(fault) for node in evidence for fault in node.damage]
         self._sources: dict[str, LogSource] = {}
         self._spans: dict[str, dict[int, list[Span]]] = {}
         self._groups: dict[str, Groups] = {}
         self.notes: list[str] = []
+        self.lost: list[str] = []
 
     def legs(self) -> list[Plan]:
         partitions = sorted(group for group in self._verdict.groups if group < PARTITIONS_MAX)
@@ -246,12 +268,9 @@ class _Planner:
         after = min((span.base + 1 for span in spans if span.base >= reached.index and span.last > reached.index), default=0)
         last = after - 1 if after else of.last_index
         problems = dict.fromkeys([*self._damage, *(p for source in self._sources.values() for p in _problems(source))])
-        text = (
-            f"partition {of.group}: entries {reached.index + 1} to {last} are in no log at hand ({'; '.join(problems) or of.why})"
-        )
-        if not self._accept:
-            raise Incomplete(text)
-        self._tell(f"lost: {text}, and with them everything behind, up to entry {of.last_index}")
+        behind = f", so entries up to {of.last_index} behind them cannot be used" if last < of.last_index else ""
+        why = "; ".join(problems) or of.why
+        self.lost.append(f"partition {of.group}: entries {reached.index + 1} to {last} are in no log at hand{behind} ({why})")
 
     def _spans_of(self, directory: str) -> dict[int, list[Span]]:
         if directory not in self._spans:

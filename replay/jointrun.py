@@ -24,7 +24,7 @@ from replay.apply import Result
 from replay.authority import Verdict, decide
 from replay.errors import PlanOutdated
 from replay.gather import gather
-from replay.joint import JointPlan, open_or_salvage
+from replay.joint import JointPlan, check_complete, open_or_salvage
 from replay.quarantine import Aside, QuarantineFile, joined
 from replay.rebuild import Work, make_node, reborn
 from replay.recover import Progress, Report, Target, execute
@@ -46,11 +46,15 @@ def rebuild_jointly(
     progress: Tell = lambda _progress: None,
     moved: Callable[[Moved], None] = lambda _moved: None,
     quarantine: bool = False,
+    accept_data_loss: bool = False,
 ) -> Report:
     """Makes the node directory `out` from the plan, of another number of `partitions` if one is given. Durable on return.
 
-    Raises: PlanOutdated when the directories are not any more what the plan was made from; what `replay.rebuild` raises.
+    Raises: Incomplete when the plan says so and the loss is not accepted; PlanOutdated when the directories are not any more what
+    the plan was made from; what `replay.rebuild` raises.
     """
+    if not accept_data_loss:
+        check_complete(plan)
     verdict = _still_as_planned(files, plan)
     home = next(choice.chosen for choice in plan.choices if choice.group == CLUSTER_GROUP)
     instance = reborn(open_or_salvage(files, home).instance)
@@ -100,7 +104,7 @@ def run_legs(
                 results[result.partition] = result if before is None else _added(before, result)
         done += leg.calls
     ordered = [results[partition] for partition in sorted(results)]
-    return Report(ordered, used, time.monotonic() - began, plan.notes, joined(aside))
+    return Report(ordered, used, time.monotonic() - began, (*plan.incomplete, *plan.notes), joined(aside))
 
 
 def _passed(plan: JointPlan, target: Target) -> dict[int, int]:

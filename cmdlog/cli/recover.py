@@ -156,6 +156,7 @@ def _look_or_copy(wanted: Wanted) -> None:
 
 def _look_or_copy_jointly(wanted: Wanted) -> None:
     """The same over several directories."""
+    from replay.errors import Incomplete
     from replay.joint import JointPlan, make_joint_plan
     from replay.jointrun import rebuild_jointly
 
@@ -168,6 +169,8 @@ def _look_or_copy_jointly(wanted: Wanted) -> None:
         wanted.plan_file.write_bytes(plan.to_json())
     if wanted.plan_only:
         out.result(joint_plan_json(plan), lambda: show_joint_plan(plan))
+        if plan.incomplete and not wanted.accept_data_loss:
+            raise typer.Exit(Incomplete.exit_code)
         return
     target = os.path.abspath(str(wanted.to))
     display = Display("replay")
@@ -180,6 +183,7 @@ def _look_or_copy_jointly(wanted: Wanted) -> None:
             partitions=wanted.partitions,
             moved=display.moved,
             quarantine=wanted.quarantine,
+            accept_data_loss=wanted.accept_data_loss,
         )
     close_joint(plan, report, target)
 

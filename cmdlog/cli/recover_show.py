@@ -89,7 +89,11 @@ def show_joint_plan(plan: JointPlan) -> None:
             if directory != choice.chosen:
                 out.text(f"{name}: {directory} is not chosen ({use}): {why}")
     for note in plan.notes:
-        out.text(note)
+        out.text(f"note: {note}")
+    for loss in plan.incomplete:
+        out.text(f"not complete: {loss}")
+    if plan.incomplete:
+        out.text("this plan is carried out only with --accept-data-loss (exit code 17)")
     out.text(f"{plan.calls:,} calls to replay, about {estimate_s(plan, plan.directories):.0f} s")
 
 
