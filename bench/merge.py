@@ -260,9 +260,9 @@ def run_sort(text: Path, calls: int, _round: int) -> float:
 
 
 def measure_memory(bench: Bench, options: argparse.Namespace, how: str) -> None:
-    """Peak memory of a process that merges 4 streams of a log, and of one ten times as long."""
+    """Peak memory of a process that merges 4 streams of a log, and of a longer one; both are larger than the window."""
     write = far_behind if "behind" in how else side_by_side
-    sizes = (20 << 20, 200 << 20) if bench.quick else (100 << 20, 1000 << 20)
+    sizes = (80 << 20, 240 << 20) if bench.quick else (100 << 20, 1000 << 20)
     record_bytes = len(batch_of(1, 1))
     bench.section(f"Peak memory of a process, 4 streams in one log; {how}")
     peaks = []
@@ -272,7 +272,7 @@ def measure_memory(bench: Bench, options: argparse.Namespace, how: str) -> None:
             write_log(folder / "node", write(4, batches), log_bytes=size)
             peaks.append(statistics.median(spawn_peak(folder / "node", batches) for _ in range(1 if bench.quick else 2)))
         bench.value(f"log of {size >> 20:,} MB", peaks[-1] / 2**20, "MB")
-    bench.ratio("ten times the log / the log", peaks[1] / peaks[0], Bar(1.1, at_most=True))
+    bench.ratio("the longer log / the shorter", peaks[1] / peaks[0], Bar(1.1, at_most=True))
 
 
 def spawn_peak(directory: Path, batches: int) -> int:
@@ -287,7 +287,9 @@ def peak_of(arguments: Sequence[str]) -> int:
     streams = streams_of(logs, {partition: (0, 0, int(batches)) for partition in range(4)})
     if consume(Merge(logs, streams)) != 4 * int(batches) * CALLS:
         raise RuntimeError("not all invocations were merged")
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not getrusage: its peak is at least that of the process that started this one.
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ def test_chunks_stay_small_however_much_is_released_at_once(monkeypatch: pytest.
     sizes = [sum(len(record.raw) for record in chunk.batches.records) for chunk in merge.chunks()]
     assert merge.held_bytes_max > 100_000
     assert max(sizes) <= 12_000
-    assert min(sizes[:-1]) > 4000
+    assert min(sizes[:-1]) > 2500  # two streams share a chunk
 
 
 def test_last_entry_may_count_in_part() -> None:
