@@ -229,7 +229,7 @@ class Rig:
                 self.balances[params[0]] = 0
             if number == DEPOSIT and at not in skips:
                 self.balances[params[0]] += params[1] * self.factor
-            if number == MIRROR:
+            if number == MIRROR and params[1] in self.balances:  # else it fails
                 self.balances[params[0]] += self.balances[params[1]]
             if number == TRAP:
                 self.balances[params[0]] += 1
