@@ -106,10 +106,12 @@ class _Column:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
-    """An opened image."""
+class Source:
+    """The tables of one partition, open for reading."""
 
-    snapshot: Snapshot
+    partition: int
+    cluster_id: str
+    stands: Mapping[str, Any]  # where the rows come from, for whoever finds the file
     connection: apsw.Connection
 
 
@@ -134,7 +136,7 @@ def export(
     try:
         with ExitStack() as opened:
             sources = [_open(files, snapshot, folder, opened) for snapshot in sorted(snapshots, key=lambda s: s.partition)]
-            exported = _export_all(arrow, sources, folder, _declarations(sources, db), progress)
+            exported = _export_all(arrow, sources, folder, _declarations(snapshots, db), progress)
         for name in files.listdir(folder):
             _sync(files, os.path.join(folder, name))
         files.fsync_dir(folder)
@@ -144,6 +146,26 @@ def export(
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return exported
+
+
+def write_tables(
+    source: Source, folder: str, *, declared: Mapping[str, Any], skip: Callable[[str], bool] = lambda _table: False
+) -> list[Exported]:
+    """Writes the tables of one partition, as `export` writes those of all, into a folder that is there; not synced.
+
+    `declared` is what `declarations` gives. The scale of a Numeric without one is what this partition needs.
+    Raises: ParquetMissing, BadValue, OSError.
+    """
+    return _export_all(_pyarrow(), [source], folder, declared, lambda _progress: None, skip=skip)
+
+
+def declarations(catalogs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """Table name -> its declaration (`TableInfo`), of the newest of these catalog versions that has one; runs their code."""
+    found: dict[str, Any] = {}
+    for version in sorted(catalogs):
+        bundled = load_bundle(Bundle.from_bytes(str(catalogs[version]["bundle"]).encode()))
+        found |= {info.table.name: info for info in bundled.tables.values()}
+    return found
 
 
 def _pyarrow() -> Any:
@@ -158,7 +180,7 @@ def _pyarrow() -> Any:
 # -- snapshots -----------------------------------------------------------------------------------------------------------
 
 
-def _open(files: Files, snapshot: Snapshot, folder: str, opened: ExitStack) -> _Source:
+def _open(files: Files, snapshot: Snapshot, folder: str, opened: ExitStack) -> Source:
     """The verified image; of a delta, what it makes of its base, in a file that goes at the end."""
     problem = check(files, snapshot)
     if problem or snapshot.manifest is None:
@@ -170,36 +192,41 @@ def _open(files: Files, snapshot: Snapshot, folder: str, opened: ExitStack) -> _
         opened.callback(os.unlink, path)
     connection = open_image(path)
     opened.callback(connection.close)
-    return _Source(snapshot, connection)
+    m = snapshot.manifest
+    return Source(m.partition, m.cluster_id, {"snapshot": snapshot.name, "index": m.index, "txn_id": str(m.txn_id)}, connection)
 
 
-def _declarations(sources: Sequence[_Source], db: Database | None) -> dict[str, Any]:
-    """Table name -> its declaration (`TableInfo`), of the newest code that has one."""
+def _declarations(snapshots: Sequence[Snapshot], db: Database | None) -> dict[str, Any]:
+    """What this code declares, or else the code in the snapshots."""
     if db is not None:
         return {info.table.name: info for info in db.tables.values()}
     catalogs: dict[int, Mapping[str, Any]] = {}
-    for source in sources:
-        assert source.snapshot.manifest is not None
-        catalogs |= {int(version): value for version, value in source.snapshot.manifest.catalogs.items()}
-    found: dict[str, Any] = {}
-    for version in sorted(catalogs):
-        bundled = load_bundle(Bundle.from_bytes(str(catalogs[version]["bundle"]).encode()))
-        found |= {info.table.name: info for info in bundled.tables.values()}
-    return found
+    for snapshot in snapshots:
+        assert snapshot.manifest is not None
+        catalogs |= {int(version): value for version, value in snapshot.manifest.catalogs.items()}
+    return declarations(catalogs)
 
 
-def _tables(source: _Source) -> list[str]:
+def _tables(source: Source) -> list[str]:
     rows = source.connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
     names = [str(row[0]) for row in rows]
     return [name for name in names if not name.startswith(("_cmdlog_", "sqlite_"))]
 
 
 def _export_all(
-    arrow: Any, sources: Sequence[_Source], folder: str, declared: Mapping[str, Any], progress: Callable[[Progress], None]
+    arrow: Any,
+    sources: Sequence[Source],
+    folder: str,
+    declared: Mapping[str, Any],
+    progress: Callable[[Progress], None],
+    *,
+    skip: Callable[[str], bool] = lambda _table: False,
 ) -> list[Exported]:
-    holders: dict[str, list[_Source]] = {}
+    holders: dict[str, list[Source]] = {}
     for source in sources:
         for table in _tables(source):
+            if skip(table):
+                continue
             holders.setdefault(table, []).append(source)
     for table, of in holders.items():
         if not TABLE_NAME.fullmatch(table):
@@ -219,7 +246,7 @@ def _tell(progress: Callable[[Progress], None], table: str, before: int, total: 
     progress(Progress(table, before + rows, total))
 
 
-def _count(source: _Source, table: str) -> int:
+def _count(source: Source, table: str) -> int:
     return int(str(source.connection.execute(f"SELECT count(*) FROM {_quoted(table)}").get))  # noqa: S608 - the name is quoted
 
 
@@ -229,7 +256,7 @@ def _count(source: _Source, table: str) -> int:
 class _File:
     """The rows of one table on their way to its file."""
 
-    def __init__(self, arrow: Any, table: str, sources: Sequence[_Source], declared: Any) -> None:
+    def __init__(self, arrow: Any, table: str, sources: Sequence[Source], declared: Any) -> None:
         self._arrow, self._table, self._sources = arrow, table, sources
         self._info = sources[0].connection.execute(
             "SELECT name, type, \"notnull\", pk FROM pragma_table_xinfo(?) WHERE hidden <> 1", (table,)
@@ -264,14 +291,8 @@ class _File:
 
     def _about(self) -> dict[str, Any]:
         """Where the rows come from, for whoever finds the file."""
-        of = {}
-        for source in self._sources:
-            m = source.snapshot.manifest
-            assert m is not None
-            of[str(m.partition)] = {"snapshot": source.snapshot.name, "index": m.index, "txn_id": str(m.txn_id)}
-        m = self._sources[0].snapshot.manifest
-        assert m is not None
-        return {"table": self._table, "cluster_id": m.cluster_id, "partitions": of}
+        of = {str(source.partition): source.stands for source in self._sources}
+        return {"table": self._table, "cluster_id": self._sources[0].cluster_id, "partitions": of}
 
     def _groups(self, schema: Any) -> Iterator[Any]:
         """Row groups, as Arrow tables."""
