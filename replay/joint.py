@@ -224,7 +224,7 @@ class _Planner:
             try:
                 legs.append(self._whole(directory, of))
             except (WalError, ReplayError, CodeMissing) as error:
-                self._tell(f"{directory} alone does not suffice: {error}")
+                self._tell(f"{directory} alone does not suffice: {error.args[0]}")
                 left += of
         return [*legs, *(leg for partition in left for leg in self._stitched(partition))]
 
@@ -281,7 +281,7 @@ class _Planner:
                 for problem in _problems(source):
                     self._tell(f"damaged: {problem}")
             except WalError as error:
-                self._tell(f"{directory} cannot be read: {error}")
+                self._tell(f"{directory} cannot be read: {error.args[0]}")
                 self._spans[directory], self._groups[directory] = {partition: [] for partition in partitions}, Groups()
         return self._spans[directory]
 
@@ -402,7 +402,7 @@ def _plan(source: LogSource, found: Scan, part: PartitionPlan, until: int | None
 
 
 def _problems(source: LogSource) -> list[str]:
-    return [str(damage) for damage in source.patchwork.damages] if source.patchwork is not None else []
+    return [str(damage.args[0]) for damage in source.patchwork.damages] if source.patchwork is not None else []
 
 
 def _seen(node: NodeEvidence) -> NodeSeen:
