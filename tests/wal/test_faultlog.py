@@ -15,34 +15,21 @@ from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, TooLarge, WalError,
 from cmdlog.wal.faultlog import (
     COPY_BYTES,
     COPY_NAMES,
-    DEMOTIONS_MAX,
-    FAULT_COPY,
     RECORDS_KEPT_MAX,
-    BadFaultLog,
     FaultLog,
     FaultLogForked,
     FaultRecord,
-    decode_copy,
-    decode_fault,
-    encode_copy,
-    encode_fault,
-    first_conflict,
     make_record,
     read_faults,
 )
-from cmdlog.wal.faultlog import FaultCopy as Copy
+from cmdlog.wal.faultrecord import DEMOTIONS_MAX, FAULT_COPY
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.instance import Identity
 from cmdlog.wal.simfiles import Fault, SimCrash, SimFiles
+from tests.wal.faultkit import CLUSTER, chain, node
 
-CLUSTER = b"cluster-number-1"
 NODE = "/node"
 FILES = RealFiles()
-
-
-def node(number: int, cluster: bytes = CLUSTER) -> Identity:
-    """The identity of a node of the cluster."""
-    return Identity(cluster, number, b"life-%03d" % number)
 
 
 def log_of(folder: Path, number: int, cluster: bytes = CLUSTER) -> FaultLog:
@@ -50,14 +37,6 @@ def log_of(folder: Path, number: int, cluster: bytes = CLUSTER) -> FaultLog:
     directory = folder / f"n{number}"
     directory.mkdir(exist_ok=True)
     return FaultLog.open(FILES, str(directory), node(number, cluster))
-
-
-def chain(count: int) -> list[FaultRecord]:
-    """The first records of a cluster."""
-    records: list[FaultRecord] = []
-    for number in range(count):
-        records.append(make_record(CLUSTER, records[-1] if records else None, failed={number}, epoch=0, term=1, author=1))
-    return records
 
 
 def machine(seed: int = 0) -> SimFiles:
@@ -418,70 +397,3 @@ def test_mark_that_nobody_took_over_is_made_anew(tmp_path: Path) -> None:
     cluster.append(failed=(), term=3)
     mark = back.mark_rejoining(cluster.records, term=4)
     assert (mark.sequence, mark.failed, back.records[-2]) == (3, frozenset({3}), cluster.newest)
-
-
-def test_conflicts_are_found_at_equal_and_neighbouring_numbers() -> None:
-    """Chains that share a piece, or do not touch, have none."""
-    known = chain(5)
-    other = make_record(CLUSTER, known[2], failed={9}, epoch=0, term=1, author=1)
-    assert first_conflict(known, [other]) == (known[3], other)
-    assert first_conflict(known[4:], [other]) == (known[4], other)
-    assert first_conflict([other], known[4:]) == (other, known[4])
-    assert first_conflict(known[:3], [other]) is None
-    assert first_conflict(known[:2], known[3:]) is None
-
-
-# -- garbage -------------------------------------------------------------------------------------------------------------------
-
-
-def fuzz(seed: int, rounds: int) -> int:
-    """How many of the damaged inputs were found out."""
-    chance, found = random.Random(seed), 0
-    for _ in range(rounds):
-        records: list[FaultRecord] = []
-        for _ in range(chance.randrange(1, 5)):
-            demotions = tuple((group, chance.randrange(99), 1) for group in range(chance.randrange(4)))
-            failed = [chance.randrange(1 << 32) for _ in range(chance.randrange(4))]
-            records.append(
-                make_record(
-                    CLUSTER, records[-1] if records else None, failed=failed, epoch=0, term=1, author=1, demotions=demotions
-                )
-            )
-        data = encode_copy(Copy(node(1), 1, tuple(records)))
-        assert decode_copy(data).records == tuple(records)
-        for bad in (damaged(data, chance), chance.randbytes(chance.randrange(200))):
-            try:
-                decode_copy(bad)
-            except BadFaultLog:
-                found += 1
-        record = encode_fault(CLUSTER, records[-1])
-        try:
-            decode_fault(CLUSTER, damaged(record, chance))
-        except BadFaultLog:
-            found += 1
-    return found
-
-
-def damaged(data: bytes, chance: random.Random) -> bytes:
-    """The bytes with a flip, a cut or a foreign stretch."""
-    out, at = bytearray(data), chance.randrange(len(data))
-    how = chance.randrange(3)
-    if how == 0:
-        out[at] ^= 1 << chance.randrange(8)
-    elif how == 1:
-        del out[at:]
-    else:
-        out[at : at + 8] = chance.randbytes(8)
-    return bytes(out)
-
-
-def test_decoders_raise_their_own_errors_alone() -> None:
-    """Every damage is found out."""
-    assert fuzz(1, 300) == 900
-
-
-@pytest.mark.fuzz
-@pytest.mark.parametrize("seed", range(10))
-def test_decoders_raise_their_own_errors_alone_for_minutes(seed: int) -> None:
-    """The same with more rounds; a failure names the seed."""
-    assert fuzz(100 + seed, 20_000) == 60_000

@@ -13,7 +13,7 @@ from cmdlog.wal import Log, LogReader
 from cmdlog.wal.batch import BATCH, decode_batch
 from cmdlog.wal.block import HEADER, BlockFlag, check_body, decode_header, encode_block
 from cmdlog.wal.dump import dump_log, verify_log
-from cmdlog.wal.faultlog import DEMOTION, FAULT, FAULT_COPY
+from cmdlog.wal.faultrecord import DEMOTION, FAULT, FAULT_COPY
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.hardstate import HARDSTATE
 from cmdlog.wal.ids import CLUSTER_GROUP
