@@ -2,7 +2,7 @@
 
 One rule: the same seed makes the same history. `History` plays it and keeps it legal; here is only what happens next.
 
-    python -m tests.replay.histories --seeds 2000     holds authority to as many of them
+    python -m tests.replay.histories --seeds 2000 [--recover]     holds authority, and recovery, to as many of them
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.replay.historycheck import check_any, check_spoiled, entries_of, held_by
+from cmdlog.wal.errors import WalError
+from procedures.errors import ProceduresError
+from replay.errors import Incomplete, NoLogs, ReplayError
+from tests.replay import damage
+from tests.replay.historycheck import balances_of_chosen, check_any, check_spoiled, entries_of, held_by, recovered
 from tests.replay.historymembers import STAGES, History
 
 STEPS_MAX = 60
@@ -46,6 +50,42 @@ def check_seed(folder: Path, seed: int) -> tuple[History, int, int]:
         more, of = check_spoiled(history, rng, orderly)
         proved, judged = proved + more, judged + of
     return history, proved, judged
+
+
+def recover_seed(folder: Path, seed: int) -> bool:
+    """Recovers a random history from some or all of its directories, with damage that can be told from a torn end in some.
+
+    It is refused only where something may be missing, and never recovered without all that was acknowledged. Returns whether it
+    was recovered.
+    """
+    folder.mkdir()
+    history = random_history(folder / "h", seed)
+    rng = random.Random(seed)
+    given = sorted(
+        rng.sample(sorted(history.nodes), rng.randint(1, len(history.nodes)) if rng.random() < 0.4 else len(history.nodes))
+    )
+    orderly = [number for number in history.orderly if number in given]
+    victims = rng.sample(orderly, min(len(orderly), rng.choice([0, 1, 1, 2])))
+    told = [spoil_one(history, victim, rng) for victim in victims]
+    voters = min(len(history.members(group)[0]) for group in history.groups)
+    must = history.is_settled and len(given) == len(history.nodes) and (not told or (len(told) == 1 and voters >= 3))
+    try:
+        plan, balances = recovered([history.directory_of(number) for number in given], folder / "out", history.partitions)
+    except (Incomplete, NoLogs) as refused:
+        if must and "in no log at hand" not in str(refused):
+            raise AssertionError(f"seed {seed}: {given}, {told}: {refused}") from refused
+        return False
+    except (ReplayError, WalError, ProceduresError) as refused:
+        raise AssertionError(f"seed {seed}: {given}, {told}: {type(refused).__name__}: {refused}") from refused
+    chosen = {choice.group: choice.chosen for choice in plan.choices}
+    assert balances == balances_of_chosen(history, chosen), f"seed {seed}: {given}, {told}"
+    assert all(choice.last_index >= history.truth.last(choice.group) for choice in plan.choices), f"seed {seed}: {given}, {told}"
+    return True
+
+
+def spoil_one(history: History, victim: int, rng: random.Random) -> str:
+    """Damage somewhere in a node's log."""
+    return damage.spoil_segment(rng.choice(damage.segments(history.directory_of(victim))), rng)
 
 
 class _Player:
@@ -198,12 +238,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Writes random histories and holds authority to them.")
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--recover", action="store_true", help="carry recoveries out, too")
     asked = parser.parse_args()
-    began, calls, proved, judged, bad = time.monotonic(), 0, 0, 0, 0
+    began, calls, proved, judged, recovered_count, bad = time.monotonic(), 0, 0, 0, 0, 0
     for seed in range(asked.first, asked.first + asked.seeds):
         with tempfile.TemporaryDirectory() as folder:
             try:
                 history, good, of = check_seed(Path(folder) / "history", seed)
+                recovered_count += asked.recover and recover_seed(Path(folder) / "recovery", seed)
             except AssertionError as error:
                 bad += 1
                 print(f"seed {seed}: {error}", flush=True)

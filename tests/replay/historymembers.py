@@ -176,6 +176,11 @@ class History(Cluster):
                 return False
         return True
 
+    @property
+    def is_settled(self) -> bool:
+        """No node's log was lost, and none is being filled."""
+        return not any(node.silent or node.copying for node in self.nodes.values())
+
     # -- files -------------------------------------------------------------------------------------------------------------
 
     def snapshot(self, number: int, partition: int) -> str | None:

@@ -16,17 +16,13 @@ import pytest
 
 from cmdlog.cli.output import out as output
 from cmdlog.cli.program import run
-from cmdlog.wal.errors import WalError
 from cmdlog.wal.faultlog import read_faults
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
-from procedures.errors import ProceduresError
 from replay.errors import ReplayError
-from replay.joint import JointPlan, make_joint_plan
-from replay.jointrun import rebuild_jointly
 from tests.replay import damage
-from tests.replay.histories import random_history
-from tests.replay.historycheck import FILES, balances_of_chosen
+from tests.replay.histories import recover_seed
+from tests.replay.historycheck import FILES, recovered
 from tests.replay.historymembers import History
 from tests.replay.rig import balances_of
 
@@ -79,15 +75,6 @@ def nodes(template: History, tmp_path: Path) -> list[str]:
     return copies
 
 
-def recovered(directories: list[str], out: Path, partitions: int = 2) -> tuple[JointPlan, dict[int, int]]:
-    """The plan, and the balances of the node that it makes; the given directories stay as they are."""
-    before = [damage.tree_hash(directory) for directory in directories]
-    plan = make_joint_plan(FILES, directories)
-    rebuild_jointly(plan, FILES, str(out), workers=0)
-    assert [damage.tree_hash(directory) for directory in directories] == before
-    return plan, balances_of(str(out), partitions)
-
-
 # -- the command ---------------------------------------------------------------------------------------------------------------
 
 
@@ -120,7 +107,7 @@ def test_command_refuses_what_two_of_five_cannot_prove(tmp_path: Path, command: 
     assert history.spread(0)
     given = history.finish()[:2]
     code, told = command("recover", *given, "--to", tmp_path / "out")
-    assert code == 17
+    assert code == 17, told
     assert "missing {3, 4, 5}" in told.replace("\n", " ")
     assert not (tmp_path / "out" / "instance.json").exists()
     code, told = command("recover", *given, "--to", tmp_path / "out", "--accept-data-loss", "--json")
@@ -158,13 +145,16 @@ ONE_SEGMENT: dict[str, Callable[[str], object]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ONE_SEGMENT)
-@pytest.mark.parametrize("where", ["first", "middle", "newest"])
+PLACES = ("first", "middle", "newest")
+KINDS = [(kind, PLACES[number % 3]) for number, kind in enumerate(ONE_SEGMENT)]
+
+
+@pytest.mark.parametrize(("kind", "where"), [*KINDS, ("gone", "newest"), ("cut in the middle", "newest"), ("gone", "middle")])
 def test_damage_in_one_copy_is_repaired_from_another(
     template: History, nodes: list[str], tmp_path: Path, kind: str, where: str
 ) -> None:
     """D5, D6, D9, D14, D15, D16: one segment of one node, whichever it is, costs nothing."""
-    victim = nodes[("first", "middle", "newest").index(where)]
+    victim = nodes[PLACES.index(where)]
     segments = damage.segments(victim)
     ONE_SEGMENT[kind](segments[{"first": 0, "middle": len(segments) // 2, "newest": -1}[where]])
     _, balances = recovered(nodes, tmp_path / "out")
@@ -275,27 +265,4 @@ def test_directory_of_another_cluster_is_refused(nodes: list[str], tmp_path: Pat
 def test_any_history_is_recovered_or_refused(tmp_path: Path, first: int) -> None:
     """From all directories of a history without open ends the balances are those of the chosen logs, damage in one or not."""
     for seed in range(first, first + 6):
-        check_seed(tmp_path / str(seed), seed)
-
-
-def check_seed(folder: Path, seed: int) -> bool:
-    """Recovers a random history, damaged in one node if that can be told from a torn end. Returns whether it was recovered."""
-    folder.mkdir()
-    history = random_history(folder / "h", seed)
-    rng = random.Random(seed)
-    unsettled = any(node.silent or node.copying for node in history.nodes.values())
-    told = ""
-    if history.orderly and rng.random() < 0.7:
-        victim = rng.choice(history.orderly)
-        told = damage.spoil_segment(rng.choice(damage.segments(history.directory_of(victim))), rng)
-    try:
-        plan, balances = recovered(history.directories, folder / "out", history.partitions)
-    except (ReplayError, WalError, ProceduresError) as refused:
-        if unsettled or told:
-            return False
-        raise AssertionError(f"seed {seed}: {refused}") from refused
-    chosen = {choice.group: choice.chosen for choice in plan.choices}
-    assert balances == balances_of_chosen(history, chosen), f"seed {seed}: {told}"
-    acknowledged = history.balances_at()
-    assert balances.keys() == acknowledged.keys()
-    return True
+        recover_seed(tmp_path / str(seed), seed)
