@@ -244,6 +244,7 @@ def crashed_at(stop: int) -> tuple[SimFiles, list[FaultRecord]]:
     return files, acknowledged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", range(4))
 def test_every_crash_point_keeps_what_was_acknowledged(ending: int) -> None:
     """A crash in any operation, whatever the machine then keeps of what was not synced."""
