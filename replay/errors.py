@@ -156,6 +156,13 @@ class PlanOutdated(ReplayError):
     hint = "make a new plan with `cmdlog recover --plan`"
 
 
+class EntryMissing(ReplayError):
+    """The log leaves out an entry of a partition."""
+
+    exit_code = 10
+    hint = "see `cmdlog log verify`; restore the log from a copy, or recover from another node's directory"
+
+
 class BadPlan(ReplayError):
     """The plan file is none."""
 

@@ -25,7 +25,7 @@ from procedures.executor import Applied, Invocations
 from procedures.outcomes import KeyPolicy
 from procedures.state import PartitionState
 from replay.engine import Catalogs, CodeMissing, PartitionEngine, invocations
-from replay.errors import Divergence, Place, PlanOutdated, Poison
+from replay.errors import Divergence, EntryMissing, Place, Poison
 from replay.livevalue import LiveRows
 from replay.plan import PartitionPlan
 from replay.quarantine import Aside, QuarantineFile, Watch
@@ -127,10 +127,10 @@ class Lane:
         return self.stopped is None and max(self.state.position.index, self._taken) < index <= self.plan.to_index
 
     def put(self, record: Record) -> None:
-        """The next entry, if it is wanted. Raises: PlanOutdated when one before it did not come."""
+        """The next entry, if it is wanted. Raises: EntryMissing when one before it did not come."""
         expected = max(self.state.position.index, self._taken) + 1
         if record.index != expected:
-            raise PlanOutdated(f"partition {self.plan.partition}: entry {expected} is not in the log any more")
+            raise EntryMissing(f"partition {self.plan.partition}: entry {expected} is not in the log, entry {record.index} is")
         self._taken = record.index
         self._waiting.append(record)
         self._waiting_bytes += len(record.raw)
