@@ -58,22 +58,33 @@ class ReadBlock:
             raise Corrupt(what, path=self.path, offset=self.offset, block=self.header.number)
 
 
-def read_segment(files: Files, segment: SegmentFile, *, upto: int) -> Iterator[ReadBlock]:
-    """The segment's blocks with number <= `upto`, all of which are known to be there.
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where a block of a segment begins, as an earlier reading found it."""
+
+    number: int
+    offset: int
+    chain: int  # checksum of the header of the block before
+
+
+def read_segment(files: Files, segment: SegmentFile, *, upto: int, start: Spot | None = None) -> Iterator[ReadBlock]:
+    """The segment's blocks with number <= `upto`, all of which are known to be there; from its head, or from `start` on.
 
     Raises: Corrupt, Recycled.
     """
+    header = segment.header
+    start = start or Spot(int(header.first_block), SECTOR_BYTES, header.previous_chain)
     file = files.open(segment.path, read_only=True)
     try:
-        yield from _blocks(file, segment, upto)
+        yield from _blocks(file, segment, start, upto)
     finally:
         file.close()
 
 
-def _blocks(file: File, segment: SegmentFile, upto: int) -> Iterator[ReadBlock]:
+def _blocks(file: File, segment: SegmentFile, start: Spot, upto: int) -> Iterator[ReadBlock]:
     header = segment.header
-    number, chain, offset = int(header.first_block), header.previous_chain, SECTOR_BYTES
-    data, base = b"", SECTOR_BYTES  # data holds the file from offset `base` on
+    number, chain, offset = start.number, start.chain, start.offset
+    data, base = b"", offset  # data holds the file from offset `base` on
     while number <= upto and offset < header.segment_bytes:
         if len(data) < offset - base + SECTOR_BYTES:
             data, base = file.pread(_CHUNK_BYTES, offset), offset

@@ -1,0 +1,208 @@
+"""The options of `format("cmdlog")`: camelCase, case-insensitive, each checked, an unknown one refused with the near name.
+
+One rule: text in, values out; nothing is looked at on disk here. Bounds are inclusive on both sides, like `--until`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import orjson
+
+from cmdlog.wal.ids import MILLIS_SHIFT, PARTITIONS_MAX
+from replay.errors import BadUntil, ReplayError
+from replay.plan import parse_until
+
+TXN_MAX: Final = (1 << 63) - 1
+TASKS_MAX: Final = 10_000  # that `minPartitions` may ask for
+ParamsFormat = Literal["object", "array"]
+CALLS: Final = "calls"
+TABLES: Final = (CALLS, "segments", "snapshots", "gaps", "faults")
+
+
+class BadOption(ReplayError):
+    """An option that is none, or whose value does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A TxnId per partition; `default` for those that are not named. None: as far as there is anything."""
+
+    default: int | None = None
+    by_partition: Mapping[int, int | None] | None = None
+
+    def of(self, partition: int) -> int | None:
+        if self.by_partition is not None and partition in self.by_partition:
+            return self.by_partition[partition]
+        return self.default
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a read is asked for."""
+
+    paths: tuple[str, ...]
+    table: str = CALLS
+    starting: Bound = Bound()
+    ending: Bound = Bound()
+    from_latest: bool = False  # only what comes after the start of a stream
+    procedures: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    fail_on_data_loss: bool = True
+    dedupe: bool = True
+    include_metadata: bool = False
+    min_partitions: int = 1
+    params_format: ParamsFormat = "object"
+    max_txns_per_trigger: int | None = None
+
+
+_NAMES: Final = (
+    "path", "paths", "table", "startingTxn", "endingTxn", "startingTimestamp", "endingTimestamp", "procedures", "partitions",
+    "failOnDataLoss", "dedupe", "includeMetadata", "minPartitions", "paramsFormat", "maxTxnsPerTrigger",
+)  # fmt: skip
+_BY_LOWER: Final = {name.lower(): name for name in _NAMES}
+
+
+def parse_options(given: Mapping[str, str]) -> Options:
+    """Raises: BadOption, naming the option and what it may be."""
+    found = {_name_of(name): value for name, value in given.items()}
+    text = found.get
+    starting, from_latest = _starting(text("startingTxn"), text("startingTimestamp"))
+    return Options(
+        paths=_paths(text("path"), text("paths")),
+        table=_choice("table", text("table"), TABLES),
+        starting=starting,
+        ending=_ending(text("endingTxn"), text("endingTimestamp")),
+        from_latest=from_latest,
+        procedures=_procedures(text("procedures")),
+        partitions=_partitions(text("partitions")),
+        fail_on_data_loss=_bool("failOnDataLoss", text("failOnDataLoss"), True),
+        dedupe=_bool("dedupe", text("dedupe"), True),
+        include_metadata=_bool("includeMetadata", text("includeMetadata"), False),
+        min_partitions=_number("minPartitions", text("minPartitions"), TASKS_MAX) or 1,
+        params_format="array" if _choice("paramsFormat", text("paramsFormat"), ("object", "array")) == "array" else "object",
+        max_txns_per_trigger=_number("maxTxnsPerTrigger", text("maxTxnsPerTrigger"), TXN_MAX),
+    )
+
+
+def _name_of(name: str) -> str:
+    known = _BY_LOWER.get(name.lower())
+    if known is not None:
+        return known
+    near = difflib.get_close_matches(name.lower(), _BY_LOWER, n=1, cutoff=0.5)
+    hint = f"did you mean {_BY_LOWER[near[0]]}?" if near else f"there are {', '.join(_NAMES)}"
+    raise BadOption(f"{name} is no option of cmdlog; {hint}")
+
+
+def _paths(path: str | None, paths: str | None) -> tuple[str, ...]:
+    found = [path] if path else []
+    if paths:
+        listed = _json("paths", paths)
+        if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+            raise BadOption(f"paths must be a JSON array of strings, not {paths}")
+        found += listed
+    if not found:
+        raise BadOption("which node directories? Give them to load(), or as the option path")
+    return tuple(dict.fromkeys(found))
+
+
+def _starting(txn: str | None, timestamp: str | None) -> tuple[Bound, bool]:
+    if txn is not None and timestamp is not None:
+        raise BadOption("startingTxn and startingTimestamp exclude each other")
+    if timestamp is not None:
+        return Bound(_moment("startingTimestamp", timestamp) >> MILLIS_SHIFT << MILLIS_SHIFT), False
+    if txn is not None and txn.strip().lower() == "latest":
+        return Bound(), True
+    return _bound("startingTxn", txn, "earliest"), False
+
+
+def _ending(txn: str | None, timestamp: str | None) -> Bound:
+    if txn is not None and timestamp is not None:
+        raise BadOption("endingTxn and endingTimestamp exclude each other")
+    if timestamp is not None:
+        return Bound(_moment("endingTimestamp", timestamp))
+    return _bound("endingTxn", txn, "latest")
+
+
+def _moment(name: str, text: str) -> int:
+    """The last TxnId of that millisecond: RFC 3339, or milliseconds since 1970 like other Spark sources."""
+    if text.isdecimal():
+        return (min(int(text), TXN_MAX >> MILLIS_SHIFT) + 1 << MILLIS_SHIFT) - 1
+    try:
+        return parse_until(text)
+    except BadUntil as error:
+        raise BadOption(f"{name}: {error}") from error
+
+
+def _bound(name: str, text: str | None, open_end: str) -> Bound:
+    text = (text or open_end).strip()
+    if not text.startswith("{"):
+        return Bound(_txn(name, text, open_end))
+    value = _json(name, text)
+    by_partition = {_partition(name, key): _txn(name, str(txn), open_end) for key, txn in value.items()}
+    return Bound(None, by_partition)
+
+
+def _txn(name: str, text: str, open_end: str) -> int | None:
+    if text.lower() == open_end:
+        return None
+    if not text.isdecimal() or int(text) > TXN_MAX:
+        raise BadOption(f'{name} is a transaction id, {open_end}, or JSON such as {{"0": 123, "1": "{open_end}"}}; not {text!r}')
+    return int(text)
+
+
+def _procedures(text: str | None) -> frozenset[str] | None:
+    if text is None:
+        return None
+    names = _json("procedures", text) if text.lstrip().startswith("[") else text.split(",")
+    found = frozenset(str(name).strip() for name in names) - {""}
+    if not found:
+        raise BadOption("procedures names none; leave the option out to read all")
+    return found
+
+
+def _partitions(text: str | None) -> frozenset[int] | None:
+    if text is None:
+        return None
+    return frozenset(_partition("partitions", part.strip()) for part in text.strip().strip("[]").split(","))
+
+
+def _partition(name: str, text: str) -> int:
+    if not text.isdecimal() or int(text) >= PARTITIONS_MAX:
+        raise BadOption(f"{name}: {text!r} is no partition; they are numbers from 0 to {PARTITIONS_MAX - 1}")
+    return int(text)
+
+
+def _bool(name: str, text: str | None, default: bool) -> bool:
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false"):
+        raise BadOption(f"{name} is true or false, not {text!r}")
+    return text.lower() == "true"
+
+
+def _number(name: str, text: str | None, most: int) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal() or not 0 < int(text) <= most:
+        raise BadOption(f"{name} is a number from 1 to {most}, not {text!r}")
+    return int(text)
+
+
+def _choice(name: str, text: str | None, among: tuple[str, ...]) -> str:
+    if text is None:
+        return among[0]
+    if text.lower() not in among:
+        near = difflib.get_close_matches(text.lower(), among, n=1)
+        raise BadOption(f"{name} is one of {', '.join(among)}, not {text!r}" + (f"; did you mean {near[0]}?" if near else ""))
+    return text.lower()
+
+
+def _json(name: str, text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise BadOption(f"{name} is no JSON: {error}") from error
