@@ -247,6 +247,8 @@ class Node:
             self._flusher.join()
         self._remember_speeds(now=True)
         self._sites.close()
+        with contextlib.suppress(WalError):
+            self.sequencer.flush_notes()  # the last batches' digests: what a replay is compared with
         self.sequencer.abandon(NotReady("the node has stopped"), "the node stopped before the call was answered")
         self._wal.close()
 

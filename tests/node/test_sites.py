@@ -13,6 +13,8 @@ import pytest
 
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import NotReady, Outcome, OutcomeUnknown, Refused
+from cmdlog.wal.files import RealFiles
+from cmdlog.wal.reader import LogReader
 from cmdlog.wal.record import Kind
 from procedures.outcomes import Status
 from tests.node.rig import alive, ask, counters, kill, open_node, rows, send, wait_for
@@ -181,6 +183,18 @@ def test_a_multi_partition_call_is_all_or_nothing_under_kills(node: Node) -> Non
         assert isinstance(reply, Outcome | OutcomeUnknown)
     wait_for(lambda: node.sequencer.idle)
     assert {value for value, _ in ask(node, "look_everywhere", name="r")} == {39}
+
+
+@pytest.mark.parametrize("inline", [True, False], ids=["inline", "sites"])
+def test_orderly_stop_logs_the_last_batches_digests(tmp_path: Path, inline: bool) -> None:
+    """Every batch of a node that was closed in good order can be compared by a replay, the very last one too."""
+    node = open_node(tmp_path / "data", inline=inline)
+    for _ in range(5):
+        ask(node, "bump", id=1, amount=1)
+    node.close()
+    records = [record for _, record in LogReader(RealFiles(), str(tmp_path / "data")).read()]
+    batches = {record.index for record in records if record.kind is Kind.BATCH}
+    assert {record.index for record in records if record.kind is Kind.DIGEST} == batches
 
 
 def test_close_waits_for_what_is_under_way(tmp_path: Path) -> None:
