@@ -140,6 +140,19 @@ def test_old_copy_with_failures_of_its_own_does_not_count(tmp_path: Path) -> Non
     assert all(of.uses[copy][0] is Use.UNUSABLE for of in verdict.groups.values())
 
 
+def test_old_copy_of_who_declared_the_failure_does_not_count(tmp_path: Path) -> None:
+    """A node writes a record that it is the author of before anybody has it: a directory without it is older."""
+    history = History(tmp_path / "h", nodes=5, seed=18)
+    copy = history.nodes[1].copy_to(str(tmp_path))
+    history.nodes[5].stop()
+    assert history.declare_failed(5)
+    work(history)
+    history.restore_copy(1, copy)
+    history.finish()
+    verdict = check_proved(history)
+    assert all(of.uses[copy][0] is Use.UNUSABLE for of in verdict.groups.values())
+
+
 def test_forked_fault_logs_are_refused_naming_both(tmp_path: Path) -> None:
     """Two nodes that wrote different first records are two lineages, also where one of them has gone on."""
     history = History(tmp_path / "h", seed=7)
