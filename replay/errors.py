@@ -32,6 +32,13 @@ class RowDifference:
     live: Mapping[str, Any] | None
     live_as_of_index: int | None  # where the live row was read; None: no live state at or behind the batch is at hand
 
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "txn_id": str(self.txn_id)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RowDifference:
+        return cls(**{**value, "txn_id": int(value["txn_id"])})
+
     def __str__(self) -> str:
         where = f"{self.table} {_pairs(self.key)}"
         if self.live_as_of_index is None:
@@ -57,11 +64,12 @@ class Place:
     reruns: str = ""  # what replaying it again brought; "" = not tried
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "txn_id": str(self.txn_id), "rows": [row.to_json() for row in self.rows]}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Place:
-        return cls(**{**value, "rows": tuple(RowDifference(**row) for row in value.get("rows", ()))})
+        rows = tuple(RowDifference.from_json(row) for row in value["rows"])
+        return cls(**{**value, "txn_id": int(value["txn_id"]), "rows": rows})
 
     @property
     def call(self) -> str:

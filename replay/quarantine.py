@@ -50,11 +50,11 @@ class Quarantined:
     keys: tuple[tuple[str, Mapping[str, Any]], ...] = ()  # table, key: rows that it changed when it was tried
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "txn_id": str(self.txn_id)}
+        return {**asdict(self), "txn_id": str(self.txn_id), "rows": [row.to_json() for row in self.rows]}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Quarantined:
-        rows = tuple(RowDifference(**row) for row in value["rows"])
+        rows = tuple(RowDifference.from_json(row) for row in value["rows"])
         keys = tuple((str(table), dict(key)) for table, key in value["keys"])
         return cls(**{**value, "txn_id": int(value["txn_id"]), "rows": rows, "keys": keys})
 

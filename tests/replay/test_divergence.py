@@ -121,8 +121,10 @@ def test_original_is_untouched_by_a_look_at_its_rows(rig: Rig, tmp_path: Path) -
     """A killed node's state file has its write-ahead log beside it; neither changes, and nothing is made there."""
     rig.batch(0, [(DRIFT, [0])])
     rig.log()
-    copy = Path(rig.copy(tmp_path / "killed"))  # with the -wal files of a running node
-    rig.stop()
+    rig.wal.close()  # its threads make and remove files
+    copy = Path(rig.copy(tmp_path / "killed"))  # with the -wal files of states that nobody closed
+    for engine in rig.engines.values():
+        engine.close()
     state = copy / "state" / "p0000.sqlite"
     assert state.with_name(state.name + "-wal").stat().st_size
     trusted = rig.trust.__class__(rig.files, str(copy))
