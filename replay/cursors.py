@@ -113,38 +113,34 @@ class Lane:
 
         Raises: BadRecord when it is not the entry that must come next, or not what its kind says.
         """
-        if record.kind >= 16:
+        kind, index = record.kind, record.index
+        if kind >= 16:
             self._note(lsn, record)
             return
-        index = record.index
         if index > self._upto or (self._voids is not None and index >= self._voids.behind(lsn)):
             return
         wanted = index > self._after
         if wanted and index != self.next_index:
             raise BadRecord(f"entry {index} where {self.next_index} must stand")
-        if record.kind is _BATCH:
+        if kind is _BATCH:
             first, last, count = batch_span(record)
             if not self._last_txn < first <= last <= OPEN_END:
                 raise BadRecord(f"entry {index} has transactions {first} to {last}, which are not behind {self._last_txn}")
             self._last_txn = last
             self.closed_txn = max(self.closed_txn, last)
             if wanted:
-                self._hold(record, first, last, count)
+                if index == self._upto and self.stream.upto_calls >= 0:
+                    count = min(count, self.stream.upto_calls)
+                    last = decode_batch(record).txn_ids[count - 1]
+                if count:
+                    size = len(record.raw) + HELD_OVERHEAD_BYTES
+                    self.held.append((record, first, last, count, size))
+                    self.held_bytes += size
         else:
             self._control(record, hold=wanted and with_controls)
         if wanted:
             self.next_index = index + 1
             self.ended = index == self._upto
-
-    def _hold(self, record: Record, first: int, last: int, count: int) -> None:
-        if record.index == self._upto and 0 <= self.stream.upto_calls < count:
-            count = self.stream.upto_calls
-            if not count:
-                return
-            last = decode_batch(record).txn_ids[count - 1]
-        size = len(record.raw) + HELD_OVERHEAD_BYTES
-        self.held.append((record, first, last, count, size))
-        self.held_bytes += size
 
     def _note(self, lsn: Lsn, record: Record) -> None:
         if record.kind is Kind.COMMIT_MARK:

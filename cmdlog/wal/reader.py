@@ -24,7 +24,7 @@ from cmdlog.wal.scan import Walk, locate_damage, misfit
 from cmdlog.wal.segment import BadSegment, SegmentHeader, decode_segment_header
 from cmdlog.wal.survey import SegmentFile, Survey, refusal, survey_log
 
-_CHUNK_BYTES: Final = 1 << 20
+_CHUNK_BYTES: Final = 256 << 10  # stays in a processor's cache until its records are cut out
 _SURVEYS_MAX: Final = 3  # looks at the directory of a running node, which may recycle between two file names
 
 
