@@ -317,7 +317,7 @@ class Lane:
             if error.kind in ("io", "disk_full"):
                 raise error
             if isinstance(error.__cause__, KeyboardInterrupt):
-                raise KeyboardInterrupt from error
+                raise KeyboardInterrupt(f"in {error.procedure}, transaction {error.txn_id}, index {record.index}") from error
             self._go_back()
             if self._tried_again != record.index:  # memory may be short for a moment
                 self._tried_again = record.index

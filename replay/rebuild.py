@@ -135,7 +135,7 @@ def make_node(
         if not kept:
             give_up(out)
         if isinstance(error, KeyboardInterrupt) and kept:
-            raise Interrupted(f"the recovery to {out} was broken off") from None
+            raise Interrupted(" ".join([f"the recovery to {out} was broken off", *map(str, error.args)])) from None
         raise
     owner.close()
     return report

@@ -100,6 +100,19 @@ def test_broken_off_in_the_last_steps_goes_on_too(rig: Rig, tmp_path: Path, monk
     assert balances_of(str(tmp_path / "out")) == rig.balances
 
 
+def test_call_that_was_running_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who breaks off a recovery that seems to hang learns in which call; it was not applied, and nothing calls it a fault."""
+    rig = Rig(tmp_path)
+    index = rig.batch(1, [(DEPOSIT, [10, 1]), (TRAP, [10])])
+    rig.close()
+    monkeypatch.setenv("LEDGER_TRAP", "break")
+    with pytest.raises(Interrupted, match=f"broken off in trap, transaction {rig.history[-1][0]}, index {index}"):
+        rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
+    monkeypatch.undo()
+    rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
+    assert balances_of(str(tmp_path / "out")) == rig.balances
+
+
 def test_another_plan_is_refused_and_both_are_named(rig: Rig, tmp_path: Path) -> None:
     """What is there stays as it is, and the message says what it is."""
     break_off(rig, tmp_path / "out", after=9)
