@@ -41,6 +41,11 @@ def table_digests(connection: apsw.Connection) -> dict[str, TableDigest]:
     return {name: _digest(connection, name) for name in names}
 
 
+def table_digest(connection: apsw.Connection, table: str) -> TableDigest:
+    """Rows and digest of one table."""
+    return _digest(connection, table)
+
+
 def schema_of(connection: apsw.Connection) -> list[str]:
     """The application's tables and indexes as SQL, by name."""
     return [str(row[0]) for row in connection.execute(_SCHEMA)]

@@ -1,5 +1,6 @@
-"""The command log on Spark: a session, the log as a table. PySpark lives here and nowhere else."""
+"""The command log on Spark: a session, the log as a table, rebuilt tables. PySpark lives here and nowhere else."""
 
+from replay.spark.rebuild import rebuild
 from replay.spark.session import session
 
-__all__ = ["session"]
+__all__ = ["rebuild", "session"]

@@ -1,0 +1,130 @@
+"""One attempt at one task, on an executor: its folders, its progress, and what it answers.
+
+One rule: an attempt owns a folder that nobody else writes to, and it counts only if the driver takes its row. Spark may run a
+task several times at once (speculation, a lost executor), and a dead attempt leaves files; none of that can mix.
+
+What is wrong with the log, the code or the plan is an answer: a row with an error, since a second attempt would end alike. What
+is wrong with the machine is raised, and Spark tries again elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from cmdlog.wal.errors import DiskFull, WalError, WriteFailed
+from procedures.errors import BundleError, EnvironmentFault, ProceduresError
+from replay.engine import CodeMissing
+from replay.errors import Divergence, Poison, ReplayError
+from replay.spark.versions import check_versions
+from snapshot.errors import SnapshotError
+
+ATTEMPTS: Final = "attempts"
+ROWS: Final = "rows"
+PROGRESS: Final = "progress"
+PROGRESS_EVERY_S: Final = 0.5
+READ_BYTES: Final = 1 << 20
+MACHINE: Final = (DiskFull, WriteFailed, EnvironmentFault)  # of what is known by name; OSError and MemoryError are the others
+
+
+@dataclass(slots=True)
+class Attempt:
+    """Where an attempt writes and what it tells."""
+
+    key: str  # of the task
+    folder: str  # for its results, which the driver moves
+    scratch: str  # on a disk of the executor; it goes at the end
+    staging: str
+    _told_at: float = field(default=0.0)
+
+    def note(self, calls: int) -> None:
+        """So many calls of the task are done."""
+        now = time.monotonic()
+        if now - self._told_at < PROGRESS_EVERY_S:
+            return
+        self._told_at = now
+        path = os.path.join(self.staging, PROGRESS, self.key)
+        temporary = f"{path}.{os.path.basename(self.folder)}.tmp"
+        Path(temporary).write_bytes(orjson.dumps({"calls": calls}))
+        os.replace(temporary, path)
+
+    def sealed(self, path: str) -> dict[str, Any]:
+        """Makes a file of the folder durable; what the driver must know of it."""
+        digest, size = hashlib.sha256(), 0
+        with open(path, "rb") as file:
+            while chunk := file.read(READ_BYTES):
+                digest.update(chunk)
+                size += len(chunk)
+            os.fsync(file.fileno())
+        return {"path": os.path.relpath(path, self.staging), "bytes": size, "sha256": digest.hexdigest()}
+
+
+Work = Callable[[Mapping[str, Any], Attempt], dict[str, Any]]
+
+
+def carry_out(order: Mapping[str, Any], work: Work) -> str:
+    """Does the work of an order; the row, as JSON. Raises: what Spark should try again."""
+    key, staging = str(order["key"]), str(order["staging"])
+    name = f"{key}.{os.urandom(6).hex()}"
+    folder = os.path.join(staging, ATTEMPTS, name)
+    scratch = tempfile.mkdtemp(prefix=f"cmdlog-{name}-", dir=_local_folder())
+    try:
+        check_versions(order["versions"], f"the executor of {key}")
+        os.mkdir(folder, mode=0o750)  # not its parents: a folder that is gone was published, and is none of ours any more
+        row = {"key": key, "attempt": name, **work(order, Attempt(key, folder, scratch, staging))}
+        _save_row(staging, name, row)
+        return orjson.dumps(row).decode()
+    except MACHINE:
+        raise
+    except (ReplayError, WalError, ProceduresError, SnapshotError, CodeMissing) as error:
+        return orjson.dumps({"key": key, "error": _told(error)}).decode()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _local_folder() -> str | None:
+    """Spark's own scratch folder, which goes with the application even if we are killed."""
+    first = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+    return first if first and os.path.isdir(first) else None
+
+
+def _save_row(staging: str, name: str, row: Mapping[str, Any]) -> None:
+    """Durable on return, with what it names: a later run of the same job need not do it again."""
+    folder = os.path.join(staging, ROWS)
+    for written in (os.path.join(staging, ATTEMPTS, name), os.path.join(staging, ATTEMPTS)):
+        _sync_folder(written)
+    temporary = os.path.join(folder, f"{name}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(orjson.dumps(row))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, os.path.join(folder, name))
+    _sync_folder(folder)
+
+
+def _sync_folder(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _told(error: Exception) -> dict[str, Any]:
+    code = getattr(error, "exit_code", None)
+    if not isinstance(code, int):
+        code = 13 if isinstance(error, BundleError) else 1
+    hint = str(getattr(error, "hint", ""))
+    told: dict[str, Any] = {"kind": type(error).__name__, "message": str(error), "hint": hint, "exit_code": code}
+    if isinstance(error, Divergence | Poison):
+        told["place"] = error.place.to_json()
+    return told

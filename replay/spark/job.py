@@ -1,0 +1,189 @@
+"""A job of independent tasks on Spark: hands out orders, shows how far they are, takes in one row of each.
+
+One rule: tasks answer with small rows, never with data, and the rows alone say which files count. Order, retries and where a
+task runs are Spark's business.
+
+The longest task comes first, since Spark starts tasks in the order of their numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from replay.errors import Divergence, Interrupted, Place, Poison, RemoteError, ReplayError
+from replay.meter import Pace, Progress
+from replay.recover import terminable
+from replay.spark.attempt import Work, carry_out
+from replay.spark.staging import Staging
+from replay.spark.versions import versions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROW: Final = "row string"
+LOOK_EVERY_S: Final = 0.5
+CANCEL_S_MAX: Final = 10.0  # Spark kills the Python workers of a cancelled job within three
+_PLACES: Final = {"Divergence": Divergence, "Poison": Poison}
+
+Order = Mapping[str, Any]  # key, partition, calls, bytes, and what the work needs; JSON
+Tell = Callable[[Progress], None]
+
+
+class SparkFailed(ReplayError):
+    """Spark gave a task up: the machine failed as often as tasks are tried, or an executor was lost too often."""
+
+    hint = "what is done is kept: the same job goes on from there, once the cause is gone"
+
+
+class TaskError(RemoteError):
+    """An error of a task, as it told it."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        super().__init__(told)
+        hint = str(told.get("hint", ""))
+        self.args = (str(told["message"]).removesuffix(f" ({hint})"),)
+        self.hint = hint
+
+
+def run_orders(spark: SparkSession, folder: Staging, orders: Sequence[Order], work: Work, tell: Tell) -> list[dict[str, Any]]:
+    """Carries out the orders that have no row yet; one row of each order, in their order.
+
+    Raises: Divergence or Poison, of the first transaction that ended so; TaskError; SparkFailed; Interrupted.
+    """
+    done = folder.rows()
+    missing = sorted((order for order in orders if order["key"] not in done), key=lambda order: -int(order["bytes"]))
+    meter = _Meter(folder, orders, done, tell)
+    if missing:
+        with terminable(), meter, _job_group(spark) as cancel:
+            answers = _collect(spark, folder, missing, work, cancel)
+        _raise_errors([answer["error"] for answer in answers if "error" in answer])
+        done |= {answer["key"]: answer for answer in answers}
+    meter.end()
+    return [done[order["key"]] for order in orders]
+
+
+def _collect(
+    spark: SparkSession, folder: Staging, orders: Sequence[Order], work: Work, cancel: Callable[[], None]
+) -> list[dict[str, Any]]:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - an executor imports this module, too
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
+
+    stamped = [orjson.dumps({**order, "staging": folder.folder, "versions": versions()}) for order in orders]
+    count = len(stamped)
+    try:
+        rows = spark.range(0, count, 1, count).mapInArrow(_mapper(stamped, work), ROW).collect()
+    except (KeyboardInterrupt, Interrupted) as error:
+        cancel()
+        raise Interrupted(f"the job was broken off; {folder.folder} keeps what is done") from error
+    except (PySparkException, Py4JError) as error:
+        cancel()
+        raise SparkFailed(_cause(error)) from error
+    except BaseException:
+        cancel()
+        raise
+    return [orjson.loads(row[0]) for row in rows]
+
+
+def _mapper(orders: Sequence[bytes], work: Work) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """What the executors run: the orders and a function of an importable module travel, nothing else."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow  # noqa: PLC0415 - of the executor
+
+        schema = pyarrow.schema([("row", pyarrow.string())])
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                row = carry_out(orjson.loads(orders[number]), work)
+                yield pyarrow.record_batch([pyarrow.array([row], pyarrow.string())], schema=schema)
+
+    return run
+
+
+@contextlib.contextmanager
+def _job_group(spark: SparkSession) -> Iterator[Callable[[], None]]:
+    """Gives what cancels the job; nothing over Spark Connect, where a query ends with who asked."""
+    try:
+        context: Any = spark.sparkContext
+    except Exception:  # noqa: BLE001 - of Spark Connect, which has none; its errors differ by version
+        yield lambda: None
+        return
+    group = f"cmdlog-{os.urandom(6).hex()}"
+    context.setJobGroup(group, "cmdlog", interruptOnCancel=True)
+
+    def cancel() -> None:
+        context.cancelJobGroup(group)
+        deadline, tracker = time.monotonic() + CANCEL_S_MAX, context.statusTracker()
+        while time.monotonic() < deadline and tracker.getActiveJobsIds():
+            time.sleep(0.05)
+
+    try:
+        yield cancel
+    finally:
+        for name in ("spark.jobGroup.id", "spark.job.description"):
+            context.setLocalProperty(name, None)
+
+
+def _cause(error: Exception) -> str:
+    """The last line of a task's traceback, if there is one in what Spark says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    at = next((n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")), None)
+    if at is None:
+        return lines[0] if lines else type(error).__name__
+    ends = [line for line in lines[at + 1 :] if not line.startswith(("File ", "at ", "^", "~"))]
+    said = next((line for line in ends if line.partition(":")[0].endswith(("Error", "Exception", "Fault", "Full", "Failed"))), "")
+    return f"a task failed too often: {said or lines[at]}"
+
+
+def _raise_errors(errors: Sequence[dict[str, Any]]) -> None:
+    """Raises: the one of the lowest transaction, if any names one; else the first."""
+    places = sorted((error for error in errors if "place" in error), key=lambda error: int(error["place"]["txn_id"]))
+    stops = [_PLACES[error["kind"]](Place.from_json(error["place"])) for error in places]
+    for stop in stops[:1]:
+        raise type(stop)(stop.place, stops[1:])
+    for error in errors[:1]:
+        raise TaskError(error)
+
+
+class _Meter:
+    """Looks at the tasks' progress in a thread of its own while the driver waits for Spark."""
+
+    def __init__(self, folder: Staging, orders: Sequence[Order], done: Mapping[str, Any], tell: Tell) -> None:
+        self._folder, self._tell, self._began = folder, tell, time.monotonic()
+        self._orders = {str(order["key"]): order for order in orders}
+        self._done = frozenset(done)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def end(self) -> None:
+        """All is done."""
+        self._say({key: int(order["calls"]) for key, order in self._orders.items()})
+
+    def _watch(self) -> None:
+        while not self._stop.wait(LOOK_EVERY_S):
+            whole = {key: int(self._orders[key]["calls"]) for key in {*self._done, *self._folder.rows()} & self._orders.keys()}
+            self._say({**self._folder.progress(), **whole})
+
+    def _say(self, calls: Mapping[str, int]) -> None:
+        elapsed = time.monotonic() - self._began
+        paces = {}
+        for key, order in self._orders.items():
+            total = int(order["calls"])
+            before = total if key in self._done else 0
+            paces[int(order["partition"])] = Pace(min(total, calls.get(key, 0)), total, elapsed, before)
+        total = sum(pace.calls_total for pace in paces.values())
+        done, before = (sum(pace.calls for pace in paces.values()), sum(pace.calls_before for pace in paces.values()))
+        self._tell(Progress(done, total, elapsed, before, paces))

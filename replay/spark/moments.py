@@ -1,0 +1,97 @@
+"""Plans for several moments of one history, as the driver hands them out by partition.
+
+One rule: the replay engine decides. A plan comes from `make_plan`, or over several nodes from `make_joint_plan`, and what is
+handed out is that plan cut down to one partition, in legs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from cmdlog.wal.files import Files
+from cmdlog.wal.groups import Groups
+from cmdlog.wal.ids import CLUSTER_GROUP
+from replay.errors import BadUntil
+from replay.gather import gather
+from replay.joint import is_of_a_cluster, make_joint_plan, open_or_salvage
+from replay.plan import Plan, make_plan, parse_until
+
+Moment = int | str | datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What is replayed up to one moment."""
+
+    until: int | None
+    legs: tuple[Plan, ...]
+    notes: tuple[str, ...]
+    catalogs: Mapping[int, Mapping[str, Any]]  # version -> value of its record, of all that are known where the log ends
+
+    @property
+    def partitions(self) -> list[int]:
+        return sorted({part.partition for leg in self.legs for part in leg.partitions})
+
+    @property
+    def cluster_id(self) -> str:
+        return self.legs[0].cluster_id
+
+    def txn_id(self) -> int:
+        """The newest transaction of any partition."""
+        return max((part.to_txn for leg in self.legs for part in leg.partitions), default=0)
+
+    def of(self, partition: int) -> list[Plan]:
+        """The legs of one partition, in order."""
+        found = []
+        for leg in self.legs:
+            parts = tuple(part for part in leg.partitions if part.partition == partition)
+            if parts:
+                found.append(replace(leg, partitions=parts))
+        return found
+
+
+def parse_moment(moment: Moment) -> int | None:
+    """A transaction id, a time (RFC 3339 or datetime with its zone), or None: the end. Raises: BadUntil."""
+    if moment is None or isinstance(moment, int):
+        return moment
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise BadUntil(f"{moment} does not say its time zone")
+        moment = moment.isoformat()
+    return parse_until(moment)
+
+
+def find_history(files: Files, paths: Sequence[str], until: int | None, *, accept_data_loss: bool) -> History:
+    """The plan for one moment. Raises: what `make_plan` and `make_joint_plan` raise."""
+    if len(paths) > 1 or is_of_a_cluster(gather(files, paths[0])):
+        joint = make_joint_plan(files, paths, until=until, accept_data_loss=accept_data_loss)
+        catalogs: dict[int, Mapping[str, Any]] = {}
+        for node in joint.nodes:
+            catalogs |= _catalogs_at_end(files, node.directory) if not node.refused else {}
+        return History(until, joint.legs, joint.notes, catalogs)
+    planned = make_plan(files, paths[0], use_state="never", until=until, accept_data_loss=accept_data_loss)
+    known = {**planned.scan.catalogs, **planned.scan.groups.state(CLUSTER_GROUP).catalogs}
+    return History(until, (planned.plan,), planned.plan.notes, {version: of.value for version, of in known.items()})
+
+
+def plan_json(plan: Plan) -> Any:
+    """A plan as part of an order."""
+    return orjson.loads(plan.to_json())
+
+
+def plan_of_json(value: Any) -> Plan:
+    """The inverse."""
+    return Plan.from_json(orjson.dumps(value))
+
+
+def _catalogs_at_end(files: Files, directory: str) -> dict[int, Mapping[str, Any]]:
+    source = open_or_salvage(files, directory)
+    groups = Groups()
+    for lsn, record in source.read(from_block=source.first_blocks[-1]) if source.first_blocks else ():
+        groups.observe(lsn, record)
+    return {version: catalog.value for version, catalog in groups.state(CLUSTER_GROUP).catalogs.items()}

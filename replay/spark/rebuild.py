@@ -1,0 +1,183 @@
+"""`rebuild`: the tables of an application as they were at some moments, as Parquet, from snapshots and log, on Spark.
+
+One rule: the rows are those that `cmdlog recover --until` gives, or there is no output at all.
+
+One task replays one log partition and writes all its tables at all moments; what is where says `manifest.json`:
+
+    OUT/accounts/p0000.parquet                       of one moment
+    OUT/accounts/as_of_txn=7301444403200/p0000.parquet   of a list of moments: a column `as_of_txn` for who reads OUT/accounts
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cmdlog.wal.files import Files, RealFiles
+from procedures import Database
+from procedures.bundle import capture_bundle
+from replay.meter import Progress
+from replay.spark.job import run_orders
+from replay.spark.manifest import agree_on_types, tables_of
+from replay.spark.moments import History, Moment, find_history, parse_moment, plan_json
+from replay.spark.rebuildtask import rebuild_partition
+from replay.spark.staging import FORMAT, staging
+from replay.spark.versions import versions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JOB: Final = "rebuild"
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A finished rebuild."""
+
+    path: str
+    manifest: Mapping[str, Any]
+    seconds: float
+
+    @property
+    def calls(self) -> int:
+        return int(self.manifest["calls"])
+
+    @property
+    def rows(self) -> int:
+        """Of all tables at all moments."""
+        return sum(table["rows"] for point in self.manifest["points"] for table in point["tables"].values())
+
+
+def rebuild(
+    spark: SparkSession,
+    paths: str | Sequence[str],
+    app: Database | None = None,
+    *,
+    to: str,
+    until: Moment | Sequence[Moment] = None,
+    tables: Sequence[str] | None = None,
+    accept_data_loss: bool = False,
+    progress: Callable[[Progress], None] = lambda _progress: None,
+) -> Rebuilt:
+    """Writes the tables (all, or those named) as of `until`, or of each moment of a list, into the new folder `to`.
+
+    Args:
+        paths: node directories of one cluster, readable by driver and executors under the same names.
+        app: declares the types of the tables; None: the code in the log does. Calls are replayed by the log's code in any case.
+
+    Durable on return. A run that was broken off is gone on with by the same call: then the log's end is that of the first run.
+
+    Raises: NotEmpty, OtherJob, Locked; Divergence, Poison; Interrupted, SparkFailed, TaskError; what the plan raises.
+    """
+    began, files = time.monotonic(), RealFiles()
+    directories = [os.path.abspath(path) for path in ([paths] if isinstance(paths, str) else paths)]
+    several = not (until is None or isinstance(until, int | str) or not isinstance(until, Sequence))
+    moments: list[Moment] = list(until) if several else [until]  # type: ignore[arg-type,list-item]
+    request = {
+        "job": JOB,
+        "paths": directories,
+        "until": sorted({_text(parse_moment(moment)) for moment in moments}),
+        "several": several,
+        "tables": sorted(tables) if tables is not None else None,
+        "types": capture_bundle(app).hash if app is not None else None,
+        "accept_data_loss": accept_data_loss,
+    }
+    with staging(files, to) as folder:
+        manifest = folder.decided()
+        if manifest is None:
+            orders = folder.begun(request)
+            if orders is None:
+                orders = list(_orders(files, request, app))
+                folder.begin(request, orders)
+            rows = run_orders(spark, folder, orders, rebuild_partition, progress)
+            manifest = _manifest(request, orders, rows)
+            agree_on_types(folder.folder, manifest)
+        folder.publish(manifest, _moves(manifest))
+    return Rebuilt(folder.out, manifest, time.monotonic() - began)
+
+
+def _text(until: int | None) -> str:
+    return "" if until is None else str(until)
+
+
+def _orders(files: Files, request: Mapping[str, Any], app: Database | None) -> Iterator[dict[str, Any]]:
+    """One for each partition that there is at the last moment."""
+    untils = [int(text) if text else None for text in request["until"]]
+    histories = [
+        find_history(files, request["paths"], until, accept_data_loss=request["accept_data_loss"])
+        for until in sorted(untils, key=lambda until: (until is None, until))
+    ]
+    last = histories[-1]
+    catalogs = {0: {"bundle": capture_bundle(app).to_bytes().decode()}} if app is not None else last.catalogs
+    stated = {str(version): {"bundle": value["bundle"]} for version, value in catalogs.items()}
+    for partition in last.partitions:
+        yield {
+            "key": f"p{partition:04d}",
+            "partition": partition,
+            "cluster_id": last.cluster_id,
+            "writes_replicated": partition == last.partitions[0],
+            "tables": request["tables"],
+            "catalogs": stated,
+            **_amount(histories, partition),
+            "points": [_point(history, partition) for history in histories],
+        }
+
+
+def _point(history: History, partition: int) -> dict[str, Any]:
+    return {
+        "until": history.until,
+        "as_of": history.txn_id() if history.until is None else history.until,
+        "notes": list(history.notes),
+        "legs": [plan_json(leg) for leg in history.of(partition)],
+    }
+
+
+def _amount(histories: Sequence[History], partition: int) -> dict[str, int]:
+    """Calls and bytes to be replayed: a moment goes on from the one before, unless a snapshot lies between."""
+    calls = size = 0
+    before: tuple[int, int, int] = (-1, 0, 0)
+    for history in histories:
+        parts = [leg.partitions[0] for leg in history.of(partition)]
+        now = (parts[0].from_index, sum(part.calls for part in parts), sum(part.bytes for part in parts))
+        goes_on = now[0] == before[0]
+        calls += now[1] - (before[1] if goes_on else 0)
+        size += now[2] - (before[2] if goes_on else 0)
+        before = now
+    return {"calls": calls, "bytes": size}
+
+
+def _manifest(
+    request: Mapping[str, Any], orders: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    points = []
+    for number, point in enumerate(orders[0]["points"]):
+        folder = f"as_of_txn={point['as_of']}" if request["several"] else ""
+        of = {str(row["partition"]): row["stands"][number] for row in rows}
+        points.append(
+            {
+                "until": _text(point["until"]) or None,
+                "as_of_txn": str(point["as_of"]),
+                "notes": point["notes"],
+                "partitions": {key: {"index": r["index"], "txn_id": str(r["txn_id"])} for key, r in of.items()},
+                "tables": tables_of([(row, file) for row in rows for file in row["files"] if file["point"] == number], folder),
+            }
+        )
+    return {
+        "format": FORMAT,
+        "job": JOB,
+        "cluster_id": orders[0]["cluster_id"],
+        "paths": request["paths"],
+        "calls": sum(row["calls"] for row in rows),
+        "versions": versions(),
+        "points": points,
+    }
+
+
+def _moves(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for point in manifest["points"]:
+        for table in point["tables"].values():
+            for file in table["files"]:
+                yield file["from"], file["path"]

@@ -1,0 +1,188 @@
+"""The folder in which a job's output comes about, and how it becomes the output.
+
+One rule: OUT is not there until all of it is. Everything stands in `OUT.unfinished`, which is renamed in the last step.
+
+    request.json    what was asked, by which versions, and the orders that follow from it: a second run carries out these
+    attempts/       a folder of each attempt at a task
+    rows/           what complete attempts answered
+    progress/       how far tasks are
+    manifest.json   from here on it is decided which files count: they are moved to their names, and everything else goes
+    _SUCCESS        all of it is there
+
+A second run over an unfinished folder goes on if it asks for the same thing; it refuses one of another job, and a finished OUT.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+import orjson
+
+from cmdlog.wal.errors import Locked, NotEmpty
+from cmdlog.wal.files import Files, parent
+from replay.errors import ReplayError
+from replay.spark.attempt import ATTEMPTS, PROGRESS, ROWS
+from replay.spark.versions import OtherVersions, versions
+
+SUFFIX: Final = ".unfinished"
+REQUEST: Final = "request.json"
+MANIFEST: Final = "manifest.json"
+SUCCESS: Final = "_SUCCESS"
+LOCK: Final = "lock"
+FORMAT: Final = 1
+WORKING: Final = (ATTEMPTS, ROWS, PROGRESS)
+
+
+class OtherJob(ReplayError):
+    """The place of the output holds something else."""
+
+    hint = "name another output, or remove what is there"
+
+
+class Staging:
+    """The unfinished output of one job. One driver at a time: it holds a lock."""
+
+    def __init__(self, files: Files, out: str) -> None:
+        """Takes the folder, made if need be. Raises: NotEmpty, Locked."""
+        self._files, self.out = files, os.path.abspath(out)
+        self.folder = f"{self.out}{SUFFIX}"
+        check_free(files, self.out)
+        os.makedirs(self.folder, mode=0o750, exist_ok=True)
+        self._lock: IO[bytes] = open(self._path(LOCK), "ab")  # noqa: SIM115 - held as long as this object
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise Locked(f"another job is writing {self.folder}") from None
+
+    def close(self) -> None:
+        """Lets go of the folder; one in which nothing was begun goes."""
+        if os.path.isdir(self.folder) and os.listdir(self.folder) == [LOCK]:
+            shutil.rmtree(self.folder)
+        self._lock.close()
+
+    # -- what is to be done ------------------------------------------------------------------------------------------------
+
+    def begun(self, wanted: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        """The orders of an earlier run that was asked for the same thing; None when nothing was begun.
+
+        Raises: OtherJob, OtherVersions.
+        """
+        if not self._files.exists(self._path(REQUEST)):
+            return None
+        try:
+            found = orjson.loads(Path(self._path(REQUEST)).read_bytes())
+            known, of, orders = found["request"], found["versions"], list(found["orders"])
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            raise OtherJob(f"{self._path(REQUEST)} is no request of ours: {error}") from error
+        if known != orjson.loads(orjson.dumps(wanted)):
+            different = sorted(name for name in {*known, *wanted} if known.get(name) != wanted.get(name))
+            raise OtherJob(f"{self.folder} holds an unfinished {known.get('job')} with other {', '.join(different)}")
+        if of != versions():
+            told = ", ".join(f"{name} {of.get(name)} (now {here})" for name, here in versions().items() if of.get(name) != here)
+            raise OtherVersions(f"{self.folder} was begun by {told}")
+        return orders
+
+    def begin(self, wanted: Mapping[str, Any], orders: Sequence[Mapping[str, Any]]) -> None:
+        """Durable on return. Raises: OtherJob when the folder holds what is not ours."""
+        if strange := set(os.listdir(self.folder)) - {LOCK, *WORKING, f"{REQUEST}.tmp"}:
+            raise OtherJob(f"{self.folder} holds {', '.join(sorted(strange)[:5])}, and no {REQUEST}")
+        for name in WORKING:
+            os.makedirs(self._path(name), mode=0o750, exist_ok=True)
+        value = {"format": FORMAT, "request": wanted, "versions": versions(), "orders": orders}
+        self._files.write_file_atomic(self._path(REQUEST), orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """Key -> row of a complete attempt whose files are there."""
+        found: dict[str, dict[str, Any]] = {}
+        for name in sorted(os.listdir(self._path(ROWS))):
+            if name.endswith(".tmp"):
+                continue
+            row = orjson.loads(Path(self._path(ROWS), name).read_bytes())
+            if row["key"] not in found and all(self._is_there(file) for file in row["files"]):
+                found[row["key"]] = row
+        return found
+
+    def progress(self) -> dict[str, int]:
+        """Key -> calls that the running attempts have done."""
+        found = {}
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self._path(PROGRESS)):
+                with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError):
+                    found[name] = int(orjson.loads(Path(self._path(PROGRESS), name).read_bytes())["calls"])
+        return found
+
+    # -- the end -----------------------------------------------------------------------------------------------------------
+
+    def decided(self) -> dict[str, Any] | None:
+        """The manifest of an earlier run that did not come to move its files."""
+        with contextlib.suppress(FileNotFoundError):
+            value: dict[str, Any] = orjson.loads(Path(self._path(MANIFEST)).read_bytes())
+            return value
+        return None
+
+    def publish(self, manifest: Mapping[str, Any], moves: Iterable[tuple[str, str]]) -> None:
+        """Makes OUT of the files that count; durable on return. `moves`: path in the folder -> path in OUT.
+
+        From the manifest on it can be done again, and again.
+        """
+        self._files.write_file_atomic(self._path(MANIFEST), orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+        folders = set()
+        for source, name in moves:
+            target = self._path(name)
+            os.makedirs(parent(target), mode=0o750, exist_ok=True)
+            if os.path.exists(self._path(source)):
+                os.replace(self._path(source), target)
+            folders |= set(_above(target, self.folder))
+        for folder in sorted(folders):
+            self._files.fsync_dir(folder)
+        for name in (*WORKING, REQUEST, LOCK):
+            _remove(self._path(name))
+        self._files.write_file_atomic(self._path(SUCCESS), b"")
+        self._files.fsync_dir(self.folder)
+        os.rename(self.folder, self.out)  # over an empty folder, too
+        self._files.fsync_dir(parent(self.out))
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def _is_there(self, file: Mapping[str, Any]) -> bool:
+        path = self._path(str(file["path"]))
+        return os.path.exists(path) and os.stat(path).st_size == file["bytes"]
+
+
+def check_free(files: Files, out: str) -> None:
+    """Raises: NotEmpty when there is an output already."""
+    if files.exists(out) and (names := files.listdir(out)):
+        what = "a finished output" if SUCCESS in names else ", ".join(sorted(names)[:5])
+        raise NotEmpty(f"{out} is not empty: it holds {what}")
+
+
+@contextlib.contextmanager
+def staging(files: Files, out: str) -> Iterator[Staging]:
+    """The folder, held until the end."""
+    found = Staging(files, out)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def _above(path: str, top: str) -> Iterator[str]:
+    while path != top:
+        path = parent(path)
+        yield path
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path):
+        shutil.rmtree(path)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
