@@ -262,7 +262,7 @@ def run_sort(text: Path, calls: int, _round: int) -> float:
 def measure_memory(bench: Bench, options: argparse.Namespace, how: str) -> None:
     """Peak memory of a process that merges 4 streams of a log, and of a longer one; both are larger than the window."""
     write = far_behind if "behind" in how else side_by_side
-    sizes = (80 << 20, 240 << 20) if bench.quick else (100 << 20, 1000 << 20)
+    sizes = (80 << 20, 160 << 20) if bench.quick else (100 << 20, 1000 << 20)
     record_bytes = len(batch_of(1, 1))
     bench.section(f"Peak memory of a process, 4 streams in one log; {how}")
     peaks = []
