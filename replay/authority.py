@@ -316,7 +316,7 @@ class GroupView:
 
     def missing(self, counted: Sequence[Held]) -> str:
         """Why these logs do not prove that nothing acknowledged is missing; "" when they do."""
-        if self.known is None:
+        if self.known is None or not self.known.voters:
             return "no log at hand states a committed configuration, so nobody knows who votes"
         if counted and counted[0].log.last_index < self.floor:
             return f"entry {self.floor} is known committed, and no voter that counts holds it"

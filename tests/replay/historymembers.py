@@ -208,7 +208,7 @@ class History(Cluster):
     def _base(self, group: int, source: Held) -> Base | None:
         """Where a node that is filled begins in this group: at an image's position, or at the last configuration's."""
         image = None
-        at = min(source.commit, self.truth.last(group))
+        at = max(1, min(source.commit, self.truth.last(group)))  # everybody is made with the first configuration
         if group != CLUSTER_GROUP:
             image = self.truth.image(group, at)
             if image is None:

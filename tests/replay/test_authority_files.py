@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.authority import Use, decide
 from replay.errors import ForeignDirectory, ForkedFaultLogs, TwoCopies
+from replay.evidence import StatedConfiguration
 from replay.gather import gather
 from tests.replay import damage
 from tests.replay.histories import check_seed
@@ -281,6 +283,17 @@ def test_node_that_is_filled_counts_from_the_end_on(tmp_path: Path, stage: str) 
         assert of.chosen == history.directory_of(2)
         assert of.proved == (stage != "promoted"), (stage, of.why)
         assert is_complete(history, of)
+
+
+def test_configuration_without_voters_proves_nothing(tmp_path: Path) -> None:
+    """No majority of nobody is met by every log: such a configuration is none."""
+    history = History(tmp_path / "h", seed=19)
+    history.finish()
+    evidence = gather(FILES, history.directory_of(1))
+    nobody = (StatedConfiguration(1, 1, frozenset()),)
+    groups = {number: replace(of, configurations=nobody) for number, of in evidence.groups.items()}
+    verdict = decide([replace(evidence, groups=groups)])
+    assert not any(of.proved for of in verdict.groups.values())
 
 
 # -- any history ---------------------------------------------------------------------------------------------------------------
