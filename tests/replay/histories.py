@@ -23,6 +23,8 @@ from tests.replay import damage
 from tests.replay.historycheck import balances_of_chosen, check_any, check_spoiled, entries_of, held_by, recovered
 from tests.replay.historymembers import STAGES, History
 
+__all__ = ["History", "check_seed", "random_history", "recover_seed"]
+
 STEPS_MAX = 60
 
 
