@@ -313,7 +313,7 @@ def _part_to(begin: Manifest, end: Manifest, stream: Stream) -> PartitionPlan:
         calls=stream.calls,
         bytes=stream.bytes,
         why="its way to the newest snapshot",
-        skips={index: tuple(sorted(positions)) for index, positions in sorted(stream.skips.items())},
+        skips=stream.skips,
         voids=tuple(stream.voids),
     )
 

@@ -28,7 +28,7 @@ from replay.errors import BadPlan, Incomplete, ReplayError
 from replay.evidence import Fault, NodeEvidence
 from replay.gather import gather
 from replay.plan import Kind, PartitionPlan, Plan, make_plan
-from replay.scan import Scan, cluster_policy, scan
+from replay.scan import Scan, cluster_policy, scan, skips_of
 from replay.source import LogSource, open_source
 from replay.spans import BEGINNING, Mark, Span, Step, join, restricted, salvage, spans_of
 from snapshot.catalog import Snapshot, check, list_snapshots
@@ -305,12 +305,9 @@ class _Planner:
         """The legs, and the entry at which they end; None when that is where `until` ends them."""
         chosen = self._verdict.groups[partition].chosen
         origin = next((d for d in self._sources if snapshot is not None and snapshot.path.startswith(f"{d}/")), chosen)
-        skips: dict[int, set[int]] = {}
-        for spans in self._spans.values():
-            for span in spans[partition]:
-                for index, positions in span.skips.items():
-                    skips.setdefault(index, set()).update(positions)
-        frozen = {index: tuple(sorted(positions)) for index, positions in sorted(skips.items())}
+        skips = skips_of(
+            skip for step in steps for skip in step.span.taken_out if step.from_mark.index < skip[0] <= step.to_mark.index
+        )
         if not steps:
             source = self._sources.get(chosen) or self._sources[origin]
             spot = Span(source.directory, start.index, start, source.first_blocks[-1], source.first_blocks[-1])
@@ -319,7 +316,7 @@ class _Planner:
         for number, step in enumerate(steps):
             kind: Kind = "state" if number else ("empty" if snapshot is None else "snapshot")
             name = snapshot.name if kind == "snapshot" and snapshot is not None else ""
-            leg, ended = self._leg(partition, step, kind, name, frozen)
+            leg, ended = self._leg(partition, step, kind, name, skips)
             legs.append(replace(leg, origins={partition: origin}) if kind == "snapshot" else leg)
             if ended:
                 return legs, None

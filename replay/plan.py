@@ -471,7 +471,7 @@ def _part(
         why=WHY[candidate.kind],
         passed=tuple(passed),
         set_aside=tuple(snapshot.name for snapshot in wrong),
-        skips={index: tuple(sorted(positions)) for index, positions in sorted(stream.skips.items())},
+        skips=stream.skips,
         voids=tuple(stream.voids),
     )
 

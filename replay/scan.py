@@ -11,7 +11,7 @@ only while they are few (`KEEP_BYTES`), so that a warm restart reads the log's e
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -43,13 +43,18 @@ class Stream:
     bytes: int = 0
     ended: bool = False  # `until` has passed
     catalogs: set[int] = field(default_factory=set)  # versions that the counted batches run
-    skips: dict[int, set[int]] = field(default_factory=dict)  # index -> positions
+    taken_out: list[tuple[int, int, int]] = field(default_factory=list)  # of a SKIP: its index, its batch's, position there
     voids: list[tuple[int, int, int]] = field(
         default_factory=list
     )  # (block, offset, index): entries from index on before here are void
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # claimed index -> (term, checksum)
     last_term: int = 0  # of the entry at last_index
     gapped: bool = False  # blocks are missing behind the last record, and nothing has yet said that they held none of this stream
+
+    @property
+    def skips(self) -> dict[int, tuple[int, ...]]:
+        """Index of a batch -> positions in it that are not run, ascending."""
+        return skips_of(self.taken_out)
 
 
 @dataclass(slots=True)
@@ -67,6 +72,14 @@ class Scan:
     checked_s: float = 0.0  # … and how long that took
     damage: Corrupt | None = None  # why the pass ended before the log did
     kept: list[tuple[Lsn, Record]] | None = None  # every record of the pass; None when they were too many
+
+
+def skips_of(taken_out: Iterable[tuple[int, int, int]]) -> dict[int, tuple[int, ...]]:
+    """Index of a batch -> positions in it that are not run, ascending; of SKIPs as `Stream.taken_out` holds them."""
+    found: dict[int, set[int]] = {}
+    for _, index, position in taken_out:
+        found.setdefault(index, set()).add(position)
+    return {index: tuple(sorted(positions)) for index, positions in sorted(found.items())}
 
 
 def start_block(source: LogSource, indexes: Mapping[int, int]) -> int:
@@ -200,7 +213,7 @@ class _Pass:
             stream.proved = record.index
         if record.kind is Kind.SKIP:  # also behind `until`: the batch that it concerns stands before it, and nobody else says so
             value = record.json()
-            stream.skips.setdefault(int(value["index"]), set()).add(int(value["position"]))
+            stream.taken_out.append((record.index, int(value["index"]), int(value["position"])))
         if stream.ended:
             return
         calls, txn_id = self._within(stream, record)
@@ -236,7 +249,7 @@ class _Pass:
         stream.last_index = index - 1
         stream.proved, stream.digested = min(stream.proved, index - 1), min(stream.digested, index - 1)
         stream.seen = {at: found for at, found in stream.seen.items() if at < index}
-        stream.skips = {at: positions for at, positions in stream.skips.items() if at < index}
+        stream.taken_out = [skip for skip in stream.taken_out if skip[0] < index]
         if stream.to_index >= index:
             stream.to_index, stream.ended, stream.to_calls = index - 1, False, -1
             stream.to_term = stream.to_checksum = 0  # not known here
@@ -270,7 +283,7 @@ def _lose(stream: Stream, index: int) -> None:
     stream.proved = stream.digested = stream.entries = stream.calls = stream.bytes = 0
     stream.ended = False
     stream.catalogs, stream.voids, stream.seen = set(), [], {}
-    stream.skips = {at: positions for at, positions in stream.skips.items() if at > index}
+    stream.taken_out = [skip for skip in stream.taken_out if skip[1] > index]
 
 
 def batch_calls(record: Record) -> int:

@@ -54,7 +54,7 @@ class Span:
     last_block: int  # digests of the last entries stand behind them: up to the gap, or the log's end
     terms: array[int] = field(default_factory=lambda: array("Q"))
     checksums: array[int] = field(default_factory=lambda: array("I"))
-    skips: dict[int, set[int]] = field(default_factory=dict)  # index -> positions; also of entries before this span
+    taken_out: list[tuple[int, int, int]] = field(default_factory=list)  # of a SKIP: its index, its batch's, position there
 
     @property
     def last(self) -> int:
@@ -77,7 +77,7 @@ class Span:
         """Entries from `index` on are void."""
         keep = max(0, index - self.base - 1)
         del self.terms[keep:], self.checksums[keep:]
-        self.skips = {at: positions for at, positions in self.skips.items() if at < index}
+        self.taken_out = [skip for skip in self.taken_out if skip[0] < index]
 
 
 class Step(NamedTuple):
@@ -206,7 +206,7 @@ class _Pass:
         span.take(record)
         if record.kind is Kind.SKIP:
             value = record.json()
-            span.skips.setdefault(int(value["index"]), set()).add(int(value["position"]))
+            span.taken_out.append((record.index, int(value["index"]), int(value["position"])))
 
     def _stated(self, lsn: Lsn, partition: int, mark: Mark) -> None:
         """A segment's head says where the stream stands."""
