@@ -6,6 +6,7 @@ the trust record. SIGTERM, or the end of who started it, ends it at any moment: 
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import signal
@@ -55,6 +56,7 @@ def run(order: dict[str, Any]) -> None:
     )
     applier.know(plan)
     source = source_of_plan(RealFiles(), plan)  # up to the plan's last block, wherever that is
+    gc.freeze()  # modules live as long as the process: collections need not look at them
     results = run_all(applier, source.read(from_block=plan.from_block, upto_block=plan.last_block))
     for of in held.values():
         of.close()
