@@ -3,9 +3,21 @@
 One rule: pure. The log, the leader's duties (one change at a time, only after an entry of its own term is committed) and the live
 quorum are `core`'s; here is only what the members become, and the reason why not, which names the node.
 
-    simple       at most one voter differs: every majority of the old voters shares a node with every majority of the new ones
+    simple       no voter differs, or one does and the old voters are an odd number
     joint        the old voters go to `outgoing`, and both halves decide until `leave_joint`
     demotion     in a joint configuration a voter that becomes a learner still votes in `outgoing`; it waits in `learners_next`
+
+What each change keeps: whoever can commit under the next configuration could have committed under this one, that is, every quorum
+of the next one holds a majority of one half of this one. So logs that meet every majority here meet every quorum there: when the
+next configuration was committed, one of them has it, and a recovery from these logs sees how far the changes went and asks for
+enough of the voters of each (`replay.authority`). That two majorities share a node, which is all that elections need, is less.
+
+    joint        its quorums hold a majority of the old voters, which are its outgoing half; what it ends in is its other half
+    2k+1 voters  a majority is k+1. With one more it is k+2, of which k+1 at least are old; with one less it is k+1, all old
+    2k voters    a majority is k+1. With one more it is k+1, of which only k may be old; with one less it is k
+
+The last line is why no voter of an even number changes in one step: A and B vote, D joins; B and D commit the change, and more,
+while A alone still meets every majority that its own log knows of.
 
 Steps of one change name different nodes, so their order means nothing. A step that changes nothing is refused: it was made for
 another configuration than this one. A change is compared with the configuration it was made for by `check_base`.
@@ -27,7 +39,7 @@ def apply_change(config: Configuration, change: Change) -> Configuration:
         return leave_joint(config)
     if change.transition is Transition.AUTO:
         target = _changed(config, change.steps)
-        return target if len(_voters_that_differ(config, target)) <= 1 else enter_joint(config, change.steps, auto_leave=True)
+        return enter_joint(config, change.steps, auto_leave=True) if _why_joint(config, target) else target
     return enter_joint(config, change.steps, auto_leave=change.transition is Transition.JOINT_AUTO_LEAVE)
 
 
@@ -38,10 +50,10 @@ def check_base(config: Configuration, base: Configuration) -> None:
 
 
 def simple(config: Configuration, steps: Sequence[Step]) -> Configuration:
-    """One step, without a joint configuration. Raises: BadChange when more than one voter differs."""
+    """One step, without a joint configuration. Raises: BadChange when that would not be sound."""
     target = _changed(config, steps)
-    if len(differing := _voters_that_differ(config, target)) > 1:
-        raise BadChange(f"more than one voter differs (nodes {_named(sorted(differing))}): this needs a joint configuration")
+    if why := _why_joint(config, target):
+        raise BadChange(f"{why}: this needs a joint configuration")
     return target
 
 
@@ -127,8 +139,14 @@ def _checked(steps: Sequence[Step]) -> Sequence[Step]:
     return steps
 
 
-def _voters_that_differ(before: Configuration, after: Configuration) -> set[NodeId]:
-    return set(before.voters) ^ set(after.voters)
+def _why_joint(before: Configuration, after: Configuration) -> str:
+    """Why one step is not enough; "" when it is."""
+    differing = sorted(set(before.voters) ^ set(after.voters))
+    if len(differing) > 1:
+        return f"more than one voter differs (nodes {_named(differing)})"
+    if differing and len(before.voters) % 2 == 0:
+        return f"node {differing[0]} changes an even number of voters ({_named(before.voters)})"
+    return ""
 
 
 def _named(members: Iterable[NodeId]) -> str:

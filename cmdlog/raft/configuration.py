@@ -109,7 +109,7 @@ class Act(enum.Enum):
 class Transition(enum.Enum):
     """How a change gets from the old voters to the new ones."""
 
-    AUTO = "auto"  # in one step when at most one voter differs, else joint with auto_leave
+    AUTO = "auto"  # in one step where `confchange` shows that to be sound, else joint with auto_leave
     JOINT_AUTO_LEAVE = "joint_auto_leave"  # joint; the leader ends it itself
     JOINT_STAY = "joint_stay"  # joint until a change without steps ends it
 

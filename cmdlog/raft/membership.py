@@ -4,7 +4,7 @@ One rule: the configuration in force is the last one in the log, from the moment
 log, it is as if it had never been (paper, section 6). So at every moment, also after a restart, it is a function of the log
 alone. At most one configuration is above the commit mark, and the first one of a term comes only after an entry of that term is
 committed (the bug of single-server changes that was found in 2015): so two that can both win elections are always neighbours,
-and neighbours have no disjoint majorities.
+and neighbours have no disjoint majorities (`confchange` keeps more than that). Only `force_recovery` steps out of this line.
 """
 
 from __future__ import annotations

@@ -36,6 +36,13 @@ OF_MEMBERS: Final = (
         "two configurations are under way, with majorities that do not meet",
     ),
     Mutant(
+        "one-step-from-an-even-number",
+        "confchange.py",
+        "    if differing and len(before.voters) % 2 == 0:\n",
+        "    if False:\n",
+        "what logs that meet every majority they know of have never seen is committed",
+    ),
+    Mutant(
         "joint-one-half",
         "quorum.py",
         "        return min(committed, _committed(config.outgoing, match))\n",

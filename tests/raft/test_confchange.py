@@ -60,11 +60,31 @@ def test_nodes_that_decide_apart_are_found() -> None:
     assert not decide_apart(voters(1, 2, 3), voters(1, 2, 3, 4))
 
 
+def decides_unseen(here: Configuration, following: Configuration) -> frozenset[NodeId] | None:
+    """Nodes that can decide under the next configuration without a majority of any half of this one; None when none can."""
+    everybody = sorted({*here.members(), *following.members()})
+    halves = [Configuration(voters=half) for half in (here.voters, here.outgoing) if half]
+    for size in range(len(everybody) + 1):
+        for part in map(frozenset, itertools.combinations(everybody, size)):
+            if has_quorum(following, part) and not any(has_quorum(half, part) for half in halves):
+                return part
+    return None
+
+
+def test_decisions_that_majorities_of_before_cannot_see_are_found() -> None:
+    """The judge itself: from an even number of voters one more, or one less, can decide beside logs that meet every majority."""
+    assert decides_unseen(voters(1, 2), voters(1, 2, 3)) == frozenset(nodes([1, 3]))
+    assert decides_unseen(voters(1, 2), voters(1)) == frozenset(nodes([1]))
+    assert decides_unseen(voters(1, 2, 3, 4), voters(1, 2, 3)) == frozenset(nodes([1, 2]))
+    assert decides_unseen(voters(1, 2, 3), voters(1, 2, 3, 4)) is None
+    assert decides_unseen(voters(1, 2, 3), voters(1, 2)) is None
+
+
 @pytest.mark.slow
 @given(st.lists(CHANGES, max_size=12))
 @settings(max_examples=60, deadline=None)
 def test_consecutive_configurations_never_decide_apart(changes: list[Change]) -> None:
-    """Along any sequence of changes, every quorum shares a node with every quorum of the next configuration."""
+    """Along any sequence of changes, quorums of neighbours share a node, and the later one holds a majority of a half before."""
     config = voters(1, 2, 3)
     for wanted in changes:
         try:
@@ -72,6 +92,7 @@ def test_consecutive_configurations_never_decide_apart(changes: list[Change]) ->
         except BadChange:
             continue
         assert not decide_apart(config, following)
+        assert decides_unseen(config, following) is None
         assert following != config
         config = following
 
@@ -156,6 +177,27 @@ def test_a_change_of_one_voter_takes_one_step(words: list[str], expected: Config
     assert apply_change(voters(1, 2, 3), change(*words)) == expected
 
 
+@pytest.mark.parametrize("count", range(1, 8))
+@pytest.mark.parametrize("word", ["+9", "-1", "~1"])
+def test_one_voter_of_an_even_number_changes_jointly(count: int, word: str) -> None:
+    """From an odd number in one step, from an even one through both majorities; nothing decides unseen on the way."""
+    before = voters(*range(1, count + 1), learners=(9,))
+    if word != "+9" and count == 1:
+        return  # the last voter stays
+    following = apply_change(before, change(word))
+    assert following.joint == following.auto_leave == (count % 2 == 0)
+    assert decides_unseen(before, following) is None
+    if following.joint:
+        assert following.outgoing == before.voters
+        assert decides_unseen(following, leave_joint(following)) is None
+
+
+def test_learners_of_an_even_number_of_voters_change_in_one_step() -> None:
+    """They are in no majority."""
+    assert apply_change(voters(1, 2), change("~3")) == voters(1, 2, learners=(3,))
+    assert simple(voters(1, 2, learners=(3,)), [step("-3")]) == voters(1, 2)
+
+
 def test_a_change_of_two_voters_goes_through_both_majorities() -> None:
     """Replacing a voter changes two: the joint configuration ends itself."""
     joint = apply_change(voters(1, 2, 3), change("+4", "-3"))
@@ -226,6 +268,14 @@ def test_one_step_refuses_two_voters_by_name() -> None:
     with pytest.raises(BadChange) as refused:
         simple(voters(1, 2, 3), [step("+4"), step("-3")])
     assert "nodes 3, 4" in str(refused.value)
+
+
+@pytest.mark.parametrize("word", ["+3", "-2"])
+def test_one_step_refuses_an_even_number_of_voters_by_name(word: str) -> None:
+    """The new majority could commit what logs that meet every majority of the old voters never saw."""
+    with pytest.raises(BadChange) as refused:
+        simple(voters(1, 2), [step(word)])
+    assert f"node {word[1:]} changes an even number of voters (1, 2): this needs a joint configuration" in str(refused.value)
 
 
 def test_a_change_made_for_another_configuration_is_refused() -> None:

@@ -23,7 +23,8 @@ from cmdlog.raft import (
 from cmdlog.raft.configuration import NodeId, nodes
 from cmdlog.raft.messages import KIND_CONFIGURATION, Append, AppendReply, Heartbeat
 from cmdlog.wal.ids import Index, Term
-from tests.raft.cluster import Cluster, column, lead, node, solo
+from tests.raft.cluster import Cluster, Disk, column, lead, node, solo
+from tests.raft.completeness import suffice, unseeing
 
 A, B, C, D, E = (NodeId(value) for value in (1, 2, 3, 4, 5))
 ADD_D = Change((Step(Act.ADD_LEARNER, D),))
@@ -183,6 +184,65 @@ def test_a_joint_configuration_ends_by_itself_when_it_is_committed() -> None:
     cluster.settle()
     cluster.tick()
     assert {member.core.configuration for member in cluster.members.values()} == {Configuration((A, C, D, E), learners=(B,))}
+
+
+def disks(cluster: Cluster, *members: int) -> dict[NodeId, Disk]:
+    """What is durable of these nodes, of all by default."""
+    return {member: held.disk for member, held in cluster.members.items() if not members or member in members}
+
+
+def holders(cluster: Cluster, payload: bytes) -> list[NodeId]:
+    """Who has an entry durably."""
+    return [member for member, disk in disks(cluster).items() if payload in disk.entries.payloads]
+
+
+def test_a_voter_more_of_an_even_number_commits_nothing_beside_logs_that_suffice() -> None:
+    """A and B vote, A is cut off, D becomes a voter: what B and D have is not committed before A knows that D votes."""
+    cluster = Cluster((1, 2), others=(4,))
+    leader = cluster.elect(2)
+    leader.change(ADD_D)
+    cluster.settle()
+    cluster.tick()
+    assert suffice(disks(cluster, 1))
+    cluster.cut(1)
+    leader.change(PROMOTE_D)
+    placed = leader.propose([b"x"])
+    cluster.settle()
+    assert placed is not None
+    assert (leader.log.commit < placed.first, holders(cluster, b"x")) == (True, [B, D])
+    cluster.heal()
+    cluster.tick(2)
+    assert (leader.log.commit > placed.first, leader.configuration) == (True, Configuration((A, B, D)))
+    assert [suffice(disks(cluster, member)) for member in (1, 2, 4)] == [False] * 3
+    assert unseeing(disks(cluster), holders(cluster, b"x")) == ()
+
+
+def test_a_voter_less_of_an_even_number_commits_nothing_beside_logs_that_suffice() -> None:
+    """A and B vote, B is cut off and removed: A commits nothing by itself, since B's log alone would suffice."""
+    cluster = Cluster((1, 2))
+    leader = cluster.elect(1)
+    cluster.cut(2)
+    leader.change(Change((Step(Act.REMOVE, B),)))
+    placed = leader.propose([b"x"])
+    cluster.settle()
+    assert placed is not None
+    assert (leader.log.commit < placed.first, suffice(disks(cluster, 2))) == (True, True)
+    cluster.heal()
+    cluster.tick(2)
+    assert (leader.log.commit > placed.first, leader.configuration) == (True, Configuration((A,)))
+    assert unseeing(disks(cluster), holders(cluster, b"x")) == ()
+
+
+def test_logs_that_suffice_and_lack_what_is_committed_are_found() -> None:
+    """The judge itself: of two voters any log suffices, until one at hand knows of a third voter; a blank disk adds nothing."""
+    lagging, ahead, blank = solo(1, voters=(1, 2)).disk, solo(2, voters=(1, 2), terms=(1,)).disk, Disk()
+    third = solo(3, voters=(1, 2)).disk
+    third.entries = column(1, 1, kinds=bytes([KIND_CONFIGURATION]), payloads=[Configuration((A, B, C)).to_bytes()])
+    assert [suffice({A: lagging}), suffice({A: lagging, C: third}), suffice({A: lagging, B: ahead, C: third})] == [True] * 3
+    assert [suffice({C: third}), suffice({D: blank}), suffice({})] == [False] * 3
+    assert unseeing({A: lagging, B: ahead}, [B]) == (A,)
+    assert unseeing({A: lagging, B: ahead, D: blank}, [A, B]) == ()
+    assert unseeing({A: lagging, B: ahead, C: third}, [B, C]) == (A,)
 
 
 def test_a_joint_configuration_that_is_to_stay_stays() -> None:

@@ -24,6 +24,7 @@ from cmdlog.raft.messages import (
     VoteRequest,
 )
 from cmdlog.raft.quorum import has_quorum
+from tests.raft.completeness import unseeing
 
 if TYPE_CHECKING:
     from tests.raft.sim.world import Image, Node
@@ -201,6 +202,10 @@ class Oracle:
         }
         if not any(has_quorum(configuration, holders) for configuration in in_force):
             raise Violation(f"leader {node.id} commits {commit}, durable on {sorted(holders)} of {in_force} [5.3]")
+        if len(holders) < len(self.nodes):
+            disks = {other.id: other.disk for other in self.nodes.values()}
+            if unseen := unseeing(disks, holders):
+                raise Violation(f"the logs of nodes {unseen} suffice by all they know, and lack entry {commit} [recovery]")
 
     # State machines
 
