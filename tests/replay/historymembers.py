@@ -123,8 +123,8 @@ class History(Cluster):
         node.silent = node.copying = True
         for group in self.groups:
             source = self.nodes[self.leader(group)]
-            base = self._base(group, source.group(group))
-            if base is None or not source.up:
+            base = self._base(group, source.group(group)) if source.up and not source.silent else None
+            if base is None:
                 return False
             bases[group] = base
             node.copied_from[group] = source.group(group).last_index
