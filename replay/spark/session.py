@@ -8,7 +8,7 @@ Why the settings are as they are:
 - times are UTC everywhere, since Spark would shift them by the zone of the machine;
 - `local[N,4]`: plain `local[N]` never tries a failed task again;
 - loopback only, no web page: an embedded session is nobody else's business;
-- Python workers run this interpreter, and have a limit, so that one of them gets a MemoryError before the machine runs short;
+- Python workers run this interpreter;
 - the folder that holds `pyspark_cmdlog` is on the path of the JVM's Pythons, where Spark looks for `format("cmdlog")`.
 """
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 MASTER: Final = "local[*,4]"
 DRIVER_MEMORY: Final = "1g"  # a rebuild takes 0.45 GB of it, a sort of five million calls passed with it
-WORKER_MEMORY: Final = "1g"  # of the Pythons of one executor
 DISCOVERY_FOLDER: Final = Path(__file__).parent / "discover"
 Tuning = Literal["throughput", "start"]
 _START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # half the CPU until the first result, less throughput after it
@@ -53,13 +52,14 @@ def session(
     master: str | None = None,
     scratch: str | None = None,
     driver_memory: str = DRIVER_MEMORY,
-    worker_memory: str = WORKER_MEMORY,
+    worker_memory: str | None = None,
     tuning: Tuning = "throughput",
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """The running session, or a new one. `conf` wins over everything that is set here.
 
-    `scratch` takes shuffle files and the warehouse; by default a temporary folder that is removed at exit. `tuning` "start" is
+    `worker_memory` limits the Pythons of an executor, so that one gets a MemoryError before the machine runs short; Spark then
+    writes a line about it for each task, so it is for those who need it. `scratch` takes shuffle files and the warehouse; by default a temporary folder that is removed at exit. `tuning` "start" is
     for short-lived sessions.
 
     Raises: JavaMissing.
@@ -84,18 +84,19 @@ def session(
         return builder.getOrCreate()
 
 
-def _embedded(master: str, scratch: str, tuning: Tuning, driver_memory: str, worker_memory: str) -> dict[str, str]:
+def _embedded(master: str, scratch: str, tuning: Tuning, driver_memory: str, worker_memory: str | None) -> dict[str, str]:
     settings = {
         "spark.master": master,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": driver_memory,
-        "spark.executor.pyspark.memory": worker_memory,
         "spark.local.dir": os.path.join(scratch, "local"),
         "spark.sql.warehouse.dir": os.path.join(scratch, "warehouse"),
     }
     if master.startswith("local"):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if worker_memory is not None:
+        settings["spark.executor.pyspark.memory"] = worker_memory
     if tuning == "start":
         settings["spark.driver.extraJavaOptions"] = _START
     return settings

@@ -1,0 +1,278 @@
+"""The logs that a read is given: what each holds, which one counts for a partition, and from where.
+
+One rule: `replay.authority` decides which log counts, and only entries that are known committed are taken (in a cluster of one,
+all). What the chosen log does not reach back to, or cannot be read there, comes from another log at hand, as far as that one
+itself knows its entries to be committed: then both hold the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
+
+from cmdlog.wal.errors import Corrupt, WalError
+from cmdlog.wal.files import Files
+from cmdlog.wal.ids import PARTITIONS_MAX
+from cmdlog.wal.instance import Identity
+from cmdlog.wal.survey import SegmentFile
+from replay.authority import GroupVerdict, Verdict, decide
+from replay.errors import ReplayError
+from replay.evidence import NodeEvidence
+from replay.gather import gather
+from replay.joint import is_of_a_cluster, open_or_salvage
+from replay.source import LogSource, open_source
+from replay.spark.look import Entries, SegmentLook, look_at
+from replay.spark.options import BadOption
+from replay.spark.places import open_place
+from snapshot.archived import list_segments, run_before
+
+Floor = Mapping[int, int | None]  # partition -> the lowest TxnId that is wanted; None: from the beginning
+
+
+class DataLoss(ReplayError):
+    """What was asked for is not all there."""
+
+    hint = "read what there is with failOnDataLoss=false; the table gaps then says what is missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Segments of one log that follow each other, all read well."""
+
+    looks: Sequence[SegmentLook]
+    whole: bool  # it goes on to the log's end
+
+    def base(self, partition: int) -> tuple[int, int]:
+        """The last entry before it, and the highest TxnId."""
+        first = self.looks[0].by_partition.get(partition)
+        return (first.base, first.base_txn) if first is not None else (0, 0)
+
+    def end(self, partition: int) -> int:
+        """The last entry of it that nothing behind it can make void, as far as it goes on to the log's end."""
+        found = [look.by_partition[partition] for look in self.looks if partition in look.by_partition]
+        if not found:
+            return 0
+        return found[-1].last if self.whole else min(found[-1].last, max(of.commit for of in found))
+
+
+@dataclass(slots=True)
+class NodeLog:
+    """One directory."""
+
+    path: str  # as it was given
+    files: Files
+    directory: str
+    evidence: NodeEvidence
+    segments: Sequence[tuple[SegmentFile, int]] = ()  # archived and live, with the last block of each
+    identity: Identity | None = None
+    problem: str = ""  # why nothing of it is read
+    runs: Sequence[Run] = ()
+    damages: list[Corrupt] = field(default_factory=list)
+
+    @property
+    def looks(self) -> list[SegmentLook]:
+        return [look for run in self.runs for look in run.looks]
+
+    def open(self, *, fail: bool) -> None:
+        """Finds its segments. Raises: WalError when the log is refused, unless `fail` is False."""
+        if self.evidence.refused is not None:
+            if fail:
+                raise DataLoss(f"{self.path} cannot be read: {self.evidence.refused.what}")
+            self.problem = self.evidence.refused.what
+            return
+        try:
+            source = open_source(self.files, self.directory) if fail else open_or_salvage(self.files, self.directory)
+        except WalError as error:
+            if fail:
+                raise
+            self.problem = str(error)
+            return
+        self.identity = source.instance.identity
+        self.segments = _segments(self.files, source)
+
+    def read(self, floor: Floor, *, fail: bool) -> None:
+        """Looks through the segments that may hold something from the floor on. Raises: Corrupt, Recycled."""
+        looks: list[SegmentLook] = []
+        for segment, last_block in self.segments[self._first_of(floor) :]:
+            look = look_at(self.files, segment, last_block)
+            if look.damage is not None:
+                if fail:
+                    raise look.damage
+                self.damages.append(look.damage)
+            if look.spots:
+                looks.append(look)
+        self.runs = _runs(looks)
+
+    def first_base(self, partition: int) -> int:
+        """The last entry in front of the whole log, by its first head."""
+        if not self.segments:
+            return 1 << 63
+        segment, _ = self.segments[0]
+        head = look_at(self.files, segment, int(segment.header.first_block))
+        of = head.by_partition.get(partition)
+        return of.base if of is not None else 0
+
+    def _first_of(self, floor: Floor) -> int:
+        """Number of the last segment in front of which nothing is wanted; found by halves, since TxnIds ascend."""
+        if not floor or any(wanted is None for wanted in floor.values()):
+            return 0
+
+        def too_late(number: int) -> bool:
+            segment, _ = self.segments[number]
+            head = look_at(self.files, segment, int(segment.header.first_block))
+            if head.damage is not None:
+                return True
+            bases = {partition: head.by_partition.get(partition, Entries()).base_txn for partition in floor}
+            return any(wanted is not None and wanted <= bases[partition] for partition, wanted in floor.items())
+
+        low, high = 0, len(self.segments)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if too_late(middle) else (middle, high)
+        return low
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Entries (after, upto] of a partition, from one log."""
+
+    log: NodeLog
+    after: int
+    upto: int
+    base_txn: int  # the highest TxnId before the log's first entry, when `after` is that; else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Entries [first, last] of a partition that are in no log at hand."""
+
+    partition: int
+    first: int
+    last: int
+
+
+@dataclass(slots=True)
+class Logs:
+    """All directories of one read."""
+
+    logs: Sequence[NodeLog]
+    verdict: Verdict
+    _read: set[str] = field(default_factory=set)
+
+    @property
+    def partitions(self) -> list[int]:
+        return [group for group in self.verdict.groups if group < PARTITIONS_MAX]
+
+    def by_directory(self, directory: str) -> NodeLog:
+        return next(log for log in self.logs if log.directory == directory)
+
+    def upto(self, of: GroupVerdict) -> int:
+        """The last entry that counts. In a cluster of one whatever is durable is committed, marked or not."""
+        log = self.by_directory(of.chosen)
+        return of.commit if is_of_a_cluster(log.evidence) else of.last_index
+
+    def looked_through(self, log: NodeLog, floor: Floor, *, fail: bool) -> NodeLog:
+        """The log, read once."""
+        if log.directory not in self._read:
+            self._read.add(log.directory)
+            log.read(floor, fail=fail)
+        return log
+
+    def pieces(self, partition: int, floor: Floor, *, fail: bool) -> tuple[list[Piece], list[Gap]]:
+        """Where the partition's committed entries are read, the last first; and what is nowhere."""
+        of = self.verdict.groups[partition]
+        order = [of.chosen, *(directory for directory in of.copies if directory != of.chosen)]
+        found: list[Piece] = []
+        gaps: list[Gap] = []
+        need = self.upto(of)
+        wanted = floor.get(partition)
+        for number, directory in enumerate(order):
+            log = self.by_directory(directory)
+            reached = not need or (wanted is not None and bool(found) and wanted > found[-1].base_txn)
+            if number and not gaps and (reached or log.first_base(partition) >= need):
+                continue
+            log = self.looked_through(log, floor, fail=fail)
+            stated = log.evidence.groups.get(partition)
+            upto = self.upto(of) if not number else stated.commit if stated is not None else 0
+            need, gaps = _cover(self._spans(partition, log, upto), found, gaps, need, partition)
+        return found, gaps
+
+    def _spans(self, partition: int, log: NodeLog, upto: int) -> list[Piece]:
+        return [
+            Piece(log, base, min(run.end(partition), upto), base_txn)
+            for run in reversed(log.runs)
+            for base, base_txn in (run.base(partition),)
+            if min(run.end(partition), upto) > base
+        ]
+
+
+def _cover(spans: Iterable[Piece], found: list[Piece], gaps: Sequence[Gap], need: int, partition: int) -> tuple[int, list[Gap]]:
+    """Takes what is not found yet; returns up to which entry the beginning is still missing, and the holes behind that."""
+    holes = [(0, need), *((gap.first - 1, gap.last) for gap in gaps)]
+    for span in spans:
+        left: list[tuple[int, int]] = []
+        for low, high in holes:
+            after, upto = max(low, span.after), min(high, span.upto)
+            if after >= upto:
+                left.append((low, high))
+                continue
+            found.append(Piece(span.log, after, upto, span.base_txn if after == span.after else 0))
+            left += [hole for hole in ((low, after), (upto, high)) if hole[0] < hole[1]]
+        holes = left
+    found.sort(key=lambda piece: -piece.after)
+    begin = next((high for low, high in holes if low == 0), 0)
+    return begin, sorted((Gap(partition, low + 1, high) for low, high in holes if low), key=lambda gap: gap.first)
+
+
+def open_logs(paths: Sequence[str], *, fail: bool) -> Logs:
+    """Looks at the directories and decides.
+
+    Raises: what `decide` refuses; WalError or DataLoss for a directory that cannot be read, unless `fail` is False; BadOption.
+    """
+    logs = []
+    for path in paths:
+        files, directory = open_place(path)
+        if not files.exists(directory):
+            raise BadOption(f"{path} is not there")
+        logs.append(NodeLog(path, files, directory, gather(files, directory)))
+    if len({log.directory for log in logs}) != len(logs):
+        raise BadOption("a node directory is given twice")
+    for log in logs:
+        log.open(fail=fail)
+    return Logs(logs, decide([log.evidence for log in logs], accept_data_loss=not fail))
+
+
+def _segments(files: Files, source: LogSource) -> list[tuple[SegmentFile, int]]:
+    """Archived ones in front of the live ones, with the last block of each."""
+    live = list(source.segments)
+    run = run_before(list_segments(files, source.directory, source.instance.identity), live[0].header) if live else []
+    archived = [one.segment for one in run if one.segment is not None]
+    ends = [int(after.header.first_block) - 1 for _, after in pairwise(chain(archived, live))] + [source.last_block]
+    return list(zip([*archived, *live], ends, strict=True))
+
+
+def _runs(looks: Sequence[SegmentLook]) -> list[Run]:
+    """The looks, split where something is missing between them."""
+    groups: list[list[SegmentLook]] = []
+    for look in looks:
+        last = groups[-1][-1] if groups else None
+        goes_on = (
+            last is not None
+            and last.damage is None
+            and last.last_block + 1 == look.segment.header.first_block
+            and last.segment.header.generation == look.segment.header.previous_generation
+        )
+        if goes_on:
+            groups[-1].append(look)
+        else:
+            groups.append([look])
+    return [Run(group, group is groups[-1] and group[-1].damage is None) for group in groups]
+
+
+def wanted_partitions(logs: Logs, asked: Collection[int] | None) -> list[int]:
+    """Raises: BadOption for one that the cluster does not have."""
+    known = logs.partitions
+    if asked is not None and (unknown := sorted(set(asked) - set(known))):
+        raise BadOption(f"partitions: there is no {unknown[0]}; the log has {', '.join(map(str, known))}")
+    return [partition for partition in known if asked is None or partition in asked]

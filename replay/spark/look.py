@@ -1,0 +1,161 @@
+"""One segment, looked through before a read is planned: what stands where, which entries are void, which calls were taken out.
+
+One rule: every block is checked here, so that nothing is planned on bytes that are damaged; a row is not decoded. None of void
+entries and SKIPs can be known on the way through a log (`replay.firstlook`), and tasks that read parts of it at the same time
+cannot tell each other.
+
+A sealed segment never changes, so what was seen of it is kept for the next look.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from cmdlog.wal.batch import batch_span
+from cmdlog.wal.errors import Corrupt
+from cmdlog.wal.files import Files
+from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
+from cmdlog.wal.reader import ReadBlock, Spot, read_segment
+from cmdlog.wal.record import BadRecord, Kind, Record
+from cmdlog.wal.survey import SegmentFile
+from replay.firstlook import Place
+
+SPOT_BYTES: Final = 1 << 20  # a task may begin at each of these
+KEPT_MAX: Final = 256  # looks; one takes 40 bytes per batch, some hundred kilobytes for a segment of 64 MB
+Names = Mapping[int, tuple[tuple[str, tuple[str, ...] | None], ...]]
+"""Catalog version -> (name, parameter names) of each procedure; None where the catalog does not state the parameters."""
+
+
+@dataclass(slots=True)
+class Entries:
+    """The batches of one partition, in the order of the log; and what else its records say."""
+
+    base: int = 0  # at the segment's head: the last entry before it …
+    base_txn: int = 0  # … and the highest TxnId
+    last: int = 0  # the last entry behind it
+    commit: int = 0  # entries up to here are known committed
+    blocks: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)  # of the record in the block's body
+    indexes: list[int] = field(default_factory=list)
+    firsts: list[int] = field(default_factory=list)  # TxnId of the first call
+    lasts: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)  # of calls
+    voids: list[Place] = field(default_factory=list)
+    skips: list[tuple[int, int, int]] = field(default_factory=list)  # (index of the SKIP, index of the batch, position)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLook:
+    """What one segment holds."""
+
+    segment: SegmentFile
+    last_block: int
+    bytes: int  # of blocks
+    spots: tuple[Spot, ...]  # where reading can begin, ascending, the head first
+    by_partition: Mapping[int, Entries]
+    names: Names
+    damage: Corrupt | None = None  # why it ends before the segment does
+
+
+_kept: OrderedDict[tuple[str, int, int], SegmentLook] = OrderedDict()
+
+
+def look_at(files: Files, segment: SegmentFile, last_block: int) -> SegmentLook:
+    """Reads the segment's blocks up to that one; damage ends the look, and is told. Raises: Recycled."""
+    key = (segment.path, segment.header.generation, last_block)
+    if (kept := _kept.get(key)) is not None:
+        _kept.move_to_end(key)
+        return kept
+    found = _look(files, segment, last_block)
+    if found.damage is None:
+        _kept[key] = found
+        while len(_kept) > KEPT_MAX:
+            _kept.popitem(last=False)
+    return found
+
+
+def _look(files: Files, segment: SegmentFile, last_block: int) -> SegmentLook:
+    entries: dict[int, Entries] = {}
+    names: dict[int, tuple[tuple[str, tuple[str, ...] | None], ...]] = {}
+    spots: list[Spot] = []
+    size, seen, chain, damage = 0, int(segment.header.first_block) - 1, segment.header.previous_chain, None
+    try:
+        for block in read_segment(files, segment, upto=last_block):
+            if not spots or block.offset - spots[-1].offset >= SPOT_BYTES:
+                spots.append(Spot(int(block.header.number), block.offset, chain))
+            _take_block(block, entries, names)
+            seen, chain, size = int(block.header.number), block.header.checksum, size + block.header.total_bytes
+    except Corrupt as found:
+        damage = found
+    return SegmentLook(segment, seen, size, tuple(spots), entries, names, damage)
+
+
+def _take_block(block: ReadBlock, entries: dict[int, Entries], names: dict[int, Any]) -> None:
+    """Raises: Corrupt."""
+    for lsn, record in block.records():
+        of = entries.get(record.partition)
+        if of is None:
+            of = entries[record.partition] = Entries()
+        try:
+            _take(of, lsn, record, names)
+        except (BadRecord, KeyError, TypeError, ValueError) as bad:
+            what = f"record of {record.kind.name} with good checksums ({bad})"
+            raise Corrupt(what, path=block.path, offset=block.offset, block=block.header.number) from bad
+
+
+def _take(of: Entries, lsn: Lsn, record: Record, names: dict[int, Any]) -> None:
+    kind = record.kind
+    if kind < 16:
+        if record.index <= of.last:
+            _void(of, lsn, record.index)
+        of.last = record.index
+        if kind is Kind.BATCH:
+            _take_batch(of, lsn, record)
+        elif kind is Kind.SKIP:
+            value = record.json()
+            of.skips.append((record.index, int(value["index"]), int(value["position"])))
+        elif kind is Kind.CATALOG:
+            _note_names(names, record.json())
+    elif kind is Kind.COMMIT_MARK:
+        of.commit = max(of.commit, record.index)
+    elif kind is Kind.TRUNCATION:
+        _void(of, lsn, record.index)
+        of.last = record.index - 1
+    elif kind is Kind.CHECKPOINT:
+        value = record.json()
+        of.base = of.last = max(of.last, int(value["last_index"]))
+        of.base_txn, of.commit = int(value["last_txn"]), max(of.commit, int(value["commit"]))
+        if record.partition == CLUSTER_GROUP:
+            for parts in value["catalogs"]:
+                _note_names(names, parts[3])
+
+
+def _take_batch(of: Entries, lsn: Lsn, record: Record) -> None:
+    first, last, count = batch_span(record)
+    of.blocks.append(lsn.block)
+    of.offsets.append(lsn.offset)
+    of.indexes.append(record.index)
+    of.firsts.append(first)
+    of.lasts.append(last)
+    of.counts.append(count)
+
+
+def _void(of: Entries, lsn: Lsn, index: int) -> None:
+    of.voids.append((int(lsn.block), lsn.offset, index))
+    of.skips = [skip for skip in of.skips if skip[0] < index]
+
+
+def _note_names(names: dict[int, Any], value: Mapping[str, Any]) -> None:
+    stated = value.get("procedures")
+    if stated is None:  # the record of an early version: the bundle says it
+        stated = orjson.loads(value["bundle"])["procedures"]
+    found = []
+    for procedure in stated:
+        parameters = procedure.get("parameters")
+        found.append((str(procedure["name"]), tuple(map(str, parameters)) if parameters is not None else None))
+    names[int(value["version"])] = tuple(found)

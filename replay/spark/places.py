@@ -1,0 +1,136 @@
+"""Where a path leads: a folder of this machine, or one of a file system that pyarrow knows (S3, HDFS, …), read-only.
+
+One rule: a path is text until it is opened, so that a task can carry it to another machine and open it there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+from urllib.parse import unquote, urlsplit
+
+from cmdlog.wal.errors import Corrupt
+from cmdlog.wal.files import Data, Files, Lock, RealFiles
+from replay.spark.options import BadOption
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+_LOCAL: Final = RealFiles()
+_HOSTS: Final = ("", "localhost")
+
+
+def open_place(path: str) -> tuple[Files, str]:
+    """(the file system, the path in it). Raises: BadOption for what no file system is known for."""
+    scheme = urlsplit(path).scheme
+    if not scheme or path.startswith("/"):
+        return _LOCAL, os.path.abspath(path)
+    if scheme == "file":
+        parts = urlsplit(path)
+        if parts.netloc not in _HOSTS:
+            raise BadOption(f"{path} is on another machine; write file:///path")
+        return _LOCAL, os.path.abspath(unquote(parts.path))
+    filesystem, inner = filesystem_of(path)
+    return ArrowFiles(filesystem), inner.rstrip("/")
+
+
+@lru_cache(maxsize=64)
+def filesystem_of(uri: str) -> tuple[FileSystem, str]:
+    """pyarrow's file system for this URI; its settings (region, credentials) come from the environment. Raises: BadOption."""
+    from pyarrow import fs  # noqa: PLC0415 - only who reads elsewhere needs it
+
+    try:
+        filesystem, inner = fs.FileSystem.from_uri(uri)
+    except (ValueError, NotImplementedError, OSError) as error:
+        raise BadOption(f"{uri} cannot be opened: {error}") from error
+    return filesystem, inner
+
+
+class ArrowFile:
+    """An open file of pyarrow."""
+
+    __slots__ = ("_file", "path")
+
+    def __init__(self, file: Any, path: str) -> None:
+        self._file, self.path = file, path
+
+    def pread(self, size: int, offset: int) -> bytes:
+        try:
+            data: bytes = self._file.read_at(size, offset)
+        except OSError as error:
+            if error.errno in (None, errno.EIO):
+                raise Corrupt(f"unreadable ({error})", path=self.path, offset=offset) from error
+            raise
+        return data
+
+    def size(self) -> int:
+        size: int = self._file.size()
+        return size
+
+    def close(self) -> None:
+        self._file.close()
+
+    def pwrite(self, data: Data, offset: int) -> NoReturn:
+        _refuse(self.path)
+
+    def fdatasync(self) -> NoReturn:
+        _refuse(self.path)
+
+    def fsync(self) -> NoReturn:
+        _refuse(self.path)
+
+    def truncate(self, size: int) -> NoReturn:
+        _refuse(self.path)
+
+
+class ArrowFiles(Files):
+    """Reading through pyarrow. Whatever writes is refused."""
+
+    __slots__ = ("_fs",)
+
+    def __init__(self, filesystem: FileSystem) -> None:
+        self._fs = filesystem
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> ArrowFile:
+        if not read_only or create or exclusive:
+            _refuse(path)
+        if not self.exists(path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return ArrowFile(self._fs.open_input_file(path), path)
+
+    def listdir(self, path: str) -> list[str]:
+        from pyarrow import fs  # noqa: PLC0415
+
+        try:
+            return sorted(info.base_name for info in self._fs.get_file_info(fs.FileSelector(path)))
+        except FileNotFoundError:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+
+    def exists(self, path: str) -> bool:
+        from pyarrow import fs  # noqa: PLC0415
+
+        return bool(self._fs.get_file_info(path).type != fs.FileType.NotFound)
+
+    def mkdir(self, path: str) -> NoReturn:
+        _refuse(path)
+
+    def rename(self, source: str, target: str) -> NoReturn:
+        _refuse(target)
+
+    def unlink(self, path: str) -> NoReturn:
+        _refuse(path)
+
+    def fsync_dir(self, path: str) -> NoReturn:
+        _refuse(path)
+
+    def lock(self, path: str) -> Lock:
+        _refuse(path)
+
+    def boot_id(self) -> str:
+        return ""
+
+
+def _refuse(path: str) -> NoReturn:
+    raise OSError(errno.EROFS, "cmdlog reads here and never writes", path)

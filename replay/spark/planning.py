@@ -1,0 +1,236 @@
+"""What a read does, fixed before it begins: which blocks of which files, and which of their entries count.
+
+One rule: a task carries all that it needs, and nothing is decided when it runs. So the same tasks give the same rows while the
+node writes on; a segment that was recycled under them is an error.
+
+A log interleaves the partitions, so a task is a stretch of one log with all partitions in it, not one partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from cmdlog.wal.errors import Corrupt
+from cmdlog.wal.reader import Spot
+from cmdlog.wal.survey import SegmentFile
+from replay.firstlook import Place
+from replay.spark.logs import DataLoss, Floor, Gap, Logs, NodeLog, Piece, open_logs, wanted_partitions
+from replay.spark.look import Entries, Names, SegmentLook
+from replay.spark.options import TXN_MAX, Options, ParamsFormat
+
+TASK_BYTES: Final = 64 << 20  # about a second of work, so that the start of a task (30 ms) is lost in it
+TASK_BYTES_MIN: Final = 1 << 20  # however many tasks are asked for
+INDEX_MAX: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Blocks of one segment, from a place where reading can begin."""
+
+    segment: SegmentFile
+    start: Spot
+    upto: int  # block
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What counts of a partition in one log."""
+
+    ranges: tuple[tuple[int, int], ...]  # entries (after, upto]
+    low: int  # TxnIds, both inclusive
+    high: int
+    voids: tuple[Place, ...] = ()
+    skips: Mapping[int, frozenset[int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one Spark task reads."""
+
+    path: str
+    node_id: int
+    stretches: tuple[Stretch, ...]
+    wants: Mapping[int, Want]
+    names: Names
+    procedures: frozenset[str] | None
+    params_format: ParamsFormat
+    fail_on_data_loss: bool
+
+    @property
+    def bytes(self) -> int:
+        return sum(stretch.bytes for stretch in self.stretches)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """A read."""
+
+    tasks: tuple[Task, ...]
+    gaps: tuple[Gap, ...]
+    damages: tuple[Corrupt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Everything that counts, by log."""
+
+    logs: Logs
+    wants: tuple[tuple[NodeLog, Mapping[int, Want]], ...]
+    gaps: tuple[Gap, ...]
+
+
+def plan_read(options: Options, *, known: Mapping[int, int] | None = None) -> ReadPlan:
+    """Looks and decides.
+
+    `known`: entries that the reader has had, partition -> index; then only what is behind them can be lost.
+
+    Raises: DataLoss, Corrupt; what `open_logs` raises; BadOption.
+    """
+    chosen = choose(options, known=known)
+    target = _target(chosen, options.min_partitions)
+    tasks: list[Task] = []
+    for log, wants in chosen.wants:
+        names = {version: of for look in log.looks for version, of in look.names.items()}
+        for other in chosen.logs.logs:  # one that begins later may know code that this one does not
+            names = {version: of for look in other.looks for version, of in look.names.items()} | names
+        task = Task(
+            log.path, log.evidence.node_id, (), wants, names, options.procedures, options.params_format, options.fail_on_data_loss
+        )
+        tasks += [replace(task, stretches=part) for part in _parts(list(_stretches(log.looks, wants)), target)]
+    return ReadPlan(tuple(tasks), chosen.gaps, tuple(damage for log in chosen.logs.logs for damage in log.damages))
+
+
+def choose(options: Options, *, known: Mapping[int, int] | None = None) -> Chosen:
+    """Which entries of which log count. Raises: as `plan_read`."""
+    logs = open_logs(options.paths, fail=options.fail_on_data_loss)
+    partitions = wanted_partitions(logs, options.partitions)
+    floor: Floor = {partition: options.starting.of(partition) for partition in partitions}
+    if not options.dedupe:
+        return _raw(logs, options, floor)
+    found: dict[str, dict[int, list[Piece]]] = {}
+    gaps: list[Gap] = []
+    for partition in partitions:
+        pieces, missing = logs.pieces(partition, floor, fail=options.fail_on_data_loss)
+        gaps += missing
+        if options.fail_on_data_loss:
+            _check(partition, pieces, missing, floor[partition], (known or {}).get(partition))
+        for piece in pieces:
+            found.setdefault(piece.log.directory, {}).setdefault(partition, []).append(piece)
+    wants = []
+    for directory, by_partition in found.items():
+        log = logs.by_directory(directory)
+        wants.append((log, {partition: _want(options, log, partition, pieces) for partition, pieces in by_partition.items()}))
+    return Chosen(logs, tuple(wants), tuple(gaps))
+
+
+def _raw(logs: Logs, options: Options, floor: Floor) -> Chosen:
+    """Every batch of every log, committed or not, void or not."""
+    wants = []
+    for log in logs.logs:
+        logs.looked_through(log, floor, fail=options.fail_on_data_loss)
+        everything = {
+            partition: Want(((-1, INDEX_MAX),), low or 0, _or(options.ending.of(partition), TXN_MAX))
+            for partition, low in floor.items()
+        }
+        wants.append((log, everything))
+    return Chosen(logs, tuple(wants), ())
+
+
+def _check(partition: int, pieces: Sequence[Piece], gaps: Sequence[Gap], low: int | None, known: int | None) -> None:
+    """Raises: DataLoss."""
+    if gaps:
+        gap = gaps[0]
+        raise DataLoss(f"partition {partition}: entries {gap.first} to {gap.last} are in no log at hand")
+    if not pieces or low is None:
+        return
+    first = pieces[-1]
+    lost = first.after > known if known is not None else low <= first.base_txn
+    if first.after and lost:
+        raise DataLoss(
+            f"partition {partition}: transactions from {low} on are wanted, and the logs at hand begin behind entry "
+            f"{first.after}, transaction {first.base_txn}: what was before is truncated"
+        )
+
+
+def _want(options: Options, log: NodeLog, partition: int, pieces: Sequence[Piece]) -> Want:
+    found = [of.by_partition[partition] for of in log.looks if partition in of.by_partition]
+    ranges = tuple(sorted((piece.after, piece.upto) for piece in pieces))
+    voids = tuple(place for of in found for place in of.voids)
+    return Want(
+        ranges, _or(options.starting.of(partition), 0), _or(options.ending.of(partition), TXN_MAX), voids, _skips(found, ranges)
+    )
+
+
+def _skips(found: Sequence[Entries], ranges: Sequence[tuple[int, int]]) -> dict[int, frozenset[int]]:
+    """Calls that committed SKIPs take out; a SKIP that was made void later says nothing."""
+    live: list[tuple[int, int, int]] = []
+    for of in found:
+        for _, _, index in of.voids:
+            live = [skip for skip in live if skip[0] < index]
+        live += of.skips
+    upto = max((high for _, high in ranges), default=0)
+    by_index: dict[int, set[int]] = {}
+    for at, index, position in live:
+        if at <= upto:
+            by_index.setdefault(index, set()).add(position)
+    return {index: frozenset(positions) for index, positions in by_index.items()}
+
+
+def _or(value: int | None, other: int) -> int:
+    return other if value is None else value
+
+
+def _stretches(looks: Sequence[SegmentLook], wants: Mapping[int, Want]) -> Iterator[Stretch]:
+    """Per segment the blocks from the first to the last that hold anything wanted, cut where reading can begin."""
+    for look in looks:
+        blocks = [of for partition, want in wants.items() if (of := _blocks(look, partition, want)) is not None]
+        if not blocks:
+            continue
+        low, high = min(first for first, _ in blocks), max(last for _, last in blocks)
+        spots = [spot for spot in look.spots if spot.number <= high]
+        begin = max(n for n, spot in enumerate(spots) if spot.number <= low)
+        for number, spot in enumerate(spots[begin:], begin):
+            after = spots[number + 1] if number + 1 < len(spots) else None
+            size = (after.offset if after is not None else look.bytes + spots[0].offset) - spot.offset
+            yield Stretch(look.segment, spot, min(high, after.number - 1) if after is not None else high, max(size, 1))
+
+
+def _blocks(look: SegmentLook, partition: int, want: Want) -> tuple[int, int] | None:
+    """First and last block with a batch that may be wanted."""
+    of = look.by_partition.get(partition)
+    if of is None or not of.indexes:
+        return None
+    indexes = np.array(of.indexes)
+    good = np.zeros(len(indexes), dtype=np.bool_)
+    for after, upto in want.ranges:
+        good |= (indexes > after) & (indexes <= upto)
+    good &= (np.array(of.lasts) >= want.low) & (np.array(of.firsts) <= want.high)
+    at = np.flatnonzero(good)
+    return (of.blocks[int(at[0])], of.blocks[int(at[-1])]) if len(at) else None
+
+
+def _target(chosen: Chosen, least: int) -> int:
+    total = sum(stretch.bytes for log, wants in chosen.wants for stretch in _stretches(log.looks, wants))
+    return max(TASK_BYTES_MIN, min(TASK_BYTES, total // least))
+
+
+def _parts(stretches: Sequence[Stretch], target: int) -> Iterator[tuple[Stretch, ...]]:
+    """Consecutive stretches of about that size; those of one segment that stay together are read in one go."""
+    part: list[Stretch] = []
+    size = 0
+    for stretch in stretches:
+        if part and size + stretch.bytes > target:
+            yield tuple(part)
+            part, size = [], 0
+        if part and part[-1].segment is stretch.segment:
+            part[-1] = replace(part[-1], upto=stretch.upto, bytes=part[-1].bytes + stretch.bytes)
+        else:
+            part.append(stretch)
+        size += stretch.bytes
+    if part:
+        yield tuple(part)

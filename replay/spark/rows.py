@@ -1,0 +1,241 @@
+"""A task's blocks into Arrow record batches, from the columns that the log has.
+
+One rule: no work per row but numpy's and Arrow's; a column that nobody asked for is not made. What is not as the plan saw it is
+an error that names segment and offset, before any row of that block is given out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cmdlog.wal.batch import BATCH, FLAG_TXN_COLUMN, FLAG_ZSTD, decode_batch
+from cmdlog.wal.errors import Corrupt
+from cmdlog.wal.files import Files
+from cmdlog.wal.ids import MILLIS_SHIFT
+from cmdlog.wal.reader import ReadBlock, Recycled, read_segment
+from cmdlog.wal.record import RECORD, BadRecord, Kind, Record
+from replay.chunk import TICK, BadBatch, Columns, check_batches, column_of
+from replay.cursors import Lowest
+from replay.spark.logs import DataLoss
+from replay.spark.params import Ints, Keys, int_array, lists, objects, string_array
+from replay.spark.places import open_place
+from replay.spark.planning import Stretch, Task, Want
+
+ROWS_MAX: Final = 10_000  # of one record batch: Spark does not cut those that a source gives
+TEXT_BYTES_MAX: Final = 8 << 20  # of parameters that are gathered for one; a single entry may hold more
+TYPES: Final[Mapping[str, pa.DataType]] = {
+    "partition_id": pa.int32(),
+    "txn_id": pa.int64(),
+    "procedure": pa.string(),
+    "ts": pa.timestamp("us", "UTC"),
+    "params": pa.string(),
+    "_node": pa.int32(),
+    "_segment": pa.string(),
+    "_block_offset": pa.int64(),
+    "_crc": pa.int64(),
+}
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Batches that become rows together."""
+
+    records: list[Record] = field(default_factory=list)
+    wants: list[Want] = field(default_factory=list)
+    places: list[tuple[str, int]] = field(default_factory=list)  # (path of the segment, offset of the block)
+    calls: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Code:
+    """All procedures of all catalog versions under one number each."""
+
+    firsts: Mapping[int, int]  # version -> number of its first procedure
+    counts: Mapping[int, int]
+    names: pa.StringArray
+    keys: Keys
+    wanted: npt.NDArray[np.bool_] | None  # None: all
+
+    @classmethod
+    def of(cls, task: Task) -> _Code:
+        firsts, counts, listed = dict[int, int](), dict[int, int](), list[tuple[str, tuple[str, ...] | None]]()
+        for version, procedures in sorted(task.names.items()):
+            firsts[version], counts[version] = len(listed), len(procedures)
+            listed += procedures
+        wanted = None
+        if task.procedures is not None:
+            wanted = np.array([name in task.procedures for name, _ in listed], dtype=np.bool_)
+        names = string_array([name for name, _ in listed])
+        return cls(firsts, counts, names, Keys.of([parameters for _, parameters in listed]), wanted)
+
+
+def read_task(task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The task's rows, in the order of the log. Raises: Corrupt, Recycled, DataLoss."""
+    files, _ = open_place(task.path)
+    made = _Maker(task, columns)
+    gathered = _Gathered()
+    try:
+        for stretch in task.stretches:
+            for block in _blocks(files, stretch):
+                made.gather(block, gathered)
+                if gathered.calls >= ROWS_MAX or gathered.bytes >= TEXT_BYTES_MAX:
+                    yield from made.batches(gathered)
+                    gathered = _Gathered()
+    except Corrupt:
+        if task.fail_on_data_loss:
+            raise
+    yield from made.batches(gathered)
+
+
+def _blocks(files: Files, stretch: Stretch) -> Iterator[ReadBlock]:
+    try:
+        yield from read_segment(files, stretch.segment, upto=stretch.upto, start=stretch.start)
+    except FileNotFoundError as error:
+        raise Recycled(
+            f"segment {stretch.segment.sequence} ({stretch.segment.path}) was recycled since the read began"
+        ) from error
+
+
+class _Maker:
+    """Makes rows of one task."""
+
+    def __init__(self, task: Task, columns: Sequence[str]) -> None:
+        self._task, self._code = task, _Code.of(task)
+        self._schema = pa.schema([pa.field(name, TYPES[name]) for name in columns])
+        self._lowest = {partition: Lowest(want.voids) for partition, want in task.wants.items() if want.voids}
+
+    def gather(self, block: ReadBlock, into: _Gathered) -> None:
+        """Takes the block's batches that count. Raises: Corrupt."""
+        for lsn, record in block.records():
+            want = self._task.wants.get(record.partition) if record.kind is Kind.BATCH else None
+            if want is None or not any(after < record.index <= upto for after, upto in want.ranges):
+                continue
+            lowest = self._lowest.get(record.partition)
+            if lowest is not None and lowest.behind(lsn) <= record.index:
+                continue
+            into.records.append(record)
+            into.wants.append(want)
+            into.places.append((block.path, block.offset))
+            into.calls += int.from_bytes(record.raw[RECORD.bytes + 8 : RECORD.bytes + 12], "little")
+            into.bytes += len(record.raw)
+
+    def batches(self, gathered: _Gathered) -> Iterator[pa.RecordBatch]:
+        """Raises: Corrupt, DataLoss."""
+        if not gathered.records:
+            return
+        try:
+            rows = _Rows(gathered, check_batches(gathered.records), self._code)
+            made = pa.RecordBatch.from_arrays([self._column(name, rows) for name in self._schema.names], schema=self._schema)
+        except BadBatch as bad:
+            raise _corrupt(gathered, gathered.records.index(bad.record), str(bad)) from bad
+        for at in range(0, made.num_rows, ROWS_MAX):
+            yield made.slice(at, ROWS_MAX)
+
+    def _column(self, name: str, rows: _Rows) -> pa.Array:
+        if name == "txn_id":
+            return int_array(rows.txn_ids)
+        if name == "ts":
+            return int_array((rows.txn_ids >> MILLIS_SHIFT) * 1000).cast(TYPES[name])
+        if name == "procedure":
+            return self._code.names.take(int_array(rows.procedures))
+        if name == "params":
+            text, starts, ends = rows.texts()
+            if self._task.params_format == "array":
+                return lists(text, starts, ends)
+            return objects(text, starts, ends, self._code.keys, rows.procedures)
+        if name == "_segment":
+            paths = string_array([os.path.basename(path) for path, _ in rows.gathered.places])
+            return paths.take(int_array(rows.numbers))
+        per_batch = {
+            "partition_id": lambda: [record.partition for record in rows.gathered.records],
+            "_node": lambda: [self._task.node_id] * len(rows.gathered.records),
+            "_block_offset": lambda: [offset for _, offset in rows.gathered.places],
+            "_crc": lambda: [record.checksum for record in rows.gathered.records],
+        }[name]()
+        return int_array(np.array(per_batch, dtype=np.int64)[rows.numbers]).cast(TYPES[name])
+
+
+class _Rows:
+    """The rows of some batches: which batch each is of, and which place in it."""
+
+    def __init__(self, gathered: _Gathered, columns: Columns, code: _Code) -> None:
+        self.gathered, self._columns = gathered, columns
+        heads = [BATCH.unpack_from(record.raw, RECORD.bytes) for record in gathered.records]
+        self._stored = [head[5] for head in heads]
+        catalogs = [head[2] for head in heads]
+        numbers = np.repeat(np.arange(len(heads)), columns.counts)
+        zeros = np.cumsum(columns.counts) - columns.counts
+        positions = np.arange(len(numbers)) - zeros[numbers]
+        self.txn_ids = columns.firsts[numbers] + positions * TICK
+        for number in np.flatnonzero(columns.flags & FLAG_TXN_COLUMN).tolist():
+            column = column_of(gathered.records[number])
+            assert column is not None
+            self.txn_ids[zeros[number] : zeros[number] + len(column)] = column
+        self.procedures = self._numbered(catalogs, numbers, columns.words[columns.procedures_at[numbers] + positions], code)
+        kept = self._kept(numbers, zeros, code)
+        self.numbers, self.positions = numbers, positions
+        if not kept.all():
+            self.numbers, self.positions = numbers[kept], positions[kept]
+            self.txn_ids, self.procedures = self.txn_ids[kept], self.procedures[kept]
+
+    def _numbered(self, catalogs: Sequence[int], numbers: Ints, local: npt.NDArray[np.uint16], code: _Code) -> Ints:
+        """Raises: DataLoss, Corrupt."""
+        for version in sorted(set(catalogs)):
+            if version not in code.firsts:
+                raise DataLoss(f"calls of catalog version {version} cannot be named: no log at hand has its record")
+        counts = np.array([code.counts[version] for version in catalogs], dtype=np.int64)
+        beyond = np.flatnonzero(local >= counts[numbers])
+        if len(beyond):
+            number = int(numbers[beyond[0]])
+            what = f"call of procedure {int(local[beyond[0]])} of catalog version {catalogs[number]}, which has fewer"
+            raise _corrupt(self.gathered, number, what)
+        return np.array([code.firsts[version] for version in catalogs], dtype=np.int64)[numbers] + local
+
+    def _kept(self, numbers: Ints, zeros: Ints, code: _Code) -> npt.NDArray[np.bool_]:
+        """Which rows are wanted."""
+        wants = self.gathered.wants
+        low, high = (np.array(bound, dtype=np.int64) for bound in zip(*((want.low, want.high) for want in wants), strict=True))
+        kept = (self.txn_ids >= low[numbers]) & (self.txn_ids <= high[numbers])
+        for number, (record, want) in enumerate(zip(self.gathered.records, wants, strict=True)):
+            for position in want.skips.get(record.index, ()) if want.skips else ():
+                kept[zeros[number] + position] = False
+        if code.wanted is not None:
+            kept &= code.wanted[self.procedures]
+        return kept
+
+    def texts(self) -> tuple[bytes, Ints, Ints]:
+        """(all texts one behind the other, where each row's list begins in them, where it ends)."""
+        columns, parts = self._columns, []
+        for record, flags, stored in zip(self.gathered.records, columns.flags.tolist(), self._stored, strict=True):
+            parts.append(_unpacked(record) if flags & FLAG_ZSTD else record.raw[len(record.raw) - stored :])
+        lengths = np.array([len(part) for part in parts], dtype=np.int64)
+        begins = np.cumsum(lengths) - lengths
+        at = columns.procedures_at[self.numbers] - 2 * (columns.counts[self.numbers] + 1) + 2 * self.positions
+        words = columns.words.astype(np.int64)
+        starts = words[at] + (words[at + 1] << 16) + begins[self.numbers]
+        ends = words[at + 2] + (words[at + 3] << 16) + begins[self.numbers] - 1
+        if len(starts) and not ((starts < ends) & (ends <= begins[self.numbers] + lengths[self.numbers])).all():
+            raise _corrupt(self.gathered, int(self.numbers[int((starts < ends).argmin())]), "offsets that do not ascend")
+        return b"".join(parts), starts, ends
+
+
+def _unpacked(record: Record) -> bytes:
+    """Raises: BadBatch."""
+    try:
+        return decode_batch(record).text
+    except BadRecord as bad:
+        raise BadBatch(record) from bad
+
+
+def _corrupt(gathered: _Gathered, number: int, what: str) -> Corrupt:
+    path, offset = gathered.places[number]
+    record = gathered.records[number]
+    return Corrupt(f"batch with good checksums: {what}", path=path, offset=offset, partition=record.partition, index=record.index)
