@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import apsw
@@ -27,9 +27,20 @@ CHUNK_CHANGES: Final = 8192  # written at a time
 CHANGE: Final = "change"
 
 
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of the file."""
+
+    name: str
+    declared: str  # type of the column in its table, "" = any
+    of: Callable[[Change], Any]
+
+
 @contextmanager
-def parquet_files(folder: str) -> Iterator[Callable[[TableDiff], Callable[[Change], None]]]:
-    """Gives a sink for `diff`; `folder` is there when this ends without an error.
+def parquet_files(
+    folder: str, more: Callable[[TableDiff], Sequence[Field]] = lambda _table: ()
+) -> Iterator[Callable[[TableDiff], Callable[[Change], None]]]:
+    """Gives a sink for `diff`; `folder` is there when this ends without an error. `more` gives further columns.
 
     Raises: ParquetMissing, WrongDirectory when the folder is there already.
     """
@@ -48,7 +59,7 @@ def parquet_files(folder: str) -> Iterator[Callable[[TableDiff], Callable[[Chang
         for writer in writers[-1:]:
             writer.close()
         path = os.path.join(temporary, f"{table.name}.parquet")
-        fields = _fields(table)
+        fields = _fields(table, more(table))
         schema = pyarrow.schema([(of.name, _arrow(pyarrow, of.declared)) for of in fields])
         writers.append(_Writer(fields, parquet.ParquetWriter(path, schema), lambda rows: pyarrow.record_batch(rows, schema)))
         return writers[-1].take
@@ -65,20 +76,11 @@ def parquet_files(folder: str) -> Iterator[Callable[[TableDiff], Callable[[Chang
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """A column of the file."""
-
-    name: str
-    declared: str  # type of the column in its table, "" = any
-    of: Callable[[Change], Any]
-
-
 @dataclass(slots=True)
 class _Writer:
     """One open file."""
 
-    fields: list[_Field]
+    fields: list[Field]
     file: Any  # pyarrow.parquet.ParquetWriter
     batch: Callable[[list[list[Any]]], Any]
     waiting: list[Change] = field(default_factory=list)
@@ -98,7 +100,7 @@ class _Writer:
             self.waiting = []
 
 
-def _fields(table: TableDiff) -> list[_Field]:
+def _fields(table: TableDiff, more: Sequence[Field]) -> list[Field]:
     """Names that would stand twice get underscores behind them."""
     names: set[str] = set()
     found = []
@@ -106,24 +108,28 @@ def _fields(table: TableDiff) -> list[_Field]:
     wanted += [(at, name, side) for at, name in list(enumerate(table.columns))[len(table.key) :] for side in ("old", "new")]
     for at, column, side in [*wanted[: len(table.key)], (-1, CHANGE, ""), *wanted[len(table.key) :]]:
         name = f"{side}_{column}" if side in ("old", "new") else column
-        while name in names:
-            name += "_"
-        names.add(name)
-        found.append(_field(table, name, at, side))
-    return found
+        found.append(_field(table, _free(name, names), at, side))
+    return [*found, *(replace(one, name=_free(one.name, names)) for one in more)]
 
 
-def _field(table: TableDiff, name: str, at: int, side: str) -> _Field:
+def _free(name: str, names: set[str]) -> str:
+    while name in names:
+        name += "_"
+    names.add(name)
+    return name
+
+
+def _field(table: TableDiff, name: str, at: int, side: str) -> Field:
     if not side:
-        return _Field(name, "TEXT", lambda change: change.kind)
+        return Field(name, "TEXT", lambda change: change.kind)
     declared = [shape.columns[table.columns[at]] if shape else None for shape in (table.left, table.right)]
     if side == "key":
         stated = {one for one in declared if one is not None}
         common = stated.pop() if len(stated) == 1 else ""
-        return _Field(name, common, _value(common, at, lambda change: change.old or change.new))
+        return Field(name, common, _value(common, at, lambda change: change.old or change.new))
     is_old = side == "old"
     own = declared[0 if is_old else 1] or ""
-    return _Field(name, own, _value(own, at, lambda change: change.old if is_old else change.new))
+    return Field(name, own, _value(own, at, lambda change: change.old if is_old else change.new))
 
 
 def _value(declared: str, at: int, row_of: Callable[[Change], tuple[Any, ...] | None]) -> Callable[[Change], Any]:

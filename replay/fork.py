@@ -120,8 +120,8 @@ def fork(
     began = time.monotonic()
     bundle = capture_bundle(db, target)
     planned = make_plan(files, directory, use_state="never", until=at) if at != START else None
-    rest = _find_rest(files, directory, [_place(part) for part in planned.plan.partitions] if planned else [], until)
-    _check_database(rest.scan.groups, db)
+    rest = find_rest(files, directory, [_place(part) for part in planned.plan.partitions] if planned else [], until)
+    check_database(rest.scan.groups, db)
     begin(files, directory, out)
     owner = take_ownership(files, out)
     try:
@@ -147,7 +147,7 @@ def fork(
 
 
 @dataclass(frozen=True, slots=True)
-class _Rest:
+class Rest:
     """The log behind the fork."""
 
     source: LogSource
@@ -159,7 +159,7 @@ def _place(part: PartitionPlan) -> Place:
     return Place(part.partition, part.to_index, part.to_term, part.to_checksum, part.to_calls)
 
 
-def _find_rest(files: Files, directory: str, places: Sequence[Place], until: int | None) -> _Rest:
+def find_rest(files: Files, directory: str, places: Sequence[Place], until: int | None) -> Rest:
     """The log that holds everything behind these places ([]: everything). Raises: UntilUnreachable, UntilBeyond."""
     for source in _sources(files, directory):
         those = {place.partition: place for place in places or map(Place, _partitions(source))}
@@ -169,7 +169,7 @@ def _find_rest(files: Files, directory: str, places: Sequence[Place], until: int
             continue
         if until is not None and until > found.groups.txn_id_max | _MILLIS:
             raise UntilBeyond(f"transaction {until} was not reached: the newest one is {found.groups.txn_id_max}")
-        return _Rest(source, found, those)
+        return Rest(source, found, those)
     raise UntilUnreachable("log and archive do not hold everything behind the fork without a gap")
 
 
@@ -198,7 +198,7 @@ def _joins(place: Place, found: Scan) -> bool:
     return not place.term or stream.seen.get(place.index) == (place.term, place.checksum)
 
 
-def _check_database(groups: Groups, db: Database) -> None:
+def check_database(groups: Groups, db: Database) -> None:
     catalogs = groups.state(CLUSTER_GROUP).catalogs
     made_for = catalogs[max(catalogs)].value.get("database", db.name) if catalogs else db.name
     if made_for != db.name:
@@ -219,7 +219,7 @@ def _fitting(found: Scan, db: Database, bundle: Bundle) -> Fitting:
     return Fitting(db, bundle.hash, {version: catalog.value for version, catalog in found.catalogs.items()}, slots)
 
 
-def _run(rest: _Rest, target: Target, code: _Code, note: Callable[[int, int], None]) -> tuple[list[Result], Tally]:
+def _run(rest: Rest, target: Target, code: _Code, note: Callable[[int, int], None]) -> tuple[list[Result], Tally]:
     """Everything behind the fork."""
     found = rest.scan
     with ExitStack() as stack:
@@ -233,7 +233,7 @@ def _run(rest: _Rest, target: Target, code: _Code, note: Callable[[int, int], No
         return rerun.run(records), rerun.tally
 
 
-def _meter(rest: _Rest, tell: Tell) -> Callable[[int, int], None]:
+def _meter(rest: Rest, tell: Tell) -> Callable[[int, int], None]:
     calls: Counter[int] = Counter()
     total, began = sum(stream.calls for stream in rest.scan.streams.values()), time.monotonic()
 

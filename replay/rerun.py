@@ -146,13 +146,19 @@ class Rerun:
         fitting: Fitting,
         missing: Missing,
         progress: Callable[[int, int], None],
+        begin_call: Callable[[int], object] | None = None,
+        ended: Callable[[Batch, list[int], Applied], None] = lambda _batch, _ran, _applied: None,
     ) -> None:
-        """Brings the tables to those of the code. Raises: SchemaConflict."""
+        """Brings the tables to those of the code. Raises: SchemaConflict.
+
+        `begin_call` is told before each call which of those of its batch that run it is; `ended` when a batch has run, with the
+        positions in it of those calls.
+        """
         self.tally = Tally()
-        self._fitting, self._missing, self._progress = fitting, missing, progress
+        self._fitting, self._missing, self._progress, self._ended = fitting, missing, progress, ended
         catalogs = Catalogs()
         catalogs.add_live(VERSION, db)
-        self._lanes = {p: _lane(state, streams[p], places[p], catalogs) for p, state in states.items()}
+        self._lanes = {p: _lane(state, streams[p], places[p], catalogs, begin_call) for p, state in states.items()}
         for lane in self._lanes.values():
             _change_schema(lane, db)
 
@@ -226,6 +232,7 @@ class Rerun:
         if not lane.grouped:
             lane.engine.executor.begin_group()
         applied = lane.engine.executor.apply(calls)
+        self._ended(batch, ran, applied)
         self.tally.statuses.update(applied.statuses)
         lane.pending[record.index] = _Done(batch, ran, calls, applied)
         if len(lane.pending) > PENDING_MAX:
@@ -307,8 +314,10 @@ class Rerun:
         )
 
 
-def _lane(state: PartitionState, stream: Stream, place: Place, catalogs: Catalogs) -> _Lane:
-    engine = PartitionEngine(state, catalogs, digest_rows=False, policy=KeyPolicy())
+def _lane(
+    state: PartitionState, stream: Stream, place: Place, catalogs: Catalogs, begin_call: Callable[[int], object] | None
+) -> _Lane:
+    engine = PartitionEngine(state, catalogs, digest_rows=False, policy=KeyPolicy(), progress=begin_call)
     lane = _Lane(engine, stream, place, Result(place.partition), at=place.index)
     same_cut = stream.to_index == place.index and stream.to_calls == place.calls
     if place.calls >= 0 and not same_cut:  # the rest of that batch becomes an entry of its own

@@ -28,14 +28,14 @@ def tables_of(found: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]], fold
     return tables
 
 
-def agree_on_types(folder: str, manifest: dict[str, Any]) -> None:
-    """Brings files of one table, at all moments, to the same types; the manifest says them afterwards.
+def agree_on_types(folder: str, moments: Iterable[Mapping[str, Any]]) -> None:
+    """Brings files of one table, at all moments (table -> what `tables_of` gives), to the same types, which are noted there.
 
     It writes beside an attempt's file and leaves that as it is: broken off, it can be done again.
     """
     by_table: dict[str, list[dict[str, Any]]] = {}
-    for point in manifest["points"]:
-        for name, table in point["tables"].items():
+    for moment in moments:
+        for name, table in moment.items():
             by_table.setdefault(name, []).append(table)
     for tables in by_table.values():
         files = [file for table in tables for file in table["files"]]

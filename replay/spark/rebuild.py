@@ -94,7 +94,7 @@ def rebuild(
                 folder.begin(request, orders)
             rows = run_orders(spark, folder, orders, rebuild_partition, progress)
             manifest = _manifest(request, orders, rows)
-            agree_on_types(folder.folder, manifest)
+            agree_on_types(folder.folder, [point["tables"] for point in manifest["points"]])
         folder.publish(manifest, _moves(manifest))
     return Rebuilt(folder.out, manifest, time.monotonic() - began)
 

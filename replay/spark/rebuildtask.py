@@ -87,7 +87,7 @@ def rebuild_partition(order: Mapping[str, Any], attempt: Attempt) -> dict[str, A
         os.mkdir(folder)
         connection = open_image(state)
         try:
-            _check_tables(connection, wanted)
+            check_tables(connection, wanted)
             about = {"index": result.index, "txn_id": str(result.txn_id)}
             source = Source(partition, order["cluster_id"], about, connection)
             for written in write_tables(source, folder, declared=declared, skip=skip):
@@ -106,7 +106,7 @@ def _arrive(walk: Walk, legs: list[Plan], attempt: Attempt, *, last: bool) -> tu
     path = state_path(walk.target.directory, walk.partition)
     if last or legs[-1].partitions[0].to_calls < 0:
         return walk.to(legs), path
-    walk.to([*legs[:-1], _before_last(legs[-1])])
+    walk.to([*legs[:-1], before_last(legs[-1])])
     shutil.rmtree(aside := os.path.join(attempt.scratch, "aside"), ignore_errors=True)
     beside = Walk(walk.partition, make_target(aside), lambda _calls: None)
     copy = state_path(aside, walk.partition)
@@ -116,7 +116,7 @@ def _arrive(walk: Walk, legs: list[Plan], attempt: Attempt, *, last: bool) -> tu
     return beside.to(legs), copy
 
 
-def _before_last(leg: Plan) -> Plan:
+def before_last(leg: Plan) -> Plan:
     """Up to before the batch of which some calls only are wanted."""
     part = leg.partitions[0]
     end = max(part.from_index, part.to_index - 1)
@@ -124,7 +124,7 @@ def _before_last(leg: Plan) -> Plan:
     return replace(leg, partitions=(whole,))
 
 
-def _check_tables(connection: Any, wanted: Sequence[str] | None) -> None:
+def check_tables(connection: Any, wanted: Sequence[str] | None) -> None:
     rows = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND substr(name, 1, 8) <> '_cmdlog_'")
     known = sorted(str(row[0]) for row in rows)
     if strange := [table for table in wanted or () if table not in known]:

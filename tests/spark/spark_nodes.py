@@ -18,7 +18,7 @@ from snapshot.export import export
 from tests.replay.ledgers import LEDGER, SMALL, Versions
 
 ACCOUNTS = 8
-PRICES = '''
+PRICES = """
 prices = db.table("prices", Column("id", Integer, primary_key=True), Column("price", Numeric), partition_by="id")
 PRICE = insert(prices).values(id=bindparam("id_"), price=bindparam("price_"))
 
@@ -27,7 +27,7 @@ PRICE = insert(prices).values(id=bindparam("id_"), price=bindparam("price_"))
 def price(tx, item: int, digits: str) -> int:
     tx.execute(PRICE, id_=item, price_=Decimal(digits))
     return item
-'''
+"""
 SHOP = LEDGER.replace("from sqlalchemy import ", "from decimal import Decimal\nfrom sqlalchemy import Numeric, ") + PRICES
 
 
@@ -55,7 +55,9 @@ def exported(node: Path, work: Path, *, until: int | None = None, db: Database |
     """Table -> rows, of `cmdlog recover --until` and `cmdlog snapshot export` behind it."""
     files = RealFiles()
     recover(make_plan(files, str(node), use_state="never", until=until), files, str(work / "node"))
-    newest = {s.partition: s for s in list_snapshots(files, str(work / "node"), load_instance(files, str(work / "node")).identity)}
+    newest = {
+        s.partition: s for s in list_snapshots(files, str(work / "node"), load_instance(files, str(work / "node")).identity)
+    }
     export(files, list(newest.values()), str(work / "tables"), db=db)
     return {path.stem: parquet.read_table(path).to_pylist() for path in sorted((work / "tables").iterdir())}
 

@@ -1,0 +1,215 @@
+"""`backfill`: what if this code had run? The same calls again on Spark, beside the history as it was, and what came of it.
+
+One rule: up to the fork everything is as it was, behind it only the code is another (`replay.rerun`); rows are compared with the
+history run again by its own code, whose digests are compared with the live run's.
+
+    OUT/state/accounts/p0000.parquet   the tables as this code leaves them
+    OUT/diff/accounts/p0000.parquet    key columns, change (added, removed, changed), old_C, new_C, first_txn_id, first_procedure:
+                                       the first call behind which the row was not as it had been
+    OUT/manifest.json                  counts, and how the calls ended
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cmdlog.wal.files import Files, RealFiles
+from cmdlog.wal.ids import CLUSTER_GROUP
+from procedures import Database
+from procedures.bundle import Bundle, capture_bundle
+from replay.diff import KINDS
+from replay.errors import BadUntil, Incomplete, ReplayError
+from replay.fork import START, Rest, check_database, find_rest
+from replay.meter import Progress
+from replay.plan import PartitionPlan
+from replay.rerun import Missing, Place
+from replay.spark.backfilltask import backfill_partition, stream_json
+from replay.spark.job import run_orders
+from replay.spark.manifest import agree_on_types, tables_of
+from replay.spark.moments import History, Moment, find_history, parse_moment, plan_json
+from replay.spark.staging import FORMAT, staging
+from replay.spark.versions import versions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JOB: Final = "backfill"
+
+
+class Stitched(ReplayError):
+    """The history of a partition has to be put together from several damaged logs."""
+
+    hint = "recover them with `cmdlog recover DIR... --to OUT`, then run this over OUT"
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """A finished back-fill."""
+
+    path: str
+    manifest: Mapping[str, Any]
+    seconds: float
+
+    @property
+    def changes(self) -> Mapping[str, Mapping[str, int]]:
+        """Table -> added, removed, changed."""
+        found: Mapping[str, Mapping[str, int]] = self.manifest["changes"]
+        return found
+
+
+def backfill(
+    spark: SparkSession,
+    paths: str | Sequence[str],
+    app: Database,
+    *,
+    to: str,
+    at: Moment = START,
+    until: Moment = None,
+    target: str | None = None,
+    tables: Sequence[str] | None = None,
+    missing: Missing = "refuse",
+    progress: Callable[[Progress], None] = lambda _progress: None,
+) -> Backfilled:
+    """Runs the calls behind `at` (START: all of them) with `app`; writes its tables and their diff into the new folder `to`.
+
+    Args:
+        paths: node directories of one cluster, readable by driver and executors under the same names.
+        target: `module:attribute` of `app`; None: it is found.
+        missing: what becomes of calls that `app` has no fitting procedure for; "skip" leaves them out and counts them.
+
+    Durable on return. A run that was broken off is gone on with by the same call: then the log's end is that of the first run.
+
+    Raises: NotEmpty, OtherJob, Locked, CallUnfit, OtherDatabase, SchemaConflict; Divergence of the history; Interrupted,
+    SparkFailed, TaskError; what the plan raises.
+    """
+    began, files, bundle = time.monotonic(), RealFiles(), capture_bundle(app, target)
+    fork, end = parse_moment(at), parse_moment(until)
+    if fork is None or (end is not None and end < fork):
+        raise BadUntil(f"the fork would end at transaction {end}, before it begins at {fork}")
+    request = {
+        "job": JOB,
+        "paths": [os.path.abspath(path) for path in ([paths] if isinstance(paths, str) else paths)],
+        "code": bundle.hash,
+        "at": str(fork),
+        "until": str(end) if end is not None else "",
+        "tables": sorted(tables) if tables is not None else None,
+        "missing": missing,
+    }
+    with staging(files, to) as folder:
+        manifest = folder.decided()
+        if manifest is None:
+            orders = folder.begun(request)
+            if orders is None:
+                orders = list(_orders(files, request, app, bundle, fork=fork, end=end))
+                folder.begin(request, orders)
+            manifest = _manifest(request, run_orders(spark, folder, orders, backfill_partition, progress))
+            agree_on_types(folder.folder, [manifest["state"]])
+            agree_on_types(folder.folder, [manifest["diff"]])
+        folder.publish(manifest, _moves(manifest))
+    return Backfilled(folder.out, manifest, time.monotonic() - began)
+
+
+def _orders(
+    files: Files, request: Mapping[str, Any], app: Database, bundle: Bundle, *, fork: int, end: int | None
+) -> Iterator[dict[str, Any]]:
+    """One for each partition."""
+    base = find_history(files, request["paths"], fork, accept_data_loss=False) if fork != START else None
+    places = {p: _place(base.of(p)[-1].partitions[0]) for p in base.partitions} if base is not None else {}
+    known: dict[int, Mapping[str, Any]] = {}
+    for directory, ends in _logs(files, request["paths"], end).items():
+        rest = find_rest(files, directory, [places.get(p, Place(p)) for p in sorted(ends)], end)
+        check_database(rest.scan.groups, app)
+        known |= {version: of.value for version, of in rest.scan.catalogs.items()}
+        for partition, wanted in sorted(ends.items()):
+            _check_end(rest, partition, wanted)
+            yield _order(request, bundle, rest, partition, base) | {
+                "directory": directory,
+                "writes_replicated": partition == 0,
+                "catalogs": {str(version): value for version, value in known.items()},
+            }
+
+
+def _order(request: Mapping[str, Any], bundle: Bundle, rest: Rest, partition: int, base: History | None) -> dict[str, Any]:
+    stream = rest.scan.streams[partition]
+    return {
+        "key": f"p{partition:04d}",
+        "partition": partition,
+        "cluster_id": rest.source.instance.identity.cluster_id.hex(),
+        "calls": stream.calls,
+        "bytes": stream.bytes,
+        "tables": request["tables"],
+        "missing": request["missing"],
+        "code": bundle.hash,
+        "bundle": bundle.to_bytes().decode(),
+        "base": [plan_json(leg) for leg in base.of(partition)] if base is not None else [],
+        "from_block": rest.scan.from_block,
+        "last_block": rest.scan.last_block,
+        "row_digests": rest.scan.row_digests,
+        "slots": (rest.scan.groups.state(CLUSTER_GROUP).configuration or {}).get("slots", ()),
+        "stream": stream_json(stream),
+        "place": asdict(rest.places[partition]),
+    }
+
+
+def _logs(files: Files, paths: Sequence[str], end: int | None) -> dict[str, dict[int, PartitionPlan]]:
+    """Directory -> partitions whose history is read there, with their ends. Raises: Stitched."""
+    history = find_history(files, paths, end, accept_data_loss=False)
+    found: dict[str, dict[int, PartitionPlan]] = {}
+    for partition in history.partitions:
+        legs = history.of(partition)
+        if len(legs) > 1 or legs[0].salvaged:
+            raise Stitched(f"the history of partition {partition} stands in no single undamaged log")
+        found.setdefault(legs[0].directory, {})[partition] = legs[0].partitions[0]
+    return found
+
+
+def _check_end(rest: Rest, partition: int, wanted: PartitionPlan) -> None:
+    """A log's end may move on while it is looked at; what was decided over all logs counts. Raises: Incomplete."""
+    stream = rest.scan.streams[partition]
+    if stream.to_index < wanted.to_index:
+        raise Incomplete(f"partition {partition} ends at index {stream.to_index} there, not at {wanted.to_index}")
+    if stream.to_index > wanted.to_index:
+        stream.to_index, stream.to_calls = wanted.to_index, wanted.to_calls
+        stream.to_term, stream.to_checksum = wanted.to_term, wanted.to_checksum
+
+
+def _place(part: PartitionPlan) -> Place:
+    return Place(part.partition, part.to_index, part.to_term, part.to_checksum, part.to_calls)
+
+
+def _manifest(request: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def tables(kind: str) -> dict[str, Any]:
+        found = tables_of([(row, file) for row in rows for file in row["files"] if file["kind"] == kind], "")
+        for table in found.values():
+            for file in table["files"]:
+                file["path"] = f"{kind}/{file['path']}"
+        return found
+
+    changes: dict[str, Counter[str]] = {}
+    for row in rows:
+        for table, counts in row["changes"].items():
+            changes.setdefault(table, Counter()).update(counts)
+    return {
+        "format": FORMAT,
+        **request,
+        "calls": sum(row["calls"] for row in rows),
+        "kept": sum(row["kept"] for row in rows),
+        "versions": versions(),
+        "changes": {table: {kind: counts[kind] for kind in KINDS} for table, counts in sorted(changes.items())},
+        "partitions": {str(row["partition"]): row["stands"] for row in rows},
+        "outcomes": {str(row["partition"]): row["outcomes"] for row in rows},
+        "state": tables("state"),
+        "diff": tables("diff"),
+    }
+
+
+def _moves(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for kind in ("state", "diff"):
+        for table in manifest[kind].values():
+            for file in table["files"]:
+                yield file["from"], file["path"]
