@@ -135,7 +135,7 @@ def make_joint_plan(
     """
     evidence = [gather(files, directory) for directory in directories]
     verdict = decide(evidence, accept_data_loss=accept_data_loss)
-    unproved = [of for _, of in sorted(verdict.groups.items()) if not of.proved]
+    doubtful = [of for _, of in sorted(verdict.groups.items()) if not of.proved]
     planner = _Planner(files, evidence, verdict, until)
     legs = planner.legs()
     return JointPlan(
@@ -147,7 +147,7 @@ def make_joint_plan(
         sequence=verdict.sequence,
         failed=tuple(sorted(verdict.failed)),
         legs=tuple(legs),
-        incomplete=(*_unproved(unproved), *(_not_counted(evidence, unproved) if unproved else ()), *planner.lost),
+        incomplete=(*unproved(verdict), *(_not_counted(evidence, doubtful) if doubtful else ()), *planner.lost),
         notes=tuple(planner.notes),
     )
 
@@ -158,11 +158,12 @@ def check_complete(plan: JointPlan) -> None:
         raise Incomplete("; ".join(plan.incomplete))
 
 
-def _unproved(unproved: Iterable[GroupVerdict]) -> list[str]:
+def unproved(verdict: Verdict) -> list[str]:
     """What is not proved; groups of which the same is to be said together."""
     said: dict[str, list[int]] = {}
-    for of in unproved:
-        said.setdefault(of.why, []).append(of.group)
+    for _, of in sorted(verdict.groups.items()):
+        if not of.proved:
+            said.setdefault(of.why, []).append(of.group)
     return [f"{group_names(groups)}: {why}" for why, groups in said.items()]
 
 
@@ -199,6 +200,14 @@ def open_or_salvage(files: Files, directory: str) -> LogSource:
         return open_source(files, directory, accept_data_loss=True)
     except WalError:
         return salvage(files, directory)
+
+
+def fold_end(source: LogSource) -> Groups:
+    """Every group as the log ends: the newest segment's head states all before it."""
+    groups = Groups()
+    for lsn, record in source.read(from_block=source.first_blocks[-1]) if source.first_blocks else ():
+        groups.observe(lsn, record)
+    return groups
 
 
 class _Planner:

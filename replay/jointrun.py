@@ -24,12 +24,12 @@ from replay.apply import Result
 from replay.authority import Verdict, decide
 from replay.errors import PlanOutdated
 from replay.gather import gather
-from replay.joint import JointPlan, check_complete, open_or_salvage
+from replay.joint import JointPlan, check_complete, fold_end, open_or_salvage
 from replay.quarantine import Aside, QuarantineFile, joined
 from replay.rebuild import Work, make_node, reborn
 from replay.recover import Progress, Report, Target, execute
 from replay.reshape import Moved
-from replay.source import LogSource
+from replay.target import HANG_AFTER_S
 from replay.trust import read_position, state_path
 from replay.unfinished import Marker
 
@@ -46,6 +46,7 @@ def rebuild_jointly(
     progress: Tell = lambda _progress: None,
     moved: Callable[[Moved], None] = lambda _moved: None,
     quarantine: bool = False,
+    hang_after_s: float = HANG_AFTER_S,
     accept_data_loss: bool = False,
 ) -> Report:
     """Makes the node directory `out` from the plan, of another number of `partitions` if one is given. Durable on return.
@@ -62,7 +63,15 @@ def rebuild_jointly(
 
     def run(target: Target, go_on: bool) -> Report:
         _continue_fault_log(files, out, instance.identity, verdict.lineage)
-        return run_legs(plan, target, workers=workers, progress=progress, quarantine=quarantine, go_on=go_on)
+        return run_legs(
+            plan,
+            target,
+            workers=workers,
+            progress=progress,
+            quarantine=quarantine,
+            go_on=go_on,
+            hang_after_s=hang_after_s,
+        )
 
     def settle(groups: Groups) -> None:
         for group, state in groups.by_partition.items():
@@ -80,7 +89,14 @@ def rebuild_jointly(
 
 
 def run_legs(
-    plan: JointPlan, target: Target, *, workers: int | None, progress: Tell, quarantine: bool = False, go_on: bool = False
+    plan: JointPlan,
+    target: Target,
+    *,
+    workers: int | None,
+    progress: Tell,
+    quarantine: bool = False,
+    go_on: bool = False,
+    hang_after_s: float = HANG_AFTER_S,
 ) -> Report:
     """Brings the states in `target` to the plan's end. With `go_on` those that an earlier run has left there are gone on with."""
     began, done = time.monotonic(), 0
@@ -96,7 +112,9 @@ def run_legs(
         if parts:
             tell = _shifted(progress, done, plan.calls, began)
             one = replace(leg, partitions=parts)
-            report = execute(one, target, workers=workers, progress=tell, quarantine=quarantine, go_on=first)
+            report = execute(
+                one, target, workers=workers, progress=tell, quarantine=quarantine, go_on=first, hang_after_s=hang_after_s
+            )
             used = max(used, report.workers)
             aside += report.aside
             for result in report.results:
@@ -152,7 +170,7 @@ def _still_as_planned(files: Files, plan: JointPlan) -> Verdict:
 
 def _groups(files: Files, plan: JointPlan) -> Groups:
     """Every group as the log that was chosen for it ends; code and the highest TxnId are what any of the logs knows."""
-    folds = {node.directory: _fold_end(open_or_salvage(files, node.directory)) for node in plan.nodes if not node.refused}
+    folds = {node.directory: fold_end(open_or_salvage(files, node.directory)) for node in plan.nodes if not node.refused}
     groups = Groups()
     for choice in plan.choices:
         groups.by_partition[choice.group] = folds[choice.chosen].state(choice.group)
@@ -179,13 +197,6 @@ def _vote_alone(groups: Groups, group: int, node_id: int, index: int) -> None:
     }
     state.configurations = [Stated(index, state.last_term, value)]
     state.vote = None
-
-
-def _fold_end(source: LogSource) -> Groups:
-    groups = Groups()
-    for lsn, record in source.read(from_block=source.first_blocks[-1]) if source.first_blocks else ():
-        groups.observe(lsn, record)
-    return groups
 
 
 def _continue_fault_log(files: Files, out: str, identity: Identity, lineage: Sequence[FaultRecord]) -> None:

@@ -159,6 +159,11 @@ def parse_until(text: str) -> int:
     return ((millis + 1) << MILLIS_SHIFT) - 1
 
 
+def parse_first(text: str) -> int:
+    """The lowest TxnId that is at or behind a moment. Raises: BadUntil."""
+    return int(text) if text.isdecimal() else parse_until(text) + 1 - (1 << MILLIS_SHIFT)
+
+
 def make_plan(
     files: Files,
     directory: str,

@@ -7,8 +7,9 @@ its traceback.
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 DISK_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 WRITE_FAILED: Final = frozenset((errno.EIO, errno.EROFS))
@@ -52,6 +53,7 @@ class Failure:
     message: str
     hint: str
     exit_code: int
+    place: Mapping[str, Any] | None = None  # the call at which a replay stopped
 
 
 def explain(error: BaseException) -> Failure | None:
@@ -64,7 +66,9 @@ def explain(error: BaseException) -> Failure | None:
         return Failure(type(error).__name__, where + error.strerror, WHAT_TO_DO.get(error.errno or 0, ""), code)
     hint = str(getattr(error, "hint", ""))
     message = str(error).removesuffix(f" ({hint})")  # WalError's text ends with its hint
-    return Failure(type(error).__name__, message or type(error).__name__, hint, code)
+    place = getattr(error, "place", None)
+    told = place.to_json() if place is not None else None
+    return Failure(type(error).__name__, message or type(error).__name__, hint, code, told)
 
 
 def exit_code_of(error: BaseException) -> int | None:

@@ -16,11 +16,22 @@ FAULT_COLUMNS = ("sequence", "failed", "author", "term", "reason")
 GROUP_COLUMNS = ("term", "commit", "last_index", "last_txn", "catalog_versions")
 
 
+HISTORY_HELP = """Every invocation in the order of transaction ids, one JSON object a line.
+
+Of several nodes' directories the authoritative logs are read; what a later leader replaced is not in it, nor what was taken out.
+The history begins where the logs' rings do. Bounded memory. Nothing is told of a damaged log (exit code 10), nor where the logs
+at hand do not prove that nothing is missing (17); `cmdlog recover` says what can be had.
+"""
+
+
 def register(program: typer.Typer) -> None:
     """Adds the command group."""
     group = typer.Typer(no_args_is_help=True, help="Look at a command log: what it holds, every record, every byte.")
     group.command("inspect", help="Segments, groups and what a restart would do. Quick, whatever the log's size.")(inspect_it)
     group.command("dump", help="Every record in order, one JSON object a line.")(dump)
+    group.command("history", help=HISTORY_HELP, short_help="Who was called, in order, over one or several nodes' logs.")(
+        history_it
+    )
     group.command("verify", help="Check every byte of every block; exit code 10 when any changed after it was durable.")(verify)
     program.add_typer(group, name="log")
 
@@ -50,6 +61,35 @@ def dump(
         if kind is not None and record["kind"].lower() != kind.lower():
             continue
         out.line(record)
+
+
+def history_it(
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Directories of one cluster's nodes.")],
+    *,
+    first: Annotated[str | None, typer.Option("--from", metavar="TXN|TIME", help="First transaction, inclusive.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TXN|TIME", help="Last transaction, inclusive.")] = None,
+    partition: Annotated[int | None, typer.Option(help="Only this partition's calls.")] = None,
+    procedure: Annotated[str | None, typer.Option(help="Only calls of this procedure.")] = None,
+    accept_data_loss: Annotated[
+        bool, typer.Option("--accept-data-loss", help="Also where the logs at hand do not prove that nothing is missing.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """One JSON object a line."""
+    from cmdlog.wal.files import RealFiles
+    from replay.history import history
+    from replay.plan import parse_first, parse_until
+
+    calls = history(
+        RealFiles(),
+        [os.path.abspath(directory) for directory in directories],
+        first=parse_first(first) if first else 0,
+        until=parse_until(until) if until else None,
+        accept_data_loss=accept_data_loss,
+    )
+    for call in calls:
+        if partition in (None, call["partition"]) and procedure in (None, call["procedure"]):
+            out.line(call)
 
 
 def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:

@@ -57,7 +57,7 @@ class Output:
         """An error: what happened, and what to do."""
         if self.json:
             error = {"kind": failure.kind, "message": failure.message, "hint": failure.hint, "exit_code": failure.exit_code}
-            self.line({"error": error})
+            self.line({"error": error if failure.place is None else {**error, "place": failure.place}})
             return
         from rich.console import Console
 

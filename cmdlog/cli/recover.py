@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 def register(program: typer.Typer) -> None:
     """Adds the command."""
     program.command("recover", help="Rebuild states from snapshots and logs of one or several nodes of a cluster.")(recover)
+
+
+HANG_AFTER_S: Final = 3600.0  # the most that a node's own limit allows
 
 
 class Code(enum.StrEnum):
@@ -50,6 +53,7 @@ class Wanted:
     accept_data_loss: bool
     partitions: int | None
     quarantine: bool
+    hang_after_s: float
 
 
 def recover(
@@ -78,6 +82,9 @@ def recover(
         bool,
         typer.Option("--quarantine", help="With --to: set calls aside that cannot be replayed (OUT/quarantine.jsonl)."),
     ] = False,
+    call_timeout_s: Annotated[
+        float, typer.Option("--call-timeout-s", min=1.0, help="A call that runs longer hangs; with --quarantine it is set aside.")
+    ] = HANG_AFTER_S,
     code: Annotated[
         Code, typer.Option("--code", help="With --to and --app: `current` runs every call with APP instead of the logged code.")
     ] = Code.LOGGED,
@@ -97,7 +104,9 @@ def recover(
         _in_place(RealFiles(), given[0], app=app, plan_file=plan_file, apply=apply)
         return
     moment = parse_until(until) if until else None
-    wanted = Wanted(RealFiles(), given, to, plan, plan_file, apply, moment, accept_data_loss, partitions, quarantine)
+    wanted = Wanted(
+        RealFiles(), given, to, plan, plan_file, apply, moment, accept_data_loss, partitions, quarantine, call_timeout_s
+    )
     if code is Code.CURRENT:
         _with_current_code(wanted, app)
         return
@@ -132,6 +141,7 @@ def _look_or_copy(wanted: Wanted) -> None:
             use_state="never" if wanted.to is not None else "trusted",
             until=wanted.until,
             accept_data_loss=wanted.accept_data_loss,
+            missing_code="left" if wanted.quarantine else "refused",
         )
     the_plan = _plan_of(planned)
     if wanted.plan_file is not None:
@@ -150,6 +160,7 @@ def _look_or_copy(wanted: Wanted) -> None:
             partitions=wanted.partitions,
             moved=display.moved,
             quarantine=wanted.quarantine,
+            hang_after_s=wanted.hang_after_s,
         )
     close(the_plan, report, target)
 
@@ -183,6 +194,7 @@ def _look_or_copy_jointly(wanted: Wanted) -> None:
             partitions=wanted.partitions,
             moved=display.moved,
             quarantine=wanted.quarantine,
+            hang_after_s=wanted.hang_after_s,
             accept_data_loss=wanted.accept_data_loss,
         )
     close_joint(plan, report, target)

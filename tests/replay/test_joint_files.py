@@ -266,3 +266,16 @@ def test_any_history_is_recovered_or_refused(tmp_path: Path, first: int) -> None
     """From all directories of a history without open ends the balances are those of the chosen logs, damage in one or not."""
     for seed in range(first, first + 6):
         recover_seed(tmp_path / str(seed), seed)
+
+
+def test_history_tells_every_acknowledged_call_once_in_order(template: History, nodes: list[str], command: Command) -> None:
+    """`log history` over three directories: ascending transaction ids, all that was acknowledged, and with --until not more."""
+    code, told = command("log", "history", *nodes)
+    assert code == 0
+    txn_ids = [int(json.loads(line)["txn_id"]) for line in told.splitlines()]
+    assert txn_ids == sorted(set(txn_ids))
+    assert {txn_id for _, _, txn_id in template.acknowledged} <= set(txn_ids)
+    middle = txn_ids[len(txn_ids) // 2]
+    _, told = command("log", "history", *nodes, "--from", middle, "--until", middle)
+    assert told["txn_id"] == str(middle)
+    assert command("log", "history", nodes[0])[0] == 17
