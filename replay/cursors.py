@@ -20,7 +20,7 @@ from cmdlog.wal.batch import CALLS_MAX, batch_span, decode_batch
 from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.record import BadRecord, Kind, Record, decode_commit_mark
-from replay.chunk import TICK, Gathered, column_of
+from replay.chunks import TICK, Gathered, column_of
 from replay.errors import StreamDamaged
 from replay.firstlook import Place
 

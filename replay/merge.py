@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from cmdlog.wal.record import Record
-from replay.chunk import BadBatch, Chunk, Gathered, Invocation, make_chunk
+from replay.chunks import BadBatch, Chunk, Gathered, Invocation, make_chunk
 from replay.cursors import OPEN_END, ChosenLog, Cursor, Lane, Stream
 from replay.errors import StreamDamaged
 from replay.firstlook import look

@@ -15,7 +15,7 @@ from cmdlog.wal.ids import PARTITION_BITS
 from cmdlog.wal.instance import Identity
 from cmdlog.wal.log import Log
 from cmdlog.wal.record import RECORD, BadRecord, Record, decode_record, encode_commit_mark, peek_record
-from replay.chunk import Chunk, Gathered, make_chunk
+from replay.chunks import Chunk, Gathered, make_chunk
 from replay.cursors import HELD_OVERHEAD_BYTES, ChosenLog, Stream
 from replay.errors import StreamDamaged
 from replay.merge import Controls, Merge, Order, streams_of
