@@ -191,7 +191,7 @@ class _Log:
     @classmethod
     def look(cls, files: Files, directory: str, instance: Instance, gaps: Sequence[Gap]) -> _Log:
         """Raises: Foreign, NewerFormat, FileNotFoundError."""
-        survey, lost = _survey(files, directory, instance)
+        survey, lost = survey_anyway(files, directory, instance)
         log = cls(files, survey, gaps, damage=lost, end_known=not lost)
         log._note_problems()
         log._fold_stretches()
@@ -341,8 +341,11 @@ def _records(data: bytes, place: Place) -> Iterator[tuple[int, Record]]:
     yield from decode_body(data[start : start + place.header.body_bytes])
 
 
-def _survey(files: Files, directory: str, instance: Instance) -> tuple[Survey, list[Fault]]:
-    """Also where the hard state file is lost: then no file says which segment is the newest."""
+def survey_anyway(files: Files, directory: str, instance: Instance) -> tuple[Survey, list[Fault]]:
+    """Also where the hard state file is lost: then no file says which segment is the newest, and all that are there count.
+
+    Raises: Corrupt, when nothing can be read at all.
+    """
     try:
         return survey_log(files, directory, instance), []
     except Corrupt as error:

@@ -16,16 +16,14 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 from cmdlog.wal.groups import Groups
-from cmdlog.wal.hardstate import HardState
 from cmdlog.wal.ids import Lsn
-from cmdlog.wal.instance import LOG_FOLDER, Instance, load_instance
+from cmdlog.wal.instance import load_instance
 from cmdlog.wal.record import Kind, Record
 from cmdlog.wal.scan import Walk, walk_segment
-from cmdlog.wal.segment import segment_sequence
-from cmdlog.wal.survey import Survey, identity_text, survey_log
+from cmdlog.wal.survey import Survey
+from replay.gather import survey_anyway
 from replay.patchwork import Patchwork, Piece
 from replay.source import LogSource
 from snapshot.archived import list_segments, run_before
@@ -95,7 +93,7 @@ def salvage(files: Files, directory: str) -> LogSource:
     Raises: Corrupt, Foreign, NewerFormat when not even the instance file can be read.
     """
     instance = load_instance(files, directory)
-    survey = _survey(files, directory, instance)
+    survey, _ = survey_anyway(files, directory, instance)
     archived = list_segments(files, directory, instance.identity)
     front = run_before(archived, survey.segments[0].header) if survey.segments else archived
     pieces = [Piece(found.segment, found.last_block) for found in front if found.segment is not None]
@@ -113,16 +111,6 @@ def salvage(files: Files, directory: str) -> LogSource:
         archived=tuple(os.path.basename(found.path) for found in front if found.segment is not None),
         patchwork=patchwork,
     )
-
-
-def _survey(files: Files, directory: str, instance: Instance) -> Survey:
-    """Without a hard state, every segment that is there counts: whether more there was is not asked here."""
-    try:
-        return survey_log(files, directory, instance)
-    except Corrupt:
-        sequences = [found for name in files.listdir(os.path.join(directory, LOG_FOLDER)) if (found := segment_sequence(name))]
-        hard = HardState(identity_text(instance.identity), min(sequences, default=1), max(sequences, default=1))
-        return survey_log(files, directory, instance, hard_state=hard)
 
 
 def _live_pieces(files: Files, survey: Survey) -> list[Piece]:
