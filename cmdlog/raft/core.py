@@ -200,6 +200,7 @@ class Core(State):
     def change(self, wanted: Change, *, base: Configuration | None = None, guard: Guard = Guard.CHECKED) -> Placed:
         """Changes the members; `base` makes it a compare-and-set. In force at once, safe once committed.
 
+        Where AUTO had to be joint, the leader ends it by an entry of its own; until that is committed, no other change is taken.
         Raises: ChangeRefused, BadChange.
         """
         self._check_alive()
