@@ -32,7 +32,7 @@ from replay.scan import Stream
 from replay.sidebyside import OtherCode, SideBySide
 from replay.spark.attempt import Attempt
 from replay.spark.moments import plan_of_json
-from replay.spark.rebuildtask import Walk, before_last, check_tables, make_target
+from replay.spark.rebuildtask import Walk, before_last, check_tables, make_target, naming_damage
 from replay.states import States
 from replay.trust import read_position, state_path
 from snapshot.digest import open_image, table_digest
@@ -121,8 +121,10 @@ def _run(
             firsts=firsts,
             progress=attempt.note,
         )
-        source = source_from(RealFiles(), order["directory"], order["from_block"])
-        result, left_out = both.run(source.read(from_block=order["from_block"], upto_block=order["last_block"]))
+        directory, first = order["directory"], order["from_block"]
+        with naming_damage(directory, first):
+            source = source_from(RealFiles(), directory, first)
+            result, left_out = both.run(source.read(from_block=first, upto_block=order["last_block"]))
         return result, left_out, both.outcomes.to_json
 
 

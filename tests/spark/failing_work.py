@@ -1,0 +1,66 @@
+"""Work that fails on executors, beside the folder of the job: each kind leaves a file that says how often it ran."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from replay.errors import ReplayError
+from replay.spark.attempt import Attempt
+from replay.spark.rebuildtask import rebuild_partition
+
+
+def die_once(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
+    """The first attempt at each task ends with its process, half of a file written."""
+    if _count(order, "died") == 1:
+        Path(attempt.folder, "accounts.parquet").write_bytes(b"PAR1 half")
+        os._exit(1)
+    return rebuild_partition(order, attempt)
+
+
+def fail_first_partition(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
+    """The disk of whoever takes partition 0 is full, each time."""
+    if order["partition"] == 0:
+        _count(order, "failed")
+        raise OSError(28, "No space left on device")
+    return count_runs(order, attempt)
+
+
+def refuse(_order: Mapping[str, Any], _attempt: Attempt) -> dict[str, Any]:
+    """An error that no second attempt would cure."""
+    raise ReplayError("not today")
+
+
+def count_runs(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
+    """It works, and says that it ran."""
+    _count(order, "ran")
+    return rebuild_partition(order, attempt)
+
+
+def wait_in_second(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
+    """Partition 1 does not end before it is killed."""
+    if order["partition"] == 1:
+        _count(order, "waits")
+        while True:
+            attempt.note(1)
+    return count_runs(order, attempt)
+
+
+def runs(staging: str | Path, what: str, key: str) -> int:
+    """How often that happened to a task."""
+    try:
+        return os.stat(_path(staging, what, key)).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _count(order: Mapping[str, Any], what: str) -> int:
+    with open(_path(order["staging"], what, order["key"]), "ab") as file:
+        file.write(b".")
+    return runs(order["staging"], what, order["key"])
+
+
+def _path(staging: str | Path, what: str, key: str) -> Path:
+    return Path(staging).parent / f"{what}.{key}"

@@ -1,0 +1,216 @@
+"""Jobs whose tasks, executors, drivers or input fail: the same output in the end, or none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cmdlog.wal.errors import Corrupt, Locked, NotEmpty
+from replay.errors import Divergence, Interrupted
+from replay.spark import job
+from replay.spark.job import SparkFailed, TaskError
+from replay.spark.rebuild import Rebuilt, rebuild
+from replay.spark.staging import OtherJob
+from replay.spark.versions import OtherVersions, versions
+from tests.replay.damage import flip, segments, used_bytes
+from tests.replay.ledgers import Versions, importable
+from tests.replay.rig import DRIFT, Rig
+from tests.spark import failing_work
+from tests.spark.failing_work import runs
+from tests.spark.spark_nodes import make_node, read_tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A stopped node."""
+    with importable(tmp_path_factory.mktemp("versions")) as made:
+        versions: Versions = made
+        yield make_node(versions, tmp_path_factory.mktemp("shop") / "node")
+
+
+@pytest.fixture(scope="module")
+def sound(spark: SparkSession, node: Path, tmp_path_factory: pytest.TempPathFactory) -> Rebuilt:
+    """What comes of it when nothing fails."""
+    return rebuild(spark, str(node), to=str(tmp_path_factory.mktemp("sound") / "out"))
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Gives the executors other work."""
+
+    def use(function: Any) -> None:
+        monkeypatch.setattr(sys.modules["replay.spark.rebuild"], "rebuild_partition", function)
+
+    return use
+
+
+def check(out: Path, done: Rebuilt, sound: Rebuilt) -> None:
+    """The same rows as when nothing fails, and no file that the manifest does not name."""
+    for mine, its in zip(done.manifest["points"], sound.manifest["points"], strict=True):
+        assert mine["partitions"] == its["partitions"]
+        for name, table in its["tables"].items():
+            assert [(f["path"], f["rows"], f["digest"]) for f in mine["tables"][name]["files"]] == [
+                (f["path"], f["rows"], f["digest"]) for f in table["files"]
+            ]
+    assert read_tables(dict(done.manifest), out) == read_tables(dict(sound.manifest), Path(sound.path))
+    named = {file["path"] for table in done.manifest["points"][0]["tables"].values() for file in table["files"]}
+    found = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    assert found == named | {"manifest.json", "_SUCCESS"}
+    assert not Path(f"{out}.unfinished").exists()
+
+
+def test_attempt_that_dies_in_the_middle_is_done_again(
+    spark: SparkSession, node: Path, sound: Rebuilt, work: Any, tmp_path: Path
+) -> None:
+    """Executors that end with half a file behind them cost time only: the file is in no output."""
+    work(failing_work.die_once)
+    done = rebuild(spark, str(node), to=str(tmp_path / "out"))
+    assert runs(tmp_path / "out", "died", "p0000") == 2
+    check(tmp_path / "out", done, sound)
+
+
+def test_second_run_does_only_what_is_left(spark: SparkSession, node: Path, sound: Rebuilt, work: Any, tmp_path: Path) -> None:
+    """A task that fails four times ends the job without output; the same call goes on, and repeats no task that was done."""
+    work(failing_work.fail_first_partition)
+    with pytest.raises(SparkFailed, match="No space left"):
+        rebuild(spark, str(node), to=str(tmp_path / "out"))
+    assert runs(tmp_path / "out", "failed", "p0000") == 4
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(OtherJob, match=r"unfinished rebuild with other tables"):
+        rebuild(spark, str(node), to=str(tmp_path / "out"), tables=["accounts"])
+    work(failing_work.count_runs)
+    done = rebuild(spark, str(node), to=str(tmp_path / "out"))
+    assert [runs(tmp_path / "out", "ran", key) for key in ("p0000", "p0001")] == [1, 1]
+    check(tmp_path / "out", done, sound)
+    with pytest.raises(NotEmpty, match="a finished output"):
+        rebuild(spark, str(node), to=str(tmp_path / "out"))
+
+
+def test_driver_that_dies_while_it_publishes_is_followed_up(
+    spark: SparkSession, node: Path, sound: Rebuilt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whichever step of the end is the last one, OUT is not there; the next run ends it, without Spark."""
+    steps, rename = 0, os.rename
+    while True:
+        out, calls = tmp_path / f"out{steps}", 0
+
+        def stop_at(source: str, target: str, limit: int = steps) -> None:
+            nonlocal calls
+            calls += 1
+            if calls > limit:
+                raise KeyboardInterrupt
+            rename(source, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("os.replace", stop_at)
+            patch.setattr("os.rename", stop_at)
+            try:
+                done = rebuild(spark, str(node), to=str(out))
+            except (KeyboardInterrupt, Interrupted):
+                assert not out.exists()
+            else:
+                break
+        done = rebuild(spark, str(node), to=str(out))
+        check(out, done, sound)
+        steps += 1 if steps < 3 else 4
+    assert steps > 4
+
+
+def test_ctrl_c_keeps_what_is_done(spark: SparkSession, node: Path, sound: Rebuilt, work: Any, tmp_path: Path) -> None:
+    """The signal cancels the job and frees its cores; nothing is published, and the second run does the rest."""
+    work(failing_work.wait_in_second)
+    staging = tmp_path / "out.unfinished"
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if runs(staging, "waits", "p0001") and any(name.startswith("p0000") for name in os.listdir(staging / "rows")):
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(Interrupted):
+        rebuild(spark, str(node), to=str(tmp_path / "out"))
+    thread.join()
+    assert not spark.sparkContext.statusTracker().getActiveJobsIds()
+    work(failing_work.count_runs)
+    done = rebuild(spark, str(node), to=str(tmp_path / "out"))
+    assert [runs(tmp_path / "out", "ran", key) for key in ("p0000", "p0001")] == [1, 1]
+    check(tmp_path / "out", done, sound)
+
+
+def test_damage_is_named_and_nothing_is_published(spark: SparkSession, work: Any, tmp_path: Path) -> None:
+    """Found by the plan or by an executor behind it, the error names segment and offset, and is not tried four times."""
+    with importable(tmp_path) as made:
+        node = make_node(made, tmp_path / "node")
+    work(failing_work.refuse)
+    with pytest.raises(TaskError, match="not today"):
+        rebuild(spark, str(node), to=str(tmp_path / "out"))
+    segment = segments(str(node))[0]
+    flip(segment, used_bytes(segment) * 2 // 3)
+    work(failing_work.count_runs)
+    with pytest.raises(TaskError, match=rf"{segment} at offset \d+") as error:
+        rebuild(spark, str(node), to=str(tmp_path / "out"))
+    assert (error.value.kind, error.value.exit_code) == ("Corrupt", 10)
+    assert runs(tmp_path / "out", "ran", "p0000") == 1
+    with pytest.raises(Corrupt, match=segment):
+        rebuild(spark, str(node), to=str(tmp_path / "other"))
+    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob("other*"))
+
+
+def test_divergence_names_the_first_call(spark: SparkSession, tmp_path: Path) -> None:
+    """A call that does otherwise than live fails the job with its place, code and rows, as in `cmdlog recover`."""
+    rig = Rig(tmp_path)
+    rig.deposits(6)
+    index = rig.batch(0, [(DRIFT, [0])])
+    txn = rig.history[-1][0]
+    rig.close()
+    with pytest.raises(Divergence) as error:
+        rebuild(spark, rig.directory, to=str(tmp_path / "out"))
+    place = error.value.place
+    assert (place.partition, place.index, place.txn_id, place.procedure) == (0, index, txn, "drift")
+    assert [row.table for row in place.rows] == ["accounts"]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("different", [("sqlite", "3.1.0"), ("python", "3.8"), ("cmdlog", "0.0.1")], ids=lambda of: of[0])
+def test_executor_of_another_version_refuses(
+    spark: SparkSession, node: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, different: tuple[str, str]
+) -> None:
+    """A replay on another SQLite, Python or cmdlog than the driver's does not begin; both are named."""
+    what, other = different
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "versions", lambda: {**versions(), what: other})
+        with pytest.raises(TaskError, match=rf"the executor of p000\d has {what} {versions()[what]} instead of {other}") as error:
+            rebuild(spark, str(node), to=str(tmp_path / "out"))
+    assert error.value.exit_code == OtherVersions.exit_code
+
+
+def test_two_drivers_do_not_write_one_output(spark: SparkSession, node: Path, tmp_path: Path) -> None:
+    """While one holds the folder another one is refused, and refused is also a folder that is none of ours."""
+    from cmdlog.wal.files import RealFiles
+    from replay.spark.staging import staging
+
+    with staging(RealFiles(), str(tmp_path / "out")), pytest.raises(Locked):
+        rebuild(spark, str(node), to=str(tmp_path / "out"))
+    (tmp_path / "mine.unfinished").mkdir()
+    (tmp_path / "mine.unfinished" / "thesis.txt").write_text("do not lose")
+    with pytest.raises(OtherJob, match=r"thesis\.txt"):
+        rebuild(spark, str(node), to=str(tmp_path / "mine"))
+    assert (tmp_path / "mine.unfinished" / "thesis.txt").exists()
