@@ -48,12 +48,13 @@ class Run:
         first = self.looks[0].by_partition.get(partition)
         return (first.base, first.base_txn) if first is not None else (0, 0)
 
-    def end(self, partition: int) -> int:
-        """The last entry of it that nothing behind it can make void, as far as it goes on to the log's end."""
+    def end(self, partition: int, *, votes_alone: bool) -> int:
+        """The last entry of it that counts. What follows a damaged place may have made void what no mark says is committed,
+        unless nobody else votes, and so nobody could."""
         found = [look.by_partition[partition] for look in self.looks if partition in look.by_partition]
         if not found:
             return 0
-        return found[-1].last if self.whole else min(found[-1].last, max(of.commit for of in found))
+        return found[-1].last if self.whole or votes_alone else min(found[-1].last, max(of.commit for of in found))
 
 
 @dataclass(slots=True)
@@ -95,7 +96,7 @@ class NodeLog:
         """Looks through the segments that may hold something from the floor on. Raises: Corrupt, Recycled."""
         looks: list[SegmentLook] = []
         for segment, last_block in self.segments[self._first_of(floor) :]:
-            look = look_at(self.files, segment, last_block)
+            look = look_at(self.files, segment, last_block, anew=not fail)
             if look.damage is not None:
                 if fail:
                     raise look.damage
@@ -199,11 +200,12 @@ class Logs:
         return found, gaps
 
     def _spans(self, partition: int, log: NodeLog, upto: int) -> list[Piece]:
+        alone = not is_of_a_cluster(log.evidence)
         return [
-            Piece(log, base, min(run.end(partition), upto), base_txn)
+            Piece(log, base, end, base_txn)
             for run in reversed(log.runs)
             for base, base_txn in (run.base(partition),)
-            if min(run.end(partition), upto) > base
+            if (end := min(run.end(partition, votes_alone=alone), upto)) > base
         ]
 
 

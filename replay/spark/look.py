@@ -65,10 +65,15 @@ class SegmentLook:
 _kept: OrderedDict[tuple[str, int, int], SegmentLook] = OrderedDict()
 
 
-def look_at(files: Files, segment: SegmentFile, last_block: int) -> SegmentLook:
-    """Reads the segment's blocks up to that one; damage ends the look, and is told. Raises: Recycled."""
+def look_at(files: Files, segment: SegmentFile, last_block: int, *, anew: bool = False) -> SegmentLook:
+    """Reads the segment's blocks up to that one; damage ends the look, and is told.
+
+    A block that goes bad after a look is met by the task that reads it. Whoever must know before looks `anew`.
+
+    Raises: Recycled.
+    """
     key = (segment.path, segment.header.generation, last_block)
-    if (kept := _kept.get(key)) is not None:
+    if (kept := _kept.get(key)) is not None and not anew:
         _kept.move_to_end(key)
         return kept
     found = _look(files, segment, last_block)

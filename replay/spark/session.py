@@ -59,8 +59,8 @@ def session(
     """The running session, or a new one. `conf` wins over everything that is set here.
 
     `worker_memory` limits the Pythons of an executor, so that one gets a MemoryError before the machine runs short; Spark then
-    writes a line about it for each task, so it is for those who need it. `scratch` takes shuffle files and the warehouse; by default a temporary folder that is removed at exit. `tuning` "start" is
-    for short-lived sessions.
+    writes a line about it for each task, so it is for those who need it. `scratch` takes shuffle files and the warehouse; by
+    default a temporary folder that is removed at exit. `tuning` "start" is for short-lived sessions.
 
     Raises: JavaMissing.
     """

@@ -1,0 +1,83 @@
+"""Reads a log the way a Spark task does, without Spark; and a log whose catalog states parameter names, as a node's does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.wal.record import Kind, encode_json
+from procedures.bundle import load_bundle
+from replay.spark.options import parse_options
+from replay.spark.planning import ReadPlan, plan_read
+from replay.spark.rows import read_task
+from tests.replay.rig import Rig, make_bundle
+
+NAMES = {
+    "begin": ["account"],
+    "clock": ["account"],
+    "deposit": ["account", "amount"],
+    "drift": ["account"],
+    "mirror": ["account", "source"],
+    "trap": ["account"],
+}
+COLUMNS = ("partition_id", "txn_id", "procedure", "params")
+
+
+class NamedRig(Rig):
+    """Its catalog records state names and parameters beside the bundle."""
+
+    def add_catalog(self, factor: int) -> None:
+        """The application's code changes."""
+        self.version, self.factor = self.version + 1, factor
+        bundle = make_bundle(factor)
+        stated = [{"name": name, "parameters": parameters} for name, parameters in NAMES.items()]
+        value = {"version": self.version, "hash": bundle.hash, "procedures": stated, "bundle": bundle.to_bytes().decode()}
+        self.bundles[str(self.version)] = value
+        self.cluster_index += 1
+        self.log(encode_json(Kind.CATALOG, value, partition=CLUSTER_GROUP, term=self.term, index=self.cluster_index))
+        self.catalogs.add_live(self.version, load_bundle(bundle))
+
+
+def made(folder: Path, batches: int = 30, **settings: Any) -> NamedRig:
+    """A node with that many batches of three deposits, stopped in good order."""
+    folder.mkdir(exist_ok=True)
+    rig = NamedRig(folder, **settings)
+    rig.deposits(batches)
+    rig.close()
+    return rig
+
+
+def plan_of(*directories: str, **options: Any) -> ReadPlan:
+    """What is planned for these directories."""
+    given = {name: value if isinstance(value, str) else orjson.dumps(value).decode() for name, value in options.items()}
+    return plan_read(parse_options({"paths": orjson.dumps(directories).decode(), **given}))
+
+
+def rows_of(plan: ReadPlan, columns: Sequence[str] = COLUMNS) -> list[tuple[Any, ...]]:
+    """All rows, task by task."""
+    found: list[tuple[Any, ...]] = []
+    for task in plan.tasks:
+        for batch in read_task(task, columns):
+            batch.validate(full=True)
+            found += [tuple(row[name] for name in columns) for row in batch.to_pylist()]
+    return found
+
+
+def read(*directories: str, **options: Any) -> list[tuple[Any, ...]]:
+    """The rows of these directories."""
+    return rows_of(plan_of(*directories, **options))
+
+
+def txns(rows: Sequence[tuple[Any, ...]]) -> list[int]:
+    """TxnIds, ascending."""
+    return sorted(row[1] for row in rows)
+
+
+def without_end(plan: ReadPlan, task: int) -> ReadPlan:
+    """The plan without one of its tasks."""
+    return replace(plan, tasks=plan.tasks[:task] + plan.tasks[task + 1 :])

@@ -1,0 +1,98 @@
+"""Options of the source."""
+
+from __future__ import annotations
+
+import pytest
+
+from cmdlog.wal.ids import MILLIS_SHIFT
+from replay.spark.options import BadOption, Options, parse_options
+
+
+def parse(**given: str) -> Options:
+    """Options with some path."""
+    return parse_options({"path": "/data", **given})
+
+
+def test_names_are_case_insensitive() -> None:
+    """Spark hands options over in lower case, and SQL users write them as they like."""
+    assert parse(STARTINGTXN="5").starting.of(0) == parse(startingtxn="5").starting.of(0) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("startTxn", "startingTxn"),
+        ("partition", "partitions"),
+        ("failOnDataloss2", "failOnDataLoss"),
+        ("maxTxns", "maxTxnsPerTrigger"),
+    ],
+)
+def test_unknown_option_names_the_near_one(name: str, near: str) -> None:
+    """A misspelt option is never ignored: a read without its bound would be a wrong answer."""
+    with pytest.raises(BadOption, match=f"{name} is no option of cmdlog; did you mean {near}"):
+        parse(**{name: "1"})
+
+
+def test_option_unlike_any_lists_all() -> None:
+    """Nothing is guessed from a name that is like none."""
+    with pytest.raises(BadOption, match="there are path, paths, table"):
+        parse(zzz="1")
+
+
+def test_bounds_per_partition() -> None:
+    """A partition that is not named is read from its first to its last transaction."""
+    found = parse(startingTxn='{"0": 7, "1": "earliest"}', endingTxn='{"1": 9}')
+    assert [found.starting.of(p) for p in (0, 1, 2)] == [7, None, None]
+    assert [found.ending.of(p) for p in (0, 1, 2)] == [None, 9, None]
+
+
+def test_times_take_whole_milliseconds_on_both_sides() -> None:
+    """A bound in time includes every transaction of its millisecond, as RFC 3339 or in milliseconds."""
+    found = parse(startingTimestamp="1700000000000", endingTimestamp="2023-11-14T22:13:20Z")
+    millis = 1_700_000_000_000
+    assert found.starting.of(0) == millis << MILLIS_SHIFT
+    assert found.ending.of(0) == (millis + 1 << MILLIS_SHIFT) - 1
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"startingTxn": "latst"}, "startingTxn is a transaction id"),
+        ({"startingTxn": "-5"}, "startingTxn is a transaction id"),
+        ({"startingTxn": str(1 << 63)}, "startingTxn is a transaction id"),
+        ({"startingTxn": "{"}, "startingTxn is no JSON"),
+        ({"startingTxn": '{"x": 1}'}, "'x' is no partition"),
+        ({"startingTxn": "1", "startingTimestamp": "2"}, "exclude each other"),
+        ({"endingTxn": "1", "endingTimestamp": "2"}, "exclude each other"),
+        ({"endingTxn": "earliest"}, "endingTxn is a transaction id, latest"),
+        ({"startingTimestamp": "2023-11-14 22:13"}, "does not say its time zone"),
+        ({"partitions": "0,1000"}, "'1000' is no partition"),
+        ({"procedures": " , "}, "names none"),
+        ({"failOnDataLoss": "maybe"}, "true or false"),
+        ({"minPartitions": "0"}, "number from 1"),
+        ({"maxTxnsPerTrigger": "many"}, "number from 1"),
+        ({"paramsFormat": "xml"}, "one of object, array"),
+        ({"table": "segment"}, "did you mean segments"),
+        ({"paths": '{"a": 1}'}, "JSON array of strings"),
+    ],
+)
+def test_bad_value_is_refused_with_the_reason(given: dict[str, str], why: str) -> None:
+    """Every refusal names the option and what it may be."""
+    with pytest.raises(BadOption, match=why):
+        parse(**given)
+
+
+def test_read_without_a_path_says_so() -> None:
+    """The commonest slip."""
+    with pytest.raises(BadOption, match="which node directories"):
+        parse_options({})
+
+
+def test_paths_are_taken_once_each() -> None:
+    """load([a, b]) arrives as JSON; a directory given twice would be two copies of one node."""
+    assert parse_options({"path": "/a", "paths": '["/a", "/b"]'}).paths == ("/a", "/b")
+
+
+def test_procedures_as_list_or_json() -> None:
+    """Names with commas cannot be, so both forms are safe."""
+    assert parse(procedures="a, b").procedures == parse(procedures='["b","a"]').procedures == frozenset({"a", "b"})

@@ -1,0 +1,387 @@
+"""What a read plans, and the rows that its tasks give: held against models of what was logged."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import orjson
+import pytest
+
+from cmdlog.wal.batch import encode_batch
+from cmdlog.wal.errors import Corrupt, WalError
+from cmdlog.wal.ids import MILLIS_SHIFT
+from cmdlog.wal.reader import Recycled
+from cmdlog.wal.record import Kind
+from replay.errors import ReplayError
+from replay.joint import is_of_a_cluster
+from replay.spark import look
+from replay.spark.logs import DataLoss
+from replay.spark.options import BadOption, parse_options
+from replay.spark.planning import TASK_BYTES_MIN, choose
+from tests.replay import damage
+from tests.replay.archiverig import ArchiveRig
+from tests.replay.histories import random_history
+from tests.replay.historycluster import Cluster
+from tests.replay.historymembers import History
+from tests.replay.rig import DEPOSIT
+from tests.spark.reading import made, plan_of, read, rows_of, txns
+
+SEEDS = 12
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A stopped node with 96 calls in three segments; nobody changes it."""
+    return made(tmp_path_factory.mktemp("node")).directory
+
+
+def test_rows_are_what_was_logged(directory: str) -> None:
+    """Each call once, in the order of its partition, its parameters under their names."""
+    rows = read(directory)
+    assert len(rows) == len(set(txns(rows))) == 96
+    for partition in (0, 1):
+        of = [row[1] for row in rows if row[0] == partition]
+        assert of == sorted(of)
+    deposits = [orjson.loads(row[3]) for row in rows if row[2] == "deposit"]
+    assert deposits[:3] == [{"account": 0, "amount": 1}, {"account": 1, "amount": 2}, {"account": 2, "amount": 3}]
+    assert {row[2] for row in rows} == {"begin", "deposit"}
+
+
+def test_bounds_are_inclusive(directory: str) -> None:
+    """startingTxn and endingTxn are part of what is read, per partition when they are given so."""
+    rows = read(directory)
+    every = txns(rows)
+    assert txns(read(directory, startingTxn=str(every[10]), endingTxn=str(every[20]))) == every[10:21]
+    ones = txns([row for row in rows if row[0] == 1])
+    found = read(directory, startingTxn={"0": (1 << 63) - 1, "1": ones[5]}, endingTxn={"1": ones[7]})
+    assert txns(found) == ones[5:8]
+    millis = every[30] >> MILLIS_SHIFT
+    assert txns(read(directory, startingTimestamp=str(millis), endingTimestamp=str(millis))) == [every[30]]
+
+
+def test_partitions_and_procedures_leave_the_rest_out(directory: str) -> None:
+    """Both are resolved when the read is planned; a name that nobody has gives no rows, a partition that is none an error."""
+    rows = read(directory)
+    assert read(directory, partitions="1") == [row for row in rows if row[0] == 1]
+    assert read(directory, procedures="begin,nobody") == [row for row in rows if row[2] == "begin"]
+    with pytest.raises(BadOption, match="there is no 7; the log has 0, 1"):
+        plan_of(directory, partitions="7")
+
+
+def test_only_the_columns_that_are_asked_for_are_made(directory: str) -> None:
+    """Any columns in any order; times are the transaction's own, metadata says where a call lies."""
+    columns = ("_segment", "ts", "_block_offset", "txn_id", "_node", "_crc")
+    rows = rows_of(plan_of(directory), columns)
+    assert len(rows) == 96
+    for segment, moment, offset, txn, node, crc in rows:
+        assert moment.timestamp() * 1000 == pytest.approx(txn >> MILLIS_SHIFT)
+        assert os.path.exists(os.path.join(directory, "log", segment))
+        assert (offset % 4096, node, crc > 0) == (0, 1, True)
+
+
+def test_params_may_stay_lists(directory: str) -> None:
+    """paramsFormat=array gives what the log holds."""
+    assert {row[3] for row in read(directory, paramsFormat="array", procedures="begin")} == {
+        f"[{n}]" for n in (0, 1, 2, 10, 11, 12)
+    }
+
+
+def test_large_log_is_split_and_no_call_is_lost_at_the_seams(tmp_path: Path) -> None:
+    """minPartitions makes more tasks, which begin in the middle of segments; together they give the same rows."""
+    rig = made(tmp_path, 0, segment_bytes=4 << 20, segments=4)
+    rig.restart()
+    for n in range(16):
+        partition, calls = n % 2, [orjson.dumps([10 * (n % 2), 10**15 + c]) for c in range(6000)]
+        index = rig.next_index[partition]
+        rig.next_index[partition] += 1
+        ids = rig.tick(len(calls), partition)
+        rig.log(
+            encode_batch(
+                partition=partition, term=rig.term, index=index, catalog=1, txn_ids=ids,
+                procedures=[DEPOSIT] * len(calls), params=calls,
+            )
+        )  # fmt: skip
+    rig.stop()
+    one, many = plan_of(rig.directory), plan_of(rig.directory, minPartitions="100")
+    assert len(one.tasks) == 1
+    assert len(many.tasks) >= sum(task.bytes for task in one.tasks) // (2 * TASK_BYTES_MIN)
+    assert sum(1 for task in many.tasks if task.stretches[0].start.offset > 4096) >= 1
+    assert rows_of(many) == rows_of(one)
+    assert len(rows_of(one)) == len(rig.history) + 16 * 6000
+
+
+def test_calls_taken_out_are_left_out(tmp_path: Path) -> None:
+    """A SKIP stands behind the batch that it concerns, segments later maybe; dedupe=false shows the call all the same."""
+    rig = made(tmp_path, 4)
+    rig.restart()
+    index = rig.batch(0, [(DEPOSIT, [0, 5]), (DEPOSIT, [0, 6]), (DEPOSIT, [0, 7])], skips=frozenset({1}))
+    gone = rig.history[-2][0]
+    rig.deposits(20)
+    rig.entry(0, Kind.SKIP, {"index": index, "position": 1, "txn_id": rig.tick(1, 0)[0]}, live=False)
+    rig.close()
+    rows = txns(read(rig.directory))
+    assert gone not in rows
+    assert len(rows) == len(rig.history) - 1
+    assert gone in txns(read(rig.directory, dedupe="false"))
+
+
+def test_code_of_an_early_version_names_calls_without_parameters(tmp_path: Path) -> None:
+    """A catalog record may state no parameters: then the list stays, under the procedure's name."""
+    cluster = Cluster(tmp_path / "c", nodes=1)
+    cluster.deposits(0)
+    cluster.spread(0)
+    (directory,) = cluster.finish()
+    rows = read(directory, partitions="0")
+    assert [row[2] for row in rows] == ["begin"] * 3 + ["deposit"] * 3
+    assert rows[0][3] == "[0]"
+
+
+def committed_rows(history: History, partition: int, upto: int) -> list[tuple[int, int]]:
+    """(TxnId, entry) of all committed calls up to the entry."""
+    done = history.truth.committed[partition][:upto]
+    return [(call[0], entry.index) for entry in done for call in entry.calls]
+
+
+@pytest.mark.slow
+def test_any_history_gives_its_committed_calls_once(tmp_path: Path) -> None:
+    """Random clusters with elections, lost disks, lagging and superseded logs: what is read is a prefix of what was committed.
+
+    It goes as far as any log at hand knows, and begins where no log reaches further back.
+    """
+    for seed in range(SEEDS):
+        history = random_history(tmp_path / str(seed), seed)
+        options = parse_options({"paths": orjson.dumps(history.directories).decode()})
+        try:
+            chosen = choose(options)
+        except ReplayError:
+            if history.is_settled:  # else nobody can tell any more what was committed
+                raise
+            continue
+        rows = read(*history.directories)
+        for partition in range(history.partitions):
+            of = chosen.logs.verdict.groups[partition]
+            upto = chosen.logs.upto(of)
+            if not is_of_a_cluster(chosen.logs.by_directory(of.chosen).evidence):
+                upto = min(upto, len(history.truth.committed[partition]))
+            found = txns([row for row in rows if row[0] == partition])
+            wanted = [txn for txn, _ in committed_rows(history, partition, upto)]
+            assert found == wanted[len(wanted) - len(found) :], f"seed {seed}, partition {partition}"
+            if all(log.first_base(partition) == 0 for log in chosen.logs.logs):
+                assert len(found) == len(wanted), f"seed {seed}, partition {partition}"
+
+
+def test_three_replicas_give_each_call_once(tmp_path: Path) -> None:
+    """Several nodes' directories are one table; dedupe=false shows every copy; one directory gives what it knows committed."""
+    cluster = Cluster(tmp_path / "c")
+    for n in range(12):
+        cluster.deposits(n % 2)
+        cluster.spread(n % 2)
+    directories = cluster.finish()
+    rows = read(*directories)
+    assert txns(rows) == sorted(txn for _, _, txn in cluster.acknowledged)
+    assert txns(read(*directories, dedupe="false")) == sorted(3 * txns(rows))
+    assert txns(read(directories[1])) == txns(rows)
+
+
+def test_superseded_entries_are_left_out(tmp_path: Path) -> None:
+    """What a deposed leader logged for itself is no history, in its own log or in another's, though it has TxnIds like all."""
+    cluster = Cluster(tmp_path / "c")
+    cluster.deposits(0)
+    cluster.spread(0)
+    stale = cluster.deposits(0, by=1)
+    assert cluster.elect(0, 2, [2, 3])
+    cluster.deposits(0)
+    cluster.spread(0)
+    directories = cluster.finish()
+    assert stale is not None
+    lost = {call[0] for call in stale.calls}
+    assert lost <= set(txns(read(directories[0], dedupe="false")))
+    for given in (directories, directories[:1], directories[1:]):
+        rows = set(txns(read(*given)))
+        assert not lost & rows
+        assert {txn for _, _, txn in cluster.acknowledged} == rows
+
+
+def test_uncommitted_tail_of_a_cluster_is_left_out(tmp_path: Path) -> None:
+    """An entry that no log knows committed may still be replaced."""
+    cluster = Cluster(tmp_path / "c")
+    cluster.deposits(0)
+    cluster.spread(0)
+    tail = cluster.deposits(0)
+    directories = cluster.finish()
+    assert tail is not None
+    assert not {call[0] for call in tail.calls} & set(txns(read(*directories)))
+
+
+def test_same_plan_gives_the_same_rows_while_the_node_writes_on(tmp_path: Path) -> None:
+    """The end is fixed when the read is planned."""
+    rig = made(tmp_path, 10)
+    plan = plan_of(rig.directory)
+    before = rows_of(plan)
+    rig.restart()
+    rig.deposits(10)
+    rig.close()
+    assert rows_of(plan) == before
+    assert len(read(rig.directory)) == len(before) + 30
+
+
+@pytest.mark.parametrize("what", ["gone", "overwritten"])
+def test_segment_recycled_under_a_read_is_an_error(tmp_path: Path, what: str) -> None:
+    """P15, a node lets a segment go after the plan: the task says so, and gives nothing of the file's new life."""
+    rig = made(tmp_path)
+    plan = plan_of(rig.directory)
+    first, *_, last = damage.segments(rig.directory)
+    if what == "gone":
+        os.rename(first, os.path.join(rig.directory, "log", "free-0.log"))
+    else:
+        Path(first).write_bytes(Path(last).read_bytes())
+    with pytest.raises(Recycled, match=r"segment 1 .*was recycled"):
+        rows_of(plan)
+
+
+def test_damaged_block_fails_with_segment_and_offset(tmp_path: Path) -> None:
+    """P15, D14: a read fails before anything is given out, naming the place; failOnDataLoss=false reads around it and tells."""
+    rig = made(tmp_path)
+    every = txns(read(rig.directory))
+    look._kept.clear()  # as in the process of another read
+    segment = damage.segments(rig.directory)[1]
+    damage.flip(segment, 5 * 4096 + 100)
+    with pytest.raises(Corrupt, match="block that was durable cannot be read") as error:
+        plan_of(rig.directory)
+    assert (error.value.path, error.value.offset) == (segment, 5 * 4096)
+    plan = plan_of(rig.directory, failOnDataLoss="false")
+    found = txns(rows_of(plan))
+    assert set(found) < set(every)
+    assert found[0] == every[0]
+    assert found[-1] == every[-1]
+    assert {(gap.partition, gap.first <= gap.last) for gap in plan.gaps} == {(0, True), (1, True)}
+    assert [(one.path, one.offset) for one in plan.damages] == [(segment, 5 * 4096)]
+
+
+def test_damage_behind_the_plan_fails_the_task(tmp_path: Path) -> None:
+    """A block that goes bad after the plan is met by the task that reads it, and named."""
+    rig = made(tmp_path)
+    plan = plan_of(rig.directory)
+    segment = damage.segments(rig.directory)[0]
+    damage.flip(segment, 6 * 4096 + 80)
+    with pytest.raises(Corrupt) as error:
+        rows_of(plan)
+    assert (error.value.path, error.value.offset) == (segment, 6 * 4096)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_missing_segment_is_refused(tmp_path: Path, number: int) -> None:
+    """D15, H9: the first, a middle or the last segment taken away is seen before anything is read."""
+    rig = made(tmp_path)
+    path = damage.segments(rig.directory)[number]
+    os.unlink(path)
+    with pytest.raises(WalError, match=rf"missing.*{os.path.basename(path)}|{os.path.basename(path)}.*missing|is missing"):
+        plan_of(rig.directory)
+
+
+@pytest.mark.parametrize("size", [0, 4096, 5000, 40_960])
+def test_truncated_segment_is_refused(tmp_path: Path, size: int) -> None:
+    """D14: a file cut anywhere is no segment any more."""
+    rig = made(tmp_path)
+    path = damage.segments(rig.directory)[1]
+    damage.truncate(path, size)
+    with pytest.raises((WalError, ReplayError), match="segment"):
+        plan_of(rig.directory)
+
+
+def test_duplicated_and_foreign_segments_are_refused(tmp_path: Path) -> None:
+    """D16, D17: a file under another number, and one of another node, are no part of this log."""
+    rig, other = made(tmp_path / "a"), made(tmp_path / "b")
+    copy = rig.copy(tmp_path / "copy")
+    damage.duplicate(damage.segments(copy)[0], 4)
+    with pytest.raises((WalError, ReplayError), match=r"another name|segment"):
+        plan_of(copy)
+    damage.swap(damage.segments(rig.directory)[1], damage.segments(other.directory)[1])
+    with pytest.raises((WalError, ReplayError), match="belongs to"):
+        plan_of(rig.directory)
+
+
+def test_newer_format_is_refused(tmp_path: Path) -> None:
+    """H7: a log that a newer version wrote is named as such, whether or not loss is accepted."""
+    rig = made(tmp_path)
+    path = Path(rig.directory, "instance.json")
+    path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2').replace(b'"format": 1', b'"format": 2'))
+    with pytest.raises((WalError, ReplayError), match="newer"):
+        plan_of(rig.directory)
+
+
+def test_damage_in_one_copy_is_read_from_another(tmp_path: Path) -> None:
+    """With failOnDataLoss=false what one log has lost comes from a log that knows it committed, and nothing is missing."""
+    cluster = Cluster(tmp_path / "c", segment_bytes=32 << 10)
+    for n in range(30):
+        cluster.deposits(n % 2)
+        cluster.spread(n % 2)
+    directories = cluster.finish()
+    every = txns(read(*directories))
+    logs = choose(parse_options({"paths": orjson.dumps(directories).decode()})).logs
+    chosen = logs.verdict.groups[0].chosen
+    look._kept.clear()  # as in the process of another read
+    damage.flip(damage.segments(chosen)[0], 3 * 4096 + 70)
+    with pytest.raises(Corrupt):
+        plan_of(*directories)
+    plan = plan_of(*directories, failOnDataLoss="false")
+    assert txns(rows_of(plan)) == every
+    assert plan.gaps == ()
+
+
+@pytest.fixture(scope="module")
+def rotated(tmp_path_factory: pytest.TempPathFactory) -> ArchiveRig:
+    """A stopped node whose ring was used up several times over, with an archive of what went; nobody changes it."""
+    rig = ArchiveRig(tmp_path_factory.mktemp("rotated"))
+    rig.rotate(6)
+    rig.close()
+    return rig
+
+
+def test_archive_and_live_log_are_one_table(rotated: ArchiveRig) -> None:
+    """What the ring has let go of is read from the archive, each call once."""
+    rows = txns(read(rotated.directory))
+    assert rows == sorted(txn for txn, _ in rotated.history)
+    plan = plan_of(rotated.directory)
+    paths = {os.path.basename(stretch.segment.path)[:3] for task in plan.tasks for stretch in task.stretches}
+    assert paths == {"log", "seg"}
+
+
+def test_start_bound_leaves_early_segments_unread(rotated: ArchiveRig) -> None:
+    """Heads say up to which transaction everything stands before them, so a late start opens late segments only."""
+    every = sorted(txn for txn, _ in rotated.history)
+    plan = plan_of(rotated.directory, startingTxn=str(every[-5]))
+    assert txns(rows_of(plan)) == every[-5:]
+    assert len({stretch.segment.path for task in plan.tasks for stretch in task.stretches}) <= 2
+    log = choose(parse_options({"path": rotated.directory, "startingTxn": str(every[-5])})).logs.logs[0]
+    assert len(log.looks) < len(log.segments) // 2
+
+
+def test_start_in_front_of_the_log_is_data_loss(rotated: ArchiveRig, tmp_path: Path) -> None:
+    """Without the archive the log begins late: earliest is what there is, an earlier transaction is said to be gone."""
+    copy = rotated.copy(tmp_path / "copy")
+    shutil.rmtree(os.path.join(copy, "archive"))
+    every = sorted(txn for txn, _ in rotated.history)
+    found = txns(read(copy))
+    assert found == every[len(every) - len(found) :]
+    assert len(found) < len(every)
+    with pytest.raises(DataLoss, match=r"what was before is truncated.*failOnDataLoss=false"):
+        plan_of(copy, startingTxn=str(every[3]))
+    assert txns(read(copy, startingTxn=str(every[3]), failOnDataLoss="false")) == found
+
+
+def test_path_that_is_not_there_says_so(tmp_path: Path) -> None:
+    """A typo is no empty table."""
+    with pytest.raises(BadOption, match="is not there"):
+        plan_of(str(tmp_path / "nowhere"))
+
+
+def test_marks_of_a_group_of_one_are_not_waited_for(tmp_path: Path) -> None:
+    """A node that votes alone has committed whatever is durable: a kill before the next mark hides nothing."""
+    rig = made(tmp_path, 3)
+    rig.restart()
+    rig.deposits(5)
+    rig.stop()  # without marks
+    assert len(read(rig.directory)) == len(rig.history)
