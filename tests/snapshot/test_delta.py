@@ -59,6 +59,7 @@ def restored(base: Path, *deltas: DeltaCapture) -> Path:
     target = base.with_name(f"{base.name}.restored")
     shutil.copyfile(base, target)
     position = deltas[-1]._position
+    assert position is not None
     apply_deltas(str(target), [delta.report()["path"] for delta in deltas], position)
     return target
 
@@ -225,6 +226,7 @@ def test_delta_on_another_base_is_refused(partition: Partition, tmp_path: Path) 
         apply_deltas(str(shutil.copyfile(base, tmp_path / "copy")), [str(tmp_path / "delta")], Position(99, 1, 7, 1))
     other = PartitionState.open(tmp_path / "other", partition=0)
     other.close()
+    assert capture._position is not None
     with pytest.raises(SnapshotDamaged, match="items"):
         apply_deltas(str(tmp_path / "other"), [str(tmp_path / "delta")], capture._position)
 
