@@ -17,23 +17,17 @@ from cmdlog.wal.ids import PARTITIONS_MAX
 from cmdlog.wal.instance import Identity
 from cmdlog.wal.survey import SegmentFile
 from replay.authority import GroupVerdict, Verdict, decide
-from replay.errors import ReplayError
 from replay.evidence import NodeEvidence
 from replay.gather import gather
-from replay.joint import is_of_a_cluster, open_or_salvage
 from replay.source import LogSource, open_source
+from replay.spans import salvage
 from replay.spark.look import Entries, SegmentLook, look_at
 from replay.spark.options import BadOption
 from replay.spark.places import open_place
+from replay.spark.tasks import DataLoss
 from snapshot.archived import list_segments, run_before
 
 Floor = Mapping[int, int | None]  # partition -> the lowest TxnId that is wanted; None: from the beginning
-
-
-class DataLoss(ReplayError):
-    """What was asked for is not all there."""
-
-    hint = "read what there is with failOnDataLoss=false; the table gaps then says what is missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +66,12 @@ class NodeLog:
     damages: list[Corrupt] = field(default_factory=list)
 
     @property
+    def votes_alone(self) -> bool:
+        """Whether no other node votes, as far as its log tells: then whatever is durable is committed, marked or not."""
+        newest = [group.configurations[-1] for group in self.evidence.groups.values() if group.configurations]
+        return not any((of.voters | of.outgoing) - {self.evidence.node_id} for of in newest)
+
+    @property
     def looks(self) -> list[SegmentLook]:
         return [look for run in self.runs for look in run.looks]
 
@@ -83,7 +83,7 @@ class NodeLog:
             self.problem = self.evidence.refused.what
             return
         try:
-            source = open_source(self.files, self.directory) if fail else open_or_salvage(self.files, self.directory)
+            source = open_source(self.files, self.directory) if fail else self._salvaged()
         except WalError as error:
             if fail:
                 raise
@@ -91,6 +91,13 @@ class NodeLog:
             return
         self.identity = source.instance.identity
         self.segments = _segments(self.files, source)
+
+    def _salvaged(self) -> LogSource:
+        """The log as it is, or around its damage when a restart would refuse it."""
+        try:
+            return open_source(self.files, self.directory, accept_data_loss=True)
+        except WalError:
+            return salvage(self.files, self.directory)
 
     def read(self, floor: Floor, *, fail: bool) -> None:
         """Looks through the segments that may hold something from the floor on. Raises: Corrupt, Recycled."""
@@ -169,9 +176,8 @@ class Logs:
         return next(log for log in self.logs if log.directory == directory)
 
     def upto(self, of: GroupVerdict) -> int:
-        """The last entry that counts. In a cluster of one whatever is durable is committed, marked or not."""
-        log = self.by_directory(of.chosen)
-        return of.commit if is_of_a_cluster(log.evidence) else of.last_index
+        """The last entry that counts."""
+        return of.last_index if self.by_directory(of.chosen).votes_alone else of.commit
 
     def looked_through(self, log: NodeLog, floor: Floor, *, fail: bool) -> NodeLog:
         """The log, read once."""
@@ -200,12 +206,11 @@ class Logs:
         return found, gaps
 
     def _spans(self, partition: int, log: NodeLog, upto: int) -> list[Piece]:
-        alone = not is_of_a_cluster(log.evidence)
         return [
             Piece(log, base, end, base_txn)
             for run in reversed(log.runs)
             for base, base_txn in (run.base(partition),)
-            if (end := min(run.end(partition, votes_alone=alone), upto)) > base
+            if (end := min(run.end(partition, votes_alone=log.votes_alone), upto)) > base
         ]
 
 

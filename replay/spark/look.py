@@ -24,11 +24,10 @@ from cmdlog.wal.reader import ReadBlock, Spot, read_segment
 from cmdlog.wal.record import BadRecord, Kind, Record
 from cmdlog.wal.survey import SegmentFile
 from replay.firstlook import Place
+from replay.spark.tasks import Names
 
 SPOT_BYTES: Final = 1 << 20  # a task may begin at each of these
 KEPT_MAX: Final = 256  # looks; one takes 40 bytes per batch, some hundred kilobytes for a segment of 64 MB
-Names = Mapping[int, tuple[tuple[str, tuple[str, ...] | None], ...]]
-"""Catalog version -> (name, parameter names) of each procedure; None where the catalog does not state the parameters."""
 
 
 @dataclass(slots=True)

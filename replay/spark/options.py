@@ -14,7 +14,6 @@ import orjson
 
 from cmdlog.wal.ids import MILLIS_SHIFT, PARTITIONS_MAX
 from replay.errors import BadUntil, ReplayError
-from replay.plan import parse_until
 
 TXN_MAX: Final = (1 << 63) - 1
 TASKS_MAX: Final = 10_000  # that `minPartitions` may ask for
@@ -131,6 +130,8 @@ def _moment(name: str, text: str) -> int:
     """The last TxnId of that millisecond: RFC 3339, or milliseconds since 1970 like other Spark sources."""
     if text.isdecimal():
         return (min(int(text), TXN_MAX >> MILLIS_SHIFT) + 1 << MILLIS_SHIFT) - 1
+    from replay.plan import parse_until  # noqa: PLC0415 - brings the whole replay, for those who say a time
+
     try:
         return parse_until(text)
     except BadUntil as error:

@@ -15,55 +15,14 @@ from typing import Final
 import numpy as np
 
 from cmdlog.wal.errors import Corrupt
-from cmdlog.wal.reader import Spot
-from cmdlog.wal.survey import SegmentFile
-from replay.firstlook import Place
-from replay.spark.logs import DataLoss, Floor, Gap, Logs, NodeLog, Piece, open_logs, wanted_partitions
-from replay.spark.look import Entries, Names, SegmentLook
-from replay.spark.options import TXN_MAX, Options, ParamsFormat
+from replay.spark.logs import Floor, Gap, Logs, NodeLog, Piece, open_logs, wanted_partitions
+from replay.spark.look import Entries, SegmentLook
+from replay.spark.options import TXN_MAX, Options
+from replay.spark.tasks import DataLoss, Stretch, Task, Want
 
 TASK_BYTES: Final = 64 << 20  # about a second of work, so that the start of a task (30 ms) is lost in it
 TASK_BYTES_MIN: Final = 1 << 20  # however many tasks are asked for
 INDEX_MAX: Final = (1 << 63) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Blocks of one segment, from a place where reading can begin."""
-
-    segment: SegmentFile
-    start: Spot
-    upto: int  # block
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Want:
-    """What counts of a partition in one log."""
-
-    ranges: tuple[tuple[int, int], ...]  # entries (after, upto]
-    low: int  # TxnIds, both inclusive
-    high: int
-    voids: tuple[Place, ...] = ()
-    skips: Mapping[int, frozenset[int]] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What one Spark task reads."""
-
-    path: str
-    node_id: int
-    stretches: tuple[Stretch, ...]
-    wants: Mapping[int, Want]
-    names: Names
-    procedures: frozenset[str] | None
-    params_format: ParamsFormat
-    fail_on_data_loss: bool
-
-    @property
-    def bytes(self) -> int:
-        return sum(stretch.bytes for stretch in self.stretches)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,11 @@ from cmdlog.wal.files import Files
 from cmdlog.wal.ids import MILLIS_SHIFT
 from cmdlog.wal.reader import ReadBlock, Recycled, read_segment
 from cmdlog.wal.record import RECORD, BadRecord, Kind, Record
-from replay.chunk import TICK, BadBatch, Columns, check_batches, column_of
+from replay.chunks import TICK, BadBatch, Columns, check_batches, column_of
 from replay.cursors import Lowest
-from replay.spark.logs import DataLoss
 from replay.spark.params import Ints, Keys, int_array, lists, objects, string_array
 from replay.spark.places import open_place
-from replay.spark.planning import Stretch, Task, Want
+from replay.spark.tasks import DataLoss, Stretch, Task, Want
 
 ROWS_MAX: Final = 10_000  # of one record batch: Spark does not cut those that a source gives
 TEXT_BYTES_MAX: Final = 8 << 20  # of parameters that are gathered for one; a single entry may hold more
@@ -203,7 +202,7 @@ class _Rows:
         """Which rows are wanted."""
         wants = self.gathered.wants
         low, high = (np.array(bound, dtype=np.int64) for bound in zip(*((want.low, want.high) for want in wants), strict=True))
-        kept = (self.txn_ids >= low[numbers]) & (self.txn_ids <= high[numbers])
+        kept: npt.NDArray[np.bool_] = (self.txn_ids >= low[numbers]) & (self.txn_ids <= high[numbers])
         for number, (record, want) in enumerate(zip(self.gathered.records, wants, strict=True)):
             for position in want.skips.get(record.index, ()) if want.skips else ():
                 kept[zeros[number] + position] = False

@@ -10,16 +10,13 @@ shared relation, and a DataFrame that is used twice then gives wrong rows. Optio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from replay.spark.options import CALLS, BadOption, Options, parse_options
-from replay.spark.planning import Task, plan_read
-from replay.spark.rows import TYPES, read_task
-from replay.spark.stream import CallStream
-from replay.spark.tables import SCHEMAS, rows_of
+from replay.spark.tasks import Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,13 +24,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME: Final = "cmdlog"
-COLUMNS: Final = "partition_id int, txn_id long, procedure string, ts timestamp, params string"
-METADATA: Final = "_node int, _segment string, _block_offset long, _crc long"
-_SQL_TYPES: Final = {"int32": "int", "int64": "bigint", "string": "string", "timestamp[us, tz=UTC]": "timestamp"}
+COLUMNS: Final = "partition_id int, txn_id bigint, procedure string, ts timestamp, params string"
+METADATA: Final = "_node int, _segment string, _block_offset bigint, _crc bigint"
 
 
 class CmdlogSource(DataSource):
-    """The command log."""
+    """The command log. What reads is imported when something is read: Spark makes one of these in several processes before."""
 
     def __init__(self, options: Any) -> None:  # the name is Spark's
         self._options = parse_options(dict(options))
@@ -44,7 +40,7 @@ class CmdlogSource(DataSource):
 
     def schema(self) -> str:
         if self._options.table != CALLS:
-            return SCHEMAS[self._options.table]
+            return _schemas()[self._options.table]
         return f"{COLUMNS}, {METADATA}" if self._options.include_metadata else COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -53,7 +49,9 @@ class CmdlogSource(DataSource):
         check_columns(schema)
         return CallReader(self._options, schema.names)
 
-    def streamReader(self, schema: StructType) -> CallStream:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from replay.spark.stream import CallStream  # noqa: PLC0415
+
         if self._options.table != CALLS:
             raise BadOption(f"the table {self._options.table} cannot be read as a stream")
         check_columns(schema)
@@ -67,9 +65,13 @@ class CallReader(DataSourceReader):
         self._options, self._columns = options, tuple(columns)
 
     def partitions(self) -> Sequence[InputPartition]:
+        from replay.spark.planning import plan_read  # noqa: PLC0415
+
         return [InputPartition(task) for task in plan_read(self._options).tasks]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        from replay.spark.rows import read_task  # noqa: PLC0415
+
         task = partition.value if partition is not None else None  # Spark asks once even when there is nothing to read
         if isinstance(task, Task):
             yield from read_task(task, self._columns)
@@ -82,7 +84,9 @@ class TableReader(DataSourceReader):
         self._options, self._columns = options, tuple(columns)
 
     def read(self, partition: InputPartition | None) -> Iterator[tuple[Any, ...]]:
-        known = [column.strip().split(" ")[0] for column in SCHEMAS[self._options.table].split(",")]
+        from replay.spark.tables import rows_of  # noqa: PLC0415
+
+        known = list(_types(_schemas()[self._options.table]))
         at = [known.index(column) for column in self._columns]
         for row in rows_of(self._options):
             yield tuple(row[number] for number in at)
@@ -90,14 +94,26 @@ class TableReader(DataSourceReader):
 
 def check_columns(schema: StructType) -> None:
     """A schema given by the user leaves columns out; it makes no other ones. Raises: BadOption."""
+    types = _types(f"{COLUMNS}, {METADATA}")
     for column in schema.fields:
-        known = TYPES.get(column.name)
+        known, given = types.get(column.name), column.dataType.simpleString()
         if known is None:
-            raise BadOption(f"there is no column {column.name}; there are {', '.join(TYPES)}")
-        if column.dataType.simpleString() != _SQL_TYPES[str(known)]:
-            raise BadOption(f"column {column.name} is of type {_SQL_TYPES[str(known)]}, not {column.dataType.simpleString()}")
+            raise BadOption(f"there is no column {column.name}; there are {', '.join(types)}")
+        if given != known:
+            raise BadOption(f"column {column.name} is of type {known}, not {given}")
     if not schema.fields:
-        raise BadOption("a schema without columns has no rows; name one of " + ", ".join(TYPES))
+        raise BadOption(f"a schema without columns has no rows; name one of {', '.join(types)}")
+
+
+def _types(schema: str) -> dict[str, str]:
+    """Column -> type of a schema in words."""
+    return dict(column.split() for column in schema.split(", "))
+
+
+def _schemas() -> Mapping[str, str]:
+    from replay.spark.tables import SCHEMAS  # noqa: PLC0415
+
+    return SCHEMAS
 
 
 def register(spark: SparkSession) -> None:

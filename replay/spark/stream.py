@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from replay.chunk import TICK
+from replay.chunks import TICK
 from replay.spark.options import Bound, Options
-from replay.spark.planning import Chosen, Task, choose, plan_read
+from replay.spark.planning import Chosen, choose, plan_read
 from replay.spark.rows import read_task
+from replay.spark.tasks import Task
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -43,7 +43,7 @@ def _segments(options: Options) -> Iterator[Row]:
         for look in log.looks:
             segment = look.segment
             name = os.path.basename(segment.path)
-            head = (log.evidence.node_id, log.path, name, segment.sequence, name.endswith(".seg"))
+            head: Row = (log.evidence.node_id, log.path, name, segment.sequence, name.endswith(".seg"))
             head += (int(segment.header.first_block), look.last_block, look.bytes)
             problem = str(look.damage) if look.damage is not None else ""
             parts = list(_parts(look, options))

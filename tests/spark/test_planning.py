@@ -15,11 +15,10 @@ from cmdlog.wal.ids import MILLIS_SHIFT
 from cmdlog.wal.reader import Recycled
 from cmdlog.wal.record import Kind
 from replay.errors import ReplayError
-from replay.joint import is_of_a_cluster
 from replay.spark import look
-from replay.spark.logs import DataLoss
 from replay.spark.options import BadOption, parse_options
 from replay.spark.planning import TASK_BYTES_MIN, choose
+from replay.spark.tasks import DataLoss
 from tests.replay import damage
 from tests.replay.archiverig import ArchiveRig
 from tests.replay.histories import random_history
@@ -163,7 +162,7 @@ def test_any_history_gives_its_committed_calls_once(tmp_path: Path) -> None:
         for partition in range(history.partitions):
             of = chosen.logs.verdict.groups[partition]
             upto = chosen.logs.upto(of)
-            if not is_of_a_cluster(chosen.logs.by_directory(of.chosen).evidence):
+            if chosen.logs.by_directory(of.chosen).votes_alone:
                 upto = min(upto, len(history.truth.committed[partition]))
             found = txns([row for row in rows if row[0] == partition])
             wanted = [txn for txn, _ in committed_rows(history, partition, upto)]

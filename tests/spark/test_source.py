@@ -1,0 +1,103 @@
+"""The log as a table of a real Spark session."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+
+from tests.replay import damage
+from tests.spark.reading import made, read
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A stopped node with 96 calls; nobody changes it."""
+    return made(tmp_path_factory.mktemp("node")).directory
+
+
+def load(spark: SparkSession, directory: str, **options: str) -> DataFrame:
+    """The table, found by its name alone."""
+    return spark.read.format("cmdlog").options(**options).load(directory)
+
+
+def test_table_is_found_by_its_name_and_holds_the_log(spark: SparkSession, directory: str) -> None:
+    """No register call; columns and rows are those of the plan, times are UTC, parameters are JSON objects."""
+    frame = load(spark, directory)
+    assert [f"{c.name} {c.dataType.simpleString()}" for c in frame.schema.fields] == [
+        "partition_id int", "txn_id bigint", "procedure string", "ts timestamp", "params string",
+    ]  # fmt: skip
+    found = [(row.partition_id, row.txn_id, row.procedure, row.params) for row in frame.collect()]
+    assert sorted(found) == sorted(read(directory))
+    row = frame.selectExpr("ts = timestamp_millis(shiftright(txn_id, 21)) as same").distinct().collect()
+    assert [one.same for one in row] == [True]
+
+
+def test_one_frame_used_twice_gives_right_rows_twice(spark: SparkSession, directory: str) -> None:
+    """Filters stay with Spark, so a frame can be filtered, joined with itself and counted again."""
+    frame = load(spark, directory)
+    of_one = frame.where("partition_id = 1")
+    assert (frame.count(), of_one.count(), frame.union(of_one).count(), frame.count()) == (96, 48, 144, 96)
+
+
+def test_sql_view_with_options(spark: SparkSession, directory: str) -> None:
+    """CREATE TEMPORARY VIEW … USING cmdlog; amounts come out of the JSON."""
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW calls USING cmdlog OPTIONS (path '{directory}', procedures 'deposit')")
+    total = spark.sql("SELECT sum(get_json_object(params, '$.amount')) AS total FROM calls").collect()[0].total
+    assert total == sum(n + c + 1 for n in range(30) for c in range(3))
+
+
+def test_own_schema_leaves_columns_out(spark: SparkSession, directory: str) -> None:
+    """Fewer columns cost less; a column that is none, or of another type, is refused."""
+    frame = spark.read.format("cmdlog").schema("txn_id long, _segment string").load(directory)
+    assert frame.count() == 96
+    assert set(frame.columns) == {"txn_id", "_segment"}
+    with pytest.raises(PySparkException, match="column txn_id is of type bigint, not int"):
+        spark.read.format("cmdlog").schema("txn_id int").load(directory).count()
+
+
+def test_unknown_option_is_refused_by_the_near_name(spark: SparkSession, directory: str) -> None:
+    """The message reaches the user through Spark."""
+    with pytest.raises(PySparkException, match="did you mean startingTxn"):
+        load(spark, directory, startTxn="1")
+
+
+def test_tables_about_the_log(spark: SparkSession, tmp_path: Path) -> None:
+    """Segments add up to the calls; gaps and faults are empty for a good log, and name segment and offset for a bad one."""
+    rig = made(tmp_path)
+    segments = load(spark, rig.directory, table="segments").collect()
+    assert sum(row.calls for row in segments) == 96
+    assert {row.segment for row in segments} <= set(os.listdir(os.path.join(rig.directory, "log")))
+    rig.restart()
+    rig.snapshot(0)
+    rig.close()
+    (snapshot,) = load(spark, rig.directory, table="snapshots").collect()
+    assert (snapshot.partition_id, snapshot.problem) == (0, "")
+    assert load(spark, rig.directory, table="gaps").collect() == []
+    assert load(spark, rig.directory, table="faults").collect() == []
+    damage.flip(damage.segments(rig.directory)[1], 5 * 4096 + 100)
+    (fault,) = load(spark, rig.directory, table="faults").collect()
+    assert (os.path.basename(fault.path), fault.offset) == ("seg-0000000000000002.log", 5 * 4096)
+    gaps = load(spark, rig.directory, table="gaps").collect()
+    assert {row.partition_id for row in gaps} == {0, 1}
+    assert 96 - load(spark, rig.directory, failOnDataLoss="false").count() == 3 * sum(row.missing for row in gaps)
+
+
+def test_damaged_input_fails_the_job_with_segment_and_offset(spark: SparkSession, tmp_path: Path) -> None:
+    """P15: nothing is given out, nothing is written; the error names the place."""
+    rig = made(tmp_path / "a")
+    damage.flip(damage.segments(rig.directory)[0], 6 * 4096 + 80)
+    out = str(tmp_path / "out")
+    with pytest.raises(
+        PySparkException, match=r"seg-0000000000000001\.log.*offset 24576|offset 24576.*seg-0000000000000001\.log"
+    ):
+        load(spark, rig.directory).write.parquet(out)
+    assert not os.path.exists(os.path.join(out, "_SUCCESS"))
