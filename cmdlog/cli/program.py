@@ -25,6 +25,7 @@ COMMANDS: Final = (
     "snapshot",
     "archive",
     "drill",
+    "spark",
     "tokens",
     "check",
     "demo",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from replay.spark.backfill import backfill
     from replay.spark.feed import feed
-from replay.spark.rebuild import rebuild
+    from replay.spark.rebuild import rebuild
     from replay.spark.session import session
     from replay.spark.source import register
 

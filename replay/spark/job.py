@@ -9,7 +9,9 @@ The longest task comes first, since Spark starts tasks in the order of their num
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 ROW: Final = "row string"
 LOOK_EVERY_S: Final = 0.5
 CANCEL_S_MAX: Final = 10.0  # Spark kills the Python workers of a cancelled job within three
+_LAST_LINE: Final = re.compile(r"[A-Za-z_][\w.]*(:|$)")  # of a traceback: the others are indented
 _PLACES: Final = {"Divergence": Divergence, "Poison": Poison}
 
 Order = Mapping[str, Any]  # key, partition, calls, bytes, and what the work needs; JSON
@@ -131,14 +134,14 @@ def _job_group(spark: SparkSession) -> Iterator[Callable[[], None]]:
 
 
 def _cause(error: Exception) -> str:
-    """The last line of a task's traceback, if there is one in what Spark says."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    at = next((n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")), None)
+    """What the task said, if it did: the last line of the Python traceback in what Spark says."""
+    lines = str(error).splitlines()
+    at = next((n for n, line in enumerate(lines) if line.lstrip().startswith("Traceback (most recent call last)")), None)
     if at is None:
-        return lines[0] if lines else type(error).__name__
-    ends = [line for line in lines[at + 1 :] if not line.startswith(("File ", "at ", "^", "~"))]
-    said = next((line for line in ends if line.partition(":")[0].endswith(("Error", "Exception", "Fault", "Full", "Failed"))), "")
-    return f"a task failed too often: {said or lines[at]}"
+        return next((line.strip() for line in lines if line.strip()), type(error).__name__)
+    python = itertools.takewhile(lambda line: not line.startswith("\tat ") and "SQLSTATE:" not in line, lines[at + 1 :])
+    said = [line.strip() for line in python if _LAST_LINE.match(line)]
+    return f"a task failed too often: {said[-1] if said else lines[at]}"
 
 
 def _raise_errors(errors: Sequence[dict[str, Any]]) -> None:

@@ -48,9 +48,13 @@ class OtherJob(ReplayError):
 class Staging:
     """The unfinished output of one job. One driver at a time: it holds a lock."""
 
-    def __init__(self, files: Files, out: str) -> None:
-        """Takes the folder, made if need be. Raises: NotEmpty, Locked."""
+    def __init__(self, files: Files, out: str, beside: Sequence[str] = ()) -> None:
+        """Takes the folder, made if need be. `beside` names what else the job keeps in it until the end.
+
+        Raises: NotEmpty, Locked.
+        """
         self._files, self.out = files, os.path.abspath(out)
+        self._working = (*WORKING, *beside)
         self.folder = f"{self.out}{SUFFIX}"
         check_free(files, self.out)
         os.makedirs(self.folder, mode=0o750, exist_ok=True)
@@ -91,7 +95,7 @@ class Staging:
 
     def begin(self, wanted: Mapping[str, Any], orders: Sequence[Mapping[str, Any]]) -> None:
         """Durable on return. Raises: OtherJob when the folder holds what is not ours."""
-        if strange := set(os.listdir(self.folder)) - {LOCK, *WORKING, f"{REQUEST}.tmp"}:
+        if strange := set(os.listdir(self.folder)) - {LOCK, *self._working, f"{REQUEST}.tmp"}:
             raise OtherJob(f"{self.folder} holds {', '.join(sorted(strange)[:5])}, and no {REQUEST}")
         for name in WORKING:
             os.makedirs(self._path(name), mode=0o750, exist_ok=True)
@@ -142,7 +146,7 @@ class Staging:
             folders |= set(_above(target, self.folder))
         for folder in sorted(folders):
             self._files.fsync_dir(folder)
-        for name in (*WORKING, REQUEST, LOCK):
+        for name in (*self._working, REQUEST, LOCK):
             _remove(self._path(name))
         self._files.write_file_atomic(self._path(SUCCESS), b"")
         self._files.fsync_dir(self.folder)
@@ -165,9 +169,9 @@ def check_free(files: Files, out: str) -> None:
 
 
 @contextlib.contextmanager
-def staging(files: Files, out: str) -> Iterator[Staging]:
+def staging(files: Files, out: str, beside: Sequence[str] = ()) -> Iterator[Staging]:
     """The folder, held until the end."""
-    found = Staging(files, out)
+    found = Staging(files, out, beside)
     try:
         yield found
     finally:

@@ -1,0 +1,232 @@
+"""`cmdlog spark rebuild | backfill | feed`: jobs on Spark. It translates; `replay.spark` decides.
+
+Spark runs inside this process on all cores, or on the cluster that `--master` (or `spark-submit`) names.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cmdlog.cli.failure import CommandFailed
+from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.recover_show import Display
+from cmdlog.cli.remote import DEFAULT_URL, CaOption, TokenOption, UrlOption
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from replay.recover import Progress
+    from replay.spark.backfill import Backfilled
+    from replay.spark.feed import Fed
+    from replay.spark.rebuild import Rebuilt
+
+TELL_EVERY_S: Final = 1.0  # a line of progress for a scheduler
+DirectoriesArgument = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Node directories of one cluster.")]
+ToOption = Annotated[Path, typer.Option("--to", metavar="OUT", help="New folder; a job that was broken off goes on there.")]
+TableOption = Annotated[list[str] | None, typer.Option("--table", metavar="T", help="Only this one; can be given again.")]
+MasterOption = Annotated[str | None, typer.Option("--master", metavar="M", help="Spark master; else all cores of this machine.")]
+
+
+def register(program: typer.Typer) -> None:
+    """Adds the command group."""
+    group = typer.Typer(no_args_is_help=True, help="Rebuild tables, replay with other code, and feed calls, on Apache Spark.")
+    group.command("rebuild", help="Write the tables as of one or several moments as Parquet.")(rebuild_them)
+    group.command("backfill", help="Replay the same calls with other code; write its tables and what differs.")(backfill_them)
+    group.command("feed", help="Send calls from Parquet or JSON files to a running server, each executed once.")(feed_them)
+    program.add_typer(group, name="spark")
+
+
+def rebuild_them(
+    directories: DirectoriesArgument,
+    *,
+    to: ToOption,
+    until: Annotated[
+        list[str] | None,
+        typer.Option("--until", metavar="TXN|TIME", help="Last transaction, inclusive; given again: several moments in one run."),
+    ] = None,
+    app: Annotated[
+        str | None, typer.Option("--app", metavar="APP", help="Types of the tables; else as the code in the log declares them.")
+    ] = None,
+    table: TableOption = None,
+    accept_data_loss: Annotated[bool, typer.Option("--accept-data-loss", help="Go on with what is readable.")] = False,
+    master: MasterOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Parameters as the user gave them."""
+    from cmdlog.cli.application import load_application
+
+    db = load_application(app) if app else None
+    moments: Any = None if not until else until[0] if len(until) == 1 else until
+    with _Bar("rebuild") as tell:
+        spark = _session(master)
+        from replay.spark.rebuild import rebuild
+
+        done = rebuild(
+            spark,
+            [str(directory) for directory in directories],
+            db,
+            to=str(to),
+            until=moments,
+            tables=table or None,
+            accept_data_loss=accept_data_loss,
+            progress=tell,
+        )
+    out.result({"path": done.path, "seconds": round(done.seconds, 3), **done.manifest}, lambda: _show_rebuilt(done))
+
+
+def backfill_them(
+    directories: DirectoriesArgument,
+    *,
+    app: Annotated[str, typer.Option("--app", metavar="APP", help="module:attribute of the Database that is to run.")],
+    to: ToOption,
+    at: Annotated[
+        str, typer.Option("--at", metavar="TXN|TIME", help="Last transaction with the code that ran then; `start`: none.")
+    ] = "start",
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TXN|TIME", help="Last transaction, inclusive; else the end of the log.")
+    ] = None,
+    table: TableOption = None,
+    skip_missing: Annotated[
+        bool, typer.Option("--skip-missing", help="Leave calls out that APP has no fitting procedure for, and count them.")
+    ] = False,
+    master: MasterOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Parameters as the user gave them."""
+    from cmdlog.cli.application import load_application
+
+    db = load_application(app)
+    with _Bar("backfill") as tell:
+        spark = _session(master)
+        from replay.fork import START
+        from replay.spark.backfill import backfill
+
+        done = backfill(
+            spark,
+            [str(directory) for directory in directories],
+            db,
+            to=str(to),
+            at=START if at == "start" else at,
+            until=until,
+            target=app,
+            tables=table or None,
+            missing="skip" if skip_missing else "refuse",
+            progress=tell,
+        )
+    out.result({"path": done.path, "seconds": round(done.seconds, 3), **done.manifest}, lambda: _show_backfilled(done))
+
+
+def feed_them(
+    calls: Annotated[Path, typer.Argument(metavar="CALLS", help="Parquet or JSON lines: columns procedure, params (JSON).")],
+    *,
+    job: Annotated[str, typer.Option("--job", help="Name of the job.")],
+    to: Annotated[Path, typer.Option("--to", metavar="OUT", help="New folder: the report, and the memory of the job.")],
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenOption = None,
+    ca_file: CaOption = None,
+    master: MasterOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Parameters as the user gave them."""
+    with _Bar("feed") as tell:
+        spark = _session(master)
+        from cmdlog.client.feeder import Feeder
+        from replay.spark.feed import feed
+
+        read = spark.read.json if calls.suffix in (".json", ".jsonl", ".ndjson") else spark.read.parquet
+        send = Feeder(
+            url,
+            token_file=os.path.abspath(token_file) if token_file is not None else None,
+            ca_file=os.path.abspath(ca_file) if ca_file is not None else None,
+        )
+        done = feed(read(f"file://{os.path.abspath(calls)}"), send, job=job, to=str(to), progress=tell)
+    out.result({"path": done.path, "seconds": round(done.seconds, 3), **done.manifest}, lambda: _show_fed(done))
+    if done.failed:
+        raise typer.Exit(1)
+
+
+# -- Spark ---------------------------------------------------------------------------------------------------------------
+
+
+def _session(master: str | None) -> SparkSession:
+    try:
+        import pyspark  # noqa: F401 - only whether it is there
+    except ImportError:
+        hint = "pip install 'cmdlog[spark]', and 'cmdlog[spark-java]' on a machine without Java"
+        raise CommandFailed("Spark is not installed", hint=hint) from None
+    from replay.spark.session import session
+
+    return session(master=master)
+
+
+class _Bar:
+    """A bar on a terminal; with --json, lines for whoever started us."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._display, self._told_at = name, Display(name), 0.0
+
+    def __enter__(self) -> Callable[[Progress], None]:
+        return self._tell if out.json else self._display.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._display.__exit__(*error)
+
+    def _tell(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if now - self._told_at < TELL_EVERY_S and progress.calls < progress.calls_total:
+            return
+        self._told_at = now
+        done = sum(pace.calls >= pace.calls_total for pace in progress.partitions.values())
+        value = {
+            "progress": {
+                "job": self._name,
+                "calls": progress.calls,
+                "calls_total": progress.calls_total,
+                "partitions_done": done,
+                "partitions": len(progress.partitions),
+                "elapsed_s": round(progress.elapsed_s, 1),
+                "left_s": round(progress.left_s, 1) if progress.left_s is not None else None,
+            }
+        }
+        out.line(value)
+
+
+def _show_rebuilt(done: Rebuilt) -> None:
+    rows = [
+        (point["as_of_txn"], name, table["rows"], len(table["files"]))
+        for point in done.manifest["points"]
+        for name, table in point["tables"].items()
+    ]
+    out.table(f"Rebuilt in {done.path} in {done.seconds:.2f} s", ("as of transaction", "table", "rows", "files"), rows)
+    out.text(f"{done.calls:,} calls replayed")
+    for note in dict.fromkeys(note for point in done.manifest["points"] for note in point["notes"]):
+        out.text(f"note: {note}")
+
+
+def _show_backfilled(done: Backfilled) -> None:
+    rows = [(table, *counts.values()) for table, counts in done.changes.items()]
+    out.table(f"Back-filled in {done.path} in {done.seconds:.2f} s", ("table", "added", "removed", "changed"), rows)
+    outcomes = done.manifest["outcomes"].values()
+    compared, changed = (sum(of[name] for of in outcomes) for name in ("calls", "changed"))
+    out.text(f"{done.manifest['calls']:,} calls ran with code {done.manifest['code'][:12]}")
+    out.text(f"{changed} of {compared} ended otherwise than in the history")
+    firsts = sorted((of["first"] for of in outcomes if of["first"]), key=lambda first: int(first["txn_id"]))
+    for first in firsts[:1]:
+        call = f"transaction {first['txn_id']}, {first['procedure']}{first['params']}"
+        was, now = (f"{first[f'{side}status']} {first[f'{side}outcome']}" for side in ("live_", ""))
+        out.text(f"the first of them: {call}: was {was}, now {now}")
+    for of in (left for outcome in outcomes for left in outcome["left_out"]):
+        out.text(f"left out: {of['calls']} calls of {of['procedure']}, the first is {of['first_txn_id']}: {of['why']}")
+
+
+def _show_fed(done: Fed) -> None:
+    rows = [(status, count) for status, count in done.manifest["statuses"].items()]
+    out.table(f"Fed in {done.seconds:.2f} s", ("ended", "calls"), rows)
+    if done.failed:
+        out.text(f"the others, with reasons: {os.path.join(done.path, 'report')}")

@@ -1,0 +1,120 @@
+"""What an executor does for a feed: sends the calls of one file, and writes down those that did not end well.
+
+One rule: a row is named by job, file and place in it, and the file never changes: whoever sends it sends the same call again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol
+
+import orjson
+import pyarrow
+from pyarrow import parquet
+
+from replay.spark.attempt import Attempt
+
+PROCEDURE: Final = "procedure"
+PARAMS: Final = "params"
+REPORT: Final = pyarrow.schema(
+    [
+        ("file", pyarrow.int32()),
+        ("row", pyarrow.int64()),
+        ("key", pyarrow.string()),
+        (PROCEDURE, pyarrow.string()),
+        (PARAMS, pyarrow.string()),
+        ("ended", pyarrow.string()),  # aborted, failed, refused
+        ("code", pyarrow.string()),
+        ("abort_code", pyarrow.string()),
+        ("detail", pyarrow.string()),
+        ("txn_id", pyarrow.int64()),
+    ]
+)
+REPORT_ROWS: Final = 4096  # written at a time
+NOT_AN_OBJECT: Final = {
+    "key": "",
+    "ended": "refused",
+    "code": "invalid_parameters",
+    "abort_code": "",
+    "detail": "it needs a procedure, and params that are a JSON object",
+    "txn_id": 0,
+}
+Row = tuple[str, Mapping[str, Any], str]
+
+
+class Send(Protocol):
+    """What brings calls to a service (`cmdlog.client.feeder.Feeder` is one): an answer for each row, in order."""
+
+    def __call__(self, rows: Iterable[Row], *, began_ms: int) -> Iterator[Mapping[str, Any]]: ...
+
+
+def feed_file(order: Mapping[str, Any], attempt: Attempt, send: Send) -> dict[str, Any]:
+    """The work of one order. Raises: what `send` raises; then Spark tries again."""
+    report = _Report(os.path.join(attempt.folder, "report.parquet"), int(order["partition"]))
+    ended: Counter[str] = Counter()
+    waiting: deque[tuple[int, str, str]] = deque()  # rows that were given to `send` and have no answer
+    with report:
+
+        def rows() -> Iterator[Row]:
+            for at, (procedure, params) in enumerate(_read(order["path"])):
+                value = _object(params)
+                if value is None or not procedure:
+                    ended["refused"] += 1
+                    report.add(at, procedure or "", params or "", NOT_AN_OBJECT)
+                    continue
+                waiting.append((at, procedure, params or ""))
+                yield procedure, value, f"{order['job']}/{order['partition']}/{at}"
+
+        for answer in send(rows(), began_ms=int(order["began_ms"])):
+            at, procedure, params = waiting.popleft()
+            ended[str(answer["ended"])] += 1
+            if answer["ended"] != "ok":
+                report.add(at, procedure, params, answer)
+            attempt.note(ended.total())
+    files = [{"kind": "report", "rows": report.rows, **attempt.sealed(report.path)}] if report.rows else []
+    return {"partition": order["partition"], "calls": ended.total(), "statuses": dict(sorted(ended.items())), "files": files}
+
+
+def _read(path: str) -> Iterator[tuple[str | None, str | None]]:
+    with parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(columns=[PROCEDURE, PARAMS]):
+            yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+
+
+def _object(params: str | None) -> dict[str, Any] | None:
+    try:
+        value = orjson.loads(params or "{}")
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+class _Report:
+    """The rows that did not end well, in the order of their answers."""
+
+    def __init__(self, path: str, file: int) -> None:
+        self.path, self.rows = path, 0
+        self._file, self._waiting = file, list[dict[str, Any]]()
+        self._writer: Any = None
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self._flush()
+        if self._writer is not None:
+            self._writer.close()
+
+    def add(self, row: int, procedure: str, params: str, answer: Mapping[str, Any]) -> None:
+        about = {name: answer[name] for name in ("key", "ended", "code", "abort_code", "detail", "txn_id")}
+        self._waiting.append({"file": self._file, "row": row, PROCEDURE: procedure, PARAMS: params, **about})
+        self.rows += 1
+        if len(self._waiting) >= REPORT_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._writer = self._writer or parquet.ParquetWriter(self.path, REPORT)
+            self._writer.write_batch(pyarrow.RecordBatch.from_pylist(self._waiting, REPORT))
+            self._waiting = []
