@@ -1,0 +1,83 @@
+"""`cmdlog spark` as an operator and a scheduler meet it: results, progress, exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cmdlog.cli.output import out
+from cmdlog.cli.program import run
+from tests.replay.ledgers import Versions, importable, logged_calls
+from tests.spark.spark_nodes import ACCOUNTS, SHOP, make_node
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
+    """Where versions of the application are made."""
+    with importable(tmp_path_factory.mktemp("versions")) as versions:
+        yield versions
+
+
+@pytest.fixture(scope="module")
+def node(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stopped node."""
+    return make_node(versions, tmp_path_factory.mktemp("shop") / "node")
+
+
+@pytest.fixture
+def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command in this process: its exit code, and the JSON values that it printed."""
+
+    def command(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
+        assert spark is not None
+        monkeypatch.setattr(out, "json", False)
+        monkeypatch.setattr(sys, "argv", ["cmdlog", "spark", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            run()
+        text = capsys.readouterr().out
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+    return command
+
+
+def test_rebuild_tells_progress_and_the_manifest(command: Any, node: Path, tmp_path: Path) -> None:
+    """With --json the last line is the result, those before it say how far it is; a second run over OUT is refused by name."""
+    calls = logged_calls(node)
+    moments = [str(calls[20].txn_id), str(calls[-1].txn_id)]
+    arguments = ["rebuild", str(node), "--to", str(tmp_path / "out"), "--json", "--table", "accounts"]
+    arguments += [f"--until={moment}" for moment in moments]
+    code, lines = command(*arguments)
+    assert code == 0
+    assert [point["as_of_txn"] for point in lines[-1]["points"]] == moments
+    assert [list(point["tables"]) for point in lines[-1]["points"]] == [["accounts"]] * 2
+    progress = lines[-2]["progress"]
+    assert (progress["job"], progress["calls"], progress["partitions_done"]) == ("rebuild", len(calls), 2)
+    code, lines = command(*arguments)
+    assert code != 0
+    assert "a finished output" in lines[-1]["error"]["message"]
+    code, lines = command("rebuild", str(node), "--to", str(tmp_path / "other"), "--json", "--table", "acounts")
+    assert (code, lines[-1]["error"]["message"][:26]) == (2, "there is no table acounts;")
+
+
+def test_backfill_shows_what_differs(command: Any, node: Path, versions: Versions, tmp_path: Path) -> None:
+    """Counts by table, and the first call that ended otherwise, for people and as JSON."""
+    versions.load("shop_cli", SHOP, factor="amount * 2")
+    code, lines = command("backfill", str(node), "--app", "shop_cli:db", "--to", str(tmp_path / "out"), "--json")
+    assert code == 0
+    assert lines[-1]["changes"]["accounts"] == {"added": 0, "removed": 0, "changed": ACCOUNTS}
+    firsts = [of["first"]["txn_id"] for of in lines[-1]["outcomes"].values()]
+    first = next(call for call in logged_calls(node) if [type(value) for value in call.params] == [int, int])
+    assert min(firsts, key=int) == str(first.txn_id)
+    code, lines = command("backfill", str(node), "--app", "shop_cli:db", "--to", str(tmp_path / "again"), "--table", "rates")
+    assert (code, lines) == (0, [])
