@@ -10,23 +10,24 @@ A sealed segment never changes, so what was seen of it is kept for the next look
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
-from cmdlog.wal.batch import batch_span
+from cmdlog.wal.batch import batch_span, decode_batch
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
-from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
-from cmdlog.wal.reader import ReadBlock, Spot, read_segment
+from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS, Lsn
+from cmdlog.wal.reader import ReadBlock, Recycled, Spot, read_segment
 from cmdlog.wal.record import BadRecord, Kind, Record
 from cmdlog.wal.survey import SegmentFile
 from replay.firstlook import Place
 from replay.spark.tasks import Names
 
 SPOT_BYTES: Final = 1 << 20  # a task may begin at each of these
+TICK: Final = 1 << PARTITION_BITS  # between two calls of a batch that follow each other
 KEPT_MAX: Final = 256  # looks; one takes 40 bytes per batch, some hundred kilobytes for a segment of 64 MB
 
 
@@ -81,6 +82,24 @@ def look_at(files: Files, segment: SegmentFile, last_block: int, *, anew: bool =
         while len(_kept) > KEPT_MAX:
             _kept.popitem(last=False)
     return found
+
+
+def txn_ids(files: Files, look: SegmentLook, partition: int, number: int) -> Sequence[int]:
+    """The TxnIds of a partition's batch of the segment, by its number there. Reads only if they do not follow each other.
+
+    Raises: Corrupt, Recycled.
+    """
+    of = look.by_partition[partition]
+    first, last, count = of.firsts[number], of.lasts[number], of.counts[number]
+    if last - first == (count - 1) * TICK:
+        return range(first, last + 1, TICK)
+    block_number, offset = of.blocks[number], of.offsets[number]
+    spot = max((spot for spot in look.spots if spot.number <= block_number), key=lambda spot: spot.number)
+    for block in read_segment(files, look.segment, upto=block_number, start=spot):
+        for lsn, record in block.records() if block.header.number == block_number else ():
+            if lsn.offset == offset:
+                return decode_batch(record).txn_ids
+    raise Recycled(f"block {block_number} of segment {look.segment.sequence} is not what it was")
 
 
 def _look(files: Files, segment: SegmentFile, last_block: int) -> SegmentLook:

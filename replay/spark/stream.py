@@ -12,17 +12,20 @@ A call that is taken out later (SKIP) was given out if it was read before that s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from replay.chunks import TICK
+from cmdlog.wal.ids import BlockNumber, Lsn
+from replay.cursors import Lowest
+from replay.spark.logs import NodeLog
+from replay.spark.look import Entries, SegmentLook, txn_ids
 from replay.spark.options import Bound, Options
 from replay.spark.planning import Chosen, choose, plan_read
 from replay.spark.rows import read_task
-from replay.spark.tasks import Task
+from replay.spark.tasks import Task, Want
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +57,7 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is all that this run gives, while the node writes on."""
-        there = {p: of[-1].last for p, of in _batches(self._chosen({})).items() if of}
+        there = {p: of[-1].end.txn for p, of in _batches(self._chosen({})).items() if of}
         self._options = replace(self._options, ending=Bound(0, there))
 
     def initialOffset(self) -> dict[str, str]:
@@ -98,36 +101,68 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(self._options, starting=Bound(starting.default, named))
 
 
-class Batch(NamedTuple):
-    """A logged batch that is to be given out."""
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A logged batch of which something is to be given out."""
 
-    first: int
-    last: int
-    calls: int
-    entry: int
+    log: NodeLog
+    look: SegmentLook
+    partition: int
+    number: int  # of the partition's batches in the segment
+    low: int  # TxnIds that are wanted, both inclusive
+    high: int
+
+    @property
+    def _of(self) -> Entries:
+        return self.look.by_partition[self.partition]
+
+    @property
+    def _is_whole(self) -> bool:
+        return self.low <= self._of.firsts[self.number] and self._of.lasts[self.number] <= self.high
+
+    @property
+    def first(self) -> int:
+        return max(self.low, self._of.firsts[self.number])
 
     @property
     def end(self) -> Reached:
-        return Reached(self.last, self.entry)
+        last, entry = self._of.lasts[self.number], self._of.indexes[self.number]
+        return Reached(last, entry) if last <= self.high else Reached(self.high, entry - 1)
+
+    def txn_ids(self) -> Sequence[int]:
+        """Of the calls that are wanted."""
+        every = txn_ids(self.log.files, self.look, self.partition, self.number)
+        return every if self._is_whole else [txn for txn in every if self.low <= txn <= self.high]
+
+    def count(self) -> int:
+        """Calls that are wanted."""
+        return self._of.counts[self.number] if self._is_whole else len(self.txn_ids())
+
+    def cut(self, calls: int) -> Reached:
+        """Where the first of the wanted calls end; there are more."""
+        return Reached(self.txn_ids()[calls - 1], self._of.indexes[self.number] - 1)
 
 
 def _batches(chosen: Chosen, reached: Mapping[int, Reached] | None = None) -> dict[int, list[Batch]]:
-    """Partition -> what counts, ascending; the part of a batch that was given out already is left out."""
+    """Partition -> what counts and was not given out yet, ascending."""
     found: dict[int, list[Batch]] = {}
     for log, wants in chosen.wants:
         for partition, want in wants.items():
+            low = max(want.low, (reached or {}).get(partition, Reached(0, 0)).txn + 1)
             of = found.setdefault(partition, [])
-            after = (reached or {}).get(partition, Reached(0, 0)).txn
             for look in log.looks:
-                entries = look.by_partition.get(partition)
-                if entries is None:
-                    continue
-                for index, first, last, calls in zip(entries.indexes, entries.firsts, entries.lasts, entries.counts, strict=True):
-                    if last <= after or last < want.low or first > want.high or not _counts(index, want.ranges):
-                        continue
-                    low = max(first, after + 1, want.low)
-                    of.append(Batch(low, min(last, want.high), min(calls, (last - low) // TICK + 1), index))
-    return {partition: sorted(of, key=lambda batch: batch.entry) for partition, of in found.items()}
+                of += _batches_in(log, look, partition, want, low)
+    return {partition: sorted(of, key=lambda batch: batch.end) for partition, of in found.items()}
+
+
+def _batches_in(log: NodeLog, look: SegmentLook, partition: int, want: Want, low: int) -> Iterator[Batch]:
+    entries, lowest = look.by_partition.get(partition), Lowest(want.voids)
+    if entries is None:
+        return
+    for number, (index, first, last) in enumerate(zip(entries.indexes, entries.firsts, entries.lasts, strict=True)):
+        place = Lsn(BlockNumber(entries.blocks[number]), entries.offsets[number])
+        if last >= low and first <= want.high and _counts(index, want.ranges) and lowest.behind(place) > index:
+            yield Batch(log, look, partition, number, low, want.high)
 
 
 def _counts(index: int, ranges: Sequence[tuple[int, int]]) -> bool:
@@ -135,18 +170,17 @@ def _counts(index: int, ranges: Sequence[tuple[int, int]]) -> bool:
 
 
 def _first_of(batches: Mapping[int, Sequence[Batch]], reached: Mapping[int, Reached], most: int) -> dict[int, Reached]:
-    """The ends of the first calls by TxnId, over all partitions, that are no more than `most`, and at least one."""
+    """The ends of the first calls by TxnId, over all partitions, that are no more than `most`."""
     ends = dict(reached)
     left = most
-    for batch, partition in sorted((batch, partition) for partition, of in batches.items() for batch in of):
-        if batch.calls > left:  # ids of a batch are a tick apart or more, so this range holds no more than what is left
+    for batch in sorted((batch for of in batches.values() for batch in of), key=lambda batch: (batch.first, batch.partition)):
+        count = batch.count()
+        if count > left:
             if left:
-                ends[partition] = Reached(
-                    min(batch.last - 1, batch.first + (left - 1) * TICK), batch.entry - 1
-                )  # the rest of it is to come
+                ends[batch.partition] = batch.cut(left)
             break
-        ends[partition] = batch.end
-        left -= batch.calls
+        ends[batch.partition] = batch.end
+        left -= count
     return ends
 
 

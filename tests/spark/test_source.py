@@ -70,25 +70,11 @@ def test_unknown_option_is_refused_by_the_near_name(spark: SparkSession, directo
         load(spark, directory, startTxn="1")
 
 
-def test_tables_about_the_log(spark: SparkSession, tmp_path: Path) -> None:
-    """Segments add up to the calls; gaps and faults are empty for a good log, and name segment and offset for a bad one."""
-    rig = made(tmp_path)
-    segments = load(spark, rig.directory, table="segments").collect()
-    assert sum(row.calls for row in segments) == 96
-    assert {row.segment for row in segments} <= set(os.listdir(os.path.join(rig.directory, "log")))
-    rig.restart()
-    rig.snapshot(0)
-    rig.close()
-    (snapshot,) = load(spark, rig.directory, table="snapshots").collect()
-    assert (snapshot.partition_id, snapshot.problem) == (0, "")
-    assert load(spark, rig.directory, table="gaps").collect() == []
-    assert load(spark, rig.directory, table="faults").collect() == []
-    damage.flip(damage.segments(rig.directory)[1], 5 * 4096 + 100)
-    (fault,) = load(spark, rig.directory, table="faults").collect()
-    assert (os.path.basename(fault.path), fault.offset) == ("seg-0000000000000002.log", 5 * 4096)
-    gaps = load(spark, rig.directory, table="gaps").collect()
-    assert {row.partition_id for row in gaps} == {0, 1}
-    assert 96 - load(spark, rig.directory, failOnDataLoss="false").count() == 3 * sum(row.missing for row in gaps)
+def test_tables_about_the_log(spark: SparkSession, directory: str) -> None:
+    """One option more gives what is around the calls; segments add up to them."""
+    segments = load(spark, directory, table="segments")
+    assert segments.selectExpr("sum(calls)").collect()[0][0] == 96
+    assert {row.segment for row in segments.collect()} <= set(os.listdir(os.path.join(directory, "log")))
 
 
 def test_damaged_input_fails_the_job_with_segment_and_offset(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""The tables about the log, without Spark."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmdlog.wal.ids import txn_millis
+from replay.spark import look
+from replay.spark.options import parse_options
+from replay.spark.tables import SCHEMAS, rows_of
+from tests.replay import damage
+from tests.replay.archiverig import ArchiveRig
+from tests.spark.reading import made, read, txns
+
+
+def table(name: str, directory: str, **options: str) -> list[dict[str, Any]]:
+    """The rows by column; every row has the schema's columns."""
+    columns = [column.split()[0] for column in SCHEMAS[name].split(", ")]
+    found = rows_of(parse_options({"path": directory, "table": name, **options}))
+    return [dict(zip(columns, row, strict=True)) for row in found]
+
+
+def test_segments_say_what_is_where(tmp_path: Path) -> None:
+    """Per segment and partition: which transactions, how many calls, whether it lies in the archive."""
+    rig = ArchiveRig(tmp_path)
+    rig.rotate(4)
+    rig.close()
+    rows = table("segments", rig.directory)
+    every = sorted(txn for txn, _ in rig.history)
+    assert sum(row["calls"] for row in rows) == len(every)
+    of_calls = [row for row in rows if row["calls"]]
+    assert (min(row["first_txn"] for row in of_calls), max(row["last_txn"] for row in of_calls)) == (every[0], every[-1])
+    assert {row["archived"] for row in rows} == {True, False}
+    assert of_calls[0]["first_ts"] == datetime.fromtimestamp(txn_millis(of_calls[0]["first_txn"]) / 1000, UTC)
+    assert {row["partition_id"] for row in table("segments", rig.directory, partitions="1")} <= {1, None}
+
+
+def test_snapshots_are_listed_with_the_bad_ones(tmp_path: Path) -> None:
+    """D18: a snapshot that is not whole is told with the reason, and hinders no read."""
+    rig = made(tmp_path, 4)
+    rig.restart()
+    good, bad = rig.snapshot(0), rig.snapshot(1)
+    rig.close()
+    os.unlink(os.path.join(bad, "manifest.json"))
+    rows = {row["partition_id"]: row for row in table("snapshots", rig.directory)}
+    assert (rows[0]["name"], rows[0]["problem"]) == (os.path.basename(good), "")
+    assert rows[0]["txn_id"] in txns(read(rig.directory))
+    assert rows[1]["problem"]
+    assert any("snapshot" in row["what"] for row in table("faults", rig.directory))
+
+
+def test_good_log_has_neither_gaps_nor_faults(tmp_path: Path) -> None:
+    """Nothing is told where nothing is wrong."""
+    rig = made(tmp_path, 4)
+    assert table("gaps", rig.directory) == table("faults", rig.directory) == []
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_damage_is_told_with_its_place_and_what_it_costs(tmp_path: Path, number: int) -> None:
+    """D14: faults name segment and offset, gaps the entries; gaps and what can still be read make the whole."""
+    rig = made(tmp_path)
+    look._kept.clear()
+    segment = damage.segments(rig.directory)[number]
+    damage.flip(segment, 5 * 4096 + 100)
+    assert (segment, 5 * 4096) in {(row["path"], row["offset"]) for row in table("faults", rig.directory)}
+    missing = sum(row["missing"] for row in table("gaps", rig.directory))
+    assert len(read(rig.directory, failOnDataLoss="false")) < 96
+    assert missing > 0 or number == 2  # the end of the newest segment is behind what is known committed
