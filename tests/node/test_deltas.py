@@ -102,7 +102,7 @@ def test_deltas_can_be_switched_off(tmp_path: Path, off: str) -> None:
 
 def test_everything_behind_a_delta_is_replayed(tmp_path: Path) -> None:
     """Calls go on while deltas are taken: each stands where it began, and the log is read from there."""
-    node = open_node(tmp_path, partitions=1)
+    node = open_node(tmp_path, partitions=1, segments=48)
     work(node)
     stop = threading.Event()
 
