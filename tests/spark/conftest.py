@@ -22,7 +22,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         master="local[2,4]",
         scratch=str(tmp_path_factory.mktemp("spark")),
         tuning="start",
-        conf={"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"},
+        conf={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.default.parallelism": "2",
+            "spark.sql.adaptive.enabled": "false",
+            "spark.sql.codegen.wholeStage": "false",  # compiling code for a hundred rows is a fifth of the CPU of these tests
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        },
     )
     yield running
     with contextlib.suppress(Exception):
