@@ -59,13 +59,18 @@ class Attempt:
 
     def sealed(self, path: str) -> dict[str, Any]:
         """Makes a file of the folder durable; what the driver must know of it."""
-        digest, size = hashlib.sha256(), 0
-        with open(path, "rb") as file:
-            while chunk := file.read(READ_BYTES):
-                digest.update(chunk)
-                size += len(chunk)
-            os.fsync(file.fileno())
-        return {"path": os.path.relpath(path, self.staging), "bytes": size, "sha256": digest.hexdigest()}
+        return {"path": os.path.relpath(path, self.staging), **seal(path)}
+
+
+def seal(path: str) -> dict[str, Any]:
+    """Makes a file durable; its size and hash."""
+    digest, size = hashlib.sha256(), 0
+    with open(path, "rb") as file:
+        while chunk := file.read(READ_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+        os.fsync(file.fileno())
+    return {"bytes": size, "sha256": digest.hexdigest()}
 
 
 Work = Callable[[Mapping[str, Any], Attempt], dict[str, Any]]

@@ -7,11 +7,11 @@ that, to text.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
+
+from replay.spark.attempt import seal
 
 DECIMAL: Final = "decimal"
 
@@ -78,10 +78,7 @@ def _rewrite(folder: str, file: dict[str, Any], agreed: Mapping[str, str]) -> No
         with parquet.ParquetWriter(target, schema, compression="zstd") as writer:
             for batch in reader.iter_batches():
                 writer.write_table(pyarrow.Table.from_batches([batch]).cast(schema))
-    data = Path(target).read_bytes()
-    with open(target, "rb") as written:
-        os.fsync(written.fileno())
-    file |= {"from": f"{file['from']}.agreed", "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    file |= {"from": f"{file['from']}.agreed", **seal(target)}
 
 
 def _scale(kind: str) -> int:

@@ -14,11 +14,10 @@ from typing import Any
 import orjson
 
 from cmdlog.wal.files import Files
-from cmdlog.wal.groups import Groups
 from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.errors import BadUntil
 from replay.gather import gather
-from replay.joint import is_of_a_cluster, make_joint_plan, open_or_salvage
+from replay.joint import check_complete, fold_end, is_of_a_cluster, make_joint_plan, open_or_salvage
 from replay.plan import Plan, make_plan, parse_until
 
 Moment = int | str | datetime | None
@@ -67,13 +66,15 @@ def parse_moment(moment: Moment) -> int | None:
 
 
 def find_history(files: Files, paths: Sequence[str], until: int | None, *, accept_data_loss: bool) -> History:
-    """The plan for one moment. Raises: what `make_plan` and `make_joint_plan` raise."""
+    """The plan for one moment. Raises: Incomplete; what `make_plan` and `make_joint_plan` raise."""
     if len(paths) > 1 or is_of_a_cluster(gather(files, paths[0])):
         joint = make_joint_plan(files, paths, until=until, accept_data_loss=accept_data_loss)
+        if not accept_data_loss:
+            check_complete(joint)
         catalogs: dict[int, Mapping[str, Any]] = {}
         for node in joint.nodes:
             catalogs |= _catalogs_at_end(files, node.directory) if not node.refused else {}
-        return History(until, joint.legs, joint.notes, catalogs)
+        return History(until, joint.legs, (*joint.incomplete, *joint.notes), catalogs)
     planned = make_plan(files, paths[0], use_state="never", until=until, accept_data_loss=accept_data_loss)
     known = {**planned.scan.catalogs, **planned.scan.groups.state(CLUSTER_GROUP).catalogs}
     return History(until, (planned.plan,), planned.plan.notes, {version: of.value for version, of in known.items()})
@@ -90,8 +91,5 @@ def plan_of_json(value: Any) -> Plan:
 
 
 def _catalogs_at_end(files: Files, directory: str) -> dict[int, Mapping[str, Any]]:
-    source = open_or_salvage(files, directory)
-    groups = Groups()
-    for lsn, record in source.read(from_block=source.first_blocks[-1]) if source.first_blocks else ():
-        groups.observe(lsn, record)
+    groups = fold_end(open_or_salvage(files, directory))
     return {version: catalog.value for version, catalog in groups.state(CLUSTER_GROUP).catalogs.items()}
