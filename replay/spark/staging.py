@@ -35,6 +35,7 @@ REQUEST: Final = "request.json"
 MANIFEST: Final = "manifest.json"
 SUCCESS: Final = "_SUCCESS"
 LOCK: Final = "lock"
+GONE: Final = ".gone"
 FORMAT: Final = 1
 WORKING: Final = (ATTEMPTS, ROWS, PROGRESS)
 
@@ -185,8 +186,11 @@ def _above(path: str, top: str) -> Iterator[str]:
 
 
 def _remove(path: str) -> None:
+    """A folder loses its name first: an attempt that Spark has given up, and that still runs, then finds no place for more."""
+    gone = f"{path}{GONE}"
     if os.path.isdir(path):
-        shutil.rmtree(path)
-    else:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        shutil.rmtree(gone, ignore_errors=True)
+        os.rename(path, gone)
+    shutil.rmtree(gone, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
