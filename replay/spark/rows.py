@@ -29,6 +29,9 @@ from replay.spark.tasks import DataLoss, Stretch, Task, Want
 
 ROWS_MAX: Final = 10_000  # of one record batch: Spark does not cut those that a source gives
 TEXT_BYTES_MAX: Final = 8 << 20  # of parameters that are gathered for one; a single entry may hold more
+_COUNT, _JSON_BYTES = (
+    slice(field.offset, field.offset + field.size) for field in BATCH.fields if field.name in ("count", "json_bytes")
+)
 TYPES: Final[Mapping[str, pa.DataType]] = {
     "partition_id": pa.int32(),
     "txn_id": pa.int64(),
@@ -123,8 +126,11 @@ class _Maker:
             into.records.append(record)
             into.wants.append(want)
             into.places.append((block.path, block.offset))
-            into.calls += int.from_bytes(record.raw[RECORD.bytes + 8 : RECORD.bytes + 12], "little")
-            into.bytes += len(record.raw)
+            head = record.raw[RECORD.bytes : RECORD.bytes + BATCH.bytes]
+            into.calls += int.from_bytes(head[_COUNT], "little")
+            into.bytes += int.from_bytes(
+                head[_JSON_BYTES], "little"
+            )  # unpacked, so that a small record cannot become a huge text
 
     def batches(self, gathered: _Gathered) -> Iterator[pa.RecordBatch]:
         """Raises: Corrupt, DataLoss."""
