@@ -48,4 +48,4 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-SKIPPED = failure_body("Skipped", "stopped by the operator or the watchdog: the call did not end and was taken out of its batch")
+SKIPPED = failure_body("Skipped", "taken out of its batch: it did not end, or a recovery could not replay it and set it aside")

@@ -21,7 +21,7 @@ from typing import Any, Final
 from cmdlog.wal.files import Files
 from cmdlog.wal.groups import Catalog, Groups, GroupState, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT
-from cmdlog.wal.instance import CREATING_NAME, Identity, Instance, Origin
+from cmdlog.wal.instance import Identity, Instance, Origin, write_marker
 from cmdlog.wal.owner import take_ownership
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
@@ -125,7 +125,7 @@ def fork(
     begin(files, directory, out)
     owner = take_ownership(files, out)
     try:
-        files.write_file_atomic(os.path.join(out, CREATING_NAME), b"{}\n")
+        write_marker(files, out, "fork")
         for folder in (STATE_FOLDER, SNAPSHOTS):
             files.mkdir(os.path.join(out, folder))
         before = execute(planned, Target(files, out), workers=workers, progress=progress) if planned else None
@@ -136,7 +136,7 @@ def fork(
         groups, version = _groups(rest.scan.groups, results, db, bundle)
         origin = Origin(rest.source.instance.identity.cluster_id, at)
         instance = _one_node(rest.source.instance, origin)
-        complete(files, out, owner, instance, groups=groups, results=results)
+        complete(files, out, owner, instance, groups=groups, results=results, begun_by="fork")
     except BaseException:
         owner.close()
         give_up(out)

@@ -25,13 +25,13 @@ from cmdlog.wal.errors import NotEmpty, WrongDirectory
 from cmdlog.wal.files import Files, parent
 from cmdlog.wal.groups import Groups
 from cmdlog.wal.ids import CLUSTER_GROUP
-from cmdlog.wal.instance import CREATING_NAME, Identity, Instance
+from cmdlog.wal.instance import Identity, Instance, read_marker, write_marker
 from cmdlog.wal.log import Log
 from cmdlog.wal.owner import Owner, take_ownership
 from procedures.state import PartitionState
 from replay import unfinished
 from replay.apply import Result
-from replay.errors import Divergence, Interrupted, Poison, WorkerFailed
+from replay.errors import Divergence, Interrupted, PlanOutdated, Poison, WorkerFailed
 from replay.plan import Plan, Planned
 from replay.planned import source_of_plan
 from replay.recover import Progress, Report, Target, execute
@@ -85,6 +85,9 @@ def rebuild(
     """
     plan = planned if isinstance(planned, Plan) else planned.plan
     source = planned.source if isinstance(planned, Planned) else source_of_plan(files, plan)
+    groups = planned.scan.groups if isinstance(planned, Planned) else _fold(plan, source)
+    if isinstance(planned, Plan):
+        _check_end(plan, groups)
 
     def run(target: Target, go_on: bool) -> Report:
         return execute(
@@ -101,7 +104,7 @@ def rebuild(
         directories=[plan.directory],
         marker=Marker.of(plan.to_json(), plan.directory, plan.until, partitions),
         instance=reborn(source.instance),
-        groups=planned.scan.groups if isinstance(planned, Planned) else _fold(plan, source),
+        groups=groups,
         execute=run,
     )
     return make_node(work, files, out, partitions=partitions, moved=moved)
@@ -141,12 +144,29 @@ def make_node(
     return report
 
 
+def _check_end(plan: Plan, groups: Groups) -> None:
+    """A plan that was made before the log's last calls would lose them. Raises: PlanOutdated."""
+    for part in plan.partitions if plan.until is None else ():
+        last = groups.state(part.partition).last_index
+        if last > part.to_index:
+            raise PlanOutdated(f"the plan ends partition {part.partition} at index {part.to_index}, the log at {last}")
+
+
 def _unmark(files: Files, out: str) -> None:
     """From here on the states are none of the plan's any more, and nobody goes on with them."""
-    files.write_file_atomic(os.path.join(out, CREATING_NAME), b"{}\n")
+    write_marker(files, out, unfinished.RECOVERY)
 
 
-def complete(files: Files, out: str, owner: Owner, instance: Instance, *, groups: Groups, results: Iterable[Result]) -> None:
+def complete(
+    files: Files,
+    out: str,
+    owner: Owner,
+    instance: Instance,
+    *,
+    groups: Groups,
+    results: Iterable[Result],
+    begun_by: str = unfinished.RECOVERY,
+) -> None:
     """Makes the node `instance` of the states in `out`: snapshots, a fresh log that begins with `groups`, the instance file.
 
     Durable on return.
@@ -164,6 +184,7 @@ def complete(files: Files, out: str, owner: Owner, instance: Instance, *, groups
         initial=groups.checkpoints(oldest_block=1),
         owner=owner,
         forked_from=instance.forked_from,
+        begun_by=begun_by,
     )
 
 
@@ -180,6 +201,8 @@ def begin(files: Files, source: str, out: str) -> None:
     if not files.exists(out):
         os.makedirs(out, mode=0o750)
         files.fsync_dir(parent(out))
+    if (marker := read_marker(files, out)) is not None and marker.get("by") == "fork":
+        raise NotEmpty(f"{out} holds a fork that was broken off; remove it and begin again")
     if names := files.listdir(out):
         raise NotEmpty(f"{out} is not empty: it holds {', '.join(names[:5])}")
 

@@ -18,11 +18,12 @@ import orjson
 
 from cmdlog.wal.errors import WrongDirectory
 from cmdlog.wal.files import Files
-from cmdlog.wal.instance import CREATING_NAME, LOCK_NAME
+from cmdlog.wal.instance import CREATING_NAME, LOCK_NAME, write_marker
 from replay.quarantine import QUARANTINE_NAME
 from replay.trust import STATE_FOLDER
 from snapshot.catalog import FOLDER as SNAPSHOTS
 
+RECOVERY: Final = "recovery"  # what `creating.json` says has begun
 FOLDERS: Final = (STATE_FOLDER, SNAPSHOTS)
 SWEPT: Final = (SNAPSHOTS, STATE_FOLDER, "log", "archive", "faults")
 OURS: Final = frozenset((*SWEPT, LOCK_NAME, CREATING_NAME, QUARANTINE_NAME, f"{QUARANTINE_NAME}.tmp", f"{CREATING_NAME}.tmp"))
@@ -45,7 +46,7 @@ class Marker:
     def write(self, files: Files, out: str) -> None:
         """Durable on return."""
         value = {"plan": self.plan, "directory": self.directory, "until": self.until, "partitions": self.partitions}
-        files.write_file_atomic(os.path.join(out, CREATING_NAME), orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE))
+        write_marker(files, out, RECOVERY, value)
 
     def __str__(self) -> str:
         until = "" if self.until is None else f" up to transaction {self.until}"

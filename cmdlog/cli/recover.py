@@ -66,7 +66,10 @@ def recover(
     ] = None,
     to: Annotated[Path | None, typer.Option("--to", metavar="OUT", help="Make a new node here; DIR stays as it is.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what would be done.")] = False,
-    plan_file: Annotated[Path | None, typer.Option("--plan-file", metavar="F", help="Write the plan to this file.")] = None,
+    plan_file: Annotated[
+        Path | None,
+        typer.Option("--plan-file", metavar="F", help="Write the plan to this file, too."),
+    ] = None,
     apply: Annotated[Path | None, typer.Option("--apply", metavar="F", help="Do exactly what this plan says.")] = None,
     until: Annotated[
         str | None, typer.Option("--until", metavar="TXN|TIME", help="Last transaction, inclusive; needs --to.")
@@ -103,6 +106,10 @@ def recover(
             raise CommandFailed("several directories need --to: none of them is changed (or --plan, to only look)", exit_code=2)
         _in_place(RealFiles(), given[0], app=app, plan_file=plan_file, apply=apply)
         return
+    if apply is not None and (until or (plan_file is not None)):
+        raise CommandFailed("--until and --plan-file belong to the making of a plan, not to --apply", exit_code=2)
+    if plan and partitions:
+        raise CommandFailed("--partitions is no part of a plan: give it with --to when the plan is carried out", exit_code=2)
     moment = parse_until(until) if until else None
     wanted = Wanted(
         RealFiles(), given, to, plan, plan_file, apply, moment, accept_data_loss, partitions, quarantine, call_timeout_s

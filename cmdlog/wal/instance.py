@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -129,10 +130,28 @@ def _origin(value: dict[str, Any] | None) -> Origin | None:
     return Origin(uuid.UUID(value["cluster_id"]).bytes, int(value["txn_id"])) if value else None
 
 
-def begin_creation(files: Files, directory: str) -> None:
-    """Checks that a node may be created here and sweeps what a broken-off creation left.
+def write_marker(files: Files, directory: str, by: str, facts: Mapping[str, Any] | None = None) -> None:
+    """Says that a node is being made here, and by what; "" for a new and empty one. Durable on return."""
+    value = {**(facts or {}), **({"by": by} if by else {})}
+    files.write_file_atomic(os.path.join(directory, CREATING_NAME), orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE))
 
-    The caller holds the lock. Raises: WrongDirectory when anything else is in the directory.
+
+def read_marker(files: Files, directory: str) -> dict[str, Any] | None:
+    """What is being made here; None when nothing is. One that cannot be read says nothing but that."""
+    path = os.path.join(directory, CREATING_NAME)
+    if not files.exists(path):
+        return None
+    try:
+        value = orjson.loads(files.read_file(path))
+    except orjson.JSONDecodeError:
+        return {"by": "program"}
+    return value if isinstance(value, dict) else {"by": "program"}
+
+
+def begin_creation(files: Files, directory: str, *, by: str = "") -> None:
+    """Checks that a node may be created here and sweeps what a broken-off creation left. `by`: what has begun it.
+
+    The caller holds the lock. Raises: WrongDirectory when anything else is in the directory, or what something else has begun.
     """
     names = set(files.listdir(directory))
     if INSTANCE_NAME in names:
@@ -141,7 +160,9 @@ def begin_creation(files: Files, directory: str) -> None:
     if CREATING_NAME not in names:
         if strange := sorted(names - {LOCK_NAME, CREATING_NAME + TEMP_SUFFIX} - NO_CONTENT):
             raise WrongDirectory(f"{directory} is neither empty nor a node: it holds {', '.join(strange[:5])}")
-        files.write_file_atomic(os.path.join(directory, CREATING_NAME), b"{}\n")
+        write_marker(files, directory, by)
+    elif (found := (read_marker(files, directory) or {}).get("by", "")) != by:
+        raise WrongDirectory(_broken_off(directory, found))
     elif LOG_FOLDER in names:
         for name in files.listdir(log):
             files.unlink(os.path.join(log, name))
@@ -163,11 +184,20 @@ def end_creation(files: Files, directory: str) -> None:
 def _why_no_instance(files: Files, directory: str) -> str:
     if not files.exists(directory):
         return f"{directory} does not exist"
-    if files.exists(os.path.join(directory, CREATING_NAME)):
-        return f"{directory} holds a node whose creation was broken off; create it again"
+    if (marker := read_marker(files, directory)) is not None:
+        return _broken_off(directory, marker.get("by", ""))
     if files.exists(os.path.join(directory, LOG_FOLDER)):
         return f"{directory} holds a log but {INSTANCE_NAME} is missing"
     return f"{directory} is no node directory: {INSTANCE_NAME} is missing"
+
+
+def _broken_off(directory: str, by: str) -> str:
+    what = {"": "node whose creation", "recovery": "recovery that", "fork": "fork that"}.get(by, f"{by} that")
+    remedy = {
+        "": "create it again",
+        "recovery": "the same `cmdlog recover` command goes on with it; or remove the directory",
+    }.get(by, "remove the directory and begin again")
+    return f"{directory} holds a {what} was broken off; {remedy}"
 
 
 def _checksum(value: dict[str, Any]) -> str:

@@ -92,10 +92,12 @@ class Log:
         initial: Sequence[bytes] = (),
         owner: Owner | None = None,
         forked_from: Origin | None = None,
+        begun_by: str = "",
         generation: Callable[[], int] = random_generation,
     ) -> None:
         """Makes a node directory whose log begins with the records of `initial`; durable on return.
 
+        `begun_by`: what has marked the directory as its own before (`instance.write_marker`).
         A crash on the way leaves a directory that the next call sweeps, and that `open` refuses.
         Raises: WrongDirectory, BadSettings, Locked, DiskFull, WriteFailed, TooLarge.
         """
@@ -105,7 +107,7 @@ class Log:
             make_folder(files, directory)
         own = owner or take_ownership(files, directory)
         try:
-            begin_creation(files, directory)
+            begin_creation(files, directory, by=begun_by)
             log_dir = os.path.join(directory, LOG_FOLDER)
             groups = _write_first_segment(files, log_dir, instance, initial, generation())
             hard = HardState(identity_text(identity), durable=1 + bool(initial), votes=dict(groups.votes))

@@ -216,3 +216,15 @@ def test_recovery_killed_again_and_again_ends_right(tmp_path: Path) -> None:
     wal.close()
     assert rig.digests() == before
     assert balances_of(rig.directory) == rig.balances
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--apply", "f", "--to", "o", "--until", "5"), ("--plan", "--partitions", "3"), ("--quarantine",), ("--partitions", "2")],
+    ids=["until of a plan", "shape in a plan", "aside in place", "shape in place"],
+)
+def test_options_that_would_be_ignored_are_refused(rig: Rig, command: Command, options: tuple[str, ...]) -> None:
+    """An option that has no effect is a state that somebody did not ask for: usage error, and nothing happens."""
+    rig.close()
+    code, told = command("recover", rig.directory, *options)
+    assert (code, options[-2 if len(options) > 1 else -1] in str(told)) == (2, True)

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from cmdlog.wal.errors import WrongDirectory
+from cmdlog.wal.instance import Identity, write_marker
 from cmdlog.wal.log import Log
 from replay import lane
-from replay.errors import Interrupted
+from replay.errors import Interrupted, PlanOutdated
 from replay.plan import Plan, make_plan
 from replay.rebuild import rebuild
 from replay.recover import Progress
@@ -130,6 +131,35 @@ def test_foreign_file_is_never_gone_on_with(rig: Rig, tmp_path: Path) -> None:
     (tmp_path / "out" / "precious").write_text("x")
     with pytest.raises(WrongDirectory, match="precious"):
         rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
+
+
+@pytest.mark.parametrize("by", ["recovery", "fork"])
+def test_unfinished_directory_is_never_taken_for_an_empty_one(rig: Rig, tmp_path: Path, by: str) -> None:
+    """A node that is created there would begin with nothing, under a new cluster id, and its clients' calls would run again."""
+    out = tmp_path / "out"
+    break_off(rig, out, after=4)
+    if by == "fork":
+        write_marker(rig.files, str(out), "fork")
+    before = sorted(path.name for path in out.iterdir())
+    with pytest.raises(WrongDirectory, match=f"{by} that was broken off"):
+        Log.create(rig.files, str(out), Identity.fresh())
+    with pytest.raises(WrongDirectory, match=f"{by} that was broken off"):
+        Log.open(rig.files, str(out))
+    assert sorted(path.name for path in out.iterdir()) == before
+
+
+def test_older_plan_is_refused_where_the_log_has_gone_on(tmp_path: Path) -> None:
+    """Carried out, it would leave acknowledged calls out; a plan that was made for a moment is not concerned."""
+    rig = Rig(tmp_path)
+    rig.deposits(4)
+    plan = planned_of(rig)
+    early = planned_of(rig, until=plan.partitions[0].to_txn)
+    rig.deposits(4)
+    rig.close()
+    with pytest.raises(PlanOutdated, match="the plan ends partition"):
+        rebuild(plan, rig.files, str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+    rebuild(early, rig.files, str(tmp_path / "early"))
 
 
 def test_state_of_another_boot_is_restored_anew(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
