@@ -20,7 +20,9 @@ from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.recover_show import Display, close, close_joint, joint_plan_json, plan_json, show_joint_plan, show_plan
 
 if TYPE_CHECKING:
+    from cmdlog.wal.errors import Corrupt
     from procedures import Database
+    from replay.joint import JointPlan
     from replay.plan import Plan, Planned
 
 
@@ -98,29 +100,34 @@ def recover(
     from replay.plan import parse_until
 
     given = tuple(os.path.abspath(directory) for directory in directories)
-    if to is None and not plan:
-        if until or accept_data_loss or partitions or quarantine or code is Code.CURRENT:
-            needing = "--until, --accept-data-loss, --partitions, --quarantine and --code current"
-            raise CommandFailed(f"{needing} need --to: the directory itself is never changed by them", exit_code=2)
-        if len(given) > 1:
-            raise CommandFailed("several directories need --to: none of them is changed (or --plan, to only look)", exit_code=2)
-        _in_place(RealFiles(), given[0], app=app, plan_file=plan_file, apply=apply)
-        return
-    if apply is not None and (until or (plan_file is not None)):
-        raise CommandFailed("--until and --plan-file belong to the making of a plan, not to --apply", exit_code=2)
-    if plan and partitions:
-        raise CommandFailed("--partitions is no part of a plan: give it with --to when the plan is carried out", exit_code=2)
     moment = parse_until(until) if until else None
     wanted = Wanted(
         RealFiles(), given, to, plan, plan_file, apply, moment, accept_data_loss, partitions, quarantine, call_timeout_s
     )
-    if code is Code.CURRENT:
+    _check_options(wanted, code)
+    if to is None and not plan:
+        _in_place(wanted.files, given[0], app=app, plan_file=plan_file, apply=apply)
+    elif code is Code.CURRENT:
         _with_current_code(wanted, app)
-        return
-    if _is_joint(wanted):
+    elif _is_joint(wanted):
         _look_or_copy_jointly(wanted)
     else:
         _look_or_copy(wanted)
+
+
+def _check_options(wanted: Wanted, code: Code) -> None:
+    """An option that would have no effect is a state that nobody asked for."""
+    if wanted.to is None and not wanted.plan_only:
+        alone = (wanted.until, wanted.accept_data_loss, wanted.partitions, wanted.quarantine, code is Code.CURRENT)
+        if any(alone):
+            needing = "--until, --accept-data-loss, --partitions, --quarantine and --code current"
+            raise CommandFailed(f"{needing} need --to: the directory itself is never changed by them", exit_code=2)
+        if len(wanted.directories) > 1:
+            raise CommandFailed("several directories need --to: none of them is changed (or --plan, to only look)", exit_code=2)
+    elif wanted.apply is not None and (wanted.until or wanted.plan_file is not None):
+        raise CommandFailed("--until and --plan-file belong to the making of a plan, not to --apply", exit_code=2)
+    elif wanted.plan_only and wanted.partitions:
+        raise CommandFailed("--partitions is no part of a plan: give it with --to when the plan is carried out", exit_code=2)
 
 
 def _is_joint(wanted: Wanted) -> bool:
@@ -135,6 +142,7 @@ def _is_joint(wanted: Wanted) -> bool:
 
 def _look_or_copy(wanted: Wanted) -> None:
     """Read-only as far as DIR is concerned."""
+    from cmdlog.wal.errors import Corrupt
     from replay.plan import make_plan
     from replay.rebuild import rebuild
 
@@ -142,14 +150,18 @@ def _look_or_copy(wanted: Wanted) -> None:
     if wanted.apply is not None:
         planned = _read_plan(wanted.apply, wanted.directories)
     else:
-        planned = make_plan(
-            wanted.files,
-            wanted.directories[0],
-            use_state="never" if wanted.to is not None else "trusted",
-            until=wanted.until,
-            accept_data_loss=wanted.accept_data_loss,
-            missing_code="left" if wanted.quarantine else "refused",
-        )
+        try:
+            planned = make_plan(
+                wanted.files,
+                wanted.directories[0],
+                use_state="never" if wanted.to is not None else "trusted",
+                until=wanted.until,
+                accept_data_loss=wanted.accept_data_loss,
+                missing_code="left" if wanted.quarantine else "refused",
+            )
+        except Corrupt as damage:
+            _around_damage(wanted, damage)
+            return
     the_plan = _plan_of(planned)
     if wanted.plan_file is not None:
         wanted.plan_file.write_bytes(the_plan.to_json())
@@ -172,17 +184,37 @@ def _look_or_copy(wanted: Wanted) -> None:
     close(the_plan, report, target)
 
 
+def _around_damage(wanted: Wanted, damage: Corrupt) -> None:
+    """What a recovery from several nodes does with a damaged copy, with one: snapshots and the rest of the log may suffice."""
+    from replay.errors import ReplayError
+    from replay.joint import make_joint_plan
+
+    try:
+        plan = make_joint_plan(wanted.files, wanted.directories, until=wanted.until, accept_data_loss=wanted.accept_data_loss)
+    except ReplayError:
+        raise damage from None
+    if plan.incomplete and not wanted.accept_data_loss:
+        hint = "restore the file from a copy, or recover what there is with `--accept-data-loss --to OUT`"
+        raise CommandFailed(f"{damage.args[0]}; {'; '.join(plan.incomplete)}", hint=hint, exit_code=damage.exit_code)
+    _carry_out_jointly(wanted, plan)
+
+
 def _look_or_copy_jointly(wanted: Wanted) -> None:
     """The same over several directories."""
-    from replay.errors import Incomplete
     from replay.joint import JointPlan, make_joint_plan
-    from replay.jointrun import rebuild_jointly
 
     if wanted.apply is not None:
         plan = JointPlan.from_json(_read(wanted.apply))
         _check_same(plan.directories, wanted.directories)
     else:
         plan = make_joint_plan(wanted.files, wanted.directories, until=wanted.until, accept_data_loss=wanted.accept_data_loss)
+    _carry_out_jointly(wanted, plan)
+
+
+def _carry_out_jointly(wanted: Wanted, plan: JointPlan) -> None:
+    from replay.errors import Incomplete
+    from replay.jointrun import rebuild_jointly
+
     if wanted.plan_file is not None:
         wanted.plan_file.write_bytes(plan.to_json())
     if wanted.plan_only:

@@ -228,3 +228,28 @@ def test_options_that_would_be_ignored_are_refused(rig: Rig, command: Command, o
     rig.close()
     code, told = command("recover", rig.directory, *options)
     assert (code, options[-2 if len(options) > 1 else -1] in str(told)) == (2, True)
+
+
+@pytest.mark.parametrize("lost", ["oldest", "newest"])
+def test_lost_segment_costs_what_only_it_held(command: Command, tmp_path: Path, lost: str) -> None:
+    """Snapshots and the rest of the log may suffice; where they do not, the file is named, and the loss can be accepted."""
+    rig = Rig(tmp_path)
+    while len(rig.wal.segments) < 3:
+        rig.deposits(40)
+    for partition in range(2):
+        rig.snapshot(partition)
+    rig.deposits(10)
+    rig.close()
+    segments = sorted(Path(rig.directory, "log").glob("seg-*"))
+    segments[0 if lost == "oldest" else -1].unlink()
+    code, told = command("recover", rig.directory, "--to", tmp_path / "out")
+    if lost == "oldest":
+        assert code == 0, told
+        assert balances_of(str(tmp_path / "out")) == rig.balances
+        return
+    assert code == 10
+    assert segments[-1].name in told.replace("\n", "")
+    assert "--accept-data-loss" in told
+    code, told = command("recover", rig.directory, "--to", tmp_path / "out", "--accept-data-loss", "--json")
+    assert code == 0, told
+    assert told["notes"]
