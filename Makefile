@@ -21,6 +21,9 @@ help: ## this list
 demo: $(VENV)/.installed ## install, then run the main job: load, kill -9, recover, prove
 	$(BIN)/cmdlog demo
 
+demo-spark: $(VENV)/.installed-spark ## install Spark, then query, rebuild and back-fill a log on it
+	$(BIN)/cmdlog spark demo
+
 test: $(VENV)/.installed-test ## every test except torture, fuzz and sim
 	$(PYTEST) -n $(WORKERS) --dist loadfile
 
@@ -81,8 +84,12 @@ $(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[test]'
 	@touch $(VENV)/.installed $@
 
+$(VENV)/.installed-spark: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[spark,spark-java,bench]'
+	@touch $(VENV)/.installed $@
+
 $(VENV)/.installed-bench: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[bench]'
 	@touch $(VENV)/.installed $@
 
-.PHONY: help demo test test-fast check check-fast lint types imports format torture fuzz sim mutants bench clean distclean
+.PHONY: help demo demo-spark test test-fast check check-fast lint types imports format torture fuzz sim mutants bench clean distclean

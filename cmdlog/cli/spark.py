@@ -1,4 +1,4 @@
-"""`cmdlog spark rebuild | backfill | feed`: jobs on Spark. It translates; `replay.spark` decides.
+"""`cmdlog spark rebuild | backfill | feed | demo`: jobs on Spark. It translates; `replay.spark` decides.
 
 Spark runs inside this process on all cores, or on the cluster that `--master` (or `spark-submit`) names.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from cmdlog.cli.demo_spark import demo_it
 from cmdlog.cli.failure import CommandFailed
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.recover_show import Display
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from replay.spark.backfill import Backfilled
     from replay.spark.feed import Fed
     from replay.spark.rebuild import Rebuilt
+    from replay.spark.session import Tuning
 
 TELL_EVERY_S: Final = 1.0  # a line of progress for a scheduler
 DirectoriesArgument = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Node directories of one cluster.")]
@@ -39,6 +41,7 @@ def register(program: typer.Typer) -> None:
     group.command("rebuild", help="Write the tables as of one or several moments as Parquet.")(rebuild_them)
     group.command("backfill", help="Replay the same calls with other code; write its tables and what differs.")(backfill_them)
     group.command("feed", help="Send calls from Parquet or JSON files to a running server, each executed once.")(feed_them)
+    group.command("demo", help="Make calls, then query, rebuild and back-fill their log; proves what it shows.")(demo_it)
     program.add_typer(group, name="spark")
 
 
@@ -64,7 +67,7 @@ def rebuild_them(
     db = load_application(app) if app else None
     moments: Any = None if not until else until[0] if len(until) == 1 else until
     with _Bar("rebuild") as tell:
-        spark = _session(master)
+        spark = spark_session(master)
         from replay.spark.rebuild import rebuild
 
         done = rebuild(
@@ -103,7 +106,7 @@ def backfill_them(
 
     db = load_application(app)
     with _Bar("backfill") as tell:
-        spark = _session(master)
+        spark = spark_session(master)
         from replay.fork import START
         from replay.spark.backfill import backfill
 
@@ -135,7 +138,7 @@ def feed_them(
 ) -> None:
     """Parameters as the user gave them."""
     with _Bar("feed") as tell:
-        spark = _session(master)
+        spark = spark_session(master)
         from cmdlog.client.feeder import Feeder
         from replay.spark.feed import feed
 
@@ -154,7 +157,8 @@ def feed_them(
 # -- Spark ---------------------------------------------------------------------------------------------------------------
 
 
-def _session(master: str | None) -> SparkSession:
+def spark_session(master: str | None, tuning: Tuning = "throughput") -> SparkSession:
+    """Raises: CommandFailed when Spark is not installed; JavaMissing."""
     try:
         import pyspark  # noqa: F401 - only whether it is there
     except ImportError:
@@ -162,7 +166,7 @@ def _session(master: str | None) -> SparkSession:
         raise CommandFailed("Spark is not installed", hint=hint) from None
     from replay.spark.session import session
 
-    return session(master=master)
+    return session(master=master, tuning=tuning)
 
 
 class _Bar:

@@ -81,3 +81,10 @@ def test_backfill_shows_what_differs(command: Any, node: Path, versions: Version
     assert min(firsts, key=int) == str(first.txn_id)
     code, lines = command("backfill", str(node), "--app", "shop_cli:db", "--to", str(tmp_path / "again"), "--table", "rates")
     assert (code, lines) == (0, [])
+
+
+def test_demo_proves_its_figures(command: Any, tmp_path: Path) -> None:
+    """Query, rebuild and what-if agree with the model, and what it kept is there."""
+    code, lines = command("demo", "--calls", "200", "--keep", str(tmp_path / "kept"), "--json")
+    assert (code, lines[-1]["proved"]) == (0, True)
+    assert {"data", "half", "whatif"} <= {path.name for path in (tmp_path / "kept").iterdir()}

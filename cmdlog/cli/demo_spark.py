@@ -1,0 +1,215 @@
+"""`cmdlog spark demo`: a query over the calls of a log, its tables as they were, and what other code would have made of it.
+
+One rule: every figure that it shows is compared with a model in plain Python, and the exit code is 0 only when all agree.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cmdlog.cli.failure import CommandFailed
+from cmdlog.cli.output import JsonFlag, out
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from procedures import Database
+
+PARTITIONS: Final = 2
+SEED: Final = 7
+UNKNOWN: Final = 99  # a contestant that does not exist
+LIMIT: Final = 2  # votes per phone of the other code
+BARS: Final = 40  # characters of the longest bar
+
+
+@dataclass(slots=True)
+class Story:
+    """What was called, and what plain Python makes of it."""
+
+    ids: list[int]  # transaction ids of the votes, in order
+    votes: list[tuple[int, int]]  # (phone, contestant) of each
+
+    def counted(self, limit: int, upto: int) -> Counter[int]:
+        """Contestant -> votes after so many calls, with so many votes allowed per phone."""
+        given: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
+        for phone, contestant in self.votes[:upto]:
+            if contestant != UNKNOWN and given[phone] < limit:
+                given[phone] += 1
+                counts[contestant] += 1
+        return counts
+
+
+def demo_it(
+    calls: Annotated[int, typer.Option("--calls", min=100, max=1_000_000, help="Calls to make first.")] = 20_000,
+    keep: Annotated[Path | None, typer.Option("--keep", metavar="DIR", help="New folder for log, tables and plot.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Fills a log, and looks at it three ways."""
+    from cmdlog.cli.spark import spark_session
+
+    with _folder(keep) as folder:
+        began = time.monotonic()
+        story = _fill(folder / "data", calls)
+        _say(f"{calls:,} calls of `vote` are in the log of {folder / 'data'} ({time.monotonic() - began:.1f} s)")
+        spark = spark_session(None, tuning="start")
+        _say(f"Spark {spark.version} is up")
+        found = {
+            "query": _query(spark, folder, story),
+            "rebuild": _rebuild(spark, folder, story),
+            "what_if": _what_if(spark, folder, story),
+        }
+        plot = _plot(folder, found) if keep is not None else None
+        ok = all(part["proved"] for part in found.values())
+        seconds = round(time.monotonic() - began, 1)
+        told = {**found, "calls": calls, "seconds": seconds, "plot": plot, "proved": ok}
+        out.result(told, lambda: _say(f"all figures agree with the model: {'yes' if ok else 'NO'} ({seconds} s)"))
+    if not ok:
+        raise CommandFailed("a figure differs from the model", hint="run it again with --keep DIR, and look there")
+
+
+def _fill(data: Path, calls: int) -> Story:
+    """An embedded node, as a program would use it."""
+    import cmdlog
+    from procedures.samples import voter
+
+    story = Story([], [])
+    with cmdlog.open(str(data), voter.db, partitions=PARTITIONS) as node:
+        for name, params in voter.loader():
+            node.call(name, **params)
+        for name, params in voter.workload(SEED, calls=calls):
+            try:
+                story.ids.append(node.invoke(name, params).txn_id)
+            except cmdlog.Aborted as error:
+                story.ids.append(error.txn_id)
+            story.votes.append((params["phone"], params["contestant"]))
+    return story
+
+
+def _query(spark: SparkSession, folder: Path, story: Story) -> dict[str, Any]:
+    """Calls per procedure and minute."""
+    from pyspark.sql import functions as f
+
+    table = spark.read.format("cmdlog").load(str(folder / "data"))
+    minute = f.date_trunc("minute", "ts").alias("minute")
+    rows = table.groupBy("procedure", minute).count().orderBy("minute", "procedure").collect()
+    told = [(str(row["minute"]), row["procedure"], int(row["count"])) for row in rows]
+    _show("Calls per procedure and minute", ("minute", "procedure", "calls"), told)
+    votes = sum(count for _, procedure, count in told if procedure == "vote")
+    return {"rows": told, "proved": votes == len(story.votes)}
+
+
+def _rebuild(spark: SparkSession, folder: Path, story: Story) -> dict[str, Any]:
+    """The tables as they were after half of the calls."""
+    from procedures.samples import voter
+    from replay.spark.rebuild import rebuild
+
+    half = len(story.ids) // 2
+    done = rebuild(spark, str(folder / "data"), to=str(folder / "half"), until=story.ids[half])
+    counts = _counts(spark, folder / "half" / "votes")
+    _say(f"rebuilt as of transaction {story.ids[half]}: {sum(counts.values()):,} votes ({done.seconds:.1f} s)")
+    return {
+        "as_of_txn": str(story.ids[half]),
+        "counts": counts,
+        "proved": counts == story.counted(voter.VOTES_PER_PHONE_MAX, half + 1),
+    }
+
+
+def _what_if(spark: SparkSession, folder: Path, story: Story) -> dict[str, Any]:
+    """The same calls, with fewer votes per phone."""
+    from procedures.samples import voter
+    from replay.spark.backfill import backfill
+
+    done = backfill(spark, str(folder / "data"), _other_code(folder), to=str(folder / "whatif"), target="voter_whatif:db")
+    _show(
+        f"What if a phone had had {LIMIT} votes ({done.seconds:.1f} s)",
+        ("table", "added", "removed", "changed"),
+        [(table, *counts.values()) for table, counts in done.changes.items()],
+    )
+    was, now = (story.counted(limit, len(story.votes)) for limit in (voter.VOTES_PER_PHONE_MAX, LIMIT))
+    found = _counts(spark, folder / "whatif" / "state" / "votes")
+    longest = max(was.values())
+    for contestant in sorted(was):
+        bar = "#" * round(BARS * found[contestant] / longest)
+        _say(f"  {contestant}: {bar:<{BARS}} {found[contestant]:,} of {was[contestant]:,}")
+    removed = done.changes["votes"]["removed"]
+    return {"changes": done.changes, "was": was, "now": found, "proved": found == now and removed >= (was - now).total()}
+
+
+def _counts(spark: SparkSession, files: Path) -> Counter[int]:
+    rows = spark.read.parquet(f"file://{files}").groupBy("contestant").count().collect()
+    return Counter({int(row["contestant"]): int(row["count"]) for row in rows})
+
+
+def _other_code(folder: Path) -> Database:
+    """The sample with another limit, as a module of its own."""
+    from procedures.samples import voter
+
+    text = Path(str(voter.__file__)).read_text()
+    changed = text.replace(f"VOTES_PER_PHONE_MAX = {voter.VOTES_PER_PHONE_MAX}", f"VOTES_PER_PHONE_MAX = {LIMIT}")
+    (folder / "voter_whatif.py").write_text(changed)
+    sys.path.insert(0, str(folder))
+    try:
+        db: Database = importlib.import_module("voter_whatif").db
+        return db
+    finally:
+        sys.path.remove(str(folder))
+
+
+def _plot(folder: Path, found: dict[str, dict[str, Any]]) -> str:
+    """Votes by contestant, as they were and as they would be."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return "no plot: matplotlib is not installed"
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    was, now = found["what_if"]["was"], found["what_if"]["now"]
+    figure, axes = plt.subplots(figsize=(7, 4))
+    axes.bar([n - 0.2 for n in sorted(was)], [was[n] for n in sorted(was)], 0.4, label="as it was")
+    axes.bar([n + 0.2 for n in sorted(was)], [now[n] for n in sorted(was)], 0.4, label=f"with {LIMIT} votes per phone")
+    axes.set(xlabel="contestant", ylabel="votes", title="the same calls, with other code")
+    axes.legend()
+    path = folder / "whatif.png"
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    _say(f"plot: {path}")
+    return str(path)
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        if keep.exists() and any(keep.iterdir()):
+            raise CommandFailed(f"{keep} is not empty", hint="name a new folder")
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep.absolute()
+        return
+    folder = Path(tempfile.mkdtemp(prefix="cmdlog-spark-demo-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _say(text: str) -> None:
+    if not out.json:
+        out.text(text)
+
+
+def _show(title: str, columns: tuple[str, ...], rows: list[Any]) -> None:
+    if not out.json:
+        out.table(title, columns, rows)
