@@ -333,6 +333,11 @@ def measure_full(bench: Bench, work: Work, options: argparse.Namespace) -> Run:
         long = sum(pause > PAUSE_S for pause in found)
         bench.value(f"pauses over {PAUSE_S * 1e3:.0f} ms, {name}", 60 * long / sum(b - a for a, b in stretches), "a minute")
         bench.value(f"longest pause, {name}", 1e3 * found[-1], "ms")
+    for begin, end in taken:
+        inside = within(groups, begin, end)
+        worst = sorted(((b.at - a.at, a.at) for a, b in pairwise(inside)), reverse=True)[:3]
+        places = ", ".join(f"{1e3 * pause:.0f} ms at {100 * (at - begin) / (end - begin):.0f} %" for pause, at in worst)
+        bench.note(f"longest pauses of a capture: {places}")
     bench.ratio("longest pause during the capture, ms", 1e3 * max(pauses(groups, taken)), Bar(25, 10, at_most=True))
     return picture("full load", work, line)
 
