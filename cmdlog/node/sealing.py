@@ -46,7 +46,7 @@ class Sealer:
             size_bytes=size,
             pressing=pressing,
             timeout_s=SEAL_TIMEOUT_S,
-            again=lambda: os.path.exists(temporary),
+            again=lambda: _take_back(temporary, final),
         )
         if ended is None:
             raise SnapshotFailed("sealing took too long")
@@ -83,6 +83,13 @@ class Sealer:
             with self._lock:
                 self._process = None
         return None if answer is None else (process.returncode, answer)
+
+
+def _take_back(temporary: str, final: str) -> bool:
+    """A process was ended behind giving the name, before it had read all back: what it made is sealed from the beginning."""
+    if os.path.exists(final):
+        os.rename(final, temporary)
+    return os.path.exists(temporary)
 
 
 def _answer_of(process: subprocess.Popen[bytes], order: bytes, given_up: Callable[[], bool]) -> bytes | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,18 @@ class HeldFiles(RealFiles):
         return target
 
 
+def close_gate(node: Node, files: HeldFiles) -> None:
+    """From here on no sync ends. Nothing of before is under way: digests and marks follow a batch in a block of their own."""
+
+    def at_rest() -> bool:
+        before = node._wal.durable_block
+        time.sleep(0.1)  # several times what notes wait for a block that calls pay for
+        return node._wal._tail.sealed and node._wal.durable_block == before
+
+    wait_for(at_rest)
+    files.gate.clear()
+
+
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldFiles]:
     """The disk of every node of the test; open again at its end, so that nothing waits for ever."""
@@ -108,7 +121,7 @@ def test_calls_of_one_node_keep_their_own_promises(tmp_path: Path, files: HeldFi
     """While the disk hangs a lax call is answered; a strict one, a read and a query after it wait, and a lax read does not."""
     node = open_node(tmp_path / "data", inline=inline, partitions=1)
     ask(node, "bump", id=1, amount=1)
-    files.gate.clear()
+    close_gate(node, files)
     assert place(node, "bump", "async", id=1, amount=10).value() == 11
     strict = place(node, "bump", None, id=1, amount=100)
     read = place(node, "peek", None, id=1)
@@ -135,7 +148,7 @@ def test_a_power_cut_takes_lax_calls_at_most(tmp_path: Path, files: HeldFiles) -
     node = open_node(tmp_path / "data", inline=True, partitions=2)
     for n in range(6):
         ask(node, "bump", id=n, amount=1)
-    files.gate.clear()
+    close_gate(node, files)
     lax = [place(node, "bump", "async", id=n, amount=10) for n in range(6)]
     assert [pending.value() for pending in lax] == [11] * 6
     strict = [place(node, "bump", "sync", id=n, amount=100) for n in range(6)]
@@ -158,7 +171,7 @@ def test_states_ahead_of_a_log_that_lost_its_pages_are_discarded(tmp_path: Path,
     """After a failed sync the same boot opens the same files: a trusted state that holds calls which the log lost yields."""
     node = open_node(tmp_path / "data", inline=True, partitions=1)
     ask(node, "bump", id=1, amount=1)
-    files.gate.clear()
+    close_gate(node, files)
     assert place(node, "bump", "async", id=1, amount=10).value() == 11
     strict = place(node, "bump", None, id=1, amount=100)
     wait_for(lambda: node.sequencer.watermarks()[0]["applied"] > node.sequencer.watermarks()[0]["durable"])
@@ -179,7 +192,7 @@ def test_states_ahead_of_a_log_that_lost_its_pages_are_discarded(tmp_path: Path,
 def test_a_query_hears_of_the_failure_it_waited_through(tmp_path: Path, files: HeldFiles) -> None:
     """A query that has read what never became durable is refused, and may be asked again."""
     node = open_node(tmp_path / "data", inline=True, partitions=1)
-    files.gate.clear()
+    close_gate(node, files)
     assert place(node, "bump", "async", id=1, amount=10).value() == 10
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         query = pool.submit(node.query, "SELECT n FROM counters")
@@ -197,7 +210,7 @@ def test_no_snapshot_counts_before_its_entries_are_durable(tmp_path: Path, files
     """An image that holds lax calls is complete, but it is not believed after a cut that took them."""
     node = open_node(tmp_path / "data", inline=True, partitions=1)
     ask(node, "bump", id=1, amount=1)
-    files.gate.clear()
+    close_gate(node, files)
     assert place(node, "bump", "async", id=1, amount=10).value() == 11
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         taken = pool.submit(node.take_snapshot)
@@ -238,7 +251,7 @@ def test_a_strict_call_of_a_lax_node_does_not_wait_for_the_window(tmp_path: Path
 def test_a_multi_partition_call_may_be_lax(tmp_path: Path, files: HeldFiles) -> None:
     """Answered by all partitions while the disk hangs; a strict one behind it waits; after a cut it is nowhere."""
     node = open_node(tmp_path / "data", inline=True, partitions=3)
-    files.gate.clear()
+    close_gate(node, files)
     assert place(node, "set_rate", "async", name="r", value=1).value() == [0, 0, 0]
     strict = place(node, "set_rate", None, name="r", value=2)
     assert unanswered(strict)
@@ -256,7 +269,7 @@ def test_embedded_calls_choose_their_durability(tmp_path: Path, files: HeldFiles
     """`invoke(durability="async")` returns while the disk hangs, `call` does not; nobody else has to drive the sites."""
     opened = Embedded(open_node(tmp_path / "data", inline=True, partitions=1))
     opened.call("bump", id=1, amount=1)
-    files.gate.clear()
+    close_gate(opened.node, files)
     assert opened.invoke("bump", {"id": 1, "amount": 10}, durability="async").value == 11
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         strict = pool.submit(opened.call, "bump", id=1, amount=100)
@@ -272,7 +285,7 @@ def test_keys_hold_over_promises(tmp_path: Path, files: HeldFiles) -> None:
     """A strict retry of a lax call gets its outcome and waits for the disk; after a cut that took both it runs anew."""
     node = open_node(tmp_path / "data", inline=True, partitions=1)
     ask(node, "bump", id=1, amount=1)
-    files.gate.clear()
+    close_gate(node, files)
     route = node.routes["bump"]
     first, retry = Pending(), Pending()
     params = route.procedure.bind({"id": 1, "amount": 10})

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cmdlog.node import idletime
+from cmdlog.node import idletime, sealing
 from cmdlog.node.schedule import LogView, Policy
 from cmdlog.node.snapshots import Hooks, Snapshotter
 from cmdlog.node.speed import Speeds
@@ -379,3 +379,19 @@ def test_copy_goes_faster_the_more_pressing_it_is(tmp_path: Path) -> None:
     node.close()
     assert node.shares[0] == pytest.approx(0.1)
     assert node.shares[-1] == pytest.approx(0.4 * (15 / 16) / 0.5 / 2)
+
+
+def test_check_that_is_given_up_behind_the_name_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The image has its name, but was not read back: it is taken back and sealed once more, not reported as taking too long."""
+    temporary, final = tmp_path / "tmp", tmp_path / "final"
+    temporary.mkdir()
+    seen: list[int] = []
+
+    def run(*told: Any) -> tuple[int, bytes] | None:
+        seen.append(told[4])
+        temporary.rename(final)
+        return (0, b"{}") if len(seen) == 2 else None
+
+    monkeypatch.setattr(sealing.Sealer, "_run", run)
+    sealing.Sealer().seal(str(temporary), str(final), {}, lambda: False)
+    assert seen == [os.SCHED_IDLE, os.SCHED_OTHER]
