@@ -10,6 +10,7 @@ import enum
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from procedures import Database
     from replay.joint import JointPlan
     from replay.plan import Plan, Planned
+    from replay.recover import Report
 
 
 def register(program: typer.Typer) -> None:
@@ -168,11 +170,15 @@ def _look_or_copy(wanted: Wanted) -> None:
     if wanted.plan_only:
         out.result(plan_json(the_plan), lambda: show_plan(the_plan))
         return
-    target = os.path.abspath(str(wanted.to))
-    display = Display("replay")
+    report, target = _to_out(wanted, partial(rebuild, planned))
+    close(the_plan, report, target)
+
+
+def _to_out(wanted: Wanted, run: Callable[..., Report]) -> tuple[Report, str]:
+    """Makes OUT, with its progress shown; the report, and where OUT is."""
+    target, display = os.path.abspath(str(wanted.to)), Display("replay")
     with display as tell:
-        report = rebuild(
-            planned,
+        report = run(
             wanted.files,
             target,
             progress=tell,
@@ -181,7 +187,7 @@ def _look_or_copy(wanted: Wanted) -> None:
             quarantine=wanted.quarantine,
             hang_after_s=wanted.hang_after_s,
         )
-    close(the_plan, report, target)
+    return report, target
 
 
 def _around_damage(wanted: Wanted, damage: Corrupt) -> None:
@@ -222,20 +228,7 @@ def _carry_out_jointly(wanted: Wanted, plan: JointPlan) -> None:
         if plan.incomplete and not wanted.accept_data_loss:
             raise typer.Exit(Incomplete.exit_code)
         return
-    target = os.path.abspath(str(wanted.to))
-    display = Display("replay")
-    with display as tell:
-        report = rebuild_jointly(
-            plan,
-            wanted.files,
-            target,
-            progress=tell,
-            partitions=wanted.partitions,
-            moved=display.moved,
-            quarantine=wanted.quarantine,
-            hang_after_s=wanted.hang_after_s,
-            accept_data_loss=wanted.accept_data_loss,
-        )
+    report, target = _to_out(wanted, partial(rebuild_jointly, plan, accept_data_loss=wanted.accept_data_loss))
     close_joint(plan, report, target)
 
 
