@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ PARTITIONS: Final = 2
 SEED: Final = 7
 UNKNOWN: Final = 99  # a contestant that does not exist
 LIMIT: Final = 2  # votes per phone of the other code
+CALLERS: Final = 8  # threads that vote
 BARS: Final = 40  # characters of the longest bar
 
 
@@ -81,21 +83,24 @@ def demo_it(
 
 
 def _fill(data: Path, calls: int) -> Story:
-    """An embedded node, as a program would use it."""
+    """An embedded node, as a program with some threads would use it. The order is that of the transaction ids."""
     import cmdlog
     from procedures.samples import voter
 
-    story = Story([], [])
-    with cmdlog.open(str(data), voter.db, partitions=PARTITIONS) as node:
+    with cmdlog.open(str(data), voter.db, partitions=PARTITIONS) as node, ThreadPoolExecutor(CALLERS) as callers:
+
+        def vote(call: tuple[str, dict[str, Any]]) -> tuple[int, tuple[int, int]]:
+            name, params = call
+            try:
+                txn_id = node.invoke(name, params).txn_id
+            except cmdlog.Aborted as error:
+                txn_id = error.txn_id
+            return txn_id, (params["phone"], params["contestant"])
+
         for name, params in voter.loader():
             node.call(name, **params)
-        for name, params in voter.workload(SEED, calls=calls):
-            try:
-                story.ids.append(node.invoke(name, params).txn_id)
-            except cmdlog.Aborted as error:
-                story.ids.append(error.txn_id)
-            story.votes.append((params["phone"], params["contestant"]))
-    return story
+        done = sorted(callers.map(vote, voter.workload(SEED, calls=calls)))
+    return Story([txn_id for txn_id, _ in done], [ballot for _, ballot in done])
 
 
 def _query(spark: SparkSession, folder: Path, story: Story) -> dict[str, Any]:
