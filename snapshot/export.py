@@ -32,7 +32,7 @@ from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 import apsw
 import orjson
@@ -57,6 +57,8 @@ METADATA_KEY: Final = b"cmdlog"
 _VALUE_BYTES: Final = 16  # of a number, for the size of a chunk
 
 Convert = Callable[[Any], Any]
+OpenScale = Literal["values", "text"]
+"""What a Numeric that declares no scale becomes: a decimal of the scale that its values need, or their digits as text."""
 
 
 class ExportError(SnapshotError):
@@ -159,6 +161,20 @@ def write_tables(
     return _export_all(_pyarrow(), [source], folder, declared, lambda _progress: None, skip=skip)
 
 
+def column_types(connection: apsw.Connection, table: str, *, declared: Any) -> dict[str, Any]:
+    """Column -> Arrow type, as `read_table` gives them, whatever the rows are; `declared` is the table's `TableInfo`, if any."""
+    file = _File(_pyarrow(), table, [Source(0, "", {}, connection)], declared, open_scale="text")
+    return {column.name: column.type for column in file.columns}
+
+
+def read_table(source: Source, table: str, *, declared: Any, wanted: Sequence[str]) -> Iterator[Any]:
+    """These columns of the partition's rows, in the order of its keys, as Arrow record batches without NOT NULL.
+
+    Types are those of `write_tables`, but a Numeric without a declared scale is its digits as text. Raises: BadValue.
+    """
+    yield from _File(_pyarrow(), table, [source], declared, wanted=wanted, open_scale="text").batches()
+
+
 def declarations(catalogs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """Table name -> its declaration (`TableInfo`), of the newest of these catalog versions that has one; runs their code."""
     found: dict[str, Any] = {}
@@ -256,15 +272,27 @@ def _count(source: Source, table: str) -> int:
 class _File:
     """The rows of one table on their way to its file."""
 
-    def __init__(self, arrow: Any, table: str, sources: Sequence[Source], declared: Any) -> None:
-        self._arrow, self._table, self._sources = arrow, table, sources
+    def __init__(
+        self,
+        arrow: Any,
+        table: str,
+        sources: Sequence[Source],
+        declared: Any,
+        *,
+        wanted: Sequence[str] | None = None,  # columns, in order; None: all
+        open_scale: OpenScale = "values",
+    ) -> None:
+        self._arrow, self._table, self._sources, self._open_scale = arrow, table, sources, open_scale
         self._info = sources[0].connection.execute(
             "SELECT name, type, \"notnull\", pk FROM pragma_table_xinfo(?) WHERE hidden <> 1", (table,)
         ).fetchall()  # fmt: skip
-        names = [str(row[0]) for row in self._info]
         self._keys = [str(row[0]) for row in sorted(self._info, key=lambda row: int(str(row[3]))) if row[3]]
+        if wanted is not None:
+            by_name = {str(row[0]): row for row in self._info}
+            self._info = [by_name[name] for name in wanted]
+        names = [str(row[0]) for row in self._info]
         columns = declared.table.columns if declared is not None else {}
-        self._columns = [
+        self.columns = [
             self._column(str(name), str(kind), columns.get(name), nullable=not (notnull or pk))
             for name, kind, notnull, pk in self._info
         ]
@@ -275,7 +303,7 @@ class _File:
         """Writes the file, not synced."""
         core, parquet = self._arrow.core, self._arrow.parquet
         schema = core.schema(
-            [core.field(column.name, column.type, nullable=column.nullable) for column in self._columns],
+            [core.field(column.name, column.type, nullable=column.nullable) for column in self.columns],
             metadata={METADATA_KEY: orjson.dumps(self._about())},
         )
         name = f"{self._table}.parquet"
@@ -286,8 +314,15 @@ class _File:
                 writer.write_table(group, row_group_size=GROUP_ROWS)
                 rows += group.num_rows
                 tell(rows)
-        types_of = {column.name: str(column.type) for column in self._columns}
+        types_of = {column.name: str(column.type) for column in self.columns}
         return Exported(self._table, name, rows, os.stat(path).st_size, types_of)
+
+    def batches(self) -> Iterator[Any]:
+        """The rows as they come."""
+        core = self._arrow.core
+        schema = core.schema([core.field(column.name, column.type) for column in self.columns])
+        for chunk in self._chunks():
+            yield self._batch(chunk, schema)
 
     def _about(self) -> dict[str, Any]:
         """Where the rows come from, for whoever finds the file."""
@@ -312,7 +347,7 @@ class _File:
     def _batch(self, rows: list[tuple[Any, ...]], schema: Any) -> Any:
         core = self._arrow.core
         arrays = []
-        for at, column in enumerate(self._columns):
+        for at, column in enumerate(self.columns):
             convert = column.convert
             try:
                 values = [None if row[at] is None else convert(row[at]) for row in rows]
@@ -323,13 +358,13 @@ class _File:
 
     def _culprit(self, rows: list[tuple[Any, ...]], at: int) -> BadValue | None:
         """The first of these rows whose value does not suit the column."""
-        column, core = self._columns[at], self._arrow.core
+        column, core = self.columns[at], self._arrow.core
         names = [str(row[0]) for row in self._info]
         for row in rows:
             try:
                 core.array([None if row[at] is None else column.convert(row[at])], type=column.type)
             except (TypeError, ValueError, InvalidOperation, OverflowError, core.ArrowException) as error:
-                key = ", ".join(f"{name}={row[names.index(name)]!r}" for name in self._keys)
+                key = ", ".join(f"{name}={row[names.index(name)]!r}" for name in self._keys if name in names)
                 shown = repr(row[at])[:100]
                 return BadValue(f"table {self._table}, row {key}, column {column.name}: {shown} is no {column.type} ({error})")
         return None
@@ -357,6 +392,8 @@ class _File:
     def _decimal(self, name: str, wanted: Any) -> tuple[Any, Convert]:
         """Declared digits, or those that are there; without a decimal that everybody reads, the text itself."""
         core, precision, scale = self._arrow.core, wanted.precision, wanted.scale
+        if (precision is None or scale is None) and self._open_scale == "text":
+            return core.string(), _only(str)
         if precision is None or scale is None:
             whole, scale = self._digits(name)
             precision = DECIMAL_DIGITS_MAX if whole + scale <= DECIMAL_DIGITS_MAX else whole + scale

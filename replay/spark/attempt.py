@@ -81,7 +81,7 @@ def carry_out(order: Mapping[str, Any], work: Work) -> str:
     key, staging = str(order["key"]), str(order["staging"])
     name = f"{key}.{os.urandom(6).hex()}"
     folder = os.path.join(staging, ATTEMPTS, name)
-    scratch = tempfile.mkdtemp(prefix=f"cmdlog-{name}-", dir=_local_folder())
+    scratch = tempfile.mkdtemp(prefix=f"cmdlog-{name}-", dir=local_folder())
     try:
         check_versions(order["versions"], f"the executor of {key}")
         os.mkdir(folder, mode=0o750)  # not its parents: a folder that is gone was published, and is none of ours any more
@@ -96,7 +96,7 @@ def carry_out(order: Mapping[str, Any], work: Work) -> str:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _local_folder() -> str | None:
+def local_folder() -> str | None:
     """Spark's own scratch folder, which goes with the application even if we are killed."""
     first = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
     return first if first and os.path.isdir(first) else None

@@ -6,7 +6,7 @@ One rule: text in, values out; nothing is looked at on disk here. Bounds are inc
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -17,9 +17,12 @@ from replay.errors import BadUntil, ReplayError
 
 TXN_MAX: Final = (1 << 63) - 1
 TASKS_MAX: Final = 10_000  # that `minPartitions` may ask for
-ParamsFormat = Literal["object", "array"]
+ParamsFormat = Literal["object", "array", "binary"]
+PARAMS_FORMATS: Final[tuple[ParamsFormat, ...]] = ("object", "array", "binary")
 CALLS: Final = "calls"
 TABLES: Final = (CALLS, "segments", "snapshots", "gaps", "faults")
+STATE: Final = "state."  # in front of the name of a table of the application
+LATEST_POINT: Final = "latestPoint"
 
 
 class BadOption(ReplayError):
@@ -56,12 +59,31 @@ class Options:
     min_partitions: int = 1
     params_format: ParamsFormat = "object"
     max_txns_per_trigger: int | None = None
+    as_of: int | Literal["latestPoint"] | None = None  # of a state: its last transaction; None: the end
+
+    @property
+    def state_table(self) -> str | None:
+        """The application's table whose rows are wanted; None: another table."""
+        return self.table.removeprefix(STATE) if self.table.startswith(STATE) else None
 
 
 _NAMES: Final = (
     "path", "paths", "table", "startingTxn", "endingTxn", "startingTimestamp", "endingTimestamp", "procedures", "partitions",
-    "failOnDataLoss", "dedupe", "includeMetadata", "minPartitions", "paramsFormat", "maxTxnsPerTrigger",
+    "failOnDataLoss", "dedupe", "includeMetadata", "minPartitions", "paramsFormat", "maxTxnsPerTrigger", "asOfTxn",
+    "asOfTimestamp",
 )  # fmt: skip
+_INSTEAD: Final = {"asOfTxn": "endingTxn", "asOfTimestamp": "endingTimestamp"}
+_OF_CALLS: Final = {  # option -> what says the like of a state
+    "startingTxn": "a state has everything from the first transaction on",
+    "startingTimestamp": "a state has everything from the first transaction on",
+    "endingTxn": "write asOfTxn",
+    "endingTimestamp": "write asOfTimestamp",
+    "procedures": "a state is what all of them made",
+    "dedupe": "a state holds every call once",
+    "minPartitions": "there is one task for each partition of the log",
+    "paramsFormat": "rows of a state have the columns of their table",
+    "maxTxnsPerTrigger": "a state is no stream",
+}
 _BY_LOWER: Final = {name.lower(): name for name in _NAMES}
 
 
@@ -69,10 +91,12 @@ def parse_options(given: Mapping[str, str]) -> Options:
     """Raises: BadOption, naming the option and what it may be."""
     found = {_name_of(name): value for name, value in given.items()}
     text = found.get
+    table = _table(text("table"))
+    _check_fit(table, found)
     starting, from_latest = _starting(text("startingTxn"), text("startingTimestamp"))
     return Options(
         paths=_paths(text("path"), text("paths")),
-        table=_choice("table", text("table"), TABLES),
+        table=table,
         starting=starting,
         ending=_ending(text("endingTxn"), text("endingTimestamp")),
         from_latest=from_latest,
@@ -82,9 +106,46 @@ def parse_options(given: Mapping[str, str]) -> Options:
         dedupe=_bool("dedupe", text("dedupe"), True),
         include_metadata=_bool("includeMetadata", text("includeMetadata"), False),
         min_partitions=_number("minPartitions", text("minPartitions"), TASKS_MAX) or 1,
-        params_format="array" if _choice("paramsFormat", text("paramsFormat"), ("object", "array")) == "array" else "object",
+        params_format=_params_format(text("paramsFormat")),
         max_txns_per_trigger=_number("maxTxnsPerTrigger", text("maxTxnsPerTrigger"), TXN_MAX),
+        as_of=_as_of(text("asOfTxn"), text("asOfTimestamp")),
     )
+
+
+def _table(text: str | None) -> str:
+    if text is None:
+        return CALLS
+    if text.lower().startswith(STATE) and len(text) > len(STATE):
+        return STATE + text[len(STATE) :]
+    if text.lower() in TABLES:
+        return text.lower()
+    near = difflib.get_close_matches(text.lower(), TABLES, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"a table of the application is {STATE}<name>"
+    raise BadOption(f"table is one of {', '.join(TABLES)}, or {STATE}<name>, not {text!r}; {hint}")
+
+
+def _check_fit(table: str, given: Iterable[str]) -> None:
+    """Raises: BadOption for one that would say nothing about this table."""
+    of_state = table.startswith(STATE)
+    for name in given:
+        if of_state and name in _OF_CALLS:
+            raise BadOption(f"{name} is no option of the table {table}: {_OF_CALLS[name]}")
+        if not of_state and name in _INSTEAD:
+            instead = f"write {_INSTEAD[name]}" if table == CALLS else "it is read as it is now"
+            raise BadOption(f"{name} is an option of the tables {STATE}<name>, not of {table}: {instead}")
+
+
+def _as_of(txn: str | None, timestamp: str | None) -> int | Literal["latestPoint"] | None:
+    if txn is not None and timestamp is not None:
+        raise BadOption("asOfTxn and asOfTimestamp exclude each other")
+    if timestamp is not None:
+        return _moment("asOfTimestamp", timestamp)
+    if txn is not None and txn.strip().lower() == LATEST_POINT.lower():
+        return "latestPoint"
+    text = (txn or "latest").strip()
+    if text.lower() != "latest" and (not text.isdecimal() or int(text) > TXN_MAX):
+        raise BadOption(f"asOfTxn is a transaction id, latest or {LATEST_POINT}; not {text!r}")
+    return None if text.lower() == "latest" else int(text)
 
 
 def _name_of(name: str) -> str:
@@ -193,13 +254,11 @@ def _number(name: str, text: str | None, most: int) -> int | None:
     return int(text)
 
 
-def _choice(name: str, text: str | None, among: tuple[str, ...]) -> str:
-    if text is None:
-        return among[0]
-    if text.lower() not in among:
-        near = difflib.get_close_matches(text.lower(), among, n=1)
-        raise BadOption(f"{name} is one of {', '.join(among)}, not {text!r}" + (f"; did you mean {near[0]}?" if near else ""))
-    return text.lower()
+def _params_format(text: str | None) -> ParamsFormat:
+    for one in PARAMS_FORMATS:
+        if text is None or text.lower() == one:
+            return one
+    raise BadOption(f"paramsFormat is one of {', '.join(PARAMS_FORMATS)}, not {text!r}")
 
 
 def _json(name: str, text: str) -> Any:

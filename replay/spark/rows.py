@@ -23,6 +23,7 @@ from cmdlog.wal.reader import ReadBlock, Recycled, read_segment
 from cmdlog.wal.record import RECORD, BadRecord, Kind, Record
 from replay.chunks import TICK, BadBatch, Columns, check_batches, column_of
 from replay.cursors import Lowest
+from replay.spark.options import ParamsFormat
 from replay.spark.params import Ints, Keys, int_array, lists, objects, string_array
 from replay.spark.places import open_place
 from replay.spark.tasks import DataLoss, Stretch, Task, Want
@@ -43,6 +44,12 @@ TYPES: Final[Mapping[str, pa.DataType]] = {
     "_block_offset": pa.int64(),
     "_crc": pa.int64(),
 }
+
+
+def schema_of(columns: Sequence[str], params_format: ParamsFormat) -> pa.Schema:
+    """The columns as Spark's schema has them."""
+    types = {**TYPES, "params": pa.binary()} if params_format == "binary" else TYPES
+    return pa.schema([(name, types[name]) for name in columns])
 
 
 @dataclass(slots=True)
@@ -111,7 +118,7 @@ class _Maker:
 
     def __init__(self, task: Task, columns: Sequence[str]) -> None:
         self._task, self._code = task, _Code.of(task)
-        self._schema = pa.schema([pa.field(name, TYPES[name]) for name in columns])
+        self._schema = schema_of(columns, task.params_format)
         self._lowest = {partition: Lowest(want.voids) for partition, want in task.wants.items() if want.voids}
 
     def gather(self, block: ReadBlock, into: _Gathered) -> None:
@@ -153,8 +160,8 @@ class _Maker:
             return self._code.names.take(int_array(rows.procedures))
         if name == "params":
             text, starts, ends = rows.texts()
-            if self._task.params_format == "array":
-                return lists(text, starts, ends)
+            if self._task.params_format != "object":
+                return lists(text, starts, ends).cast(self._schema.field(name).type)
             return objects(text, starts, ends, self._code.keys, rows.procedures)
         if name == "_segment":
             paths = string_array([os.path.basename(path) for path, _ in rows.gathered.places])

@@ -71,8 +71,20 @@ def test_times_take_whole_milliseconds_on_both_sides() -> None:
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"minPartitions": "0"}, "number from 1"),
         ({"maxTxnsPerTrigger": "many"}, "number from 1"),
-        ({"paramsFormat": "xml"}, "one of object, array"),
+        ({"paramsFormat": "xml"}, "one of object, array, binary"),
         ({"table": "segment"}, "did you mean segments"),
+        ({"table": "accounts"}, "a table of the application is state.<name>"),
+        ({"table": "state."}, "or state.<name>, not 'state.'"),
+        ({"table": "state.a", "asOfTxn": "1", "asOfTimestamp": "2"}, "exclude each other"),
+        ({"table": "state.a", "asOfTxn": "newest"}, "asOfTxn is a transaction id, latest or latestPoint"),
+        ({"table": "state.a", "asOfTimestamp": "2023-11-14 22:13"}, "does not say its time zone"),
+        ({"table": "state.a", "endingTxn": "5"}, "endingTxn is no option of the table state.a: write asOfTxn"),
+        ({"table": "state.a", "procedures": "deposit"}, "procedures is no option of the table state.a"),
+        ({"table": "state.a", "dedupe": "false"}, "dedupe is no option of the table state.a"),
+        ({"table": "state.a", "minPartitions": "8"}, "one task for each partition of the log"),
+        ({"asOfTxn": "5"}, "asOfTxn is an option of the tables state.<name>, not of calls: write endingTxn"),
+        ({"asOfTimestamp": "5"}, "write endingTimestamp"),
+        ({"table": "segments", "asOfTxn": "5"}, "not of segments: it is read as it is now"),
         ({"paths": '{"a": 1}'}, "JSON array of strings"),
     ],
 )
@@ -96,3 +108,19 @@ def test_paths_are_taken_once_each() -> None:
 def test_procedures_as_list_or_json() -> None:
     """Names with commas cannot be, so both forms are safe."""
     assert parse(procedures="a, b").procedures == parse(procedures='["b","a"]').procedures == frozenset({"a", "b"})
+
+
+def test_state_of_a_table_keeps_the_name_as_it_is_written() -> None:
+    """Tables are the application's; only our own words are free in upper and lower case."""
+    found = parse(table="STATE.Accounts", asOfTxn="7", partitions="0", failOnDataLoss="false", includeMetadata="true")
+    assert (found.state_table, found.as_of, found.partitions) == ("Accounts", 7, frozenset({0}))
+    assert (found.fail_on_data_loss, found.include_metadata) == (False, True)
+    assert parse(table="segments").state_table is None
+
+
+def test_moments_of_a_state() -> None:
+    """A time takes its whole millisecond, as `--until` does; no moment is the end."""
+    at = parse(table="state.a", asOfTimestamp="2023-11-14T22:13:20.005Z").as_of
+    assert at == parse(table="state.a", asOfTimestamp="1700000000005").as_of == (1700000000006 << MILLIS_SHIFT) - 1
+    assert parse(table="state.a").as_of is parse(table="state.a", asOfTxn="Latest").as_of is None
+    assert parse(table="state.a", asOfTxn="LATESTPOINT").as_of == "latestPoint"

@@ -81,9 +81,12 @@ def test_only_the_columns_that_are_asked_for_are_made(directory: str) -> None:
 
 
 def test_params_may_stay_lists(directory: str) -> None:
-    """paramsFormat=array gives what the log holds."""
+    """paramsFormat=array gives what the log holds as text, binary its bytes."""
     assert {row[3] for row in read(directory, paramsFormat="array", procedures="begin")} == {
         f"[{n}]" for n in (0, 1, 2, 10, 11, 12)
+    }
+    assert {row[3] for row in read(directory, paramsFormat="binary", procedures="begin")} == {
+        b"[%d]" % n for n in (0, 1, 2, 10, 11, 12)
     }
 
 
