@@ -1,9 +1,10 @@
-"""Which state files a warm restart may trust: those that this boot of the machine wrote, at the very inode it wrote them to.
+"""Which state files a warm restart may trust: those that this boot of the machine wrote, and that are still the files it made.
 
 One rule: trust is stated when a file is made and never repaired. State files are not synced (the log is the truth), so after a
 loss of power they may hold anything; after the death of a process alone they are whole. So `state/trust.json` names the boot
-and, per file, device and inode: a restored copy, another mount or another boot does not match, and the partition is rebuilt from
-snapshot and log. The file itself needs no sync: torn by a power cut, it names another boot or nothing.
+and, per file, device, inode and birth: a restored copy, another mount or another boot does not match, and the partition is
+rebuilt from snapshot and log. (The birth because a copy may get the inode of the file that it replaces.) The record needs no
+sync: torn by a power cut, it names another boot or nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import orjson
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.files import Files
 from procedures.state import FORMAT, Position
+from replay.birth import birth_ns
 from snapshot.catalog import remove_state
 
 TRUST_NAME: Final = "trust.json"
@@ -51,7 +53,7 @@ class Trust:
         """Why the partition's state file is not trusted; "" when it is."""
         path = state_path(self._directory, partition)
         try:
-            found = _inode(path)
+            found = _which(path)
         except FileNotFoundError:
             return "there is no state file"
         except OSError as error:
@@ -64,7 +66,7 @@ class Trust:
     def grant(self, partition: int) -> None:
         """The partition's state file was made, or put in place, by this process just now."""
         path = state_path(self._directory, partition)
-        self._files[os.path.basename(path)] = _inode(path)
+        self._files[os.path.basename(path)] = _which(path)
         self._save()
 
     def revoke(self, partition: int) -> None:
@@ -104,9 +106,10 @@ def read_position(path: str, partition: int) -> Position | str:
     return Position(index, term, checksum, txn_id)
 
 
-def _inode(path: str) -> list[int]:
+def _which(path: str) -> list[int]:
+    """What no other file shares, also none that takes its place."""
     found = os.stat(path)
-    return [found.st_dev, found.st_ino]
+    return [found.st_dev, found.st_ino, birth_ns(path)]
 
 
 class StateLock:

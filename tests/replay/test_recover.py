@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from cmdlog.wal.log import Log
 from cmdlog.wal.record import Kind
 from procedures.outcomes import KeyPolicy
 from replay import trust
+from replay.birth import birth_ns
 from replay.bringup import bring_up
 from replay.errors import Divergence
 from replay.plan import Plan, make_plan
@@ -115,10 +118,30 @@ def test_copied_state_file_is_not_trusted(rig: Rig) -> None:
     rig.close()
     before = rig.digests()
     path = Path(rig.state_file(0))
-    data = path.read_bytes()
+    kept = path.rename(f"{path}.other")  # keeps its inode
+    shutil.copy2(kept, path)
+    plan, _ = recover(rig)
+    assert plan.partitions[0].source == "empty"
+    assert "copy" in plan.partitions[0].passed[0].why
+    assert rig.digests() == before
+
+
+def test_copied_state_file_is_not_trusted_at_the_very_inode(rig: Rig, tmp_path: Path) -> None:
+    """ext4 gives the inode of a file that was removed to the next one: a copy that replaces the file is rebuilt there, too."""
+    rig.close()
+    before = rig.digests()
+    path = Path(rig.state_file(0))
+    if not birth_ns(str(path)):
+        pytest.skip("this file system does not keep when a file was made")
+    inode = path.stat().st_ino
+    kept = shutil.copy2(path, tmp_path / "kept")
     path.unlink()
-    Path(f"{path}.other").write_bytes(b"takes the inode")
-    path.write_bytes(data)
+    shutil.copy2(kept, path)
+    record = path.with_name(trust.TRUST_NAME)
+    stated = json.loads(record.read_bytes())
+    assert stated["files"][path.name][1] == inode
+    stated["files"][path.name][1] = path.stat().st_ino  # should another file have taken the number
+    record.write_text(json.dumps(stated))
     plan, _ = recover(rig)
     assert plan.partitions[0].source == "empty"
     assert "copy" in plan.partitions[0].passed[0].why
