@@ -1,14 +1,16 @@
 """Parameter lists as the log has them, `[1,"a"]`, into objects by parameter name, `{"account":1,"name":"a"}`: many rows at once.
 
-One rule: the bytes of a value are never touched, so a number reads as it was written. Nothing is parsed where it need not be: a
-list of n values has n - 1 commas of its own, so if a row holds no more than that, all of them separate values. Where there are
-more, those inside strings are told by the quotes before them; only rows with lists or objects inside, or with escaped characters,
-are gone through one by one.
+One rule: the bytes of a value are never touched, so a number reads as it was written, and nothing is parsed where it need not be.
+A list of n values has n - 1 commas of its own, so if a row holds no more than that, all of them separate values. Only in rows
+with more are the strings and the brackets looked at.
+
+The rows of a batch lie one behind the other with a sign between them. So the whole is cut behind each separating comma, and Arrow
+copies a literal and a piece in turns. Between the last value of a row and the first of the next stand three signs, `],[`, and
+three are wanted there, `}{"`: they are overwritten in place and go with the piece in front of them.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -21,16 +23,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Signs = npt.NDArray[np.uint8]
 UNKNOWN: Final = -1  # number of parameters of a procedure whose names nobody states: its rows stay lists
-_COMMA, _QUOTE, _OPEN, _CLOSE = (ord(sign) for sign in ',"{}')
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},]')
+_COMMA, _QUOTE, _OPEN, _CLOSE, _SLASH = (ord(sign) for sign in ',"{}\\')
+_TELLING: Final = np.isin(np.arange(256), list(b',"\\[]{}'))  # signs that say what is nested in what
+_DEEPER: Final = (np.isin(np.arange(256), list(b"[{")) * 1 - np.isin(np.arange(256), list(b"]}"))).astype(np.int8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Keys:
     """The parameter names of all procedures, as they are put in front of values; one number per procedure."""
 
-    literals: tuple[bytes, ...]
+    literals: tuple[bytes, ...]  # a procedure's first one without its first quote
     firsts: Ints  # of a procedure's first literal
     counts: Ints  # of its parameters, or UNKNOWN
 
@@ -38,126 +43,152 @@ class Keys:
     def of(cls, procedures: Sequence[tuple[str, ...] | None]) -> Keys:
         """By parameter names per procedure."""
         counts = np.array([UNKNOWN if names is None else len(names) for names in procedures], dtype=np.int64)
-        literals = tuple(orjson.dumps(name) + b":" for names in procedures for name in names or ())
+        numbered = ((n, orjson.dumps(name) + b":") for names in procedures for n, name in enumerate(names or ()))
         firsts = np.cumsum(np.maximum(counts, 0)) - np.maximum(counts, 0)
-        return cls(literals, firsts, counts)
+        return cls(tuple(literal if n else literal[1:] for n, literal in numbered), firsts, counts)
 
 
-def lists(text: bytes, starts: Ints, ends: Ints) -> pa.StringArray:
-    """The rows text[start:end], ascending, as they are."""
-    bounds = np.empty(2 * len(starts) + 1, dtype=np.int32)
-    bounds[:-1:2], bounds[1::2], bounds[-1] = starts, ends, len(text)
-    return _strings(text, bounds).take(int_array(np.arange(0, 2 * len(starts), 2)))
+@dataclass(frozen=True, slots=True, eq=False)
+class Texts:
+    """The parameter lists of some rows, one behind the other, each with one sign behind it."""
+
+    parts: Sequence[bytes | memoryview | pa.Buffer]
+    bounds: Ints  # [rows + 1]; row i is text[bounds[i] : bounds[i + 1] - 1], where one sign more is in front of the parts
+
+    def joined(self, literals: Sequence[bytes] = ()) -> bytearray:
+        """The text, to be written into, behind the literals."""
+        return bytearray().join((*literals, b"[", *self.parts, b"]"))  # one more in front and behind, which `objects` overwrites
+
+    def only(self, rows: Ints) -> Texts:
+        """These rows, ascending."""
+        taken = _picked(self.joined(), self.bounds[rows], self.bounds[rows + 1])
+        return Texts([taken.buffers()[2] or b""], _offsets(taken).astype(np.int64) + 1)
 
 
-def objects(text: bytes, starts: Ints, ends: Ints, keys: Keys, procedures: Ints) -> pa.StringArray:
+def lists(texts: Texts) -> pa.StringArray:
+    """The rows as they are."""
+    return _picked(texts.joined(), texts.bounds[:-1], texts.bounds[1:] - 1)
+
+
+def objects(texts: Texts, keys: Keys, procedures: Ints) -> pa.StringArray:
     """The same rows as objects. `procedures`: number of each row's procedure in `keys`."""
-    counts = keys.counts[procedures]
-    data = bytearray(text)
-    view = np.frombuffer(data, np.uint8)
-    commas, spliced = _separators(text, view, starts, ends, counts)
-    view[starts[spliced]], view[ends[spliced] - 1] = _OPEN, _CLOSE
-    other = np.flatnonzero(~spliced)
-    extra = [_one_by_one(text[int(starts[row]) : int(ends[row])], keys, int(procedures[row])) for row in other.tolist()]
-    # Pieces of the text: of a row with values `{`, then each value with the sign behind it. Then literals, then the rows by hand.
-    valued = spliced & (counts > 0)
-    pieces = np.where(valued, counts + 2, 2)  # bounds of a row: begin, behind `{`, behind each comma, end
-    at = np.cumsum(pieces) - pieces
-    bounds = np.empty(int(pieces.sum()), dtype=np.int64)
-    bounds[at], bounds[at + pieces - 1] = starts, ends
-    bounds[at[valued] + 1] = starts[valued] + 1
-    rows, nth = _expanded(np.where(valued, np.maximum(counts - 1, 0), 0))
-    bounds[at[rows] + 2 + nth] = commas + 1
-    literal_at = len(bounds)  # number of the first literal among the pieces
-    added = [*keys.literals, *extra]
-    tail = len(data) + np.cumsum([0, *(len(one) for one in added)])
-    bounds = np.concatenate([bounds, tail])
-    order, firsts = _order(
-        at, counts, valued, other, literals=keys.firsts[procedures] + literal_at, extra_at=literal_at + len(keys.literals)
-    )
-    taken = _strings(b"".join((data, *added)), bounds.astype(np.int32)).take(int_array(order))
-    return _regrouped(taken, firsts)
+    bounds, counts, named = texts.bounds, keys.counts[procedures], len(keys.literals)
+    text, begin = texts.joined(keys.literals), sum(map(len, keys.literals))
+    view = np.frombuffer(text, np.uint8)[begin:]
+    view[bounds[1:] - 1] = _COMMA  # where a batch ends it is a bracket
+    commas, lasts = _separators(view, bounds, counts)
+    sizes = np.diff(lasts, prepend=-1)  # values: the comma behind a row is the last value's
+    fits = (sizes == counts) & (np.diff(bounds) > len("[],"))
+    others = None if fits.all() else _others(view, bounds, counts, fits)
+    view[bounds[1:] - 2], view[bounds[:-1] - 1], view[bounds[:-1]] = _CLOSE, _OPEN, _QUOTE
+    places = np.empty(named + 2 + len(commas), dtype=np.int32)  # of the pieces: literals, the first `{"`, values
+    places[:named] = np.cumsum([0, *map(len, keys.literals)])[:-1]
+    places[named : named + 2] = begin, begin + len('{"')
+    np.add(commas, begin + 1, out=places[named + 2 :], casting="unsafe")
+    places[named + 2 + lasts] += 1  # `}{"` in place of `],[`
+    order = np.empty(1 + 2 * len(commas), dtype=np.int32)
+    order[0], order[2::2] = named, np.arange(named + 1, named + 1 + len(commas), dtype=np.int32)
+    order[1::2] = np.arange(len(commas), dtype=np.int32)
+    order[1::2] += np.repeat((keys.firsts[procedures] + sizes - 1 - lasts).astype(np.int32), sizes)
+    if others is not None:  # which have no literals, or fewer; what is made of them is not used
+        np.clip(order[1::2], 0, named, out=order[1::2])
+    taken = _take(_strings(text, places), order)
+    ends = np.zeros(len(bounds), dtype=np.int32)
+    np.subtract(_offsets(taken)[2 * lasts + 3], len('{"'), out=ends[1:])
+    made = _strings(taken.buffers()[2] or b"", ends)
+    return made if others is None else _replaced(made, ~fits, others)
 
 
-def _separators(
-    text: bytes, view: npt.NDArray[np.uint8], starts: Ints, ends: Ints, counts: Ints
-) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """(places of the commas between values in the rows that can be spliced, which rows those are)."""
-    commas = np.flatnonzero(view == _COMMA)
-    found, spliced = _matching(commas, starts, ends, counts)
-    if not spliced[counts >= 0].all() and b"\\" not in text:
-        quotes = np.flatnonzero(view == _QUOTE)  # every string ends, so an even number stands in front of whatever is in none
-        outside = commas[np.searchsorted(quotes, commas) % 2 == 0]
-        found, spliced = _matching(outside, starts, ends, counts)
-    return found, spliced
+def _others(view: Signs, bounds: Ints, counts: Ints, fits: Bools) -> pa.StringArray:
+    """The rows that do not fit their names, as they are; those of a procedure without parameters as an object without any."""
+    rows = np.flatnonzero(~fits)
+    empty = bounds[rows[(counts[rows] == 0) & (bounds[rows + 1] - bounds[rows] == len("[],"))]]
+    view[empty], view[empty + 1] = _OPEN, _CLOSE
+    return _picked(view, bounds[rows], bounds[rows + 1] - 1)
 
 
-def _matching(commas: Ints, starts: Ints, ends: Ints, counts: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    low, high = np.searchsorted(commas, starts), np.searchsorted(commas, ends)
-    filled = ends - starts > 2
-    spliced = np.where(counts > 0, filled & (high - low == counts - 1), (counts == 0) & ~filled)
-    rows, nth = _expanded(np.where(spliced, high - low, 0))
-    return commas[low[rows] + nth], spliced
+def _separators(view: Signs, bounds: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """(places of the commas that end values, the one behind each row included; number of that one of each row)."""
+    commas = np.flatnonzero(view[: bounds[-1]] == _COMMA)
+    lasts = np.searchsorted(commas, bounds[1:] - 1)
+    sizes = np.diff(lasts, prepend=-1)
+    unclear = np.flatnonzero((sizes > counts) & (counts > 0))
+    if not len(unclear):
+        return commas, lasts
+    found = sizes[unclear]
+    ends = np.cumsum(found)
+    rows = _picked(view, bounds[unclear], bounds[unclear + 1])
+    ending = _ending(np.frombuffer(rows.buffers()[2], np.uint8), ends - 1)
+    kept = np.ones(len(commas), dtype=np.bool_)
+    kept[np.arange(ends[-1]) + np.repeat(lasts[unclear] + 1 - ends, found)] = ending
+    sizes[unclear] = np.add.reduceat(ending, ends - found, dtype=np.int64)
+    return commas[kept], np.cumsum(sizes) - 1
 
 
-def _expanded(counts: Ints) -> tuple[Ints, Ints]:
-    """Rows repeated by their counts, and the number of each repetition."""
-    rows = np.repeat(np.arange(len(counts)), counts)
-    return rows, np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+def _ending(view: Signs, lasts: Ints) -> Bools:
+    """Whether each comma of the rows ends a value. `lasts`: number of the comma behind each row, which does."""
+    marks = np.flatnonzero(_TELLING[view])
+    signs = view[marks]
+    quotes, slashes = signs == _QUOTE, signs == _SLASH
+    if slashes.any():
+        quotes &= ~_escaped(marks, slashes)
+    inside = np.logical_xor.accumulate(quotes)  # a string
+    depth = np.cumsum(np.where(inside, 0, _DEEPER[signs]), dtype=np.int32)
+    commas = np.flatnonzero(signs == _COMMA)
+    ending: Bools = (~inside & (depth == 1))[commas]
+    behind = commas[lasts]
+    if (inside[behind] | (depth[behind] != 0)).any():  # a row that is no JSON must not spoil those behind it
+        if len(lasts) > 1:
+            high = marks[behind] + 1
+            rows = zip(np.concatenate([[0], high[:-1]]).tolist(), high.tolist(), np.diff(lasts, prepend=-1), strict=True)
+            return np.concatenate([_ending(view[begin:end], np.array([size - 1])) for begin, end, size in rows])
+        ending[:] = False
+    ending[lasts] = True
+    return ending
 
 
-def _order(
-    at: Ints, counts: Ints, valued: npt.NDArray[np.bool_], other: Ints, *, literals: Ints, extra_at: int
-) -> tuple[Ints, Ints]:
-    """Which pieces make up the result, one behind the other; and the first of them of each row, with the end."""
-    sizes = np.where(valued, 2 * counts + 1, 1)
-    firsts = np.concatenate([[0], np.cumsum(sizes)])
-    order = np.empty(int(firsts[-1]), dtype=np.int64)
-    order[firsts[:-1]] = at
-    order[firsts[other]] = extra_at + np.arange(len(other))
-    rows, nth = _expanded(np.where(valued, counts, 0))
-    order[firsts[rows] + 1 + 2 * nth] = literals[rows] + nth
-    order[firsts[rows] + 2 + 2 * nth] = at[rows] + 1 + nth
-    return order, firsts
+def _escaped(marks: Ints, slashes: Bools) -> Bools:
+    """Which of the signs stand behind a backslash that is not behind such a one itself."""
+    numbers = np.arange(len(marks))
+    behind = np.zeros(len(marks), dtype=np.bool_)
+    behind[1:] = slashes[:-1] & (np.diff(marks) == 1)
+    first = np.maximum.accumulate(np.where(slashes & ~behind, numbers, 0))  # of the run of backslashes
+    behind[1:] &= (numbers - first)[:-1] % 2 == 0
+    return behind
 
 
-def _one_by_one(row: bytes, keys: Keys, procedure: int) -> bytes:
-    """One list as an object; the list itself where the names are not known, or are not as many as the values."""
-    count, first = int(keys.counts[procedure]), int(keys.firsts[procedure])
-    if count == UNKNOWN:
-        return row
-    cuts, depth = [0], 0
-    for token in _TOKEN.finditer(row):
-        sign = token[0]
-        if sign in b"[{":
-            depth += 1
-        elif sign in b"]}":
-            depth -= 1
-        elif sign == b"," and depth == 1:
-            cuts.append(token.start())
-    values = [row[low + 1 : high] for low, high in zip(cuts, [*cuts[1:], len(row) - 1], strict=True)]
-    if values == [b""]:
-        values = []
-    if len(values) != count:
-        return row
-    named = (keys.literals[first + n] + value for n, value in enumerate(values))
-    return b"{" + b",".join(named) + b"}"
+def _picked(text: bytearray | Signs, begins: Ints, ends: Ints) -> pa.StringArray:
+    """The stretches of the text from begin to end, ascending."""
+    places = np.empty(2 * len(begins) + 1, dtype=np.int32)
+    places[:-1:2], places[1::2], places[-1] = begins, ends, len(text)
+    return _take(_strings(text, places), np.arange(0, 2 * len(begins), 2, dtype=np.int32))
 
 
-def _strings(text: bytes, bounds: npt.NDArray[Any]) -> pa.StringArray:
+def _strings(text: Any, bounds: npt.NDArray[np.int32]) -> pa.StringArray:
     """Strings that lie one behind the other in the text, from bound to bound; nothing is copied."""
     import pyarrow as pa  # noqa: PLC0415 - the numbers above need none
 
     return pa.StringArray.from_buffers(len(bounds) - 1, pa.py_buffer(bounds), pa.py_buffer(text))
 
 
-def _regrouped(pieces: pa.StringArray, firsts: Ints) -> pa.StringArray:
-    """Neighbouring strings joined to one per row: they lie one behind the other already."""
+def _take(strings: pa.StringArray, order: npt.NDArray[np.int32]) -> pa.StringArray:
     import pyarrow as pa  # noqa: PLC0415
+    from pyarrow.compute import take  # noqa: PLC0415
 
-    _, offsets, data = pieces.buffers()
-    bounds = np.frombuffer(offsets, np.int32, len(pieces) + 1, 4 * pieces.offset)[firsts]
-    return pa.StringArray.from_buffers(len(firsts) - 1, pa.py_buffer(np.ascontiguousarray(bounds)), data)
+    numbers = pa.Int32Array.from_buffers(pa.int32(), len(order), [None, pa.py_buffer(order)])
+    return take(strings, numbers, boundscheck=False)
+
+
+def _offsets(strings: pa.StringArray) -> npt.NDArray[np.int32]:
+    return np.frombuffer(strings.buffers()[1], np.int32, len(strings) + 1)
+
+
+def _replaced(strings: pa.StringArray, which: Bools, by: pa.StringArray) -> pa.StringArray:
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow.compute import replace_with_mask  # noqa: PLC0415
+
+    bits = pa.py_buffer(np.packbits(which, bitorder="little"))
+    return replace_with_mask(strings, pa.BooleanArray.from_buffers(pa.bool_(), len(which), [None, bits]), by)
 
 
 def int_array(values: Ints) -> pa.Int64Array:

@@ -24,12 +24,13 @@ from cmdlog.wal.record import RECORD, BadRecord, Kind, Record
 from replay.chunks import TICK, BadBatch, Columns, check_batches, column_of
 from replay.cursors import Lowest
 from replay.spark.options import ParamsFormat
-from replay.spark.params import Ints, Keys, int_array, lists, objects, string_array
+from replay.spark.params import Ints, Keys, Texts, int_array, lists, objects, string_array
 from replay.spark.places import open_place
 from replay.spark.tasks import DataLoss, Stretch, Task, Want
 
 ROWS_MAX: Final = 10_000  # of one record batch: Spark does not cut those that a source gives
 TEXT_BYTES_MAX: Final = 8 << 20  # of parameters that are gathered for one; a single entry may hold more
+LIST_BYTES_MIN: Final = 2  # of the shortest text of parameters, with the sign behind it
 _COUNT, _JSON_BYTES = (
     slice(field.offset, field.offset + field.size) for field in BATCH.fields if field.name in ("count", "json_bytes")
 )
@@ -159,10 +160,9 @@ class _Maker:
         if name == "procedure":
             return self._code.names.take(int_array(rows.procedures))
         if name == "params":
-            text, starts, ends = rows.texts()
             if self._task.params_format != "object":
-                return lists(text, starts, ends).cast(self._schema.field(name).type)
-            return objects(text, starts, ends, self._code.keys, rows.procedures)
+                return lists(rows.texts()).cast(self._schema.field(name).type)
+            return objects(rows.texts(), self._code.keys, rows.procedures)
         if name == "_segment":
             paths = string_array([os.path.basename(path) for path, _ in rows.gathered.places])
             return paths.take(int_array(rows.numbers))
@@ -194,7 +194,8 @@ class _Rows:
         self.procedures = self._numbered(catalogs, numbers, columns.words[columns.procedures_at[numbers] + positions], code)
         kept = self._kept(numbers, zeros, code)
         self.numbers, self.positions = numbers, positions
-        if not kept.all():
+        self._chosen = None if kept.all() else np.flatnonzero(kept)
+        if self._chosen is not None:
             self.numbers, self.positions = numbers[kept], positions[kept]
             self.txn_ids, self.procedures = self.txn_ids[kept], self.procedures[kept]
 
@@ -223,20 +224,26 @@ class _Rows:
             kept &= code.wanted[self.procedures]
         return kept
 
-    def texts(self) -> tuple[bytes, Ints, Ints]:
-        """(all texts one behind the other, where each row's list begins in them, where it ends)."""
+    def texts(self) -> Texts:
+        """The parameter lists. Raises: Corrupt, BadBatch."""
         columns, parts = self._columns, []
         for record, flags, stored in zip(self.gathered.records, columns.flags.tolist(), self._stored, strict=True):
-            parts.append(_unpacked(record) if flags & FLAG_ZSTD else record.raw[len(record.raw) - stored :])
+            text = _unpacked(record) if flags & FLAG_ZSTD else memoryview(record.raw)[len(record.raw) - stored :]
+            parts.append(text[1:])  # between two rows stands one sign, `,` or the `]` that ends a batch
+        rows = int(columns.counts.sum())
+        zeros = np.cumsum(columns.counts) - columns.counts
+        shifts = columns.procedures_at - 2 * (columns.counts + 1) - 2 * zeros
+        at = np.arange(0, 2 * rows, 2) + np.repeat(shifts, columns.counts)
         lengths = np.array([len(part) for part in parts], dtype=np.int64)
-        begins = np.cumsum(lengths) - lengths
-        at = columns.procedures_at[self.numbers] - 2 * (columns.counts[self.numbers] + 1) + 2 * self.positions
-        words = columns.words.astype(np.int64)
-        starts = words[at] + (words[at + 1] << 16) + begins[self.numbers]
-        ends = words[at + 2] + (words[at + 3] << 16) + begins[self.numbers] - 1
-        if len(starts) and not ((starts < ends) & (ends <= begins[self.numbers] + lengths[self.numbers])).all():
-            raise _corrupt(self.gathered, int(self.numbers[int((starts < ends).argmin())]), "offsets that do not ascend")
-        return b"".join(parts), starts, ends
+        bounds = np.empty(rows + 1, dtype=np.int64)
+        bounds[:-1] = columns.words[at] + (columns.words[at + 1].astype(np.int64) << 16)
+        bounds[:-1] += np.repeat(np.cumsum(lengths) - lengths, columns.counts)
+        bounds[-1] = lengths.sum() + 1
+        if len(bad := np.flatnonzero(np.diff(bounds) < LIST_BYTES_MIN)):
+            number = int(np.searchsorted(zeros, bad[0], side="right")) - 1
+            raise _corrupt(self.gathered, number, "offsets that do not ascend")
+        texts = Texts(parts, bounds)
+        return texts if self._chosen is None else texts.only(self._chosen)
 
 
 def _unpacked(record: Record) -> bytes:
