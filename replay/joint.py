@@ -126,17 +126,22 @@ def is_of_a_cluster(node: NodeEvidence) -> bool:
 
 
 def make_joint_plan(
-    files: Files, directories: Sequence[str], *, until: int | None = None, accept_data_loss: bool = False
+    files: Files,
+    directories: Sequence[str],
+    *,
+    until: int | None = None,
+    accept_data_loss: bool = False,
+    starts: Mapping[int, Mark] | None = None,
 ) -> JointPlan:
     """Looks at the directories of one cluster's nodes; changes nothing. Says what would be lost; see `check_complete`.
 
-    With `accept_data_loss` logs that contradict each other do not stop it. Raises: what `decide` refuses; CodeMissing,
-    BundleForged.
+    With `accept_data_loss` logs that contradict each other do not stop it. `starts`: for who has these partitions' states at
+    these entries, and wants all that lies behind them, in legs. Raises: what `decide` refuses; CodeMissing, BundleForged.
     """
     evidence = [gather(files, directory) for directory in directories]
     verdict = decide(evidence, accept_data_loss=accept_data_loss)
     doubtful = [of for _, of in sorted(verdict.groups.items()) if not of.proved]
-    planner = _Planner(files, evidence, verdict, until)
+    planner = _Planner(files, evidence, verdict, until, starts or {})
     legs = planner.legs()
     return JointPlan(
         directories=tuple(directories),
@@ -213,8 +218,10 @@ def fold_end(source: LogSource) -> Groups:
 class _Planner:
     """Finds the legs for one verdict."""
 
-    def __init__(self, files: Files, evidence: Sequence[NodeEvidence], verdict: Verdict, until: int | None) -> None:
-        self._files, self._verdict, self._until = files, verdict, until
+    def __init__(
+        self, files: Files, evidence: Sequence[NodeEvidence], verdict: Verdict, until: int | None, given: Mapping[int, Mark]
+    ) -> None:
+        self._files, self._verdict, self._until, self._given = files, verdict, until, given
         self._usable = [node.directory for node in evidence if node.refused is None]
         self._damage = [_say(fault) for node in evidence for fault in node.damage]
         self._sources: dict[str, LogSource] = {}
@@ -226,9 +233,9 @@ class _Planner:
     def legs(self) -> list[Plan]:
         partitions = sorted(group for group in self._verdict.groups if group < PARTITIONS_MAX)
         by_log: dict[str, list[int]] = {}
-        for partition in partitions:
+        for partition in partitions if not self._given else ():
             by_log.setdefault(self._verdict.groups[partition].chosen, []).append(partition)
-        legs, left = [], []
+        legs, left = [], sorted(self._given)
         for directory, of in by_log.items():
             try:
                 legs.append(self._whole(directory, of))
@@ -296,6 +303,8 @@ class _Planner:
 
     def _starts(self, partition: int, order: Iterable[str]) -> dict[Mark, Snapshot | None]:
         """Where the partition may start, the furthest first."""
+        if partition in self._given:
+            return {self._given[partition]: None}
         found: dict[Mark, Snapshot | None] = {}
         for directory in order:
             if directory not in self._sources:
@@ -322,8 +331,9 @@ class _Planner:
             spot = Span(source.directory, start.index, start, source.first_blocks[-1], source.first_blocks[-1])
             steps = [Step(spot, start, start)]
         legs: list[Plan] = []
+        goes_on = self._given.get(partition, BEGINNING) != BEGINNING
         for number, step in enumerate(steps):
-            kind: Kind = "state" if number else ("empty" if snapshot is None else "snapshot")
+            kind: Kind = "state" if number or goes_on else ("empty" if snapshot is None else "snapshot")
             name = snapshot.name if kind == "snapshot" and snapshot is not None else ""
             leg, ended = self._leg(partition, step, kind, name, skips)
             legs.append(replace(leg, origins={partition: origin}) if kind == "snapshot" else leg)

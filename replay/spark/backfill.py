@@ -18,18 +18,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files, RealFiles
+from cmdlog.wal.groups import Groups
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle
 from replay.diff import KINDS
-from replay.errors import BadUntil, Incomplete, ReplayError
+from replay.errors import BadUntil, Incomplete, UntilUnreachable
 from replay.fork import START, Rest, check_database, find_rest
 from replay.meter import Progress
 from replay.plan import PartitionPlan
 from replay.rerun import Missing, Place
+from replay.scan import Stream
+from replay.spans import BEGINNING
 from replay.spark.backfilltask import backfill_partition, stream_json
 from replay.spark.job import run_orders
+from replay.spark.legs import Stitched, start_of, stitch, stream_of
 from replay.spark.manifest import agree_on_types, tables_of
 from replay.spark.moments import History, Moment, find_history, parse_moment, plan_json
 from replay.spark.staging import FORMAT, staging
@@ -39,12 +44,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JOB: Final = "backfill"
-
-
-class Stitched(ReplayError):
-    """The history of a partition has to be put together from several damaged logs."""
-
-    hint = "recover them with `cmdlog recover DIR... --to OUT`, then run this over OUT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,25 +120,71 @@ def _orders(
     base = find_history(files, request["paths"], fork, accept_data_loss=False) if fork != START else None
     places = {p: _place(base.of(p)[-1].partitions[0]) for p in base.partitions} if base is not None else {}
     known: dict[int, Mapping[str, Any]] = {}
-    for directory, ends in _logs(files, request["paths"], end).items():
-        rest = find_rest(files, directory, [places.get(p, Place(p)) for p in sorted(ends)], end)
+    logs, apart = _logs(files, request["paths"], end)
+    for directory, ends in logs.items():
+        try:
+            rest = find_rest(files, directory, [places.get(p, Place(p)) for p in sorted(ends)], end)
+            for partition, wanted in ends.items():
+                _check_end(rest, partition, wanted)
+        except (WalError, Incomplete, UntilUnreachable):
+            if len(request["paths"]) == 1:
+                raise
+            apart += ends  # another node may have what this one has not
+            continue
         check_database(rest.scan.groups, app)
         known |= {version: of.value for version, of in rest.scan.catalogs.items()}
-        for partition, wanted in sorted(ends.items()):
-            _check_end(rest, partition, wanted)
-            yield _order(request, bundle, rest, partition, base) | {
-                "directory": directory,
-                "writes_replicated": partition == 0,
-                "catalogs": {str(version): value for version, value in known.items()},
-            }
+        for partition in sorted(ends):
+            catalogs = {str(version): value for version, value in known.items()}
+            yield _order(request, bundle, rest, partition, base) | {"catalogs": catalogs}
+    if apart:
+        starts = {p: start_of(base.of(p)) if base is not None else BEGINNING for p in sorted(apart)}
+        stitched = stitch(files, request["paths"], starts, end)
+        check_database(stitched.groups, app)
+        for partition in sorted(apart):
+            yield _stitched_order(request, bundle, stitched, places.get(partition, Place(partition)), base)
 
 
 def _order(request: Mapping[str, Any], bundle: Bundle, rest: Rest, partition: int, base: History | None) -> dict[str, Any]:
-    stream = rest.scan.streams[partition]
+    """Of a partition that is read from one log."""
+    stream, place = rest.scan.streams[partition], rest.places[partition]
+    stream.calls -= min(stream.calls, max(0, place.calls))  # of the batch that the fork cuts, those before it
+    return _common(request, bundle, partition, base, stream) | {
+        "cluster_id": rest.source.instance.identity.cluster_id.hex(),
+        "directory": rest.source.directory,
+        "from_block": rest.scan.from_block,
+        "last_block": rest.scan.last_block,
+        "legs": [],
+        "row_digests": rest.scan.row_digests,
+        "slots": _configuration(rest.scan.groups).get("slots", ()),
+        "place": asdict(place),
+    }
+
+
+def _stitched_order(
+    request: Mapping[str, Any], bundle: Bundle, stitched: Stitched, place: Place, base: History | None
+) -> dict[str, Any]:
+    """Of a partition that no log holds whole."""
+    legs = stitched.of(place.partition)
+    stream = stream_of(legs)
+    stream.calls = max(0, stream.calls - sum(leg.calls for leg in base.of(place.partition)) if base is not None else stream.calls)
+    return _common(request, bundle, place.partition, base, stream) | {
+        "cluster_id": legs[0].cluster_id,
+        "directory": "",
+        "from_block": 0,
+        "last_block": 0,
+        "legs": [plan_json(leg) for leg in legs],
+        "row_digests": any(leg.row_digests for leg in legs),
+        "slots": _configuration(stitched.groups).get("slots", ()),
+        "catalogs": {str(version): value for version, value in stitched.catalogs.items()},
+        "place": asdict(place),
+    }
+
+
+def _common(request: Mapping[str, Any], bundle: Bundle, partition: int, base: History | None, stream: Stream) -> dict[str, Any]:
     return {
         "key": f"p{partition:04d}",
         "partition": partition,
-        "cluster_id": rest.source.instance.identity.cluster_id.hex(),
+        "writes_replicated": partition == 0,
         "calls": stream.calls,
         "bytes": stream.bytes,
         "tables": request["tables"],
@@ -147,25 +192,26 @@ def _order(request: Mapping[str, Any], bundle: Bundle, rest: Rest, partition: in
         "code": bundle.hash,
         "bundle": bundle.to_bytes().decode(),
         "base": [plan_json(leg) for leg in base.of(partition)] if base is not None else [],
-        "from_block": rest.scan.from_block,
-        "last_block": rest.scan.last_block,
-        "row_digests": rest.scan.row_digests,
-        "slots": (rest.scan.groups.state(CLUSTER_GROUP).configuration or {}).get("slots", ()),
         "stream": stream_json(stream),
-        "place": asdict(rest.places[partition]),
     }
 
 
-def _logs(files: Files, paths: Sequence[str], end: int | None) -> dict[str, dict[int, PartitionPlan]]:
-    """Directory -> partitions whose history is read there, with their ends. Raises: Stitched."""
+def _configuration(groups: Groups) -> Mapping[str, Any]:
+    return groups.state(CLUSTER_GROUP).configuration or {}
+
+
+def _logs(files: Files, paths: Sequence[str], end: int | None) -> tuple[dict[str, dict[int, PartitionPlan]], list[int]]:
+    """Directory -> partitions whose history is read there, with their ends; and those that no log holds whole."""
     history = find_history(files, paths, end, accept_data_loss=False)
     found: dict[str, dict[int, PartitionPlan]] = {}
+    apart = []
     for partition in history.partitions:
         legs = history.of(partition)
         if len(legs) > 1 or legs[0].salvaged:
-            raise Stitched(f"the history of partition {partition} stands in no single undamaged log")
-        found.setdefault(legs[0].directory, {})[partition] = legs[0].partitions[0]
-    return found
+            apart.append(partition)
+        else:
+            found.setdefault(legs[0].directory, {})[partition] = legs[0].partitions[0]
+    return found, apart
 
 
 def _check_end(rest: Rest, partition: int, wanted: PartitionPlan) -> None:

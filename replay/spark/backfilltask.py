@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -17,6 +17,8 @@ import apsw
 from pyarrow import parquet
 
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.ids import Lsn
+from cmdlog.wal.record import Record
 from procedures import Database
 from procedures.bundle import Bundle, load_bundle
 from procedures.state import PartitionState
@@ -31,8 +33,9 @@ from replay.rerun import LeftOut, Place
 from replay.scan import Stream
 from replay.sidebyside import OtherCode, SideBySide
 from replay.spark.attempt import Attempt
+from replay.spark.legs import naming_damage, read_legs
 from replay.spark.moments import plan_of_json
-from replay.spark.rebuildtask import Walk, before_last, check_tables, make_target, naming_damage
+from replay.spark.rebuildtask import Walk, before_last, check_tables, make_target
 from replay.states import States
 from replay.trust import read_position, state_path
 from snapshot.digest import open_image, table_digest
@@ -122,10 +125,17 @@ def _run(
             progress=attempt.note,
         )
         directory, first = order["directory"], order["from_block"]
-        with naming_damage(directory, first):
-            source = source_from(RealFiles(), directory, first)
-            result, left_out = both.run(source.read(from_block=first, upto_block=order["last_block"]))
+        with naming_damage(directory, first) if directory else nullcontext():
+            result, left_out = both.run(_records(order))
         return result, left_out, both.outcomes.to_json
+
+
+def _records(order: Mapping[str, Any]) -> Iterator[tuple[Lsn, Record]]:
+    """What lies behind the fork."""
+    if not order["directory"]:
+        return read_legs([plan_of_json(leg) for leg in order["legs"]])
+    source = source_from(RealFiles(), order["directory"], order["from_block"])
+    return source.read(from_block=order["from_block"], upto_block=order["last_block"])
 
 
 def _stream(value: Mapping[str, Any]) -> Stream:

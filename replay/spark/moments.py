@@ -73,7 +73,7 @@ def find_history(files: Files, paths: Sequence[str], until: int | None, *, accep
             check_complete(joint)
         catalogs: dict[int, Mapping[str, Any]] = {}
         for node in joint.nodes:
-            catalogs |= _catalogs_at_end(files, node.directory) if not node.refused else {}
+            catalogs |= catalogs_at_end(files, node.directory) if not node.refused else {}
         return History(until, joint.legs, (*joint.incomplete, *joint.notes), catalogs)
     planned = make_plan(files, paths[0], use_state="never", until=until, accept_data_loss=accept_data_loss)
     known = {**planned.scan.catalogs, **planned.scan.groups.state(CLUSTER_GROUP).catalogs}
@@ -90,6 +90,7 @@ def plan_of_json(value: Any) -> Plan:
     return Plan.from_json(orjson.dumps(value))
 
 
-def _catalogs_at_end(files: Files, directory: str) -> dict[int, Mapping[str, Any]]:
+def catalogs_at_end(files: Files, directory: str) -> dict[int, Mapping[str, Any]]:
+    """Version -> value of its record, of all code that the log knows where it ends."""
     groups = fold_end(open_or_salvage(files, directory))
     return {version: catalog.value for version, catalog in groups.state(CLUSTER_GROUP).catalogs.items()}

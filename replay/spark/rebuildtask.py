@@ -8,20 +8,19 @@ on: the state file itself stays before that batch.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cmdlog.wal.files import RealFiles
 from replay.apply import Result
-from replay.errors import PlanOutdated, ReplayError
+from replay.errors import ReplayError
 from replay.plan import Plan
 from replay.recover import Progress, Target, execute
-from replay.source import open_source
 from replay.spark.attempt import Attempt
+from replay.spark.legs import naming_damage
 from replay.spark.moments import plan_of_json
 from replay.trust import STATE_FOLDER, read_position, state_path
 from snapshot.digest import open_image, table_digest
@@ -50,7 +49,7 @@ class Walk:
             part = leg.partitions[0]
             if leg is not legs[-1] and self._index() >= part.to_index:
                 continue
-            with naming_damage(leg.directory, leg.from_block):
+            with naming_damage(leg.directory, leg.from_block, leg):
                 report = execute(leg, self.target, workers=0, progress=self._tell, go_on=True)
             result = report.results[0]
             self.calls += result.calls
@@ -64,18 +63,6 @@ class Walk:
             return -1
         position = read_position(state_path(self.target.directory, self.partition), self.partition)
         return -1 if isinstance(position, str) else position.index
-
-
-@contextlib.contextmanager
-def naming_damage(directory: str, from_block: int) -> Iterator[None]:
-    """A log that does not hold any more what a plan says may have been damaged since: then that is the error, with its place."""
-    try:
-        yield
-    except PlanOutdated:
-        source = open_source(RealFiles(), directory)
-        for _ in source.read(from_block=max(from_block, source.first_blocks[0])):
-            pass
-        raise
 
 
 def make_target(folder: str) -> Target:

@@ -95,7 +95,8 @@ def trap(tx, account: int) -> int:
     return 0
 """
 BEGIN, CLOCK, DEPOSIT, DRIFT, MIRROR, TRAP = range(6)  # numbers in the procedure list, by name
-SCHEMA = ["CREATE TABLE accounts (id INTEGER NOT NULL, balance INTEGER NOT NULL, PRIMARY KEY (id))"]
+PROCEDURES = (("begin",), ("clock",), ("deposit", "amount"), ("drift",), ("mirror", "source"), ("trap",))
+SCHEMA = ["CREATE TABLE accounts ( id INTEGER NOT NULL, balance INTEGER NOT NULL, PRIMARY KEY (id) ) STRICT"]
 ACCOUNTS = 3  # of each partition: ids 10 * partition + 0, 1, 2
 FIRST_MILLIS = 1_700_000_000_000
 
@@ -107,7 +108,7 @@ def make_bundle(factor: int = 1) -> Bundle:
         "modules": {"ledger": f"FACTOR = {factor}\n{APP}"},
         "packages": [],
         "sql": {},
-        "procedures": [{"name": name} for name in ("begin", "clock", "deposit", "drift", "mirror", "trap")],
+        "procedures": [{"name": name, "parameters": ["account", *more]} for name, *more in PROCEDURES],
     }
     return Bundle(**content, hash=hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest())
 

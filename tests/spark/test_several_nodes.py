@@ -1,4 +1,4 @@
-"""Rebuilding from several nodes' directories: the plan's authority, carried out partition by partition. No session needed."""
+"""Jobs over several nodes' directories: the plan's authority, carried out partition by partition. No session needed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,22 @@ import orjson
 import pytest
 from pyarrow import parquet
 
+from procedures.bundle import load_bundle
 from replay.errors import Incomplete
+from replay.fork import START
+from replay.spans import BEGINNING
+from replay.spark import legs
 from replay.spark.attempt import carry_out
-from replay.spark.backfill import Stitched, _logs
+from replay.spark.backfill import _orders as whatif_orders
+from replay.spark.backfilltask import backfill_partition
 from replay.spark.rebuild import _orders
 from replay.spark.rebuildtask import rebuild_partition
 from replay.spark.versions import versions
 from tests.replay import damage
 from tests.replay.historycheck import FILES
 from tests.replay.historymembers import History
+from tests.replay.ledgers import logged_calls
+from tests.replay.rig import make_bundle
 
 pytestmark = pytest.mark.slow
 
@@ -77,13 +84,102 @@ def test_moments_over_several_nodes_are_those_of_the_history(template: History, 
 
 
 def test_damage_in_one_copy_is_read_around(template: History, nodes: list[str], tmp_path: Path) -> None:
-    """A segment that is lost in every chosen log comes from the others, in legs; a what-if asks for a recovery first."""
+    """A segment that is lost in every chosen log comes from the others, in legs; what is in none is no output."""
     for directory in nodes[:2]:
         damage.delete(damage.segments(directory)[1])
     found = balances(nodes, tmp_path / "work", [None])
     assert found == [template.balances_at()]
-    damage.delete(damage.segments(nodes[2])[2])
-    with pytest.raises(Stitched, match="no single undamaged log"):
-        _logs(FILES, nodes, None)
     with pytest.raises(Incomplete):
         balances(nodes[:1], tmp_path / "alone", [None])
+
+
+def what_if(nodes: list[str], work: Path, *, at: int, until: int | None, factor: int) -> dict[str, Any]:
+    """What the tasks of a back-fill write: rows by kind and table, and how the calls ended."""
+    bundle = make_bundle(factor)
+    app = load_bundle(bundle)
+    request = {"paths": nodes, "tables": None, "missing": "refuse"}
+    for name in ("attempts", "rows", "progress"):
+        (work / name).mkdir(parents=True)
+    found: dict[str, Any] = {}
+    for order in whatif_orders(FILES, request, app, bundle, fork=at, end=until):
+        told = {**orjson.loads(orjson.dumps(order)), "staging": str(work), "versions": versions()}
+        row: dict[str, Any] = orjson.loads(carry_out(told, backfill_partition))
+        assert "error" not in row, row
+        for file in row["files"]:
+            rows = parquet.read_table(work / file["path"]).to_pylist()
+            found.setdefault(f"{file['kind']} {file['table']}", []).append((order["partition"], rows))
+        found.setdefault("outcomes", {})[order["partition"]] = row["outcomes"]
+        found.setdefault("calls", {})[order["partition"]] = (row["kept"], row["calls"], order["calls"])
+        found.setdefault("legs", {})[order["partition"]] = len(order["legs"])
+    return {name: sorted(rows) if isinstance(rows, list) else rows for name, rows in found.items()}
+
+
+def pierce(nodes: list[str]) -> None:
+    """No log can be read from end to end any more, and each place is whole somewhere: a lost file, a flipped bit, zeros."""
+    damage.delete(damage.segments(nodes[0])[1])
+    second, third = damage.segments(nodes[1])[2], damage.segments(nodes[2])[3]
+    damage.flip(second, damage.used_bytes(second) // 2)
+    damage.zero_sector(third, damage.used_bytes(third) // 2)
+
+
+def test_what_if_goes_around_damage_in_every_copy(template: History, nodes: list[str], tmp_path: Path) -> None:
+    """Rows, diff, first calls and outcomes are those of undamaged logs: from the start, within batches, up to a moment."""
+    calls = [call for directory in nodes[:1] for call in logged_calls(directory)]
+    inside = [call.txn_id for call in calls if 0 < call.position < call.count - 1]
+    moments = [(START, None), (inside[len(inside) // 3], None), (calls[9].txn_id, inside[2 * len(inside) // 3])]
+    wanted = [what_if(nodes, tmp_path / f"sound{n}", at=at, until=until, factor=5) for n, (at, until) in enumerate(moments)]
+    pierce(nodes)
+    stitched = 0
+    for n, (at, until) in enumerate(moments):
+        found = what_if(nodes, tmp_path / f"pierced{n}", at=at, until=until, factor=5)
+        stitched += sum(count > 1 for count in found.pop("legs").values())
+        assert set(wanted[n].pop("legs").values()) == {0}
+        assert found == wanted[n]
+        state = {row["id"]: row["balance"] for _, rows in found["state accounts"] for row in rows}
+        assert state != template.balances_at(until) if until is not None else template.balances_at()
+    assert stitched >= len(moments)
+
+
+def test_what_if_names_what_is_in_no_copy(nodes: list[str], tmp_path: Path) -> None:
+    """Entries that are damaged in all logs are named with file and place; nothing is written."""
+    for directory in nodes:
+        for segment in damage.segments(directory)[1:3]:
+            for part in range(1, 8):
+                damage.zero_sector(segment, damage.used_bytes(segment) * part // 8)
+    with pytest.raises(Incomplete, match=r"entries \d+ to \d+ are in no log at hand") as error:
+        what_if(nodes, tmp_path / "work", at=START, until=None, factor=5)
+    assert all(damage.segments(directory)[2] in str(error.value) for directory in nodes)
+
+
+@pytest.mark.parametrize("work", ["rebuild", "what-if"])
+def test_damage_behind_the_plan_is_named_in_a_leg(nodes: list[str], tmp_path: Path, work: str) -> None:
+    """A leg that does not hold any more what its plan says is an error with file and place, and no row is answered."""
+    bundle = make_bundle(5)
+    pierce(nodes)
+    request = {"paths": nodes, "until": [""], "tables": None, "accept_data_loss": False, "missing": "refuse"}
+    whatif = list(whatif_orders(FILES, request, load_bundle(bundle), bundle, fork=START, end=None))
+    orders = whatif if work == "what-if" else list(_orders(FILES, request, None))
+    for directory in nodes:
+        for segment in damage.segments(directory)[:2]:
+            damage.zero_sector(segment, damage.used_bytes(segment) * 3 // 4)
+    for name in ("attempts", "rows", "progress"):
+        (tmp_path / name).mkdir(parents=True)
+    kinds = []
+    for order in orders:
+        told = {**orjson.loads(orjson.dumps(order)), "staging": str(tmp_path), "versions": versions()}
+        answer = orjson.loads(carry_out(told, backfill_partition if work == "what-if" else rebuild_partition))
+        kinds.append(answer["error"]["kind"])
+        assert any(segment in answer["error"]["message"] for d in nodes for segment in damage.segments(d)), answer
+        assert " at offset " in answer["error"]["message"]
+    assert set(kinds) == {"Corrupt"}
+    assert not list((tmp_path / "rows").iterdir())
+
+
+def test_legs_give_every_entry_once_in_order(nodes: list[str]) -> None:
+    """Over all hand-overs, the stream is gapless and ends where its plan says."""
+    pierce(nodes)
+    stitched = legs.stitch(FILES, nodes, {0: BEGINNING, 1: BEGINNING}, None)
+    for partition in (0, 1):
+        records = list(legs.read_legs(of := stitched.of(partition)))
+        indexes = [record.index for _, record in records if record.partition == partition and record.is_entry]
+        assert indexes == list(range(1, legs.stream_of(of).to_index + 1))
