@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from replay.spark.options import CALLS, BadOption, Options, parse_options
+from replay.spark.options import CALLS, BadOption, Options, ParamsFormat, parse_options
 from replay.spark.tasks import Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+    from replay.spark.state import StateTable
 
 NAME: Final = "cmdlog"
 COLUMNS: Final = "partition_id int, txn_id bigint, procedure string, ts timestamp, params string"
@@ -39,14 +41,19 @@ class CmdlogSource(DataSource):
         return NAME
 
     def schema(self) -> str:
+        if self._options.state_table is not None:
+            return ", ".join(f"{_quoted(name)} {kind}" for name, kind in _state(self._options)[1].items())
         if self._options.table != CALLS:
             return _schemas()[self._options.table]
-        return f"{COLUMNS}, {METADATA}" if self._options.include_metadata else COLUMNS
+        every = _types(f"{COLUMNS}, {METADATA}" if self._options.include_metadata else COLUMNS)
+        return ", ".join(f"{name} {kind}" for name, kind in _typed(every, self._options.params_format).items())
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if self._options.state_table is not None:
+            return StateReader(self._options, schema)
         if self._options.table != CALLS:
             return TableReader(self._options, schema.names)
-        check_columns(schema)
+        check_calls(schema, self._options)
         return CallReader(self._options, schema.names)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -54,7 +61,7 @@ class CmdlogSource(DataSource):
 
         if self._options.table != CALLS:
             raise BadOption(f"the table {self._options.table} cannot be read as a stream")
-        check_columns(schema)
+        check_calls(schema, self._options)
         return CallStream(self._options, schema.names)
 
 
@@ -92,9 +99,35 @@ class TableReader(DataSourceReader):
             yield tuple(row[number] for number in at)
 
 
-def check_columns(schema: StructType) -> None:
+class StateReader(DataSourceReader):
+    """A table of the application as it was."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._table, known = _state(options)
+        check_columns(schema, known)
+        self._columns = tuple(schema.names)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        from replay.spark.state import plan_state  # noqa: PLC0415
+
+        return [InputPartition(task) for task in plan_state(self._options, self._table, self._columns)]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        from replay.spark.state import StateTask, read_state  # noqa: PLC0415
+
+        task = partition.value if partition is not None else None
+        if isinstance(task, StateTask):
+            yield from read_state(task)
+
+
+def check_calls(schema: StructType, options: Options) -> None:
+    """Raises: BadOption."""
+    check_columns(schema, _typed(_types(f"{COLUMNS}, {METADATA}"), options.params_format))
+
+
+def check_columns(schema: StructType, types: Mapping[str, str]) -> None:
     """A schema given by the user leaves columns out; it makes no other ones. Raises: BadOption."""
-    types = _types(f"{COLUMNS}, {METADATA}")
     for column in schema.fields:
         known, given = types.get(column.name), column.dataType.simpleString()
         if known is None:
@@ -103,6 +136,21 @@ def check_columns(schema: StructType) -> None:
             raise BadOption(f"column {column.name} is of type {known}, not {given}")
     if not schema.fields:
         raise BadOption(f"a schema without columns has no rows; name one of {', '.join(types)}")
+
+
+def _typed(types: Mapping[str, str], params_format: ParamsFormat) -> dict[str, str]:
+    return {**types, "params": "binary"} if params_format == "binary" else dict(types)
+
+
+def _state(options: Options) -> tuple[StateTable, dict[str, str]]:
+    from replay.spark.state import columns_of, find_table  # noqa: PLC0415
+
+    table = find_table(options)
+    return table, columns_of(table, include_metadata=options.include_metadata)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _types(schema: str) -> dict[str, str]:

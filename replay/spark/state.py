@@ -1,0 +1,275 @@
+"""The tables of the application as they were at a moment: `option("table", "state.accounts")`.
+
+One rule: the rows are those that `cmdlog recover --until` gives, or there are none. A plan comes from the replay engine, a task
+carries it out as a rebuild does, digests compared, and decides nothing.
+
+What a table looks like is known without its rows: a table that exists is never altered (`procedures.schema`), so its declaration
+in any version of the code says the columns, that of the newest their types. A table that no code at hand declares any more is
+looked up in the images of the snapshots. Before a table was made, it has no rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import apsw
+
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.files import Files, RealFiles
+from cmdlog.wal.instance import load_instance
+from procedures.schema import create_table
+from replay.errors import ReplayError
+from replay.plan import Plan
+from replay.spark.attempt import local_folder
+from replay.spark.moments import catalogs_at_end, find_history
+from replay.spark.options import LATEST_POINT, STATE, BadOption, Options
+from replay.spark.places import open_place
+from replay.spark.rebuildtask import NoSuchTable, Walk, make_target
+from replay.spark.versions import check_versions, versions
+from replay.trust import state_path
+from snapshot.catalog import Snapshot, list_archived, list_snapshots
+from snapshot.digest import open_image
+from snapshot.export import Source, column_types, declarations, read_table
+from snapshot.manifest import IMAGE_NAME
+from snapshot.points import list_points
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+METADATA: Final[Mapping[str, str]] = {"_partition_id": "int", "_txn_id": "bigint"}
+_NAMES: Final = "SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND substr(name, 1, 8) <> '_cmdlog_' ORDER BY name"
+_SPARK: Final = {
+    "int64": "bigint",
+    "bool": "boolean",
+    "double": "double",
+    "string": "string",
+    "binary": "binary",
+    "date32[day]": "date",
+    "timestamp[us, tz=UTC]": "timestamp",
+}
+
+Code = Mapping[int, Mapping[str, Any]]
+"""Catalog version -> value of its record."""
+
+
+class Changed(ReplayError):
+    """The code in the log says something else of a table than when the read began."""
+
+    hint = "load the table again"
+
+
+@dataclass(frozen=True, slots=True)
+class StateTable:
+    """What is known of a table before any of its rows."""
+
+    name: str  # as it was made
+    columns: Mapping[str, str]  # name -> Spark's type
+    code: Code  # the version that declares it; empty when none does
+    replicated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StateTask:
+    """What one Spark task brings to the moment and reads."""
+
+    partition: int
+    legs: tuple[Plan, ...]
+    table: str
+    columns: tuple[str, ...]  # of the table and of METADATA, in the order that is wanted
+    code: Code
+    cluster_id: str
+    versions: Mapping[str, str]
+
+
+# -- on the driver -------------------------------------------------------------------------------------------------------
+
+
+def find_table(options: Options) -> StateTable:
+    """Looks it up in the code that the logs and snapshots hold. Raises: NoSuchTable, BadOption; WalError of a refused log."""
+    files, wanted = RealFiles(), str(options.state_table)
+    directories = _directories(options.paths)
+    snapshots = _snapshots(files, directories)
+    catalogs = _catalogs(files, directories, snapshots)
+    names: dict[str, str] = {}
+    for version in sorted(catalogs, reverse=True):
+        code = {version: {"bundle": catalogs[version]["bundle"]}}
+        for name, declared in declarations(code).items():
+            names.setdefault(name.lower(), name)
+            if name.lower() == wanted.lower():
+                return StateTable(name, _columns(create_table(declared.table), name, declared), code, declared.replicated)
+    for name, statement in _of_images(snapshots):
+        names.setdefault(name.lower(), name)
+        if name.lower() == wanted.lower():
+            return StateTable(name, _columns(statement, name, None), {})
+    near = difflib.get_close_matches(wanted.lower(), names, n=1)
+    hint = f"did you mean {STATE}{names[near[0]]}? " if near else ""
+    raise NoSuchTable(f"there is no table {wanted}; {hint}There are: {', '.join(sorted(names.values())) or 'none'}")
+
+
+def columns_of(table: StateTable, *, include_metadata: bool) -> dict[str, str]:
+    """Name -> Spark's type. Raises: BadOption."""
+    if not include_metadata:
+        return dict(table.columns)
+    taken = {name.lower() for name in table.columns}
+    for name in METADATA:
+        if name in taken:
+            raise BadOption(f"includeMetadata would add {name}, and the table {table.name} has a column of that name")
+    return {**table.columns, **METADATA}
+
+
+def plan_state(options: Options, table: StateTable, columns: Sequence[str]) -> list[StateTask]:
+    """One task for each partition of the log, the longest first.
+
+    Raises: what `find_history` raises; BadOption.
+    """
+    files, directories = RealFiles(), _directories(options.paths)
+    until = _latest_point(files, directories) if options.as_of == LATEST_POINT else options.as_of
+    assert not isinstance(until, str)
+    history = find_history(files, directories, until, accept_data_loss=not options.fail_on_data_loss)
+    known = history.partitions
+    if unknown := sorted((options.partitions or set()) - set(known)):
+        raise BadOption(f"partitions: there is no {unknown[0]}; the log has {', '.join(map(str, known))}")
+    partitions = [partition for partition in known if options.partitions is None or partition in options.partitions]
+    if table.replicated:  # every partition holds all of its rows
+        partitions = partitions[:1]
+    tasks = [
+        StateTask(p, tuple(history.of(p)), table.name, tuple(columns), table.code, history.cluster_id, versions())
+        for p in partitions
+    ]
+    return sorted(tasks, key=lambda task: -sum(leg.log_bytes for leg in task.legs))
+
+
+def _directories(paths: Sequence[str]) -> list[str]:
+    """Raises: BadOption for one that is not there, or not in a folder."""
+    found = []
+    for path in paths:
+        files, directory = open_place(path)
+        if not isinstance(files, RealFiles):
+            raise BadOption(f"{path}: states are restored from folders; copy the node directory, or mount it where tasks run")
+        if not files.exists(directory):
+            raise BadOption(f"{path} is not there")
+        found.append(directory)
+    if len(set(found)) != len(found):
+        raise BadOption("a node directory is given twice")
+    return found
+
+
+def _snapshots(files: Files, directories: Sequence[str]) -> list[Snapshot]:
+    """Those that can be relied on, the newest first."""
+    found = []
+    for directory in directories:
+        with contextlib.suppress(WalError):  # whoever replays says what is wrong with it
+            identity = load_instance(files, directory).identity
+            found += [*list_snapshots(files, directory, identity), *list_archived(files, directory, identity)]
+    return sorted((one for one in found if one.manifest is not None), key=lambda one: -one.index)
+
+
+def _catalogs(files: Files, directories: Sequence[str], snapshots: Sequence[Snapshot]) -> dict[int, Mapping[str, Any]]:
+    """Every version of the code that is known where the logs end, and what snapshots know beyond. Raises: WalError."""
+    found: dict[int, Mapping[str, Any]] = {}
+    for snapshot in snapshots:
+        assert snapshot.manifest is not None
+        found |= {int(version): value for version, value in snapshot.manifest.catalogs.items()}
+    refused: list[WalError] = []
+    for directory in directories:
+        try:
+            found |= catalogs_at_end(files, directory)
+        except WalError as error:
+            refused.append(error)
+    if len(refused) == len(directories):
+        raise refused[0]
+    return found
+
+
+def _of_images(snapshots: Sequence[Snapshot]) -> Iterator[tuple[str, str]]:
+    """(name, CREATE statement) of the tables in the images; a delta has those of its base."""
+    for snapshot in snapshots:
+        if snapshot.manifest is not None and snapshot.manifest.kind == "full":
+            connection = open_image(os.path.join(snapshot.path, IMAGE_NAME))
+            try:
+                yield from ((str(name), str(sql)) for name, sql in connection.execute(_NAMES))
+            finally:
+                connection.close()
+
+
+def _columns(statement: str, name: str, declared: Any) -> dict[str, str]:
+    """Name -> Spark's type, of the table that this statement makes."""
+    connection = apsw.Connection(":memory:")
+    try:
+        connection.execute(statement)
+        return {column: _spark(str(kind)) for column, kind in column_types(connection, name, declared=declared).items()}
+    finally:
+        connection.close()
+
+
+def _spark(kind: str) -> str:
+    if kind.startswith("decimal128("):
+        return kind.replace("128", "").replace(" ", "")
+    return _SPARK[kind]
+
+
+def _latest_point(files: Files, directories: Sequence[str]) -> int:
+    """The newest recovery point of any of the nodes. Raises: BadOption."""
+    found = [point.txn_id for directory in directories for point in list_points(files, directory)[0]]
+    if not found:
+        raise BadOption(f"asOfTxn={LATEST_POINT}: there is no recovery point in {', '.join(directories)}")
+    return max(found)
+
+
+# -- on an executor ------------------------------------------------------------------------------------------------------
+
+
+def read_state(task: StateTask) -> Iterator[pa.RecordBatch]:
+    """The table's rows in the partition, in the order of its keys.
+
+    Raises: Divergence, Poison, WalError and what else `execute` raises; OtherVersions, Changed, BadValue.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - the driver plans without it
+
+    check_versions(task.versions, f"the executor of partition {task.partition}")
+    wanted = [name for name in task.columns if name not in METADATA]
+    with _restored(task) as (connection, txn_id):
+        declared = declarations(task.code).get(task.table)
+        if task.table not in {str(name) for name, _ in connection.execute(_NAMES)}:
+            return
+        source = Source(task.partition, task.cluster_id, {}, connection)
+        stands = {"_partition_id": pa.scalar(task.partition, pa.int32()), "_txn_id": pa.scalar(txn_id, pa.int64())}
+        for batch in read_table(source, task.table, declared=declared, wanted=wanted):
+            columns = [pa.repeat(stands[n], batch.num_rows) if n in stands else batch.column(n) for n in task.columns]
+            yield pa.RecordBatch.from_arrays(columns, names=task.columns)
+
+
+@contextlib.contextmanager
+def _restored(task: StateTask) -> Iterator[tuple[apsw.Connection, int]]:
+    """The state at the moment, and the last transaction in it.
+
+    Its folder is gone before the first row is read, since nobody may come to do that later: Spark ends a read early by killing
+    the process. An open file stays readable.
+    """
+    folder = tempfile.mkdtemp(prefix=f"cmdlog-state-p{task.partition:04d}-", dir=local_folder())
+    try:
+        walk = Walk(task.partition, make_target(os.path.join(folder, "walk")), lambda _calls: None)
+        result = walk.to(list(task.legs))
+        connection = open_image(state_path(walk.target.directory, task.partition))
+        connection.execute(_NAMES).fetchall()
+    except Exception as error:
+        error.add_note(f"partition {task.partition} of {task.legs[0].directory} could not be brought to {_moment(task)}")
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield connection, result.txn_id
+    finally:
+        connection.close()
+
+
+def _moment(task: StateTask) -> str:
+    until = task.legs[-1].until
+    return f"transaction {until}" if until is not None else "the end of the log"
