@@ -1,11 +1,35 @@
-"""Rules for every test: which run when nobody names a marker, and which share a process."""
+"""Rules for every test: which run when nobody names a marker, which share a process, and what nodes in that process print."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cmdlog.node.quiet import log_as_library
+
+if TYPE_CHECKING:
+    from tests.commands import Command
+
 BY_NAME_ONLY = ("torture", "fuzz", "sim")
 """Markers of tests that run for minutes: left out unless `-m` names them, also under `-m 'not slow'`."""
+
+
+def pytest_configure() -> None:
+    """What a node logs is not printed, as in any program that embeds one.
+
+    Said here, since `capture_logs` of structlog counts as the program's own word: all nodes behind it would print, also into what
+    a test captures.
+    """
+    log_as_library()
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs `cmdlog` in this process."""
+    from tests.commands import Command  # the command line is imported for who asks
+
+    return Command(monkeypatch, capsys)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

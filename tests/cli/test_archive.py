@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from cmdlog.cli.output import out
-from cmdlog.cli.program import run
 from cmdlog.wal.files import RealFiles
 from snapshot.promise import write_promise
+from tests.commands import Command
 from tests.replay.archiverig import ArchiveRig
 from tests.replay.rig import balances_of
 
 pytestmark = pytest.mark.slow
-
-Command = Callable[..., tuple[int, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -44,26 +37,9 @@ def node(history: ArchiveRig, tmp_path: Path) -> Path:
     return tmp_path / "node"
 
 
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs the program in this process; returns the exit code and the first printed JSON value, or with `text` everything."""
-
-    def invoke(*arguments: object, text: bool = False) -> tuple[int, Any]:
-        out.json = False
-        monkeypatch.setattr(sys, "argv", ["cmdlog", *map(str, arguments), *([] if text else ["--json"])])
-        with pytest.raises(SystemExit) as ended:
-            run()
-        printed = capsys.readouterr()
-        if text:
-            return int(ended.value.code or 0), printed.out + printed.err
-        return int(ended.value.code or 0), [json.loads(line) for line in printed.out.splitlines()]
-
-    return invoke
-
-
 def test_list_shows_files_transactions_times_and_the_promise(history: ArchiveRig, node: Path, command: Command) -> None:
     """Every file with what it holds, and no gap."""
-    code, (found,) = command("archive", "list", node)
+    code, (found,) = command.values("archive", "list", node)
     assert code == 0
     assert [row["name"] for row in found["files"] if row["kind"] == "segment"] == history.names(".seg")
     segment = found["files"][0]
@@ -72,32 +48,32 @@ def test_list_shows_files_transactions_times_and_the_promise(history: ArchiveRig
     assert found["missing_blocks"] == []
     assert found["bytes"] == sum(row["bytes"] for row in found["files"])
     assert len(found["points"]) == 1
-    code, text = command("archive", "list", node, text=True)
+    code, text = command.text("archive", "list", node)
     assert code == 0
     assert "Archive: " in text
 
 
 def test_verify_passes_a_whole_archive_and_names_what_is_not(history: ArchiveRig, node: Path, command: Command) -> None:
     """0 when whole; 10 for a flip, a lost file, another predecessor; 11 for a file of elsewhere."""
-    assert command("archive", "verify", node)[0] == 0
+    assert command.values("archive", "verify", node)[0] == 0
     paths = sorted((node / "archive").glob("log-*.seg"))
     whole = paths[1].read_bytes()
     for at in (20, 4096 + 8, len(whole) - 100):
         damaged = bytearray(whole)
         damaged[at] ^= 16
         paths[1].write_bytes(damaged)
-        code, lines = command("archive", "verify", node)
+        code, lines = command.values("archive", "verify", node)
         assert code == 10
         (bad,) = [row for row in lines[0]["files"] if "problem" in row]
         assert bad["name"] == paths[1].name
     paths[1].write_bytes(paths[2].read_bytes())
-    assert command("archive", "verify", node)[0] == 11
+    assert command.values("archive", "verify", node)[0] == 11
     paths[1].unlink()
-    code, text = command("archive", "verify", node, text=True)
+    code, text = command.text("archive", "verify", node)
     assert code == 10
     assert f"{paths[1]} is missing" in text
     paths[1].with_suffix(".json").unlink()
-    code, lines = command("archive", "verify", node)
+    code, lines = command.values("archive", "verify", node)
     first, last = (int(part) for part in paths[1].stem.split("-")[3:5])
     assert (code, lines[0]["missing_blocks"]) == (10, [[first, last]])
 
@@ -108,27 +84,27 @@ def test_verify_reads_snapshots_too(node: Path, command: Command) -> None:
     data = bytearray(image.read_bytes())
     data[9000] ^= 1
     image.write_bytes(data)
-    code, lines = command("archive", "verify", node)
+    code, lines = command.values("archive", "verify", node)
     assert code == 10
     assert any("image.sqlite has changed" in row.get("problem", "") for row in lines[0]["files"])
 
 
 def test_prune_refuses_what_was_promised_unless_forced(node: Path, command: Command) -> None:
     """The promise of the node's last run and the points hold; `--force` gives them up, and only moments before go."""
-    listed = command("archive", "list", node)[1][0]["files"]
+    listed = command.values("archive", "list", node)[1][0]["files"]
     before = sorted(path.name for path in (node / "archive").iterdir())
-    code, lines = command("archive", "prune", node, "--older-than", "1s")
+    code, lines = command.values("archive", "prune", node, "--older-than", "1s")
     assert code == 1
     assert "promised window" in lines[-1]["error"]["message"]
     assert "nothing was removed" in lines[-1]["error"]["hint"]
     assert sorted(path.name for path in (node / "archive").iterdir()) == before
-    code, lines = command("archive", "prune", node, "--older-than", "1s", "--force", "--dry-run")
+    code, lines = command.values("archive", "prune", node, "--older-than", "1s", "--force", "--dry-run")
     assert (code, lines[0]["removed"]) == (0, [])
     assert lines[0]["would_remove"]
-    code, lines = command("archive", "prune", node, "--older-than", "1s", "--force")
+    code, lines = command.values("archive", "prune", node, "--older-than", "1s", "--force")
     assert code == 0
     assert lines[0]["removed"]
-    assert len(listed) > len(command("archive", "list", node)[1][0]["files"])
+    assert len(listed) > len(command.values("archive", "list", node)[1][0]["files"])
 
 
 def test_prune_keeps_what_later_moments_need(history: ArchiveRig, node: Path, command: Command, tmp_path: Path) -> None:
@@ -137,13 +113,13 @@ def test_prune_keeps_what_later_moments_need(history: ArchiveRig, node: Path, co
     shutil.rmtree(node / "snapshots" / "points")
     txn, balances = history.history[len(history.history) * 3 // 4]
     moment = datetime.fromtimestamp((txn >> 21) / 1000, UTC).isoformat(timespec="milliseconds")
-    code, lines = command("archive", "prune", node, "--older-than", moment)
+    code, lines = command.values("archive", "prune", node, "--older-than", moment)
     assert code == 0
     assert lines[0]["removed"]
-    code, _ = command("recover", node, "--until", txn, "--to", tmp_path / "out")
+    code, _ = command.values("recover", node, "--until", txn, "--to", tmp_path / "out")
     assert code == 0
     assert balances_of(str(tmp_path / "out")) == balances
-    code, lines = command("recover", node, "--until", history.history[7][0], "--to", tmp_path / "out2")
+    code, lines = command.values("recover", node, "--until", history.history[7][0], "--to", tmp_path / "out2")
     assert code == 1
     assert "cannot be read" in lines[-1]["error"]["message"]
 
@@ -151,24 +127,24 @@ def test_prune_keeps_what_later_moments_need(history: ArchiveRig, node: Path, co
 def test_prune_wants_an_age_or_a_time(node: Path, command: Command) -> None:
     """Anything else is a mistake of usage."""
     for text in ("yesterday", "2026-01-01T00:00:00", "-3d"):
-        assert command("archive", "prune", node, f"--older-than={text}")[0] == 2
+        assert command.values("archive", "prune", node, f"--older-than={text}")[0] == 2
 
 
 def test_plan_shows_the_archive_files_that_it_reads(history: ArchiveRig, node: Path, command: Command) -> None:
     """For people and as JSON."""
     txn = history.history[10][0]
-    _, (plan,) = command("recover", node, "--until", txn, "--plan")
+    _, (plan,) = command.values("recover", node, "--until", txn, "--plan")
     assert plan["archive"]
-    _, text = command("recover", node, "--until", txn, "--plan", text=True)
+    _, text = command.text("recover", node, "--until", txn, "--plan")
     assert plan["archive"][0] in text
 
 
 def test_refusal_names_what_is_missing(history: ArchiveRig, node: Path, command: Command, tmp_path: Path) -> None:
     """What an operator needs to look for the file elsewhere; nothing is left of the new directory."""
     txn = history.history[10][0]
-    name = command("recover", node, "--until", txn, "--plan")[1][0]["archive"][0]
+    name = command.values("recover", node, "--until", txn, "--plan")[1][0]["archive"][0]
     (node / "archive" / name).unlink()
-    code, lines = command("recover", node, "--until", txn, "--to", tmp_path / "out")
+    code, lines = command.values("recover", node, "--until", txn, "--to", tmp_path / "out")
     assert code == 1
     message = lines[-1]["error"]["message"]
     for part in ("blocks 1 to ", name, "is missing", "transactions ", "2023-11-14T"):
@@ -178,8 +154,8 @@ def test_refusal_names_what_is_missing(history: ArchiveRig, node: Path, command:
 
 def test_other_directories_are_refused(tmp_path: Path, command: Command) -> None:
     """A folder that is no node is no archive."""
-    assert command("archive", "list", tmp_path)[0] == 1
-    assert command("archive", "verify", tmp_path / "nothing")[0] == 1
+    assert command.values("archive", "list", tmp_path)[0] == 1
+    assert command.values("archive", "verify", tmp_path / "nothing")[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -187,7 +163,7 @@ def test_other_directories_are_refused(tmp_path: Path, command: Command) -> None
 )
 def test_moment_that_never_was_is_refused(node: Path, command: Command, tmp_path: Path, until: str, said: str) -> None:
     """In the future, or before the node had done anything: exit code 1, a message that names the nearest moment, no directory."""
-    code, printed = command("recover", node, "--until", until, "--to", tmp_path / "out")
+    code, printed = command.values("recover", node, "--until", until, "--to", tmp_path / "out")
     error = printed[-1]["error"]
     assert (code, error["kind"], error["exit_code"]) == (1, "UntilBeyond", 1)
     assert said in error["message"]
@@ -203,7 +179,7 @@ def test_export_at_a_point_holds_all_partitions_as_of_one_transaction(
     before = sorted(path for path in node.rglob("*"))
     for n, share in enumerate((0.2, 0.6)):
         txn, balances = history.history[int(len(history.history) * share)]
-        code, (value,) = command("snapshot", "export", node, "--to", tmp_path / f"out{n}", "--point", txn)
+        code, (value,) = command.values("snapshot", "export", node, "--to", tmp_path / f"out{n}", "--point", txn)
         assert (code, value["point"]) == (0, str(txn))
         assert all(int(source["txn_id"]) <= txn for source in value["snapshots"].values())
         (file,) = (table["file"] for table in value["tables"] if table["table"] == "accounts")
@@ -215,7 +191,7 @@ def test_export_at_a_point_holds_all_partitions_as_of_one_transaction(
 
 def test_export_at_a_point_that_never_was_leaves_nothing(node: Path, command: Command, tmp_path: Path) -> None:
     """Refused like a recovery to it; `--snapshot` beside it is a wrong call."""
-    code, (value,) = command("snapshot", "export", node, "--to", tmp_path / "out", "--point", "2999-01-01T00:00:00Z")
+    code, (value,) = command.values("snapshot", "export", node, "--to", tmp_path / "out", "--point", "2999-01-01T00:00:00Z")
     assert (code, value["error"]["kind"]) == (1, "UntilBeyond")
-    assert command("snapshot", "export", node, "--to", tmp_path / "out", "--point", "1", "--snapshot", "x")[0] == 2
+    assert command.values("snapshot", "export", node, "--to", tmp_path / "out", "--point", "1", "--snapshot", "x")[0] == 2
     assert [path.name for path in tmp_path.iterdir()] == ["node"]

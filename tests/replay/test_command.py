@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cmdlog.cli.output import out
-from cmdlog.cli.program import run
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from cmdlog.wal.record import Kind, encode_json
 from procedures.bundle import Bundle
 from replay.bringup import bring_up
+from tests.commands import Command
 from tests.replay import rig as rigs
 from tests.replay.rig import CLOCK, DEPOSIT, Rig, balances_of
-
-Command = Callable[..., tuple[int, Any]]
 
 
 @pytest.fixture
@@ -32,24 +25,6 @@ def rig(tmp_path: Path) -> Rig:
     rig = Rig(tmp_path)
     rig.deposits(8)
     return rig
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs the program in this process; returns the exit code and the printed JSON (text if it is none)."""
-
-    def call(*arguments: object) -> tuple[int, Any]:
-        monkeypatch.setattr(sys, "argv", ["cmdlog", *map(str, arguments)])
-        out.json = False
-        with pytest.raises(SystemExit) as ended:
-            run()
-        printed = capsys.readouterr()
-        text = printed.out or printed.err
-        with contextlib.suppress(json.JSONDecodeError):
-            return int(ended.value.code or 0), json.loads(text)
-        return int(ended.value.code or 0), text
-
-    return call
 
 
 def test_recover_in_place_tells_what_it_did(rig: Rig, command: Command) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -18,8 +17,6 @@ import orjson
 import pytest
 
 import cmdlog
-from cmdlog.cli.output import out
-from cmdlog.cli.program import run
 from cmdlog.wal.batch import encode_batch
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.files import RealFiles
@@ -39,6 +36,7 @@ from snapshot.gentle import remove_tree
 from snapshot.manifest import TableEntry, decode_manifest, encode_manifest
 from snapshot.promise import write_promise
 from snapshot.seal import file_entry
+from tests.commands import Command
 from tests.replay.archiverig import FOREVER_S, ArchiveRig
 from tests.replay.rig import DEPOSIT, DRIFT, Rig
 
@@ -402,25 +400,16 @@ def test_reports_are_bounded_and_the_last_proof_is_found_among_them(rig: Rig, mo
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """Runs the program in this process, at its own priority; returns exit code and output."""
+def command(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The command at this process's own priority."""
     monkeypatch.setattr(module, "lower_priority", lambda: None)
     monkeypatch.setattr(module, "end_orderly", lambda: None)
-
-    def call(*arguments: object) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["cmdlog", *map(str, arguments)])
-        out.json = False
-        with pytest.raises(SystemExit) as ended:
-            run()
-        return int(ended.value.code or 0), capsys.readouterr().out
-
-    return call
+    return command
 
 
-def test_command_tells_the_report_and_its_exit_code(rig: Rig, command: Callable[..., tuple[int, str]]) -> None:
+def test_command_tells_the_report_and_its_exit_code(rig: Rig, command: Command) -> None:
     """JSON holds the report; a table shows it; a divergence exits with 16, after the report."""
-    code, text = command("drill", rig.directory, "--seed", 5, "--json")
-    value = json.loads(text)
+    code, value = command("drill", rig.directory, "--seed", 5, "--json")
     assert (code, value["verdict"], value["seed"]) == (0, "proven", 5)
     assert value["partitions"][0]["second"]["to_txn"].isdecimal()
     code, text = command("drill", rig.directory)
@@ -429,13 +418,13 @@ def test_command_tells_the_report_and_its_exit_code(rig: Rig, command: Callable[
     assert "report:" in text
     rig.batch(0, [(DRIFT, [0])])
     rig.snapshot(0)
-    code, text = command("drill", rig.directory, "--json")
+    code, (report, told) = command.values("drill", rig.directory)
     assert code == 16
-    assert json.loads(text.splitlines()[0])["verdict"] == "diverged"
-    assert json.loads(text.splitlines()[1])["error"]["exit_code"] == 16
+    assert report["verdict"] == "diverged"
+    assert told["error"]["exit_code"] == 16
 
 
-def test_directory_that_is_no_nodes_gets_no_folder(tmp_path: Path, command: Callable[..., tuple[int, str]]) -> None:
+def test_directory_that_is_no_nodes_gets_no_folder(tmp_path: Path, command: Command) -> None:
     """A typing error in the path leaves nothing there."""
     (tmp_path / "other").mkdir()
     code, _ = command("drill", tmp_path / "other", "--json")

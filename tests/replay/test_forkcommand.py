@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import cmdlog
-from cmdlog.cli.output import out
-from cmdlog.cli.program import run
 from replay.trust import state_path
+from tests.commands import Command
 from tests.replay.ledgers import SMALL, Versions, importable, logged_calls
 
 pytestmark = pytest.mark.slow
-Command = Callable[..., tuple[int, Any]]
 ACCOUNTS = 6
 
 
@@ -43,23 +39,6 @@ def node(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for n in range(12):
             opened.call("deposit", account=n % ACCOUNTS, amount=n + 1, idempotency_key=f"k{n}")
     return folder
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs the program in this process; returns the exit code and the printed JSON (text if it is none)."""
-
-    def call(*arguments: object) -> tuple[int, Any]:
-        monkeypatch.setattr(sys, "argv", ["cmdlog", *map(str, arguments)])
-        monkeypatch.setattr(out, "json", False)
-        with pytest.raises(SystemExit) as ended:
-            run()
-        printed = capsys.readouterr()
-        text = printed.out or printed.err
-        objects = [line for line in text.splitlines() if line.startswith("{")]  # a running node may write lines of its log
-        return int(ended.value.code or 0), json.loads(objects[-1]) if objects else text
-
-    return call
 
 
 def by_table(value: Any) -> dict[str, tuple[int, int, int]]:

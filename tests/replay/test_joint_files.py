@@ -3,48 +3,24 @@ from another, what cannot be is refused by name, and no given directory changes.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cmdlog.cli.output import out as output
-from cmdlog.cli.program import run
 from cmdlog.wal.faultlog import read_faults
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from replay.errors import ReplayError
+from tests.commands import Command
 from tests.replay import damage
 from tests.replay.histories import recover_seed
 from tests.replay.historycheck import FILES, recovered
 from tests.replay.historymembers import History
 from tests.replay.rig import balances_of
-
-Command = Callable[..., tuple[int, Any]]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs the program in this process; returns the exit code and the printed JSON (text if it is none)."""
-
-    def call(*arguments: object) -> tuple[int, Any]:
-        monkeypatch.setattr(sys, "argv", ["cmdlog", *map(str, arguments)])
-        output.json = False
-        with pytest.raises(SystemExit) as ended:
-            run()
-        printed = capsys.readouterr()
-        text = printed.out or printed.err
-        with contextlib.suppress(json.JSONDecodeError):
-            return int(ended.value.code or 0), json.loads(text)
-        return int(ended.value.code or 0), text
-
-    return call
 
 
 @pytest.fixture(scope="module")

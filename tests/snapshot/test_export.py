@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -22,8 +21,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import cmdlog
-from cmdlog.cli.output import out
-from cmdlog.cli.program import run
 from cmdlog.wal.errors import NotEmpty
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.instance import load_instance
@@ -36,6 +33,7 @@ from snapshot.errors import SnapshotDamaged
 from snapshot.export import BadValue, ExportError, ParquetMissing, Progress, export
 from snapshot.manifest import TableEntry, decode_manifest, encode_manifest
 from snapshot.seal import file_entry
+from tests.commands import Command
 
 FILES = RealFiles()
 APP = """
@@ -343,30 +341,18 @@ def test_missing_pyarrow_is_told_with_the_extra_that_brings_it(
 # -- the command ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any]]:
-    """Runs the program in this process; returns exit code and printed JSON."""
-
-    def call(*arguments: object) -> tuple[int, Any]:
-        monkeypatch.setattr(sys, "argv", ["cmdlog", *map(str, arguments), "--json"])
-        out.json = False
-        with pytest.raises(SystemExit) as ended:
-            run()
-        return int(ended.value.code or 0), json.loads(capsys.readouterr().out)
-
-    return call
-
-
-def test_command_exports_the_newest_snapshots_or_one(node: str, tmp_path: Path, command: Callable[..., tuple[int, Any]]) -> None:
+def test_command_exports_the_newest_snapshots_or_one(node: str, tmp_path: Path, command: Command) -> None:
     """What it wrote, from which snapshots; one snapshot alone has its partition's rows."""
-    code, value = command("snapshot", "export", node, "--to", tmp_path / "all")
+    code, value = command("snapshot", "export", node, "--to", tmp_path / "all", "--json")
     assert code == 0
     assert {table["table"]: table["rows"] for table in value["tables"]} == {"lines": 200, "rates": 1, "things": 6}
     assert sorted(value["snapshots"]) == ["0", "1"]
     name = value["snapshots"]["1"]["snapshot"]
-    code, value = command("snapshot", "export", node, "--to", tmp_path / "one", "--snapshot", name, "--app", "every_app:db")
+    code, value = command(
+        "snapshot", "export", node, "--to", tmp_path / "one", "--snapshot", name, "--app", "every_app:db", "--json"
+    )
     assert code == 0
     assert value["snapshots"] == {"1": {"snapshot": name, "txn_id": value["snapshots"]["1"]["txn_id"]}}
     assert 0 < sum(table["rows"] for table in value["tables"]) < 207
-    code, value = command("snapshot", "export", node, "--to", tmp_path / "none", "--snapshot", "../../etc")
+    code, value = command("snapshot", "export", node, "--to", tmp_path / "none", "--snapshot", "../../etc", "--json")
     assert (code, value["error"]["message"]) == (1, "there is no snapshot ../../etc")
