@@ -4,11 +4,13 @@ One rule: an attempt owns a folder that nobody else writes to, and it counts onl
 task several times at once (speculation, a lost executor), and a dead attempt leaves files; none of that can mix.
 
 What is wrong with the log, the code or the plan is an answer: a row with an error, since a second attempt would end alike. What
-is wrong with the machine is raised, and Spark tries again elsewhere.
+is wrong with the machine is raised, and Spark tries again elsewhere. A full disk is the machine's if it is the scratch disk; the
+output's disk is one for all, so that it is full is an answer.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -34,6 +36,8 @@ PROGRESS: Final = "progress"
 PROGRESS_EVERY_S: Final = 0.5
 READ_BYTES: Final = 1 << 20
 MACHINE: Final = (DiskFull, WriteFailed, EnvironmentFault)  # of what is known by name; OSError and MemoryError are the others
+NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+PROBE_BYTES: Final = 1 << 18  # a disk that does not take so much is full
 
 
 @dataclass(slots=True)
@@ -88,12 +92,40 @@ def carry_out(order: Mapping[str, Any], work: Work) -> str:
         row = {"key": key, "attempt": name, **work(order, Attempt(key, folder, scratch, staging))}
         _save_row(staging, name, row)
         return orjson.dumps(row).decode()
-    except MACHINE:
-        raise
+    except (OSError, *MACHINE) as error:
+        full = _full_disk(staging, scratch) if is_full(error) else None
+        shutil.rmtree(folder, ignore_errors=True)  # an attempt that is not answered leaves nothing
+        if full is None:
+            raise
+        if full != staging:
+            raise DiskFull(f"no space left for the scratch files of {key} in {full}") from error
+        return orjson.dumps({"key": key, "error": _told(DiskFull(f"no space left for the output in {staging}"))}).decode()
     except (ReplayError, WalError, ProceduresError, SnapshotError, CodeMissing) as error:
+        shutil.rmtree(folder, ignore_errors=True)
         return orjson.dumps({"key": key, "error": _told(error)}).decode()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether a disk has no room, or the user's share of it is used up."""
+    if isinstance(error, EnvironmentFault):
+        return error.kind == "disk_full"
+    return isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in NO_ROOM)
+
+
+def _full_disk(*folders: str) -> str | None:
+    """The first of these folders that takes nothing more; None when all do."""
+    for folder in folders:
+        try:
+            with tempfile.TemporaryFile(dir=folder) as probe:
+                probe.write(bytes(PROBE_BYTES))
+                probe.flush()
+                os.fsync(probe.fileno())
+        except OSError as found:
+            if is_full(found):
+                return folder
+    return None
 
 
 def local_folder() -> str | None:

@@ -24,10 +24,10 @@ from typing import IO, Any, Final
 
 import orjson
 
-from cmdlog.wal.errors import Locked, NotEmpty
+from cmdlog.wal.errors import DiskFull, Locked, NotEmpty
 from cmdlog.wal.files import Files, parent
 from replay.errors import ReplayError
-from replay.spark.attempt import ATTEMPTS, PROGRESS, ROWS
+from replay.spark.attempt import ATTEMPTS, PROGRESS, ROWS, is_full
 from replay.spark.versions import OtherVersions, versions
 
 SUFFIX: Final = ".unfinished"
@@ -92,6 +92,7 @@ class Staging:
         if of != versions():
             told = ", ".join(f"{name} {of.get(name)} (now {here})" for name, here in versions().items() if of.get(name) != here)
             raise OtherVersions(f"{self.folder} was begun by {told}")
+        self._remove_orphans()
         return orders
 
     def begin(self, wanted: Mapping[str, Any], orders: Sequence[Mapping[str, Any]]) -> None:
@@ -102,6 +103,16 @@ class Staging:
             os.makedirs(self._path(name), mode=0o750, exist_ok=True)
         value = {"format": FORMAT, "request": wanted, "versions": versions(), "orders": orders}
         self._files.write_file_atomic(self._path(REQUEST), orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
+
+    def _remove_orphans(self) -> None:
+        """What attempts of a dead driver have left: only rows count, and their files."""
+        kept = {row["attempt"] for row in self.rows().values()}
+        for name in set(os.listdir(self._path(ATTEMPTS))) - kept:
+            shutil.rmtree(os.path.join(self._path(ATTEMPTS), name), ignore_errors=True)
+        for folder in (ROWS, PROGRESS):
+            for name in os.listdir(self._path(folder)):
+                if name.endswith(".tmp") or folder == PROGRESS:
+                    _remove(os.path.join(self._path(folder), name))
 
     def rows(self) -> dict[str, dict[str, Any]]:
         """Key -> row of a complete attempt whose files are there."""
@@ -175,6 +186,10 @@ def staging(files: Files, out: str, beside: Sequence[str] = ()) -> Iterator[Stag
     found = Staging(files, out, beside)
     try:
         yield found
+    except (OSError, DiskFull) as error:
+        if not is_full(error):
+            raise
+        raise DiskFull(f"no space left for the output in {found.folder}") from error
     finally:
         found.close()
 

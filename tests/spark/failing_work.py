@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,10 @@ from typing import Any
 from cmdlog.client.feeder import Feeder, Row
 from replay.errors import ReplayError
 from replay.spark.attempt import Attempt
+from replay.spark.backfilltask import backfill_partition
 from replay.spark.rebuildtask import rebuild_partition
+
+WAIT_BEHIND = 50  # answers
 
 
 def die_once(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
@@ -43,11 +47,29 @@ def count_runs(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
 
 def wait_in_second(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
     """Partition 1 does not end before it is killed."""
+    _wait_in_second(order, attempt)
+    return count_runs(order, attempt)
+
+
+def wait_in_second_whatif(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
+    """The same of a back-fill."""
+    _wait_in_second(order, attempt)
+    return count_whatifs(order, attempt)
+
+
+def count_whatifs(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
+    """It works, and says that it ran."""
+    _count(order, "ran")
+    return backfill_partition(order, attempt)
+
+
+def _wait_in_second(order: Mapping[str, Any], attempt: Attempt) -> None:
     if order["partition"] == 1:
+        Path(attempt.folder, "half.parquet").write_bytes(b"PAR1 half")
         _count(order, "waits")
         while True:
             attempt.note(1)
-    return count_runs(order, attempt)
+            time.sleep(0.05)
 
 
 def runs(staging: str | Path, what: str, key: str) -> int:
@@ -92,4 +114,16 @@ class DyingFeeder:
             if number == self.answers and not Path(self.folder, name).exists():
                 Path(self.folder, name).touch()
                 os._exit(1)
+            yield answer
+
+
+class WaitingFeeder(Feeder):
+    """A feeder that waits for ever when some calls were answered; the file that the variable WAITS names says that it does."""
+
+    def __call__(self, rows: Iterable[Row], *, began_ms: int) -> Iterator[dict[str, Any]]:
+        for number, answer in enumerate(Feeder.__call__(self, rows, began_ms=began_ms)):
+            if number == WAIT_BEHIND:
+                Path(os.environ["WAITS"]).touch()
+                while True:
+                    time.sleep(0.05)
             yield answer

@@ -1,0 +1,225 @@
+"""Drivers that end in the middle, as processes: nothing partial is published, the next run goes on, nothing of them stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cmdlog.client.feeder import Feeder
+from cmdlog.testing import Server
+from replay.spark.backfill import backfill
+from replay.spark.feed import feed
+from replay.spark.rebuild import rebuild
+from replay.spark.scratch import sweep
+from replay.spark.staging import SUFFIX
+from tests.replay.ledgers import Versions, importable
+from tests.spark import failing_work
+from tests.spark.failing_work import runs
+from tests.spark.spark_nodes import SHOP, make_node
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+UP_S_MAX = 120.0
+GONE_S_MAX = 60.0
+CALLS = 400
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
+    """Where versions of the application are made."""
+    with importable(tmp_path_factory.mktemp("versions")) as versions:
+        yield versions
+
+
+@pytest.fixture(scope="module")
+def node(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stopped node."""
+    return make_node(versions, tmp_path_factory.mktemp("shop") / "node")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What was left of a driver."""
+
+    code: int
+    printed: str
+    scratch: list[str]  # folders in its TMPDIR
+    processes: list[int]  # of it, that had run and were gone in the end
+
+
+def wait_for(what: Callable[[], object], seconds: float, why: str) -> None:
+    """Until it is so."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, why
+        time.sleep(0.05)
+
+
+def below(process: int) -> list[int]:
+    """Process ids of all that it started, and they."""
+    found = []
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found += [child, *below(child)]
+    return found
+
+
+def is_running(process: int) -> bool:
+    """Also one that waits to be taken note of has ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def end_in_the_middle(
+    folder: Path, number: signal.Signals, is_waiting: Callable[[], bool], *arguments: str, path: str = ""
+) -> Ended:
+    """Starts `cmdlog spark …` and sends it the signal when its job waits."""
+    tmp = folder / "tmp"
+    tmp.mkdir()
+    inherited = [str(Path(__file__).parents[2]), *([path] if path else [])]
+    environ = {**os.environ, "TMPDIR": str(tmp), "PYTHONPATH": os.pathsep.join(inherited), "WAITS": str(folder / "waits")}
+    command = [sys.executable, "-m", "tests.spark.held_program", "spark", *arguments, "--json", "--master", "local[2,4]"]
+    with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
+        process = subprocess.Popen(command, env=environ, stdout=out, stderr=err, start_new_session=True)
+    try:
+        wait_for(lambda: is_waiting() or process.poll() is not None, UP_S_MAX, "the job does not come to its middle")
+        assert process.poll() is None, (folder / "stderr").read_text() + (folder / "stdout").read_text()
+        theirs = below(process.pid)
+        process.send_signal(number)
+        process.wait(GONE_S_MAX)
+        wait_for(lambda: not any(map(is_running, theirs)), GONE_S_MAX, "processes of the dead driver go on")
+    finally:
+        for left in [process.pid, *below(process.pid)]:
+            if is_running(left):
+                os.kill(left, signal.SIGKILL)
+    return Ended(process.returncode, (folder / "stdout").read_text(), sorted(os.listdir(tmp)), theirs)
+
+
+def half_done(out: Path) -> Callable[[], bool]:
+    """Whether the first partition is done, and the second one under way."""
+    staging = Path(f"{out}{SUFFIX}")
+
+    def look() -> bool:
+        rows = staging / "rows"
+        return bool(runs(staging, "waits", "p0001")) and any(name.startswith("p0000") for name in os.listdir(rows))
+
+    return look
+
+
+def rebuilt(manifest: Any) -> Any:
+    """What must be the same of two rebuilds."""
+    return [
+        (point["partitions"], {name: [(f["path"], f["rows"], f["digest"]) for f in of["files"]] for name, of in tables.items()})
+        for point in manifest["points"]
+        for tables in [point["tables"]]
+    ]
+
+
+def check_ended(ended: Ended, number: signal.Signals, out: Path) -> None:
+    """How the command ended, and that there is no output."""
+    assert not out.exists()
+    assert any(not name.endswith(".parquet") for name in os.listdir(f"{out}{SUFFIX}/attempts"))
+    assert len(ended.processes) >= 3  # java, the Python that forks workers, workers
+    if number is signal.SIGKILL:
+        assert ended.code == -number
+        return
+    assert ended.code == 128 + number
+    told = json.loads(ended.printed.splitlines()[-1])["error"]
+    assert told["exit_code"] == 128 + number
+    assert f"{out}{SUFFIX} keeps what is done" in told["message"]
+    assert not ended.scratch  # who is asked to end tidies up
+
+
+def go_on_rebuild(spark: SparkSession, node: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """A rebuild that is ended, and the second run."""
+    wanted = rebuild(spark, str(node), to=str(tmp_path / "sound"))
+    out = tmp_path / "out"
+    ended = end_in_the_middle(tmp_path, number, half_done(out), "rebuild", str(node), "--to", str(out))
+    check_ended(ended, number, out)
+    before = sorted(os.listdir(f"{out}{SUFFIX}/attempts"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["replay.spark.rebuild"], "rebuild_partition", failing_work.count_runs)
+        done = rebuild(spark, str(node), to=str(out))
+    assert [runs(out, "ran", key) for key in ("p0000", "p0001")] == [1, 1]
+    assert any(name.startswith("p0001") for name in before)
+    assert rebuilt(done.manifest) == rebuilt(wanted.manifest)
+    assert not Path(f"{out}{SUFFIX}").exists()
+    swept = sweep(str(tmp_path / "tmp"))
+    assert [Path(path).name for path in swept] == ended.scratch
+    assert not os.listdir(tmp_path / "tmp")
+
+
+def test_killed_driver_of_a_rebuild_is_followed_up(spark: SparkSession, node: Path, tmp_path: Path) -> None:
+    """SIGKILL: its java and Pythons go, the next run does what is left, and its scratch folder goes with the next sweep."""
+    go_on_rebuild(spark, node, tmp_path, signal.SIGKILL)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_rebuild_that_is_asked_to_end_says_how_to_go_on(
+    spark: SparkSession, node: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """The exit code is the signal's, the message names what is kept, and the next run goes on."""
+    go_on_rebuild(spark, node, tmp_path, number)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=["kill", "ctrl-c", "sigterm"])
+def test_backfill_of_a_dead_driver_is_gone_on_with(
+    spark: SparkSession, node: Path, versions: Versions, tmp_path: Path, number: signal.Signals
+) -> None:
+    """The same with other code, which the second run must name again: changed code is another job."""
+    db = versions.load("shop_lost", SHOP, factor="amount * 2")
+    home = str(Path(str(sys.modules["shop_lost"].__file__)).parent)
+    wanted = backfill(spark, str(node), db, to=str(tmp_path / "sound"))
+    out = tmp_path / "out"
+    arguments = ["backfill", str(node), "--app", "shop_lost:db", "--to", str(out)]
+    ended = end_in_the_middle(tmp_path, number, half_done(out), *arguments, path=home)
+    check_ended(ended, number, out)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["replay.spark.backfill"], "backfill_partition", failing_work.count_whatifs)
+        done = backfill(spark, str(node), db, to=str(out), target="shop_lost:db")
+    assert [runs(out, "ran", key) for key in ("p0000", "p0001")] == [1, 1]
+    assert done.changes == wanted.changes
+    for kind in ("state", "diff"):
+        digests = [
+            {name: [(f["path"], f["rows"], f.get("digest")) for f in of["files"]] for name, of in manifest[kind].items()}
+            for manifest in (done.manifest, wanted.manifest)
+        ]
+        assert digests[0] == digests[1]
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["kill", "ctrl-c"])
+def test_feed_of_a_dead_driver_executes_no_call_twice(spark: SparkSession, tmp_path: Path, number: signal.Signals) -> None:
+    """What was sent before the driver's end is answered with its outcome, what was not is sent; the sum is each call's once."""
+    calls = tmp_path / "calls.json"
+    calls.write_text("".join(f'{{"procedure":"bump","params":{{"id":{n % 5},"amount":{n}}}}}\n' for n in range(CALLS)))
+    server = Server("tests.node.apps.faulty:db", tmp_path / "server", partitions=2, key_window_s=3600)
+    try:
+        server.start()
+        out = tmp_path / "out"
+        arguments = ["feed", str(calls), "--job", "add", "--to", str(out), "--url", server.url]
+        ended = end_in_the_middle(tmp_path, number, (tmp_path / "waits").exists, *arguments)
+        check_ended(ended, number, out)
+        done = feed(spark.read.json(f"file://{calls}"), Feeder(server.url), job="add", to=str(out))
+        assert done.manifest["statuses"] == {"ok": CALLS}
+        rows = server.client.query("SELECT id, n FROM counters ORDER BY id").dicts()
+        assert [row["n"] for row in rows] == [sum(range(account, CALLS, 5)) for account in range(5)]
+    finally:
+        server.close()
