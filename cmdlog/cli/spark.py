@@ -1,6 +1,6 @@
-"""`cmdlog spark rebuild | backfill | feed | demo`: jobs on Spark. It translates; `replay.spark` decides.
+"""`cmdlog spark rebuild | backfill | feed | package | demo`: jobs on Spark. It translates; `replay.spark` decides.
 
-Spark runs inside this process on all cores, or on the cluster that `--master` (or `spark-submit`) names.
+Spark runs inside this process on all cores, or on the cluster that `--master` (or SPARK_MASTER) names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,15 @@ TELL_EVERY_S: Final = 1.0  # a line of progress for a scheduler
 DirectoriesArgument = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Node directories of one cluster.")]
 ToOption = Annotated[Path, typer.Option("--to", metavar="OUT", help="New folder; a job that was broken off goes on there.")]
 TableOption = Annotated[list[str] | None, typer.Option("--table", metavar="T", help="Only this one; can be given again.")]
-MasterOption = Annotated[str | None, typer.Option("--master", metavar="M", help="Spark master; else all cores of this machine.")]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="M",
+        envvar="SPARK_MASTER",
+        help="Spark master (spark://HOST:PORT, yarn, k8s://…, local[N,4]); else all cores of this machine.",
+    ),
+]
 
 
 def register(program: typer.Typer) -> None:
@@ -41,6 +49,7 @@ def register(program: typer.Typer) -> None:
     group.command("rebuild", help="Write the tables as of one or several moments as Parquet.")(rebuild_them)
     group.command("backfill", help="Replay the same calls with other code; write its tables and what differs.")(backfill_them)
     group.command("feed", help="Send calls from Parquet or JSON files to a running server, each executed once.")(feed_them)
+    group.command("package", help="Write the zip of this package for `spark-submit --py-files`; prints where it is.")(package_it)
     group.command("demo", help="Make calls, then query, rebuild and back-fill their log; proves what it shows.")(demo_it)
     program.add_typer(group, name="spark")
 
@@ -152,6 +161,19 @@ def feed_them(
     out.result({"path": done.path, "seconds": round(done.seconds, 3), **done.manifest}, lambda: _show_fed(done))
     if done.failed:
         raise typer.Exit(1)
+
+
+def package_it(
+    to: Annotated[
+        Path, typer.Argument(metavar="OUT", help="New file, or a folder: the file's name then holds version and hash.")
+    ] = Path(),
+    json: JsonFlag = False,
+) -> None:
+    """Parameters as the user gave them."""
+    from replay.spark.shipping import code_version, write_zip
+
+    path = write_zip(str(to))
+    out.result({"path": path, "version": code_version()}, lambda: out.text(path))
 
 
 # -- Spark ---------------------------------------------------------------------------------------------------------------

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from replay.spark.feed import feed
     from replay.spark.rebuild import rebuild
     from replay.spark.session import session
+    from replay.spark.shipping import ship
     from replay.spark.source import register
 
-__all__ = ["backfill", "feed", "rebuild", "register", "session"]
-_MODULES: Final = {name: f"{__name__}.{name}" for name in __all__} | {"register": f"{__name__}.source"}
+__all__ = ["backfill", "feed", "rebuild", "register", "session", "ship"]
+_ELSEWHERE: Final = {"register": "source", "ship": "shipping"}
+_MODULES: Final = {name: f"{__name__}.{_ELSEWHERE.get(name, name)}" for name in __all__}
 
 
 class _Package(ModuleType):

@@ -23,6 +23,7 @@ from replay.errors import Divergence, Interrupted, Place, Poison, RemoteError, R
 from replay.meter import Pace, Progress
 from replay.recover import terminable
 from replay.spark.attempt import Work, carry_out
+from replay.spark.shipping import ship
 from replay.spark.staging import Staging
 from replay.spark.versions import versions
 
@@ -78,6 +79,7 @@ def _collect(
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - an executor imports this module, too
     from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
 
+    ship(spark)
     stamped = [orjson.dumps({**order, "staging": folder.folder, "versions": versions()}) for order in orders]
     count = len(stamped)
     try:

@@ -9,22 +9,27 @@ Why the settings are as they are:
 - `local[N,4]`: plain `local[N]` never tries a failed task again;
 - loopback only, no web page: an embedded session is nobody else's business;
 - Python workers run this interpreter;
-- the folder that holds `pyspark_cmdlog` is on the path of the JVM's Pythons, where Spark looks for `format("cmdlog")`.
+- the folder that holds `pyspark_cmdlog` is on the path of the JVM's Pythons, where Spark looks for `format("cmdlog")`; a session
+  that runs already is told;
+- executors on other machines get the sources of this process (`replay.spark.shipping`).
+
+A standalone master that nobody listens for is refused before Java starts: Spark itself would ask for a minute.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
+import socket
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from replay.errors import ReplayError
 from replay.spark.java import find_java
+from replay.spark.scratch import make_scratch
+from replay.spark.shipping import ship
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +37,8 @@ if TYPE_CHECKING:
 MASTER: Final = "local[*,4]"
 DRIVER_MEMORY: Final = "1g"  # a rebuild takes 0.45 GB of it, a sort of five million calls passed with it
 DISCOVERY_FOLDER: Final = Path(__file__).parent / "discover"
+STANDALONE: Final = "spark://"
+MASTER_S_MAX: Final = 5.0  # for a connection to one address; a master that runs takes it at once
 Tuning = Literal["throughput", "start"]
 _START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # half the CPU until the first result, less throughput after it
 _LOG4J: Final = """rootLogger.level = error
@@ -44,6 +51,18 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 logger.context.name = SQLQueryContextLogger
 logger.context.level = off
 """
+
+
+class MasterSilent(ReplayError):
+    """The master that was named is not there."""
+
+    hint = "is it up, and is this its address? it is the spark://HOST:PORT at the top of the master's page and in its log"
+
+
+class NoSession(ReplayError):
+    """Spark was started and gave up."""
+
+    hint = "a master is spark://HOST:PORT, yarn, k8s://…, or local[N,4]"
 
 
 def session(
@@ -62,26 +81,65 @@ def session(
     writes a line about it for each task, so it is for those who need it. `scratch` takes shuffle files and the warehouse; by
     default a temporary folder that is removed at exit. `tuning` "start" is for short-lived sessions.
 
-    Raises: JavaMissing.
+    Raises: JavaMissing, MasterSilent, NoSession.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - half a second, which a command's help does not need
 
     running = SparkSession.getActiveSession()
     if running is not None:
+        ship(running)
         return running
     settings: dict[str, str] = {"spark.sql.session.timeZone": "UTC", "spark.app.name": name}
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, whose JVM is there already and knows its cluster
     environment: dict[str, str] = {}
     if not submitted:
-        scratch = scratch or _temporary()
+        scratch = scratch or make_scratch()
         master = master or os.environ.get("SPARK_MASTER") or MASTER
+        check_master(master)
         settings |= _embedded(master, scratch, tuning, driver_memory, worker_memory)
         environment = _environment(master, scratch, tuning)
     builder = SparkSession.Builder()
     for key, value in (settings | dict(conf or {})).items():
         builder = builder.config(key, value)
     with _changed(environment):
+        spark = _started(builder, master)
+    if submitted:
+        from replay.spark.source import register  # noqa: PLC0415 - as above
+
+        register(spark)
+    ship(spark)
+    return spark
+
+
+def _started(builder: SparkSession.Builder, master: str | None) -> SparkSession:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - as above
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
+
+    try:
         return builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        told = getattr(error, "java_exception", None) or error
+        first = next((line.strip() for line in str(told).splitlines() if line.strip()), type(error).__name__)
+        raise NoSession(f"Spark does not start on {master or 'the cluster of spark-submit'}: {first}") from error
+
+
+def check_master(master: str) -> None:
+    """Raises: MasterSilent, when nobody listens at any address of a standalone master (`spark://HOST:PORT,…`)."""
+    if not master.startswith(STANDALONE):
+        return
+    silent = []
+    for address in master.removeprefix(STANDALONE).split(","):
+        host, _, port = address.rpartition(":")
+        if not (host and port.isdecimal() and int(port) < 1 << 16):
+            silent.append(f"{address} is no HOST:PORT")
+            continue
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), MASTER_S_MAX).close()
+        except OSError as error:
+            silent.append(f"{address}: {error.strerror or error}")
+        else:
+            return
+    raise MasterSilent(f"no Spark master listens at {master} ({'; '.join(silent)})")
 
 
 def _embedded(master: str, scratch: str, tuning: Tuning, driver_memory: str, worker_memory: str | None) -> dict[str, str]:
@@ -122,12 +180,6 @@ def _conf_folder(scratch: str) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "log4j2.properties").write_text(_LOG4J)
     return str(folder)
-
-
-def _temporary() -> str:
-    scratch = tempfile.mkdtemp(prefix="cmdlog-spark-")
-    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-    return scratch
 
 
 @contextmanager

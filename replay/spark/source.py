@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from replay.spark.options import CALLS, BadOption, Options, ParamsFormat, parse_options
+from replay.spark.shipping import planners_path, ship
 from replay.spark.tasks import Task
+from replay.spark.versions import READS, check_versions, versions_for_reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +71,7 @@ class CallReader(DataSourceReader):
     """The calls."""
 
     def __init__(self, options: Options, columns: Sequence[str]) -> None:
-        self._options, self._columns = options, tuple(columns)
+        self._options, self._columns, self._by = options, tuple(columns), versions_for_reading()
 
     def partitions(self) -> Sequence[InputPartition]:
         from replay.spark.planning import plan_read  # noqa: PLC0415
@@ -79,6 +81,7 @@ class CallReader(DataSourceReader):
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         from replay.spark.rows import read_task  # noqa: PLC0415
 
+        check_versions(self._by, READS)
         task = partition.value if partition is not None else None  # Spark asks once even when there is nothing to read
         if isinstance(task, Task):
             yield from read_task(task, self._columns)
@@ -88,11 +91,12 @@ class TableReader(DataSourceReader):
     """A table about the log."""
 
     def __init__(self, options: Options, columns: Sequence[str]) -> None:
-        self._options, self._columns = options, tuple(columns)
+        self._options, self._columns, self._by = options, tuple(columns), versions_for_reading()
 
     def read(self, partition: InputPartition | None) -> Iterator[tuple[Any, ...]]:
         from replay.spark.tables import rows_of  # noqa: PLC0415
 
+        check_versions(self._by, READS)
         known = list(_types(_schemas()[self._options.table]))
         at = [known.index(column) for column in self._columns]
         for row in rows_of(self._options):
@@ -165,5 +169,7 @@ def _schemas() -> Mapping[str, str]:
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("cmdlog")` known to a session that was started without it."""
-    spark.dataSource.register(CmdlogSource)
+    """Makes `format("cmdlog")` known to a session that was started without it, on all of its executors."""
+    ship(spark)
+    with planners_path(spark):
+        spark.dataSource.register(CmdlogSource)

@@ -26,6 +26,7 @@ from replay.spark.options import Bound, Options
 from replay.spark.planning import Chosen, choose, plan_read
 from replay.spark.rows import read_task
 from replay.spark.tasks import Task, Want
+from replay.spark.versions import READS, check_versions, versions_for_reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +54,7 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The calls, as they are committed."""
 
     def __init__(self, options: Options, columns: Sequence[str]) -> None:
-        self._options, self._columns = options, tuple(columns)
+        self._options, self._columns, self._by = options, tuple(columns), versions_for_reading()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is all that this run gives, while the node writes on."""
@@ -87,6 +88,7 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(task) for task in plan.tasks]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        check_versions(self._by, READS)
         task = partition.value if partition is not None else None
         if isinstance(task, Task):
             yield from read_task(task, self._columns)

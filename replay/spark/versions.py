@@ -1,17 +1,22 @@
 """Whether an executor would do with a call what the driver, which made the plan, would do.
 
 One rule: what could change a replay without a trace is compared before anything is applied, and a difference is refused naming
-both sides: this package, SQLite, and the minor version of Python. (What else differs shows by the digests of the log, or when a
-bundle's statements compile to other SQL.)
+both sides: this package by its sources, SQLite, and the minor version of Python. (What else differs shows by the digests of the
+log, or when a bundle's statements compile to other SQL.)
 """
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
+from typing import Final
 
-from procedures.bundle import environment
+import apsw
+
 from replay.errors import ReplayError
+from replay.spark.shipping import code_version
+
+READS: Final = "an executor that reads"
 
 
 class OtherVersions(ReplayError):
@@ -23,8 +28,13 @@ class OtherVersions(ReplayError):
 
 def versions() -> dict[str, str]:
     """Those of this process that must be equal."""
-    here = environment()
-    return {"cmdlog": here["cmdlog"], "python": ".".join(platform.python_version_tuple()[:2]), "sqlite": here["sqlite"]}
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"cmdlog": code_version(), "python": python, "sqlite": apsw.sqlite_lib_version()}
+
+
+def versions_for_reading() -> dict[str, str]:
+    """Those that must be equal where the log is only read."""
+    return {"cmdlog": code_version()}
 
 
 def check_versions(wanted: Mapping[str, str], who: str) -> None:

@@ -1,4 +1,7 @@
-"""A standalone Spark cluster on loopback: a master, two workers of one core each, every process in a group of its own."""
+"""A standalone Spark cluster on loopback: a master, two workers of one core each, every process in a group of its own.
+
+Its executors run a Python that has the packages which we need, and not this one: what they run of ours was shipped to them.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
+import venv
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +24,8 @@ from replay.spark.java import find_java
 
 UP_S_MAX = 120.0
 STOP_S_MAX = 30.0
+RUN_S_MAX = 300.0
+HOSTS = ("127.0.0.1", "127.0.0.2")  # Spark starts a second attempt at a slow task on another host only
 LOG4J = """rootLogger.level = info
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
@@ -36,14 +43,53 @@ class Cluster:
     url: str
     workers: list[int]  # process ids
     environ: dict[str, str]  # for a driver
+    folder: Path  # not the checkout; here drivers start
 
     def executors(self) -> list[int]:
         """Process ids of the executors that run."""
-        found = []
-        for worker in self.workers:
-            for path in Path(f"/proc/{worker}/task").glob("*/children"):
-                found += [pid for pid in map(int, path.read_text().split()) if _is_executor(pid)]
-        return found
+        return [pid for worker in self.workers for pid in children(worker) if "CoarseGrainedExecutorBackend" in command_line(pid)]
+
+    def run(self, *command: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """A driver, up to its end."""
+        process = self.start(*command, **environ)
+        try:
+            printed, errors = process.communicate(timeout=RUN_S_MAX)
+        finally:
+            process.kill()
+            process.wait()
+        return subprocess.CompletedProcess(command, process.returncode, printed, errors)
+
+    def start(self, *command: str, **environ: str) -> subprocess.Popen[str]:
+        """A driver."""
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=self.environ | environ, cwd=self.folder)
+
+
+def children(pid: int) -> list[int]:
+    """Process ids."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found += [int(child) for child in path.read_text().split()]
+    return found
+
+
+def command_line(pid: int) -> str:
+    """What runs under a process id; empty when nothing does any more."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def bare_python(folder: Path, planted: str = "") -> str:
+    """A Python with all packages of this one, but for those of an editable install; `planted` runs when it starts."""
+    venv.create(folder, symlinks=True)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+    packages = [entry for entry in sys.path if entry.endswith("-packages")]
+    (site / "packages.pth").write_text("\n".join(packages))  # links of those folders to elsewhere are not followed
+    (site / "sitecustomize.py").write_text(planted)
+    return str(folder / "bin" / "python")
 
 
 @contextmanager
@@ -53,8 +99,9 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
     conf.mkdir(parents=True)
     (conf / "log4j2.properties").write_text(LOG4J)
     environ = {
-        **os.environ,
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        "PYSPARK_PYTHON": bare_python(folder / "python"),
+        "SPARK_LOCAL_IP": HOSTS[0],
         "SPARK_CONF_DIR": str(conf),
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_LOCAL_DIRS": str(folder / "local"),
@@ -65,12 +112,17 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
         log, _ = _start(stack, folder / "master.log", master, environ)
         url = _wait(log, r"Starting Spark master at (spark://\S+)")
         workers = []
-        for number in range(2):
-            worker = ["worker.Worker", "--host", "127.0.0.1", "-c", "1", "-m", "1200m", "--webui-port", "0"]
-            log, pid = _start(stack, folder / f"worker{number}.log", [*worker, "-d", str(folder / f"w{number}"), url], environ)
+        for number, host in enumerate(HOSTS):
+            worker = ["worker.Worker", "--host", host, "-c", "1", "-m", "1200m", "--webui-port", "0"]
+            log, pid = _start(
+                stack,
+                folder / f"worker{number}.log",
+                [*worker, "-d", str(folder / f"w{number}"), url],
+                environ | {"SPARK_LOCAL_IP": host},
+            )
             _wait(log, r"(Successfully registered with master)")
             workers.append(pid)
-        yield Cluster(url, workers, environ)
+        yield Cluster(url, workers, environ, folder)
 
 
 def _start(stack: ExitStack, log: Path, arguments: list[str], environ: dict[str, str]) -> tuple[Path, int]:
@@ -100,14 +152,6 @@ def _wait(log: Path, pattern: str) -> str:
     raise TimeoutError(f"{log} does not say {pattern}: {log.read_text(errors='replace')[-2000:]}")
 
 
-def _is_executor(pid: int) -> bool:
-    try:
-        return b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-
-
-def start_command(cluster: Cluster, *arguments: str) -> subprocess.Popen[str]:
+def start_command(cluster: Cluster, *arguments: str, **environ: str) -> subprocess.Popen[str]:
     """`cmdlog spark …` on the cluster."""
-    command = [sys.executable, "-m", "cmdlog.cli", "spark", *arguments, "--master", cluster.url, "--json"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=cluster.environ)
+    return cluster.start(sys.executable, "-m", "cmdlog.cli", "spark", *arguments, "--master", cluster.url, "--json", **environ)
