@@ -246,12 +246,12 @@ def test_any_history_is_recovered_or_refused(tmp_path: Path, first: int) -> None
 
 def test_history_tells_every_acknowledged_call_once_in_order(template: History, nodes: list[str], command: Command) -> None:
     """`log history` over three directories: ascending transaction ids, all that was acknowledged, and with --until not more."""
-    code, told = command("log", "history", *nodes)
+    code, told = command.values("log", "history", *nodes)
     assert code == 0
-    txn_ids = [int(json.loads(line)["txn_id"]) for line in told.splitlines()]
+    txn_ids = [int(call["txn_id"]) for call in told]
     assert txn_ids == sorted(set(txn_ids))
     assert {txn_id for _, _, txn_id in template.acknowledged} <= set(txn_ids)
     middle = txn_ids[len(txn_ids) // 2]
-    _, told = command("log", "history", *nodes, "--from", middle, "--until", middle)
+    _, (told,) = command.values("log", "history", *nodes, "--from", middle, "--until", middle)
     assert told["txn_id"] == str(middle)
     assert command("log", "history", nodes[0])[0] == 17
