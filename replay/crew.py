@@ -45,7 +45,7 @@ class Terms:
 
 
 @dataclass(slots=True)
-class _Worker:
+class Worker:
     """One process, and what is known of its partitions."""
 
     partitions: Sequence[int]
@@ -115,7 +115,7 @@ class _Crew:
     def __init__(self, plan: Plan, target: Target, meter: Meter, terms: Terms) -> None:
         self._plan, self._target, self._meter, self._terms = plan, target, meter, terms
         self._selector = selectors.DefaultSelector()
-        self._workers: list[_Worker] = []
+        self._workers: list[Worker] = []
         self._done = Done()
 
     def start(self, partitions: Sequence[int]) -> None:
@@ -139,12 +139,12 @@ class _Crew:
             worker.close()
         self._selector.close()
 
-    def _add(self, worker: _Worker) -> None:
+    def _add(self, worker: Worker) -> None:
         self._workers.append(worker)
         worker.seen_at = time.monotonic()
         self._selector.register(worker.stdout, selectors.EVENT_READ, worker)
 
-    def _read(self, worker: _Worker) -> None:
+    def _read(self, worker: Worker) -> None:
         data = os.read(worker.stdout.fileno(), 1 << 16)
         *lines, worker.buffer = (worker.buffer + data).split(b"\n")
         for line in lines:
@@ -156,7 +156,7 @@ class _Crew:
         if not worker.done:
             self._replace(worker, code)
 
-    def _heed(self, worker: _Worker, message: dict[str, Any]) -> None:
+    def _heed(self, worker: Worker, message: dict[str, Any]) -> None:
         done = self._done
         if "progress" in message:
             self._meter.note(*message["progress"])
@@ -173,7 +173,7 @@ class _Crew:
         else:
             raise RemoteError(message["error"])
 
-    def _replace(self, worker: _Worker, code: int) -> None:
+    def _replace(self, worker: Worker, code: int) -> None:
         """A process that ended before its work did. Raises: WorkerFailed when no call is to blame."""
         running = worker.running()
         words = worker.killed or (
@@ -205,8 +205,8 @@ def _spawn(
     *,
     careful: bool,
     doomed: Mapping[int, Doomed],
-) -> _Worker:
-    descriptor, cell = _make_cell()
+) -> Worker:
+    descriptor, cell = make_cell()
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     try:
         process = subprocess.Popen(
@@ -234,10 +234,10 @@ def _spawn(
         process.stdin.flush()
     except BrokenPipeError:
         process.kill()  # it ended before it had its order, which is seen when its words are read
-    return _Worker(list(partitions), process, cell, careful, doomed={p: dict(of) for p, of in doomed.items()})
+    return Worker(list(partitions), process, cell, careful, doomed={p: dict(of) for p, of in doomed.items()})
 
 
-def _make_cell() -> tuple[int, mmap.mmap]:
+def make_cell() -> tuple[int, mmap.mmap]:
     """Memory that is shared with a process which gets the descriptor."""
     descriptor = os.memfd_create("replay")
     os.truncate(descriptor, mmap.PAGESIZE)

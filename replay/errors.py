@@ -129,6 +129,7 @@ class Poison(_AtPlace):
 class Interrupted(ReplayError):
     """The run was broken off from outside; every state file stands whole at an entry's end."""
 
+    exit_code = 130  # as of any program that Ctrl-C ends; the command line knows when it was another signal
     hint = "the same command goes on from there"
 
 

@@ -10,37 +10,39 @@ was forked. Transaction ids go on above all that the old log knew.
 
 from __future__ import annotations
 
-import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from cmdlog.wal.batch import Batch, decode_batch
 from cmdlog.wal.files import Files
 from cmdlog.wal.groups import Catalog, Groups, GroupState, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT
-from cmdlog.wal.instance import Identity, Instance, Origin, write_marker
+from cmdlog.wal.instance import Identity, Instance, Origin, load_instance
 from cmdlog.wal.owner import take_ownership
+from cmdlog.wal.record import Kind
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.outcomes import Status
-from procedures.state import PartitionState
+from procedures.state import PartitionState, Position
 from procedures.versions import catalog_value
+from replay import forkplace, unfinished
 from replay.apply import Result
-from replay.errors import BadUntil, ReplayError, UntilBeyond, UntilUnreachable
-from replay.fitting import Fitting
+from replay.errors import BadUntil, Interrupted, Poison, ReplayError, UntilBeyond, UntilUnreachable
+from replay.forkplace import FORK, ForkMarker
+from replay.forkrun import CallStuck, Code, Rest, run_here, run_watched
+from replay.joint import fold_end
 from replay.livecall import with_live_outcome
-from replay.plan import PartitionPlan, make_plan
-from replay.rebuild import FIRST_RECORDS_BLOCK, begin, complete, end_at, give_up
+from replay.plan import PartitionPlan, Planned, make_plan
+from replay.rebuild import FIRST_RECORDS_BLOCK, GONE_ON, begin, complete, end_at, give_up
 from replay.recover import Progress, Target, execute
-from replay.rerun import Missing, Place, Rerun, Tally
+from replay.rerun import Difference, Done, Missing, Place, Tally
 from replay.scan import Scan, scan, start_block
 from replay.source import LogSource, in_front, open_source
-from replay.trust import STATE_FOLDER, state_path
+from replay.target import HANG_AFTER_S
+from replay.trust import Trust, read_position, state_path
 from snapshot.archived import list_segments, run_before
-from snapshot.catalog import FOLDER as SNAPSHOTS
 
 START: Final = 0  # as a moment: before the first transaction
 NODE_ID: Final = 1  # of the only node
@@ -68,6 +70,8 @@ class ForkReport:
     code: str  # hash of its bundle
     seconds: float
 
+    already: bool = False  # an earlier run has made it; nothing was done
+
     @property
     def calls(self) -> int:
         return sum(result.calls for result in self.results)
@@ -81,6 +85,7 @@ class ForkReport:
             "catalog": self.catalog,
             "code": self.code,
             "seconds": round(self.seconds, 3),
+            "already": self.already,
             "kept": self.kept,
             "calls": self.calls,
             "compared": tally.compared,
@@ -109,62 +114,187 @@ def fork(
     missing: Missing = "refuse",
     workers: int | None = None,
     progress: Tell = lambda _progress: None,
+    hang_after_s: float | None = None,
 ) -> ForkReport:
     """Makes the node directory `out`: state and code of `at` (its call included, START = none), then `db` up to `until`.
 
-    `target` is `module:attribute` of `db`; None: it is found. Durable on return; `directory` may be of a running node.
-    Raises: BadUntil, UntilUnreachable, CallUnfit, OtherDatabase, SchemaConflict, WrongDirectory; what `execute` raises.
+    `target` is `module:attribute` of `db`; None: it is found. With `hang_after_s`, `db` runs in a process of its own, and a call
+    that runs longer is named; None: here, and a call may take as long as it likes. Durable on return; `directory` may be of a
+    running node. A run that is broken off is gone on with by the very same fork.
+
+    Raises: BadUntil, UntilUnreachable, CallUnfit, CallStuck, OtherDatabase, SchemaConflict, WrongDirectory, Interrupted; what
+    `execute` raises.
     """
     if until is not None and until < at:
         raise BadUntil(f"the fork would end at transaction {until}, before it begins at {at}")
     began = time.monotonic()
-    bundle = capture_bundle(db, target)
+    code = Code(db, capture_bundle(db, target), missing)
     planned = make_plan(files, directory, use_state="never", until=at) if at != START else None
-    rest = find_rest(files, directory, [_place(part) for part in planned.plan.partitions] if planned else [], until)
+    source = planned.source if planned is not None else open_source(files, directory)
+    places = {part.partition: _place(part) for part in planned.plan.partitions} if planned is not None else {}
+    marker = ForkMarker.of(
+        places, source.instance.identity.incarnation, directory, at=at, until=until, code=code.bundle.hash, missing=missing
+    )
+    if unfinished.is_made(out) and (noted := unfinished.noted(out, asdict(marker))) is not None:
+        return _made_before(files, out, _Ran.from_json(noted), code.bundle.hash)
+    goes_on = forkplace.goes_on(files, out, marker)
+    done = forkplace.all_done(Trust(files, out), out, _partitions(source)) if goes_on else {}
+    rest = find_rest(files, directory, list(places.values()), until, {p: of.at for p, of in done.items()})
     check_database(rest.scan.groups, db)
-    begin(files, directory, out)
+    if not goes_on:
+        begin(files, directory, out)
     owner = take_ownership(files, out)
+    run = _Run(files, out, planned, rest, code, progress, workers, hang_after_s, goes_on)
     try:
-        write_marker(files, out, "fork")
-        for folder in (STATE_FOLDER, SNAPSHOTS):
-            files.mkdir(os.path.join(out, folder))
-        before = execute(planned, Target(files, out), workers=workers, progress=progress) if planned else None
-        fitting = _fitting(rest.scan, db, bundle)
-        results, tally = _run(rest, Target(files, out), _Code(db, fitting, missing), _meter(rest, progress))
-        if tally.first is not None and tally.first_batch is not None:
-            tally.first = with_live_outcome(files, directory, tally.first, tally.first_batch, rest.scan.catalogs)
-        groups, version = _groups(rest.scan.groups, results, db, bundle)
-        origin = Origin(rest.source.instance.identity.cluster_id, at)
-        instance = _one_node(rest.source.instance, origin)
-        complete(files, out, owner, instance, groups=groups, results=results, begun_by="fork")
-    except BaseException:
+        marker.write(files, out)
+        unfinished.make_ready(files, out)
+        ran = _ran_before(files, out, unfinished.noted(out, asdict(marker)) if goes_on else None)
+        if ran is None:
+            kept = run.before(done)
+            ran = _Ran(*run.behind(), kept)
+            unfinished.note(files, out, asdict(marker), ran.to_json())
+        forkplace.forget(out, range(len(rest.places)))
+        groups, version = _groups(rest.scan.groups, ran.results, db, code.bundle)
+        origin = Origin(source.instance.identity.cluster_id, at)
+        instance = _one_node(source.instance, origin)
+        complete(files, out, owner, instance, groups=groups, results=ran.results, begun_by=FORK)
+    except BaseException as error:
         owner.close()
-        give_up(out)
+        if not isinstance(error, (*GONE_ON, CallStuck)):
+            give_up(out)
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted(" ".join([f"the fork to {out} was broken off", *map(str, error.args)])) from None
         raise
     owner.close()
-    kept = before.calls if before else 0
-    return ForkReport(results, kept, tally, instance.identity, origin, version, bundle.hash, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    return ForkReport(ran.results, ran.kept, ran.tally, instance.identity, origin, version, code.bundle.hash, seconds)
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """The log behind the fork."""
+class _Ran:
+    """What the calls did, and where the partitions stand behind them."""
 
-    source: LogSource
-    scan: Scan
-    places: Mapping[int, Place]
+    results: list[Result]
+    tally: Tally
+    kept: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"results": [asdict(result) for result in self.results], "tally": self.tally.kept(), "kept": self.kept}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> _Ran:
+        return cls([Result(**result) for result in value["results"]], Tally.of_kept(value["tally"]), value["kept"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What is done in the new directory, step by step."""
+
+    files: Files
+    out: str
+    planned: Planned | None
+    rest: Rest
+    code: Code
+    tell: Tell
+    workers: int | None
+    hang_after_s: float | None
+    goes_on: bool
+
+    def before(self, done: Mapping[int, Done]) -> int:
+        """Brings every partition to the fork that is not behind it; the calls before it, those of earlier runs included."""
+        target, calls = Target(self.files, self.out), 0
+        fresh = [p for p in sorted(self.rest.places) if p not in done or not self._joins(p, done[p])]
+        for p in fresh:
+            if p in done or self.planned is None:
+                target.trust.discard(p)
+            if self.planned is None:
+                PartitionState.open(state_path(self.out, p), partition=p).close()
+                target.trust.grant(p)
+        if self.planned is not None:
+            calls = self.planned.plan.calls
+            parts = tuple(part for part in self.planned.plan.partitions if part.partition in fresh)
+            planned = replace(self.planned, plan=replace(self.planned.plan, partitions=parts))
+            try:
+                execute(
+                    planned, target, workers=self.workers, progress=self.tell, go_on=self.goes_on,
+                    hang_after_s=HANG_AFTER_S if self.hang_after_s is None else self.hang_after_s,
+                )  # fmt: skip
+            except Poison as poison:
+                poison.hint = (
+                    "before the fork runs the code of that time: fork what `cmdlog recover --quarantine --to` makes"
+                )
+                raise
+        return calls
+
+    def behind(self) -> tuple[list[Result], Tally]:
+        """Runs the other code."""
+        target, rest = Target(self.files, self.out), self.rest
+        if self.hang_after_s is None:
+            results, tally = run_here(rest, target, self.code, self.tell)
+        else:
+            results, tally = run_watched(rest, target, self.code, self.tell, hang_after_s=self.hang_after_s)
+        if tally.first is not None and (batch := _batch_of(rest.source, tally.first)) is not None:
+            tally.first = with_live_outcome(self.files, rest.source.directory, tally.first, batch, rest.scan.catalogs)
+        return results, tally
+
+    def _joins(self, partition: int, done: Done) -> bool:
+        """Whether the state stands at an entry that the log still holds there."""
+        found, position = self.rest.scan.streams[partition], read_position(state_path(self.out, partition), partition)
+        if isinstance(position, str) or done.at > found.to_index:
+            return False
+        return done.at in (found.base, self.rest.places[partition].index, self.rest.places[partition].index - 1) or (
+            found.seen.get(done.at) == (position.term, position.checksum)
+        )
+
+
+def _ran_before(files: Files, out: str, value: Mapping[str, Any] | None) -> _Ran | None:
+    """What an earlier run has noted when all calls had run, if the states still stand there."""
+    if value is None:
+        return None
+    ran, trust = _Ran.from_json(value), Trust(files, out)
+    for result in ran.results:
+        stands = read_position(state_path(out, result.partition), result.partition)
+        there = Position(result.index, result.term, result.checksum, result.txn_id)
+        if trust.doubt(result.partition) or stands != there:
+            return None
+    return ran
+
+
+def _made_before(files: Files, out: str, ran: _Ran, code: str) -> ForkReport:
+    """What the run that finished this very fork has said."""
+    instance = load_instance(files, out)
+    assert instance.forked_from is not None, "what a fork has made says so"
+    version = max(fold_end(open_source(files, out)).state(CLUSTER_GROUP).catalogs)
+    origin, identity = instance.forked_from, instance.identity
+    return ForkReport(ran.results, ran.kept, ran.tally, identity, origin, version, code, 0.0, already=True)
+
+
+def _batch_of(source: LogSource, found: Difference) -> Batch | None:
+    """The batch in which a difference stands."""
+    for lsn, record in source.read(from_block=found.block):
+        if (record.kind, record.partition, record.index) == (Kind.BATCH, found.partition, found.index):
+            return decode_batch(record)
+        if lsn.block > found.block:
+            break
+    return None
 
 
 def _place(part: PartitionPlan) -> Place:
     return Place(part.partition, part.to_index, part.to_term, part.to_checksum, part.to_calls)
 
 
-def find_rest(files: Files, directory: str, places: Sequence[Place], until: int | None) -> Rest:
-    """The log that holds everything behind these places ([]: everything). Raises: UntilUnreachable, UntilBeyond."""
+def find_rest(
+    files: Files, directory: str, places: Sequence[Place], until: int | None, claims: Mapping[int, int] | None = None
+) -> Rest:
+    """The log that holds everything behind these places ([]: everything); it says what stands at the `claims`, too.
+
+    Raises: UntilUnreachable, UntilBeyond.
+    """
     for source in _sources(files, directory):
         those = {place.partition: place for place in places or map(Place, _partitions(source))}
-        indexes = {p: place.index for p, place in those.items()}
-        found = scan(source, start_block(source, indexes), indexes, {p: {index} for p, index in indexes.items()}, until=until)
+        indexes = {p: _before(place) for p, place in those.items()}
+        claimed = {p: {of.index, *((claims[p],) if claims and p in claims else ())} for p, of in those.items()}
+        found = scan(source, start_block(source, indexes), indexes, claimed, until=until)
         if not all(_joins(place, found) for place in those.values()):
             continue
         if until is not None and until > found.groups.txn_id_max | _MILLIS:
@@ -190,10 +320,15 @@ def _partitions(source: LogSource) -> range:
     return range(int((groups.state(CLUSTER_GROUP).configuration or {}).get("partitions", 0)))
 
 
+def _before(place: Place) -> int:
+    """The entry behind which the log is read: a batch that the fork cuts has a rest, also where a segment ends with it."""
+    return place.index - 1 if place.calls >= 0 else place.index
+
+
 def _joins(place: Place, found: Scan) -> bool:
     """Whether the log holds every entry behind the place, and the very entry at it."""
     stream = found.streams[place.partition]
-    if not stream.base <= place.index <= stream.last_index:
+    if not (stream.base <= _before(place) and place.index <= stream.last_index):
         return False
     return not place.term or stream.seen.get(place.index) == (place.term, place.checksum)
 
@@ -203,45 +338,6 @@ def check_database(groups: Groups, db: Database) -> None:
     made_for = catalogs[max(catalogs)].value.get("database", db.name) if catalogs else db.name
     if made_for != db.name:
         raise OtherDatabase(f"the directory belongs to database {made_for!r}, not to {db.name!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Code:
-    """The other code, and what the calls of the log are in it."""
-
-    db: Database
-    fitting: Fitting
-    missing: Missing
-
-
-def _fitting(found: Scan, db: Database, bundle: Bundle) -> Fitting:
-    slots = (found.groups.state(CLUSTER_GROUP).configuration or {}).get("slots", ())
-    return Fitting(db, bundle.hash, {version: catalog.value for version, catalog in found.catalogs.items()}, slots)
-
-
-def _run(rest: Rest, target: Target, code: _Code, note: Callable[[int, int], None]) -> tuple[list[Result], Tally]:
-    """Everything behind the fork."""
-    found = rest.scan
-    with ExitStack() as stack:
-        states = {}
-        for p in sorted(rest.places):
-            states[p] = PartitionState.open(state_path(target.directory, p), partition=p)
-            stack.callback(states[p].close)
-            target.trust.grant(p)
-        rerun = Rerun(states, found.streams, rest.places, db=code.db, fitting=code.fitting, missing=code.missing, progress=note)
-        records = found.kept if found.kept is not None else rest.source.read(from_block=found.from_block)
-        return rerun.run(records), rerun.tally
-
-
-def _meter(rest: Rest, tell: Tell) -> Callable[[int, int], None]:
-    calls: Counter[int] = Counter()
-    total, began = sum(stream.calls for stream in rest.scan.streams.values()), time.monotonic()
-
-    def note(partition: int, done: int) -> None:
-        calls[partition] = done
-        tell(Progress(calls.total(), total, time.monotonic() - began))
-
-    return note
 
 
 def _groups(groups: Groups, results: Sequence[Result], db: Database, bundle: Bundle) -> tuple[Groups, int]:

@@ -6,14 +6,17 @@ replaced, pass without effect, and what this code's tables lack stands before th
 
 A stream that is forked has other entries than the log: the schema change, and the second half of a batch that the fork cuts.
 Its indexes are the log's plus `shift`.
+
+A run that is broken off can be gone on with: what was done so far (`Done`) is handed to `keep` within each transaction that makes
+it so. That needs digests in front of their batches (`replay.instep`), so that nothing is half compared when a transaction ends.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Literal, Self
 
 import orjson
 
@@ -72,6 +75,7 @@ class Difference:
     outcome: Any
     live_status: str = ""  # "": not looked for, or not found
     live_outcome: Any = None
+    block: int = 0  # of the log, where its batch stands; 0 = not noted
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -80,6 +84,14 @@ class Difference:
             "status": self.status, "outcome": self.outcome,
             "live_status": self.live_status or None, "live_outcome": self.live_outcome,
         }  # fmt: skip
+
+    def kept(self) -> dict[str, Any]:
+        """All of it; `of_kept` reads it."""
+        return asdict(self)
+
+    @classmethod
+    def of_kept(cls, value: Mapping[str, Any]) -> Self:
+        return cls(**value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +111,6 @@ class Tally:
     compared: int = 0  # calls whose live outcome the log knows
     changed: int = 0  # … and that ended otherwise
     first: Difference | None = None  # by transaction id
-    first_batch: Batch | None = None  # … and the batch in which it stands
     statuses: Counter[int] = field(default_factory=Counter)  # `Status` -> calls
     left_out: dict[tuple[str, str], LeftOut] = field(default_factory=dict)
 
@@ -107,11 +118,61 @@ class Tally:
         known = self.left_out.get((procedure, why), LeftOut(procedure, why, 0, txn_id))
         self.left_out[procedure, why] = LeftOut(procedure, why, known.calls + 1, min(known.first_txn_id, txn_id))
 
+    def add(self, other: Tally) -> None:
+        """What another partition's calls did."""
+        self.compared += other.compared
+        self.changed += other.changed
+        if other.first is not None and (self.first is None or other.first.txn_id < self.first.txn_id):
+            self.first = other.first
+        self.statuses.update(other.statuses)
+        for key, of in other.left_out.items():
+            known = self.left_out.get(key, replace(of, calls=0))
+            self.left_out[key] = replace(of, calls=known.calls + of.calls, first_txn_id=min(known.first_txn_id, of.first_txn_id))
+
+    def kept(self) -> dict[str, Any]:
+        """All of it; `of_kept` reads it."""
+        return {
+            "compared": self.compared,
+            "changed": self.changed,
+            "first": self.first.kept() if self.first is not None else None,
+            "statuses": sorted(self.statuses.items()),
+            "left_out": [asdict(of) for of in self.left_out.values()],
+        }
+
+    @classmethod
+    def of_kept(cls, value: Mapping[str, Any]) -> Self:
+        first = Difference.of_kept(value["first"]) if value["first"] is not None else None
+        tally = cls(value["compared"], value["changed"], first, Counter(dict(value["statuses"])))
+        tally.left_out = {(of["procedure"], of["why"]): LeftOut(**of) for of in value["left_out"]}
+        return tally
+
+
+@dataclass(slots=True)
+class Done:
+    """How far one partition has come behind the fork, and what its calls did."""
+
+    at: int  # index of the last entry of the log that was applied
+    shift: int = 0
+    entries: int = 0
+    calls: int = 0
+    tally: Tally = field(default_factory=Tally)
+
+    def kept(self) -> dict[str, Any]:
+        """All of it; `of_kept` reads it."""
+        return {
+            "at": self.at, "shift": self.shift, "entries": self.entries, "calls": self.calls, "tally": self.tally.kept(),
+        }  # fmt: skip
+
+    @classmethod
+    def of_kept(cls, value: Mapping[str, Any]) -> Self:
+        return cls(**{**value, "tally": Tally.of_kept(value["tally"])})
+
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class _Ran:
     """A batch that waits for its digest."""
 
+    block: int
     batch: Batch
     ran: list[int]  # positions in the batch
     calls: Invocations
@@ -125,12 +186,18 @@ class _Lane:
     engine: PartitionEngine
     stream: Stream
     place: Place
-    result: Result
-    at: int  # index of the last entry of the log that was applied
-    shift: int = 0
+    done: Done
     reported: int = 0
-    grouped: int = 0  # calls in the open transaction
-    pending: OrderedDict[int, _Done] = field(default_factory=OrderedDict)  # index in the log -> …
+    grouped: int = 0  # calls and entries in the open transaction
+    pending: OrderedDict[int, _Ran] = field(default_factory=OrderedDict)  # index in the log -> …
+    ahead: OrderedDict[int, Record] = field(default_factory=OrderedDict)  # index -> digest that came before its batch
+
+    def wants(self, lsn: Lsn, index: int) -> bool:
+        """Whether an entry of the log is to be applied."""
+        return self.done.at < index <= self.stream.to_index and not is_void(self.stream, lsn, index)
+
+
+Keep = Callable[[PartitionState, Done], None]
 
 
 class Rerun:
@@ -148,24 +215,58 @@ class Rerun:
         progress: Callable[[int, int], None],
         begin_call: Callable[[int], object] | None = None,
         ended: Callable[[Batch, list[int], Applied], None] = lambda _batch, _ran, _applied: None,
+        begins: Callable[[Record, list[int]], None] = lambda _record, _ran: None,
+        done: Mapping[int, Done] | None = None,
+        keep: Keep = lambda _state, _done: None,
     ) -> None:
         """Brings the tables to those of the code. Raises: SchemaConflict.
 
-        `begin_call` is told before each call which of those of its batch that run it is; `ended` when a batch has run, with the
-        positions in it of those calls.
+        `begins` is told which calls of a batch will run, `begin_call` before each call which of them it is; `ended` when a batch
+        has run, with the positions in it of those calls. `done` says where partitions of which a run before has applied something
+        stand; `keep` notes that in the state's open transaction.
         """
-        self.tally = Tally()
-        self._fitting, self._missing, self._progress, self._ended = fitting, missing, progress, ended
+        self._fitting, self._missing, self._progress = fitting, missing, progress
+        self._begins, self._ended, self._keep = begins, ended, keep
         catalogs = Catalogs()
         catalogs.add_live(VERSION, db)
         self._lanes = {p: _lane(state, streams[p], places[p], catalogs, begin_call) for p, state in states.items()}
-        for lane in self._lanes.values():
-            _change_schema(lane, db)
+        for p, lane in self._lanes.items():
+            if done is not None and p in done:
+                lane.done = done[p]
+            else:
+                self._change_schema(lane, db)
+
+    def _change_schema(self, lane: _Lane, db: Database) -> None:
+        """As at a start with changed code: what the tables lack."""
+        state, executor = lane.engine.state, lane.engine.executor
+        statements = db.plan_schema(state.schema())
+        if not statements:
+            return
+        state.rehearse_schema(statements)
+        index, stands = state.position.index + 1, state.position
+        executor.begin_group()
+        executor.apply_schema(index=index, term=stands.term, checksum=0, txn_id=stands.txn_id, statements=statements)
+        lane.done.shift += 1
+        lane.grouped = 1
+        self._end_group(lane)
 
     @property
     def finished(self) -> bool:
         """Every partition stands at its end, and nothing waits for a digest."""
-        return all(lane.at >= lane.stream.to_index and not lane.pending for lane in self._lanes.values())
+        return all(lane.done.at >= lane.stream.to_index and not lane.pending for lane in self._lanes.values())
+
+    @property
+    def tally(self) -> Tally:
+        """What the calls of all partitions did."""
+        total = Tally()
+        for _, lane in sorted(self._lanes.items()):
+            total.add(lane.done.tally)
+        return total
+
+    def wants(self, lsn: Lsn, record: Record) -> bool:
+        """Whether the record is a batch of which something will run."""
+        lane = self._lanes.get(record.partition)
+        return lane is not None and record.kind is Kind.BATCH and lane.wants(lsn, record.index)
 
     def run(self, records: Iterable[tuple[Lsn, Record]]) -> list[Result]:
         """Takes records until all is done. Raises: CallUnfit, CodeMissing, DiskFull, WriteFailed, EnvironmentFault."""
@@ -176,10 +277,10 @@ class Rerun:
                 self.take(lsn, record)
         except EnvironmentFault as fault:
             if isinstance(fault.__cause__, KeyboardInterrupt):  # Ctrl-C within a procedure
-                raise KeyboardInterrupt from fault
+                raise KeyboardInterrupt(f"in {fault.procedure}, transaction {fault.txn_id}") from fault
             kinds = {"disk_full": DiskFull, "io": WriteFailed}
             raise kinds[fault.kind](str(fault)) if fault.kind in kinds else fault from fault
-        return [_end(lane) for _, lane in sorted(self._lanes.items())]
+        return [self._end(lane) for _, lane in sorted(self._lanes.items())]
 
     def take(self, lsn: Lsn, record: Record) -> None:
         """Takes the next record of the log."""
@@ -188,8 +289,8 @@ class Rerun:
         elif (lane := self._lanes.get(record.partition)) is None:
             return
         elif record.is_entry:
-            if lane.at < record.index <= lane.stream.to_index and not _is_void(lane.stream, lsn, record.index):
-                self._entry(lane, record)
+            if lane.wants(lsn, record.index):
+                self._entry(lane, lsn, record)
         elif record.kind is Kind.DIGEST:
             self._digest(lane, record)
 
@@ -204,46 +305,47 @@ class Rerun:
         for lane in self._lanes.values():
             lane.engine.executor.key_policy = policy
 
-    def _entry(self, lane: _Lane, record: Record) -> None:
-        lane.at = record.index
+    def _entry(self, lane: _Lane, lsn: Lsn, record: Record) -> None:
+        executor, done = lane.engine.executor, lane.done
+        if not lane.grouped:
+            executor.begin_group()
+        lane.grouped += 1
+        done.entries += 1
+        stands = {"index": record.index + done.shift, "term": record.term, "checksum": record.checksum}
         if record.kind is Kind.BATCH:
-            self._batch(lane, record)
-            return
-        _end_group(lane)
-        stands = {"index": record.index + lane.shift, "term": record.term, "checksum": record.checksum}
-        if record.kind is Kind.SCHEMA:  # its time passes, its statements are those of other code
-            lane.engine.executor.apply_schema(**stands, txn_id=record.json()["txn_id"], statements=())
+            self._batch(lane, lsn, record)
+        elif record.kind is Kind.SCHEMA:  # its time passes, its statements are those of other code
+            executor.apply_schema(**stands, txn_id=record.json()["txn_id"], statements=())
         else:
-            lane.engine.executor.advance(**stands)
-        lane.result.entries += 1
+            executor.advance(**stands)
+        done.at = record.index
+        if lane.grouped >= GROUP_CALLS_MAX or record.index == lane.stream.to_index:
+            self._end_group(lane)
+        if done.calls - lane.reported >= REPORT_EVERY_CALLS:
+            lane.reported = done.calls
+            self._progress(lane.place.partition, lane.reported)
 
-    def _batch(self, lane: _Lane, record: Record) -> None:
+    def _batch(self, lane: _Lane, lsn: Lsn, record: Record) -> None:
         batch = decode_batch(record)
         low = max(lane.place.calls, 0) if record.index == lane.place.index else 0
         cut = record.index == lane.stream.to_index and lane.stream.to_calls >= 0
         high = lane.stream.to_calls if cut else batch.count
-        lane.result.entries += 1
         ran, calls = self._fitted(lane, batch, range(low, high))
         if not ran:
-            _end_group(lane)
             last = {"term": record.term, "checksum": record.checksum, "txn_id": batch.txn_ids[high - 1]}
             lane.engine.executor.apply_schema(index=calls.index, **last, statements=())
             return
-        if not lane.grouped:
-            lane.engine.executor.begin_group()
+        self._begins(record, ran)
         applied = lane.engine.executor.apply(calls)
         self._ended(batch, ran, applied)
-        self.tally.statuses.update(applied.statuses)
-        lane.pending[record.index] = _Done(batch, ran, calls, applied)
+        lane.done.tally.statuses.update(applied.statuses)
+        lane.done.calls += len(ran)
+        lane.grouped += len(ran)
+        lane.pending[record.index] = _Ran(int(lsn.block), batch, ran, calls, applied)
+        if (digest := lane.ahead.pop(record.index, None)) is not None:
+            self._digest(lane, digest)
         if len(lane.pending) > PENDING_MAX:
             lane.pending.popitem(last=False)
-        lane.grouped += len(ran)
-        lane.result.calls += len(ran)
-        if lane.grouped >= GROUP_CALLS_MAX or record.index == lane.stream.to_index:
-            _end_group(lane)
-        if lane.result.calls - lane.reported >= REPORT_EVERY_CALLS:
-            lane.reported = lane.result.calls
-            self._progress(lane.place.partition, lane.reported)
 
     def _fitted(self, lane: _Lane, batch: Batch, wanted: range) -> tuple[list[int], Invocations]:
         """(positions that run, those calls as today's code takes them)."""
@@ -256,13 +358,13 @@ class Rerun:
             try:
                 params.append(self._fitting.params(fit, all_params[at], txn_id=txn_id, partition=record.partition))
             except Unfit as why:
-                self._leave_out(fit, batch, at, str(why))
+                self._leave_out(lane, fit, batch, at, str(why))
                 continue
             numbers.append(fit.number)
             ran.append(at)
         keys, skips = batch.key_list(), lane.stream.skips.get(record.index, ())
         return ran, Invocations(
-            index=record.index + lane.shift,
+            index=record.index + lane.done.shift,
             term=record.term,
             checksum=record.checksum,
             catalog=VERSION,
@@ -273,10 +375,10 @@ class Rerun:
             skips=frozenset(n for n, at in enumerate(ran) if at in skips),
         )
 
-    def _leave_out(self, fit: Fit, batch: Batch, at: int, why: str) -> None:
+    def _leave_out(self, lane: _Lane, fit: Fit, batch: Batch, at: int, why: str) -> None:
         txn_id, record = batch.txn_ids[at], batch.record
         if self._missing == "skip":
-            self.tally.note_left_out(fit.name, why, txn_id)
+            lane.done.tally.note_left_out(fit.name, why, txn_id)
             return
         raise CallUnfit(
             f"transaction {txn_id} (partition {record.partition}, index {record.index}, call {at}) ran {fit.was}; "
@@ -284,33 +386,59 @@ class Rerun:
         )
 
     def _digest(self, lane: _Lane, record: Record) -> None:
-        done = lane.pending.get(record.index)
-        if done is None or done.batch.record.term != record.term:
+        ran, tally = lane.pending.get(record.index), lane.done.tally
+        if ran is None and record.index > lane.done.at:
+            lane.ahead[record.index] = record
+            if len(lane.ahead) > PENDING_MAX:
+                lane.ahead.popitem(last=False)
+            return
+        if ran is None or ran.batch.record.term != record.term:
             return
         del lane.pending[record.index]
         hashes = decode_digest(record).result_hashes
-        live = [hashes[at] for at in done.ran]
-        self.tally.compared += len(live)
-        if live == done.applied.result_hashes:
+        live = [hashes[at] for at in ran.ran]
+        tally.compared += len(live)
+        if live == ran.applied.result_hashes:
             return
-        others = [n for n, (a, b) in enumerate(zip(live, done.applied.result_hashes, strict=True)) if a != b]
-        self.tally.changed += len(others)
+        others = [n for n, (a, b) in enumerate(zip(live, ran.applied.result_hashes, strict=True)) if a != b]
+        tally.changed += len(others)
         n = others[0]
-        if self.tally.first is None or done.calls.txn_ids[n] < self.tally.first.txn_id:
-            self.tally.first, self.tally.first_batch = self._difference(done, n, live[n]), done.batch
+        if tally.first is None or ran.calls.txn_ids[n] < tally.first.txn_id:
+            tally.first = self._difference(ran, n, live[n])
 
-    def _difference(self, done: _Done, n: int, live_hash: int) -> Difference:
-        record, at = done.batch.record, done.ran[n]
+    def _difference(self, ran: _Ran, n: int, live_hash: int) -> Difference:
+        record, at = ran.batch.record, ran.ran[n]
         return Difference(
-            txn_id=done.calls.txn_ids[n],
+            txn_id=ran.calls.txn_ids[n],
             partition=record.partition,
             index=record.index,
             position=at,
-            procedure=self._fitting.procedures(done.batch.catalog)[done.batch.procedures[at]].name,
-            params=done.calls.params[n],
+            procedure=self._fitting.procedures(ran.batch.catalog)[ran.batch.procedures[at]].name,
+            params=ran.calls.params[n],
             live_hash=live_hash,
-            status=Status(done.applied.statuses[n]).name,
-            outcome=orjson.loads(done.applied.bodies[n]),
+            status=Status(ran.applied.statuses[n]).name,
+            outcome=orjson.loads(ran.applied.bodies[n]),
+            block=ran.block,
+        )
+
+    def _end_group(self, lane: _Lane) -> None:
+        if lane.grouped:
+            self._keep(lane.engine.state, lane.done)
+        lane.engine.executor.end_group()
+        lane.grouped = 0
+
+    def _end(self, lane: _Lane) -> Result:
+        self._end_group(lane)
+        self._progress(lane.place.partition, lane.done.calls)
+        position, done = lane.engine.state.position, lane.done
+        return Result(
+            lane.place.partition,
+            entries=done.entries,
+            calls=done.calls,
+            index=position.index,
+            term=position.term,
+            checksum=position.checksum,
+            txn_id=position.txn_id,
         )
 
 
@@ -318,40 +446,12 @@ def _lane(
     state: PartitionState, stream: Stream, place: Place, catalogs: Catalogs, begin_call: Callable[[int], object] | None
 ) -> _Lane:
     engine = PartitionEngine(state, catalogs, digest_rows=False, policy=KeyPolicy(), progress=begin_call)
-    lane = _Lane(engine, stream, place, Result(place.partition), at=place.index)
     same_cut = stream.to_index == place.index and stream.to_calls == place.calls
     if place.calls >= 0 and not same_cut:  # the rest of that batch becomes an entry of its own
-        lane.at, lane.shift = place.index - 1, 1
-    return lane
+        return _Lane(engine, stream, place, Done(place.index - 1, shift=1))
+    return _Lane(engine, stream, place, Done(place.index))
 
 
-def _change_schema(lane: _Lane, db: Database) -> None:
-    """As at a start with changed code: what the tables lack."""
-    state = lane.engine.state
-    statements = db.plan_schema(state.schema())
-    if not statements:
-        return
-    state.rehearse_schema(statements)
-    position = state.position
-    lane.engine.executor.apply_schema(
-        index=position.index + 1, term=position.term, checksum=0, txn_id=position.txn_id, statements=statements
-    )
-    lane.shift += 1
-
-
-def _end_group(lane: _Lane) -> None:
-    lane.engine.executor.end_group()
-    lane.grouped = 0
-
-
-def _end(lane: _Lane) -> Result:
-    _end_group(lane)
-    position, result = lane.engine.state.position, lane.result
-    result.index, result.term, result.checksum = position.index, position.term, position.checksum
-    result.txn_id = position.txn_id
-    return result
-
-
-def _is_void(stream: Stream, lsn: Lsn, index: int) -> bool:
+def is_void(stream: Stream, lsn: Lsn, index: int) -> bool:
     """Whether a later record of the log put this entry out of force."""
     return any(index >= first and (lsn.block, lsn.offset) < (block, offset) for block, offset, first in stream.voids)

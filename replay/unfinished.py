@@ -18,12 +18,13 @@ import orjson
 
 from cmdlog.wal.errors import WrongDirectory
 from cmdlog.wal.files import Files
-from cmdlog.wal.instance import CREATING_NAME, LOCK_NAME, write_marker
+from cmdlog.wal.instance import CREATING_NAME, INSTANCE_NAME, LOCK_NAME, write_marker
 from replay.quarantine import QUARANTINE_NAME
 from replay.trust import STATE_FOLDER
 from snapshot.catalog import FOLDER as SNAPSHOTS
 
 RECOVERY: Final = "recovery"  # what `creating.json` says has begun
+MADE_NAME: Final = "made.json"  # in the folder of the states
 FOLDERS: Final = (STATE_FOLDER, SNAPSHOTS)
 SWEPT: Final = (SNAPSHOTS, STATE_FOLDER, "log", "archive", "faults")
 OURS: Final = frozenset((*SWEPT, LOCK_NAME, CREATING_NAME, QUARANTINE_NAME, f"{QUARANTINE_NAME}.tmp", f"{CREATING_NAME}.tmp"))
@@ -96,3 +97,31 @@ def sweep(out: str) -> None:
     for name in OURS - set(SWEPT):
         if os.path.exists(os.path.join(out, name)):
             os.unlink(os.path.join(out, name))
+
+
+# -- a directory that is finished --------------------------------------------------------------------------------------------
+
+
+def note(files: Files, out: str, marker: Mapping[str, Any], report: Mapping[str, Any]) -> None:
+    """Says what has come of the replay when it is at its end, for who runs the same command again. Durable on return."""
+    value = {"marker": marker, "report": report}
+    files.write_file_atomic(_made_path(out), orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS))
+
+
+def is_made(out: str) -> bool:
+    """Whether the directory is a node."""
+    return os.path.exists(os.path.join(out, INSTANCE_NAME))
+
+
+def noted(out: str, marker: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What was noted here by a run with the same marker; None for everything else."""
+    try:
+        value: Mapping[str, Any] = orjson.loads(Path(_made_path(out)).read_bytes())
+        report: Mapping[str, Any] = value["report"]
+        return report if value["marker"] == marker else None
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        return None
+
+
+def _made_path(out: str) -> str:
+    return os.path.join(out, STATE_FOLDER, MADE_NAME)

@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -28,11 +28,19 @@ from replay.quarantine import QuarantineFile
 from replay.recover import Held, prepare, run_all
 from replay.target import Target
 
+_lines: list[BinaryIO] = []
+
+
+def claim_stdout() -> None:
+    """From here on standard output is ours alone; what code of the application prints goes to standard error."""
+    _lines[:] = [os.fdopen(os.dup(sys.stdout.fileno()), "wb")]
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
 
 def tell(message: dict[str, Any]) -> None:
     """One line to whoever started us."""
-    sys.stdout.buffer.write(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE))
-    sys.stdout.buffer.flush()
+    _lines[0].write(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE))
+    _lines[0].flush()
 
 
 def run(order: dict[str, Any]) -> None:
@@ -50,7 +58,7 @@ def run(order: dict[str, Any]) -> None:
         progress=lambda partition, calls: tell({"progress": [partition, calls]}),
         live_rows=target.live_rows(plan),
         quarantine=QuarantineFile(target.directory) if order["quarantine"] else None,
-        begun=_writer(order["cell"]),
+        begun=writer(order["cell"]),
         careful=order["careful"],
         doomed={int(p): {int(index): tuple(found) for index, found in of.items()} for p, of in order["doomed"].items()},
     )
@@ -70,12 +78,13 @@ def run(order: dict[str, Any]) -> None:
 def main() -> int:
     """Entry point of the process."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    claim_stdout()
     try:
         order = orjson.loads(sys.stdin.buffer.readline())
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        threading.Thread(target=end_with_parent, daemon=True).start()
         run(order)
     except Exception as error:  # noqa: BLE001 - told to whoever started us, or printed as the defect that it is
-        code = getattr(error, "exit_code", None) or _exit_code(error)
+        code = getattr(error, "exit_code", None) or exit_code_of(error)
         if code is None:
             traceback.print_exc()
             return DEFECT_CODE
@@ -83,19 +92,19 @@ def main() -> int:
     return 0
 
 
-def _writer(descriptor: int) -> Callable[[int, int, int], None]:
+def writer(descriptor: int) -> Callable[[int, int, int], None]:
     """Says in shared memory what is about to run."""
     cell, pack = mmap.mmap(descriptor, mmap.PAGESIZE), CELL.pack_into
     return lambda partition, index, position: pack(cell, 0, partition, index, position)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Whoever started us keeps our standard input open as long as it lives."""
     os.read(sys.stdin.fileno(), 1)
     os._exit(0)
 
 
-def _exit_code(error: Exception) -> int | None:
+def exit_code_of(error: Exception) -> int | None:
     """Exit code of the errors of `procedures`, which know none; None for a defect of ours."""
     if isinstance(error, BundleError):
         return 13

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 DISK_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 WRITE_FAILED: Final = frozenset((errno.EIO, errno.EROFS))
+USAGE: Final = 2
+BROKEN_OFF: Final = 130  # of whatever a signal ended; `cmdlog.cli.brokenoff` knows which one it was
 
 
 WHAT_TO_DO: Final = {

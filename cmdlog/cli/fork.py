@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -13,6 +13,7 @@ from cmdlog.cli.output import JsonFlag, out
 if TYPE_CHECKING:
     from replay.fork import ForkReport
 
+HANG_AFTER_S: Final = 3600.0  # the most that a node's own limit allows
 HELP = """What if this version of the code had run from TXN on? Makes a new node OUT that knows.
 
 Up to --at (its transaction included) everything is replayed with the code that ran then, behind it with today's code of APP: \
@@ -40,6 +41,9 @@ def fork_it(
     skip_missing: Annotated[
         bool, typer.Option("--skip-missing", help="Leave calls out that APP has no fitting procedure for, and count them.")
     ] = False,
+    call_timeout_s: Annotated[
+        float, typer.Option("--call-timeout-s", min=1.0, help="A call that runs longer hangs: the fork ends, and names it.")
+    ] = HANG_AFTER_S,
     json: JsonFlag = False,
 ) -> None:
     """Parameters as the user gave them."""
@@ -63,6 +67,7 @@ def fork_it(
             target=app,
             missing="skip" if skip_missing else "refuse",
             progress=tell,
+            hang_after_s=call_timeout_s,
         )
     out.result({"directory": target, **report.to_json()}, lambda: show_fork(report, target))
 
@@ -71,7 +76,7 @@ def show_fork(report: ForkReport, directory: str) -> None:
     """What came out, for people."""
     value = report.to_json()
     out.table(
-        f"Forked to {directory} in {report.seconds:.2f} s",
+        f"{directory} is this fork already" if report.already else f"Forked to {directory} in {report.seconds:.2f} s",
         ("partition", "calls with this code", "index", "transaction"),
         [(of["partition"], of["calls"], of["index"], of["txn_id"]) for of in value["partitions"]],
     )

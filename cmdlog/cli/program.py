@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 import typer
 
-from cmdlog.cli.failure import explain
+from cmdlog.cli import brokenoff
+from cmdlog.cli.brokenoff import heeding_signals
+from cmdlog.cli.failure import BROKEN_OFF, USAGE, Failure, explain
 from cmdlog.cli.output import JsonFlag, out
 
 COMMANDS: Final = (
@@ -45,7 +48,8 @@ HELP: Final = """Durable stored procedures in Python: every acknowledged call su
 
   0 done, 1 refused, 2 usage, 10 corrupt, 11 foreign or newer format,
   12 locked by another process, 13 code missing or forged, 14 disk full,
-  15 write or fsync failed, 16 divergence, 17 completeness not proved
+  15 write or fsync failed, 16 divergence, 17 completeness not proved,
+  130 interrupted by Ctrl-C, 143 terminated by SIGTERM
 """
 
 
@@ -71,16 +75,47 @@ def make_program() -> typer.Typer:
 
 def run() -> None:
     """Runs the command line and ends the process."""
+    with heeding_signals():
+        sys.exit(_exit_code())
+
+
+def _exit_code() -> int:
+    """Of the command that the arguments name."""
     try:
-        make_program()()
-    except KeyboardInterrupt:
-        sys.exit(130)
+        code: int = make_program()(standalone_mode=False) or 0
+        if code == BROKEN_OFF:  # what a signal has become on its way through Typer
+            return _fail(brokenoff.failure())
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail(brokenoff.failure())
     except BrokenPipeError:  # the reader of our output has seen enough
         sys.stderr.close()
-        sys.exit(0)
+        return 0
     except Exception as error:
+        if hasattr(error, "format_message"):  # of the arguments, in Typer's words
+            return _misused(error)
         failure = explain(error)
         if failure is None:
             raise
-        out.failure(failure)
-        sys.exit(failure.exit_code)
+        if failure.exit_code == BROKEN_OFF:
+            failure = replace(failure, exit_code=brokenoff.exit_code())
+        return _fail(failure)
+    return code
+
+
+def _fail(failure: Failure) -> int:
+    out.failure(failure)
+    return failure.exit_code
+
+
+def _misused(error: Any) -> int:
+    """Arguments that cannot be: told as every failure with `--json`, which need not have been read yet; else with the usage."""
+    if not out.json and "--json" not in sys.argv[1:]:
+        from typer.rich_utils import rich_format_error  # 40 ms that only who needs it waits for
+
+        rich_format_error(error)
+        return int(error.exit_code)
+    out.json = True
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "cmdlog"
+    message = "a command is missing" if type(error).__name__ == "NoArgsIsHelpError" else error.format_message()
+    return _fail(Failure("UsageError", message, f"see `{path} --help`", USAGE))

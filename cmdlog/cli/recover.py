@@ -251,6 +251,7 @@ def _with_current_code(wanted: Wanted, app: str | None) -> None:
             until=wanted.until,
             target=app,
             progress=tell,
+            hang_after_s=wanted.hang_after_s,
         )
     out.result(report.to_json(), lambda: show_fork(report, target))
 

@@ -6,14 +6,14 @@ import mmap
 import subprocess
 from typing import cast
 
-from replay.crew import CELL, CLOSER_LOOK_S, _Worker
+from replay.crew import CELL, CLOSER_LOOK_S, Worker
 from replay.lane import IDLE, IN_BATCH
 
 
-def worker(*, careful: bool) -> _Worker:
+def worker(*, careful: bool) -> Worker:
     """A worker without a process."""
     process = cast("subprocess.Popen[bytes]", None)
-    return _Worker([0], process, mmap.mmap(-1, mmap.PAGESIZE), careful)
+    return Worker([0], process, mmap.mmap(-1, mmap.PAGESIZE), careful)
 
 
 def test_long_batch_gets_a_closer_look_long_before_a_call_is_given_up() -> None:

@@ -14,7 +14,7 @@ from cmdlog.wal.files import RealFiles
 from cmdlog.wal.instance import load_instance
 from procedures import Database
 from procedures.errors import SchemaConflict
-from replay.errors import BadUntil, UntilBeyond, UntilUnreachable
+from replay.errors import BadUntil, Interrupted, UntilBeyond, UntilUnreachable
 from replay.fork import START, ForkReport, OtherDatabase, fork
 from replay.rerun import CallUnfit
 from tests.replay.ledgers import LEDGER, SMALL, Call, Versions, importable, logged_calls, rows_of
@@ -235,9 +235,12 @@ def test_fork_from_a_start_that_the_log_has_lost_is_refused(node: Path, versions
         forked(tmp_path / "out", db, START, tmp_path / "again")
 
 
-def test_fork_that_is_broken_off_leaves_nothing(node: Path, versions: Versions, tmp_path: Path) -> None:
-    """Ctrl-C within a procedure is no outcome of it: the fork ends, and its directory is empty again."""
+def test_fork_that_is_broken_off_says_in_which_call(node: Path, versions: Versions, tmp_path: Path) -> None:
+    """Ctrl-C within a procedure is no outcome of it: the fork ends, its directory is no node, and no other fork begins there."""
     source = LEDGER.replace("    tx.execute(ADD", "    if amount == 7:\n        raise KeyboardInterrupt\n    tx.execute(ADD")
-    with pytest.raises(KeyboardInterrupt):
+    call = next(call for call in deposits_of(node) if call.params[1] == 7)
+    with pytest.raises(Interrupted, match=f"broken off in deposit, transaction {call.txn_id}.*goes on from there"):
         forked(node, versions.load("ledger_broken", source), START, tmp_path / "out")
-    assert not any((tmp_path / "out").iterdir())
+    assert not (tmp_path / "out" / "instance.json").exists()
+    with pytest.raises(WrongDirectory, match=r"with code .*which was broken off; wanted is"):
+        forked(node, versions.load("ledger_v1"), START, tmp_path / "out")

@@ -1,0 +1,68 @@
+"""A process that runs other code: `python -m replay.forkworker`, started by `replay.forkrun` with its order as a line of JSON.
+
+One rule: it does what the order says and tells it in JSON lines on standard output. SIGTERM, or the end of who started it, ends
+it at any moment: an unfinished SQLite transaction was never there.
+"""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+import threading
+import traceback
+from typing import Any
+
+import orjson
+
+from cmdlog.wal.files import RealFiles
+from procedures.bundle import Bundle, load_bundle
+from replay.crew import DEFECT_CODE
+from replay.fitting import Fitting
+from replay.forkrun import Hands, stream_of
+from replay.reach import source_from
+from replay.rerun import Place
+from replay.worker import claim_stdout, end_with_parent, exit_code_of, tell, writer
+
+
+def run(order: dict[str, Any]) -> None:
+    """Runs the calls behind the fork."""
+    bundle = Bundle.from_bytes(str(order["bundle"]).encode())
+    db = load_bundle(bundle)
+    fitting = Fitting(db, bundle.hash, {int(v): value for v, value in order["catalogs"].items()}, order["slots"])
+    source = source_from(RealFiles(), order["directory"], order["from_block"])
+    gc.freeze()  # modules live as long as the process: collections need not look at them
+    hands = Hands(
+        db,
+        fitting,
+        order["missing"],
+        lambda partition, calls: tell({"progress": [partition, calls]}),
+        begun=writer(order["cell"]),
+        careful=order["careful"],
+    )
+    places = {int(place["partition"]): Place(**place) for place in order["places"]}
+    streams = {int(p): stream_of(value) for p, value in order["streams"].items()}
+    results, tally = hands.run(order["target"], places, streams, source.read(from_block=order["from_block"]))
+    tell({"done": [result.to_json() for result in results], "tally": tally.kept()})
+
+
+def main() -> int:
+    """Entry point of the process."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    claim_stdout()
+    try:
+        order = orjson.loads(sys.stdin.buffer.readline())
+        threading.Thread(target=end_with_parent, daemon=True).start()
+        run(order)
+    except Exception as error:  # noqa: BLE001 - told to whoever started us, or printed as the defect that it is
+        code = getattr(error, "exit_code", None) or exit_code_of(error)
+        if code is None:
+            traceback.print_exc()
+            return DEFECT_CODE
+        message = str(error.args[0]) if error.args else str(error)
+        tell({"error": {"kind": type(error).__name__, "message": message, "exit_code": code}})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
