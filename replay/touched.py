@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import base64
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import apsw
 
 INTERNAL: Final = "_cmdlog_"  # tables of the framework
 COLUMN_TYPES: Final = "SELECT name, type FROM pragma_table_xinfo(?)"
-HOOK: Final = "touched"  # name of our hook beside the row digest's
 
 Key = tuple[str, tuple[Any, ...]]  # table, values of its primary key
 Row = tuple[Any, ...]
@@ -78,36 +78,53 @@ class Tables:
         return [(str(column), int(str(rank))) for column, rank in self._connection.execute(sql, (name,))]
 
 
-class CallRows:
-    """Told what happens on a connection, by call. Give `begin_call` to the engine as its `progress`."""
+class CallHook(ABC):
+    """Told which rows change on a connection, by call. Give `begin_call` to the engine as its `progress`."""
+
+    HOOK: ClassVar[str]  # its name, beside the row digest's
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self.tables = Tables(connection)
-        self._at = -1
-        self._touched: dict[Key, list[int]] = {}
-        connection.preupdate_hook(self._note, id=HOOK)
+        self._at = -1  # the call that runs
+        self._forget()
+        connection.preupdate_hook(self._note, id=self.HOOK)
 
     def begin_call(self, position: int) -> None:
         """The call at this position runs next."""
         if position <= self._at:  # the batch is run again, with savepoints
-            self._touched.clear()
+            self._forget()
         self._at = position
-
-    def take(self, statuses: Sequence[int]) -> dict[Key, list[int]]:
-        """Row -> positions of the calls that touched it, ascending, of the batch that has just ended; forgets them."""
-        found = {
-            key: [at for at in positions if at < len(statuses) and not statuses[at]] for key, positions in self._touched.items()
-        }
-        self._touched, self._at = {}, -1
-        return {key: positions for key, positions in found.items() if positions}
 
     def read_tables(self) -> None:
         """The schema has changed."""
         self.tables = Tables(self._connection)
 
     def close(self) -> None:
-        self._connection.preupdate_hook(None, id=HOOK)
+        self._connection.preupdate_hook(None, id=self.HOOK)
+
+    @abstractmethod
+    def _note(self, update: apsw.PreUpdate) -> None:
+        """A row changes; also one of the framework's tables."""
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Nothing of this batch counts, or it has ended."""
+
+
+class CallRows(CallHook):
+    """Which calls touched each row."""
+
+    HOOK = "touched"
+
+    def take(self, statuses: Sequence[int]) -> dict[Key, list[int]]:
+        """Row -> positions of the calls that touched it, ascending, of the batch that has just ended; forgets them."""
+        found = {
+            key: [at for at in positions if at < len(statuses) and not statuses[at]] for key, positions in self._touched.items()
+        }
+        self._at = -1
+        self._forget()
+        return {key: positions for key, positions in found.items() if positions}
 
     def _note(self, update: apsw.PreUpdate) -> None:
         name = update.table_name
@@ -118,6 +135,9 @@ class CallRows:
                 positions = self._touched.setdefault((name, self.tables.key(name, row)), [])
                 if not positions or positions[-1] != self._at:
                     positions.append(self._at)
+
+    def _forget(self) -> None:
+        self._touched: dict[Key, list[int]] = {}
 
 
 def routed(procedures: Sequence[Any], number: int, params: Sequence[Any]) -> str | None:

@@ -9,13 +9,10 @@ right for who asks when rows parted, not a proof of what they hold. What they ho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import apsw
 
-from replay.touched import Key, Row, Tables
-
-HOOK: Final = "trail"  # name of our hook beside the row digest's
+from replay.touched import CallHook, Key, Row
 
 
 class Steps:
@@ -37,41 +34,24 @@ class Steps:
 Trails = dict[Key, Steps]
 
 
-class Trail:
-    """Told what happens on a connection, by call. Give `begin_call` to the engine as its `progress`."""
+class Trail(CallHook):
+    """Every row's way."""
 
-    def __init__(self, connection: apsw.Connection) -> None:
-        self._connection = connection
-        self.tables = Tables(connection)
-        self._at = -1
-        self._rows: Trails = {}
-        connection.preupdate_hook(self._note, id=HOOK)
-
-    def begin_call(self, position: int) -> None:
-        """The call at this position runs next."""
-        if position <= self._at:  # the batch is run again, with savepoints
-            self._rows = {}
-        self._at = position
+    HOOK = "trail"
 
     def take(self, statuses: Sequence[int], positions: Sequence[int]) -> Trails:
         """The rows that the calls of the batch that has just ended touched; forgets them.
 
         `positions` says where in the batch the calls stand that were run, one by one. A call that failed has changed nothing.
         """
-        rows, self._rows, self._at = self._rows, {}, -1
+        rows, self._at = self._rows, -1
+        self._forget()
         found = {}
         for key, steps in rows.items():
             steps.behind = [(positions[at], row) for at, row in steps.behind if not statuses[at]]
             if steps.behind:
                 found[key] = steps
         return found
-
-    def read_tables(self) -> None:
-        """The schema has changed."""
-        self.tables = Tables(self._connection)
-
-    def close(self) -> None:
-        self._connection.preupdate_hook(None, id=HOOK)
 
     def _note(self, update: apsw.PreUpdate) -> None:
         name = update.table_name
@@ -95,3 +75,6 @@ class Trail:
         if steps is None:
             steps = self._rows[key] = Steps(before)
         steps.note(self._at, behind)
+
+    def _forget(self) -> None:
+        self._rows: Trails = {}
