@@ -27,6 +27,7 @@ from replay.engine import CodeMissing
 from replay.errors import BadPlan, Incomplete, ReplayError
 from replay.evidence import Fault, NodeEvidence
 from replay.gather import gather
+from replay.moment import check_begin_of_all, check_newest_of_all
 from replay.plan import Kind, PartitionPlan, Plan, make_plan
 from replay.scan import Scan, cluster_policy, scan, skips_of
 from replay.source import LogSource, open_source
@@ -136,13 +137,19 @@ def make_joint_plan(
     """Looks at the directories of one cluster's nodes; changes nothing. Says what would be lost; see `check_complete`.
 
     With `accept_data_loss` logs that contradict each other do not stop it. `starts`: for who has these partitions' states at
-    these entries, and wants all that lies behind them, in legs. Raises: what `decide` refuses; CodeMissing, BundleForged.
+    these entries, and wants all that lies behind them, in legs.
+
+    Raises: what `decide` refuses; UntilBeyond, CodeMissing, BundleForged.
     """
     evidence = [gather(files, directory) for directory in directories]
     verdict = decide(evidence, accept_data_loss=accept_data_loss)
     doubtful = [of for _, of in sorted(verdict.groups.items()) if not of.proved]
     planner = _Planner(files, evidence, verdict, until, starts or {})
+    if until is not None and not accept_data_loss:
+        check_newest_of_all(files, evidence, until)
     legs = planner.legs()
+    if until is not None and not planner.lost:
+        check_begin_of_all(legs, until)
     return JointPlan(
         directories=tuple(directories),
         cluster_id=next(node.cluster_id for node in evidence if node.refused is None),

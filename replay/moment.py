@@ -6,16 +6,21 @@ state, which somebody takes for the one that they asked for; one before the firs
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import MILLIS_SHIFT, PARTITION_BITS
 from replay.errors import UntilBeyond
+from replay.evidence import NodeEvidence
 from replay.reach import time_of
 from replay.scan import Scan
 from replay.source import LogSource
 from snapshot.points import list_points
 from snapshot.segmentcopy import transactions_of
+
+if TYPE_CHECKING:
+    from replay.plan import Plan
 
 MILLIS_MASK: Final = (1 << MILLIS_SHIFT) - 1
 
@@ -35,8 +40,28 @@ def check_newest(files: Files, directory: str, found: Scan, until: int) -> None:
 
     Raises: UntilBeyond.
     """
+    _check_reached(until, max(found.groups.txn_id_max, _newest_point(files, directory)))
+
+
+def check_newest_of_all(files: Files, evidence: Sequence[NodeEvidence], until: int) -> None:
+    """One of the logs has come to the moment, or a recovery point of one of these nodes says so. Raises: UntilBeyond."""
+    usable = [node for node in evidence if node.refused is None]
+    calls = [group.last_txn for node in usable for group in node.groups.values()]
+    _check_reached(until, max([*calls, *(_newest_point(files, node.directory) for node in usable)], default=0))
+
+
+def check_begin_of_all(legs: Sequence[Plan], until: int) -> None:
+    """Some partition has a snapshot or a transaction at or before the moment. Raises: UntilBeyond."""
+    if not any(part.from_index or part.to_txn for leg in legs for part in leg.partitions):
+        raise UntilBeyond(f"transaction {until} ({time_of(until)}) lies before the first one")
+
+
+def _newest_point(files: Files, directory: str) -> int:
     points, _ = list_points(files, directory)
-    newest = max([found.groups.txn_id_max, *(point.txn_id for point in points)])
+    return max((point.txn_id for point in points), default=0)
+
+
+def _check_reached(until: int, newest: int) -> None:
     mask = MILLIS_MASK if until & MILLIS_MASK == MILLIS_MASK else (1 << PARTITION_BITS) - 1
     if until > newest | mask:
         there = f"the newest restorable moment is transaction {newest}, {time_of(newest)}" if newest else "there is none yet"

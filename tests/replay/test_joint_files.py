@@ -76,6 +76,18 @@ def test_command_ends_at_the_wanted_transaction(template: History, nodes: list[s
     assert balances_of(str(tmp_path / "out")) == template.balances_at(until)
 
 
+def test_moment_that_never_was_is_refused_over_several_nodes(
+    template: History, nodes: list[str], tmp_path: Path, command: Command
+) -> None:
+    """A moment to come is not rounded to the newest state, nor one before the first call to an empty one."""
+    newest = max(txn_id for _, _, txn_id in template.acknowledged)
+    for until, why in ((newest + (1 << 40), "was not reached"), (1, "lies before the first one")):
+        code, told = command("recover", *nodes, "--to", tmp_path / "out", "--until", until, "--json")
+        assert code != 0
+        assert why in str(told)
+        assert not (tmp_path / "out").exists()
+
+
 def test_command_refuses_what_two_of_five_cannot_prove(tmp_path: Path, command: Command) -> None:
     """Exit code 17, the voters that are missing are named, nothing is made; with the loss accepted it goes on."""
     history = History(tmp_path / "h", nodes=5, seed=42)

@@ -12,15 +12,17 @@ import pytest
 from pyarrow import parquet
 
 from procedures.bundle import load_bundle
-from replay.errors import Incomplete
+from replay.errors import Incomplete, UntilBeyond
 from replay.fork import START
 from replay.spans import BEGINNING
 from replay.spark import legs
 from replay.spark.attempt import carry_out
 from replay.spark.backfill import _orders as whatif_orders
 from replay.spark.backfilltask import backfill_partition
+from replay.spark.options import parse_options
 from replay.spark.rebuild import _orders
 from replay.spark.rebuildtask import rebuild_partition
+from replay.spark.state import find_table, plan_state, read_state
 from replay.spark.versions import versions
 from tests.replay import damage
 from tests.replay.historycheck import FILES
@@ -183,3 +185,20 @@ def test_legs_give_every_entry_once_in_order(nodes: list[str]) -> None:
         records = list(legs.read_legs(of := stitched.of(partition)))
         indexes = [record.index for _, record in records if record.partition == partition and record.is_entry]
         assert indexes == list(range(1, legs.stream_of(of).to_index + 1))
+
+
+def test_states_over_several_nodes_are_those_of_the_history(template: History, nodes: list[str]) -> None:
+    """A table as of a transaction comes from whichever nodes hold it, around what is damaged, and never from a moment to come."""
+    txn_ids = sorted(txn_id for _, _, txn_id in template.acknowledged)
+    middle = txn_ids[len(txn_ids) // 2]
+    damage.delete(damage.segments(nodes[0])[1])
+    for given, wanted in (({"asOfTxn": str(middle)}, template.balances_at(middle)), ({}, template.balances_at())):
+        options = parse_options({"paths": orjson.dumps(nodes).decode(), "table": "state.accounts", **given})
+        tasks = plan_state(options, find_table(options), ["balance", "id"])
+        rows = [row for task in tasks for batch in read_state(task) for row in batch.to_pylist()]
+        assert {row["id"]: row["balance"] for row in rows} == wanted
+    future = parse_options(
+        {"path": nodes[1], "paths": orjson.dumps(nodes[2:]).decode(), "table": "state.accounts", "asOfTxn": str(1 << 62)}
+    )
+    with pytest.raises(UntilBeyond, match="was not reached"):
+        plan_state(future, find_table(future), ["id"])
