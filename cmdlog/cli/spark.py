@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from replay.spark.rebuild import Rebuilt
     from replay.spark.session import Tuning
 
+GROUP: Final = (
+    "Rebuild tables, replay with other code, and feed calls, on Apache Spark: on this machine, or with --master on a cluster "
+    "whose machines see the directories under the same names."
+)
 TELL_EVERY_S: Final = 1.0  # a line of progress for a scheduler
 DirectoriesArgument = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Node directories of one cluster.")]
 ToOption = Annotated[Path, typer.Option("--to", metavar="OUT", help="New folder; a job that was broken off goes on there.")]
@@ -45,7 +49,7 @@ MasterOption = Annotated[
 
 def register(program: typer.Typer) -> None:
     """Adds the command group."""
-    group = typer.Typer(no_args_is_help=True, help="Rebuild tables, replay with other code, and feed calls, on Apache Spark.")
+    group = typer.Typer(no_args_is_help=True, help=GROUP)
     group.command("rebuild", help="Write the tables as of one or several moments as Parquet.")(rebuild_them)
     group.command("backfill", help="Replay the same calls with other code; write its tables and what differs.")(backfill_them)
     group.command("feed", help="Send calls from Parquet or JSON files to a running server, each executed once.")(feed_them)

@@ -107,7 +107,7 @@ class StateReader(DataSourceReader):
     """A table of the application as it was."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        self._options = options
+        self._options, self._by = options, versions_for_reading()
         self._table, known = _state(options)
         check_columns(schema, known)
         self._columns = tuple(schema.names)
@@ -120,6 +120,7 @@ class StateReader(DataSourceReader):
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         from replay.spark.state import StateTask, read_state  # noqa: PLC0415
 
+        check_versions(self._by, READS)
         task = partition.value if partition is not None else None
         if isinstance(task, StateTask):
             yield from read_state(task)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from replay.spark.session import MasterSilent, check_master
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.slow
 def test_session_has_the_settings_of_the_command_log(spark: SparkSession) -> None:
     """UTC, loopback, no web page, a retry for failed tasks, and this very interpreter in the workers."""
     conf = spark.conf
@@ -25,6 +29,7 @@ def test_session_has_the_settings_of_the_command_log(spark: SparkSession) -> Non
     assert spark.range(1).mapInArrow(_interpreter, "path string").collect()[0].path == sys.executable
 
 
+@pytest.mark.slow
 def test_environment_of_this_process_stays(spark: SparkSession) -> None:
     """Only the JVM gets our settings: what else this process starts must not inherit them."""
     assert spark.version.startswith("4.")
@@ -32,11 +37,41 @@ def test_environment_of_this_process_stays(spark: SparkSession) -> None:
     assert "discover" not in os.environ.get("PYTHONPATH", "")
 
 
+@pytest.mark.slow
 def test_running_session_is_used(spark: SparkSession) -> None:
     """A second call gives the session that runs: a process has one JVM."""
     from replay.spark import session
 
     assert session("other") is spark
+
+
+def test_master_is_asked_for_before_java_starts() -> None:
+    """One address of a standalone master that takes connections is enough; each silent one is told with its reason."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        alive = f"127.0.0.1:{taken.getsockname()[1]}"
+        check_master(f"spark://{alive}")
+        check_master(f"spark://127.0.0.1:1,{alive}")
+    with pytest.raises(MasterSilent, match=rf"no Spark master listens at spark://{alive} \({alive}: Connection refused\)"):
+        check_master(f"spark://{alive}")
+    with pytest.raises(MasterSilent, match=r"127\.0\.0\.1:1: Connection refused; head is no HOST:PORT; head:x is"):
+        check_master("spark://127.0.0.1:1,head,head:x")
+    for other in ("local[2,4]", "local-cluster[2,1,700]", "yarn", "k8s://https://127.0.0.1:1"):
+        check_master(other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["option", "environment"])
+def test_command_with_a_dead_master_ends_at_once(tmp_path: Path, how: str) -> None:
+    """Every job takes the master as an option or from SPARK_MASTER; a dead one is an error of one line, and nothing was begun."""
+    dead = "spark://127.0.0.1:1"
+    command = [sys.executable, "-m", "cmdlog.cli", "spark", "rebuild", str(tmp_path), "--to", str(tmp_path / "out")]
+    command += ["--master", dead] if how == "option" else []
+    environ = os.environ | ({"SPARK_MASTER": dead} if how == "environment" else {})
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 1
+    assert f"no Spark master listens at {dead}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def _interpreter(batches: Iterator[Any]) -> Iterator[Any]:
