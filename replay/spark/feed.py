@@ -24,7 +24,7 @@ from cmdlog.wal.files import RealFiles
 from replay.errors import ReplayError
 from replay.meter import Progress
 from replay.spark.feedtask import PARAMS, PROCEDURE, Send, feed_file
-from replay.spark.job import run_orders
+from replay.spark.job import SparkFailed, cause_of, run_orders
 from replay.spark.staging import FORMAT, Staging, staging
 from replay.spark.versions import versions
 
@@ -109,7 +109,9 @@ def feed(
 
 def _fix_rows(calls: DataFrame, folder: Staging, rows_per_file: int) -> None:
     """Writes the rows, in whatever order they come this time."""
-    from pyspark.sql import functions  # noqa: PLC0415 - executors import this module, too
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - executors import this module, too
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
+    from pyspark.sql import functions  # noqa: PLC0415 - as above
     from pyspark.sql.types import MapType, StringType, StructType  # noqa: PLC0415 - as above
 
     kinds = {field.name: field.dataType for field in calls.schema.fields}
@@ -123,7 +125,10 @@ def _fix_rows(calls: DataFrame, folder: Staging, rows_per_file: int) -> None:
     for path in (temporary, final):
         shutil.rmtree(path, ignore_errors=True)
     chosen = calls.select(functions.col(PROCEDURE), params.alias(PARAMS))
-    chosen.write.option("maxRecordsPerFile", rows_per_file).parquet(_uri(temporary))
+    try:
+        chosen.write.option("maxRecordsPerFile", rows_per_file).parquet(_uri(temporary))
+    except (PySparkException, Py4JError) as error:
+        raise SparkFailed(f"the rows could not be written to {temporary}: {cause_of(error)}") from error
     os.rename(temporary, final)
 
 

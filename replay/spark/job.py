@@ -89,7 +89,7 @@ def _collect(
         raise Interrupted(f"the job was broken off; {folder.folder} keeps what is done") from error
     except (PySparkException, Py4JError) as error:
         cancel()
-        raise SparkFailed(_cause(error)) from error
+        raise SparkFailed(cause_of(error)) from error
     except BaseException:
         cancel()
         raise
@@ -135,7 +135,7 @@ def _job_group(spark: SparkSession) -> Iterator[Callable[[], None]]:
             context.setLocalProperty(name, None)
 
 
-def _cause(error: Exception) -> str:
+def cause_of(error: Exception) -> str:
     """What the task said, if it did: the last line of the Python traceback in what Spark says."""
     lines = str(error).splitlines()
     at = next((n for n, line in enumerate(lines) if line.lstrip().startswith("Traceback (most recent call last)")), None)

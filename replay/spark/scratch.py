@@ -45,10 +45,10 @@ def sweep(parent: str) -> list[str]:
 
 def _is_left(entry: os.DirEntry[str]) -> bool:
     """Ours, and its process has ended. A folder without a lock may be about to get one."""
+    stat = entry.stat(follow_symlinks=False)
+    if stat.st_uid != os.getuid():
+        return False
     try:
-        stat = entry.stat(follow_symlinks=False)
-        if stat.st_uid != os.getuid():
-            return False
         with open(os.path.join(entry.path, LOCK), "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:

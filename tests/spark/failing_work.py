@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -42,6 +43,24 @@ def refuse(_order: Mapping[str, Any], _attempt: Attempt) -> dict[str, Any]:
 def count_runs(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
     """It works, and says that it ran."""
     _count(order, "ran")
+    return rebuild_partition(order, attempt)
+
+
+def fill_disk(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
+    """Somebody else takes all the room of the output's volume just before."""
+    _count(order, "ran")
+    with contextlib.suppress(OSError), open(Path(order["staging"]).parent / "filler", "ab", buffering=0) as filler:
+        while filler.write(bytes(4096)):
+            pass
+    return rebuild_partition(order, attempt)
+
+
+def take_input_away(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
+    """The node's directory is gone when the first task begins."""
+    _count(order, "ran")
+    node = order["points"][0]["legs"][0]["directory"]
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(node, f"{node}.away")
     return rebuild_partition(order, attempt)
 
 
