@@ -25,7 +25,6 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.instance import load_instance
 from procedures.schema import create_table
-from replay.errors import ReplayError
 from replay.plan import Plan
 from replay.spark.attempt import local_folder
 from replay.spark.moments import catalogs_at_end, find_history
@@ -59,12 +58,6 @@ Code = Mapping[int, Mapping[str, Any]]
 """Catalog version -> value of its record."""
 
 
-class Changed(ReplayError):
-    """The code in the log says something else of a table than when the read began."""
-
-    hint = "load the table again"
-
-
 @dataclass(frozen=True, slots=True)
 class StateTable:
     """What is known of a table before any of its rows."""
@@ -93,24 +86,32 @@ class StateTask:
 
 def find_table(options: Options) -> StateTable:
     """Looks it up in the code that the logs and snapshots hold. Raises: NoSuchTable, BadOption; WalError of a refused log."""
-    files, wanted = RealFiles(), str(options.state_table)
-    directories = _directories(options.paths)
-    snapshots = _snapshots(files, directories)
-    catalogs = _catalogs(files, directories, snapshots)
-    names: dict[str, str] = {}
-    for version in sorted(catalogs, reverse=True):
-        code = {version: {"bundle": catalogs[version]["bundle"]}}
-        for name, declared in declarations(code).items():
-            names.setdefault(name.lower(), name)
-            if name.lower() == wanted.lower():
-                return StateTable(name, _columns(create_table(declared.table), name, declared), code, declared.replicated)
-    for name, statement in _of_images(snapshots):
-        names.setdefault(name.lower(), name)
-        if name.lower() == wanted.lower():
-            return StateTable(name, _columns(statement, name, None), {})
+    wanted, names = str(options.state_table), dict[str, str]()
+    for found in _known_tables(RealFiles(), _directories(options.paths)):
+        if found.name.lower() == wanted.lower():
+            return found
+        names.setdefault(found.name.lower(), found.name)
     near = difflib.get_close_matches(wanted.lower(), names, n=1)
     hint = f"did you mean {STATE}{names[near[0]]}? " if near else ""
     raise NoSuchTable(f"there is no table {wanted}; {hint}There are: {', '.join(sorted(names.values())) or 'none'}")
+
+
+def _known_tables(files: Files, directories: Sequence[str]) -> Iterator[StateTable]:
+    """Of the newest code first; what costs more to look at comes later."""
+    newest = _catalogs_of_logs(files, directories)
+    yield from _declared(newest)
+    snapshots = _snapshots(files, directories)
+    older = {int(v): of for one in snapshots if one.manifest is not None for v, of in one.manifest.catalogs.items()}
+    yield from _declared({version: value for version, value in older.items() if version not in newest})
+    for name, statement in _of_images(snapshots):
+        yield StateTable(name, _columns(statement, name, None), {})
+
+
+def _declared(catalogs: Code) -> Iterator[StateTable]:
+    for version in sorted(catalogs, reverse=True):
+        code = {version: {"bundle": catalogs[version]["bundle"]}}
+        for name, declared in declarations(code).items():
+            yield StateTable(name, _columns(create_table(declared.table), name, declared), code, declared.replicated)
 
 
 def columns_of(table: StateTable, *, include_metadata: bool) -> dict[str, str]:
@@ -162,21 +163,18 @@ def _directories(paths: Sequence[str]) -> list[str]:
 
 
 def _snapshots(files: Files, directories: Sequence[str]) -> list[Snapshot]:
-    """Those that can be relied on, the newest first."""
+    """Of these nodes, the newest first."""
     found = []
     for directory in directories:
         with contextlib.suppress(WalError):  # whoever replays says what is wrong with it
             identity = load_instance(files, directory).identity
             found += [*list_snapshots(files, directory, identity), *list_archived(files, directory, identity)]
-    return sorted((one for one in found if one.manifest is not None), key=lambda one: -one.index)
+    return sorted(found, key=lambda one: -one.index)
 
 
-def _catalogs(files: Files, directories: Sequence[str], snapshots: Sequence[Snapshot]) -> dict[int, Mapping[str, Any]]:
-    """Every version of the code that is known where the logs end, and what snapshots know beyond. Raises: WalError."""
+def _catalogs_of_logs(files: Files, directories: Sequence[str]) -> dict[int, Mapping[str, Any]]:
+    """Every version of the code that is known where the logs end. Raises: WalError when all of them are refused."""
     found: dict[int, Mapping[str, Any]] = {}
-    for snapshot in snapshots:
-        assert snapshot.manifest is not None
-        found |= {int(version): value for version, value in snapshot.manifest.catalogs.items()}
     refused: list[WalError] = []
     for directory in directories:
         try:
@@ -190,23 +188,17 @@ def _catalogs(files: Files, directories: Sequence[str], snapshots: Sequence[Snap
 
 def _of_images(snapshots: Sequence[Snapshot]) -> Iterator[tuple[str, str]]:
     """(name, CREATE statement) of the tables in the images; a delta has those of its base."""
-    for snapshot in snapshots:
-        if snapshot.manifest is not None and snapshot.manifest.kind == "full":
-            connection = open_image(os.path.join(snapshot.path, IMAGE_NAME))
-            try:
-                yield from ((str(name), str(sql)) for name, sql in connection.execute(_NAMES))
-            finally:
-                connection.close()
+    whole = [one for one in snapshots if one.manifest is not None and one.manifest.kind == "full"]
+    for path in (os.path.join(one.path, IMAGE_NAME) for one in whole):
+        with contextlib.suppress(apsw.Error), contextlib.closing(open_image(path)) as image:
+            yield from [(str(name), str(sql)) for name, sql in image.execute(_NAMES)]
 
 
 def _columns(statement: str, name: str, declared: Any) -> dict[str, str]:
     """Name -> Spark's type, of the table that this statement makes."""
-    connection = apsw.Connection(":memory:")
-    try:
-        connection.execute(statement)
-        return {column: _spark(str(kind)) for column, kind in column_types(connection, name, declared=declared).items()}
-    finally:
-        connection.close()
+    with contextlib.closing(apsw.Connection(":memory:")) as empty:
+        empty.execute(statement)
+        return {column: _spark(str(kind)) for column, kind in column_types(empty, name, declared=declared).items()}
 
 
 def _spark(kind: str) -> str:
@@ -229,7 +221,7 @@ def _latest_point(files: Files, directories: Sequence[str]) -> int:
 def read_state(task: StateTask) -> Iterator[pa.RecordBatch]:
     """The table's rows in the partition, in the order of its keys.
 
-    Raises: Divergence, Poison, WalError and what else `execute` raises; OtherVersions, Changed, BadValue.
+    Raises: Divergence, Poison, WalError and what else `execute` raises; OtherVersions, BadValue.
     """
     import pyarrow as pa  # noqa: PLC0415 - the driver plans without it
 

