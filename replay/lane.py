@@ -28,10 +28,11 @@ from replay.engine import Catalogs, CodeMissing, PartitionEngine, invocations
 from replay.errors import Divergence, EntryMissing, Place, Poison
 from replay.livevalue import LiveRows
 from replay.plan import PartitionPlan
-from replay.quarantine import Aside, QuarantineFile, Watch
+from replay.quarantine import QuarantineFile
+from replay.setaside import NONE, SetAside
 from replay.telling import Teller
-from replay.touched import CallRows, Key, Tables, positions_of, routed
-from replay.trial import RERUNS, UNSTEADY, Problem, Trial, differing_calls, unsteady_call
+from replay.touched import CallRows
+from replay.trial import RERUNS, UNSTEADY, Problem, Trial, changers, differing_calls, unsteady_call
 
 WAITING_MAX: Final = 1024  # entries of a partition that wait for a digest; it stands a few blocks behind in the log
 WAITING_BYTES_MAX: Final = 32 << 20
@@ -95,13 +96,10 @@ class Lane:
         self.plan, self.state, self._setting, self._doomed = part, state, setting, doomed
         self.result = Result(part.partition)
         self.stopped: Divergence | Poison | None = None
-        self.aside = Aside(part.partition)
         self._skips = {index: frozenset(positions) for index, positions in part.skips.items()}
-        self._set_aside: dict[int, frozenset[int]] = {}  # index -> positions, of what this replay set aside
-        self._watch = Watch(self.aside)
-        if setting.quarantine is not None:
-            self._watch.remember(setting.quarantine.read(), Tables(state.connection))
         self._teller = Teller(setting.catalogs, setting.hashes, setting.live_rows)
+        self._set_aside = SetAside(part.partition, self._teller, setting.quarantine, state.connection)
+        self.aside = self._set_aside.aside
         self._policy = KeyPolicy()
         self._call_rows: CallRows | None = None  # only when something was set aside
         self._waiting: deque[Record | KeyPolicy] = deque()
@@ -112,8 +110,6 @@ class Lane:
         self._grouped = 0  # calls in it, 0 = none is open
         self._before: tuple[int, int, int] | None = None  # counts when it began
         self._reported = 0
-        self._accepted = -1  # index of a batch that is not compared: it does otherwise since a call was set aside
-        self._accepted_calls = frozenset[int]()  # those of it that do otherwise
         self._tried_again = -1  # index of a batch in which the machine failed once
         self._engine = self._make_engine()
 
@@ -241,7 +237,7 @@ class Lane:
             problem = self._compare(batch, applied, decode_digest(digest))
             self.result.digests += 1
         if self._call_rows is not None:
-            problem = self._look_behind_aside(batch, applied, problem, self._call_rows)
+            problem = self._set_aside.look(batch, calls, applied, problem, self._call_rows)
         if problem is None:
             self._count(record, digest, len(applied.bodies))
         return problem
@@ -259,7 +255,8 @@ class Lane:
             self._setting.progress(self.plan.partition, result.calls)
 
     def _calls(self, batch: Batch) -> Invocations:
-        calls = invocations(batch, self._skips.get(batch.record.index, frozenset()))
+        index = batch.record.index
+        calls = invocations(batch, self._skips.get(index, NONE) | self._set_aside.positions(index))
         if self._is_whole(batch):
             return calls
         end = self.plan.to_calls
@@ -273,9 +270,9 @@ class Lane:
         return batch.record.index != self.plan.to_index or self.plan.to_calls < 0 or self.plan.to_calls == batch.count
 
     def _compare(self, batch: Batch, applied: Applied, live: Digest) -> Problem | None:
-        aside = self._set_aside.get(applied.index)
+        aside = self._set_aside.positions(applied.index)
         if list(live.result_hashes[: len(applied.result_hashes)]) != list(applied.result_hashes):
-            at = differing_calls(live.result_hashes, applied.result_hashes, aside or ())
+            at = differing_calls(live.result_hashes, applied.result_hashes, aside)
             if at:
                 return Problem("divergence", "", at[0], applied, live)
         rows = live.rows_digest and applied.rows_digest and live.rows_digest != applied.rows_digest
@@ -352,8 +349,9 @@ class Lane:
         place = self._teller.place(self.state.connection, batch, problem, trials)
         if self._setting.quarantine is None:
             raise _stop(problem, place)
-        if problem.kind == "divergence" and self.aside.calls and not place.reruns.startswith(UNSTEADY):
-            self._accept(batch, problem, trials[0])
+        if problem.kind == "divergence" and self._set_aside and not place.reruns.startswith(UNSTEADY):
+            assert problem.live is not None
+            self._set_aside.accept(batch, problem.live, trials[0])
             return
         positions = [problem.position] if problem.position >= 0 else self._suspects(batch, problem, trials)
         if not positions:
@@ -405,79 +403,20 @@ class Lane:
             return list(range(len(self._calls(batch).txn_ids)))
         if problem.kind != "divergence":
             return []
-        return sorted({at for key in trials[0].changed for at in trials[0].touched.get(key, ())})
+        return changers(trials[0])
 
     def _quarantine(
         self, batch: Batch, positions: Sequence[int], problem: Problem, place: Place, trials: Sequence[Trial]
     ) -> None:
         """On disk first; then as if the calls had never been. Raises: _Stop when it would be too many."""
-        assert self._setting.quarantine is not None
-        if not self._watch.has_room(len(positions)):
-            told = f"{len(self.aside.calls)} calls were set aside before it: code or environment differ altogether"
+        if told := self._set_aside.too_many(len(positions)):
             raise _stop(problem, replace(place, reruns=f"{place.reruns}; {told}" if place.reruns else told))
-        index, params = batch.record.index, batch.params()
-        calls = [
-            self._teller.describe(self.state.connection, batch, at, params[at], problem=problem, place=place, trials=trials)
-            for at in positions
-        ]
-        self._setting.quarantine.append(calls)
-        for call in calls:
-            self._watch.add(call, trials[0].rows_of(call.position) if trials else ())
-        self._set_aside[index] = self._set_aside.get(index, frozenset()) | frozenset(positions)
-        self._skips[index] = self._skips.get(index, frozenset()) | frozenset(positions)
+        self._set_aside.add(self.state.connection, batch, positions, problem=problem, place=place, trials=trials)
         self._reopen()
-
-    def _accept(self, batch: Batch, problem: Problem, trial: Trial) -> None:
-        """It does the same thing twice: it does otherwise than live since what was set aside is missing."""
-        assert problem.live is not None
-        self._accepted = batch.record.index
-        last = len(self.aside.calls) - 1
-        differing = differing_calls(problem.live.result_hashes, trial.hashes, self._aside_in(batch))
-        self._accepted_calls = frozenset(differing or self._suspects(batch, problem, [trial]))
-        for at in sorted(self._accepted_calls):
-            self._watch.otherwise(self._teller.touch(batch, at, otherwise=True))
-            self._watch.question(trial.rows_of(at), last)
-
-    def _aside_in(self, batch: Batch) -> frozenset[int]:
-        return self._set_aside.get(batch.record.index, frozenset())
-
-    def _look_behind_aside(self, batch: Batch, applied: Applied, problem: Problem | None, call_rows: CallRows) -> Problem | None:
-        """Notes who touched rows in question. A difference is none of its own when every call that differs did."""
-        touched = call_rows.take(applied.statuses)
-        hits = self._hits(batch, touched)
-        differing = frozenset[int]()
-        if problem is not None and problem.live is not None:
-            differing = frozenset(differing_calls(problem.live.result_hashes, applied.result_hashes, self._aside_in(batch)))
-            if applied.index != self._accepted and (not hits or not hits.keys() >= differing):
-                return problem
-        tables = Tables(self.state.connection)
-        listed = self._accepted_calls if batch.record.index == self._accepted else frozenset()
-        for at in sorted(hits.keys() - listed):
-            for missing, key in hits[at]:
-                named = (key[0], tables.named_key(key)) if key is not None else ("", {})
-                self._watch.touched(missing, self._teller.touch(batch, at, *named, otherwise=at in differing))
-            if at in differing:
-                self._watch.question([key for key, positions in touched.items() if at in positions], hits[at][0][0])
-        return None
-
-    def _hits(self, batch: Batch, touched: Mapping[Key, Sequence[int]]) -> dict[int, list[tuple[int, Key | None]]]:
-        """Position -> each missing call before it whose rows it touched, or that was sent to where it was (no row is known)."""
-        found: list[tuple[int, int, Key | None]] = [
-            (at, self._watch.keys[key], key) for at, keys in positions_of(touched, self._watch.keys).items() for key in keys
-        ]
-        if self._watch.routing and (names := self._teller.procedures(batch)):
-            for at, params in enumerate(self._calls(batch).params):
-                missing = self._watch.sent(routed(names, batch.procedures[at], params))
-                found += [(at, missing, None)] if missing is not None else []
-        hits: dict[int, list[tuple[int, Key | None]]] = {}
-        for at, missing, key in found:
-            if batch.txn_ids[at] > self.aside.calls[missing].txn_id and at not in self._aside_in(batch):
-                hits.setdefault(at, []).append((missing, key))
-        return hits
 
     def _make_engine(self) -> PartitionEngine:
         setting = self._setting
-        self._call_rows = CallRows(self.state.connection) if self.aside.calls else None
+        self._call_rows = CallRows(self.state.connection) if self._set_aside else None
         progress: Callable[[int], object] | None = self._call_rows.begin_call if self._call_rows is not None else None
         if setting.careful and setting.begun is not None:
             progress = self._tell_call

@@ -48,6 +48,11 @@ def differing_calls(live: Sequence[int], ours: Sequence[int], aside: Collection[
     return [at for at, (a, b) in enumerate(zip(live, ours, strict=False)) if a != b and at not in aside]
 
 
+def changers(trial: Trial) -> list[int]:
+    """Positions of the calls that touched what the batch changed."""
+    return sorted({at for key in trial.changed for at in trial.touched.get(key, ())})
+
+
 def unsteady_call(trials: Sequence[Trial]) -> int:
     """The first call whose answer or rows differ between two trials; -1 when none does."""
     first, second = trials
