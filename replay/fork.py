@@ -220,9 +220,7 @@ class _Run:
                     hang_after_s=HANG_AFTER_S if self.hang_after_s is None else self.hang_after_s,
                 )  # fmt: skip
             except Poison as poison:
-                poison.hint = (
-                    "before the fork runs the code of that time: fork what `cmdlog recover --quarantine --to` makes"
-                )
+                poison.hint = "before the fork runs the code of that time: fork what `cmdlog recover --quarantine --to` makes"
                 raise
         return calls
 

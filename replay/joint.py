@@ -28,7 +28,7 @@ from replay.errors import BadPlan, Incomplete, ReplayError
 from replay.evidence import Fault, NodeEvidence
 from replay.gather import gather
 from replay.moment import check_begin_of_all, check_newest_of_all
-from replay.plan import Kind, PartitionPlan, Plan, make_plan
+from replay.plan import Kind, MissingCode, PartitionPlan, Plan, make_plan
 from replay.scan import Scan, cluster_policy, scan, skips_of
 from replay.source import LogSource, open_source
 from replay.spans import BEGINNING, Mark, Span, Step, join, restricted, salvage, spans_of
@@ -133,18 +133,19 @@ def make_joint_plan(
     until: int | None = None,
     accept_data_loss: bool = False,
     starts: Mapping[int, Mark] | None = None,
+    missing_code: MissingCode = "refused",
 ) -> JointPlan:
     """Looks at the directories of one cluster's nodes; changes nothing. Says what would be lost; see `check_complete`.
 
     With `accept_data_loss` logs that contradict each other do not stop it. `starts`: for who has these partitions' states at
-    these entries, and wants all that lies behind them, in legs.
+    these entries, and wants all that lies behind them, in legs. `missing_code` as for `make_plan`.
 
     Raises: what `decide` refuses; UntilBeyond, CodeMissing, BundleForged.
     """
     evidence = [gather(files, directory) for directory in directories]
     verdict = decide(evidence, accept_data_loss=accept_data_loss)
     doubtful = [of for _, of in sorted(verdict.groups.items()) if not of.proved]
-    planner = _Planner(files, evidence, verdict, until, starts or {})
+    planner = _Planner(files, evidence, verdict, until, starts or {}, missing_code=missing_code)
     if until is not None and not accept_data_loss:
         check_newest_of_all(files, evidence, until)
     legs = planner.legs()
@@ -226,9 +227,16 @@ class _Planner:
     """Finds the legs for one verdict."""
 
     def __init__(
-        self, files: Files, evidence: Sequence[NodeEvidence], verdict: Verdict, until: int | None, given: Mapping[int, Mark]
+        self,
+        files: Files,
+        evidence: Sequence[NodeEvidence],
+        verdict: Verdict,
+        until: int | None,
+        given: Mapping[int, Mark],
+        *,
+        missing_code: MissingCode,
     ) -> None:
-        self._files, self._verdict, self._until, self._given = files, verdict, until, given
+        self._files, self._verdict, self._until, self._given, self._missing_code = files, verdict, until, given, missing_code
         self._usable = [node.directory for node in evidence if node.refused is None]
         self._damage = [_say(fault) for node in evidence for fault in node.damage]
         self._sources: dict[str, LogSource] = {}
@@ -257,7 +265,7 @@ class _Planner:
 
     def _whole(self, directory: str, partitions: Sequence[int]) -> Plan:
         """The chosen log from a snapshot or its beginning to its end, with nothing else."""
-        plan = make_plan(self._files, directory, use_state="never", until=self._until).plan
+        plan = make_plan(self._files, directory, use_state="never", until=self._until, missing_code=self._missing_code).plan
         parts = tuple(part for part in plan.partitions if part.partition in partitions)
         if self._until is None:
             for part in parts:
@@ -383,7 +391,7 @@ class _Planner:
         return replace(plan, catalogs=catalogs, key_policy=cluster_policy(chosen)), ended
 
     def _code(self, partition: int, versions: Iterable[int], found: Scan) -> tuple[Mapping[str, Any], ...]:
-        """Catalog records of these versions, from whichever log names them. Raises: CodeMissing, BundleForged."""
+        """Catalog records of these versions, from whichever log names them. Raises: CodeMissing, BundleForged, unless left."""
         values = {version: catalog.value for version, catalog in found.catalogs.items()}
         for directory in self._usable:
             groups = self._groups.get(directory)
@@ -392,12 +400,12 @@ class _Planner:
                 groups = self._groups[directory]
             for version, catalog in groups.state(CLUSTER_GROUP).catalogs.items() if groups is not None else ():
                 values.setdefault(version, catalog.value)
-        for version in sorted(versions):
+        for version in sorted(versions) if self._missing_code == "refused" else ():
             if version not in values:
                 raise CodeMissing(f"partition {partition} ran catalog version {version}, which no log at hand names")
             if Bundle.from_bytes(str(values[version]["bundle"]).encode()).hash != values[version]["hash"]:
                 raise BundleForged(f"the bundle of catalog version {version} is not the one that its record names")
-        return tuple(values[version] for version in sorted(versions))
+        return tuple(values[version] for version in sorted(versions) if version in values)
 
 
 _WHY: Final[Mapping[str, str]] = {

@@ -22,7 +22,7 @@ from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.instance import Identity
 from replay.apply import Result
 from replay.authority import Verdict, decide
-from replay.errors import PlanOutdated
+from replay.errors import Divergence, PlanOutdated, Poison
 from replay.gather import gather
 from replay.joint import JointPlan, check_complete, fold_end, open_or_salvage
 from replay.quarantine import Aside, QuarantineFile, joined
@@ -104,23 +104,35 @@ def run_legs(
     aside: list[Aside] = []
     used = 0
     begun: set[int] = set()
+    stops: list[Divergence | Poison] = []
     passed = _passed(plan, target) if go_on else {}
     for leg in plan.legs:
-        parts = tuple(part for part in leg.partitions if part.to_index > passed.get(part.partition, -1))
+        stopped = {stop.place.partition for stop in stops}
+        parts = tuple(
+            part for part in leg.partitions if part.to_index > passed.get(part.partition, -1) and part.partition not in stopped
+        )
         first = go_on and not any(part.partition in begun for part in parts)
         begun |= {part.partition for part in parts}
         if parts:
             tell = _shifted(progress, done, plan.calls, began)
             one = replace(leg, partitions=parts)
-            report = execute(
-                one, target, workers=workers, progress=tell, quarantine=quarantine, go_on=first, hang_after_s=hang_after_s
-            )
+            try:
+                report = execute(
+                    one, target, workers=workers, progress=tell, quarantine=quarantine, go_on=first, hang_after_s=hang_after_s
+                )
+            except (Divergence, Poison) as stop:  # the other partitions go on to their ends, also in other logs
+                stops += [stop, *(other for other in stop.also if isinstance(other, Divergence | Poison))]
+                done += leg.calls
+                continue
             used = max(used, report.workers)
             aside += report.aside
             for result in report.results:
                 before = results.get(result.partition)
                 results[result.partition] = result if before is None else _added(before, result)
         done += leg.calls
+    if stops:
+        first_stop, *others = sorted(stops, key=lambda stop: stop.place.partition)
+        raise type(first_stop)(first_stop.place, others)
     ordered = [results[partition] for partition in sorted(results)]
     return Report(ordered, used, time.monotonic() - began, (*plan.incomplete, *plan.notes), joined(aside))
 

@@ -80,8 +80,8 @@ def execute(
 
     `workers` None: as many as there are cores, if there is enough to do. `live` (code of the calling program) implies none.
     `quarantine` sets such calls aside, in `quarantine.jsonl` of the target, and goes on: not for a recovery in place, whose log
-    still holds them. It implies a worker, since a call that hangs can be taken out of another process only. `go_on`: the states
-    in the target, if trusted, are what an earlier run of this very plan has reached.
+    still holds them. It implies a worker, and so does a limit of time that was chosen: a call that hangs can be ended in another
+    process only. `go_on`: the states in the target, if trusted, are what an earlier run of this very plan has reached.
 
     Raises: Divergence (the partition's state is removed) or Poison, when all partitions have ended; BundleForged, PlanOutdated,
     WalError, Interrupted.
@@ -92,7 +92,7 @@ def execute(
     if go_on:
         plan, planned = _rest_of(plan, planned, target, meter)
     count = _worker_count(plan, workers) if live is None else 0
-    if quarantine and live is None:
+    if (quarantine or hang_after_s < HANG_AFTER_S) and live is None:
         count = max(count, 1)
     with terminable():
         if count:

@@ -45,11 +45,15 @@ def heeding_signals() -> Iterator[None]:
 
 
 @contextmanager
-def leaving(what: str, *, hint: str = "") -> Iterator[None]:
-    """What is left, and how to go on, of a command that is broken off within. Raises: BrokenOff."""
+def leaving(what: str, *, hint: str = "", instead_of: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """What is left, and how to go on, of a command that is broken off within, also where a part of it says that of itself.
+
+    Raises: BrokenOff.
+    """
+    ends: tuple[type[BaseException], ...] = (KeyboardInterrupt, *instead_of)
     try:
         yield
-    except KeyboardInterrupt:
+    except ends:
         raise BrokenOff(f"{WORDS[_signal()]}; {what}", hint) from None
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -301,14 +300,10 @@ class _Shown:
 
 @contextmanager
 def _directory(data: Path | None, *, keep: bool) -> Iterator[Path]:
-    """The run's folder; SIGTERM ends the run like Ctrl-C, so that it is always tidied up."""
+    """The run's folder; whatever ends the run, it is tidied up."""
     if data is not None and data.exists() and any(data.iterdir()):
         raise CommandFailed(f"{data} is not empty", hint="the demo makes its own directory", exit_code=2)
 
-    def interrupt(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
     if data is not None:
         data.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="cmdlog-demo-")) if data is None else data.absolute()
@@ -317,4 +312,3 @@ def _directory(data: Path | None, *, keep: bool) -> Iterator[Path]:
     finally:
         if data is None and not keep:
             shutil.rmtree(folder, ignore_errors=True)
-        signal.signal(signal.SIGTERM, before)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from cmdlog.cli.brokenoff import leaving
 from cmdlog.cli.failure import CommandFailed, explain
 from cmdlog.cli.output import JsonFlag, out
 
@@ -50,7 +51,8 @@ def diff_them(
 ) -> None:
     """Parameters as the user gave them."""
     try:
-        report, value = _compare(out1, out2, parquet, table or [], limit, with_keys=keys)
+        with leaving("neither side was changed, and no files of differences are left; begin again with the same command"):
+            report, value = _compare(out1, out2, parquet, table or [], limit, with_keys=keys)
     except Exception as error:
         failure = explain(error)
         if failure is None or failure.exit_code != DIFFERENT:

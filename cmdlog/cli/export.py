@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cmdlog.cli.brokenoff import leaving
 from cmdlog.cli.failure import CommandFailed
 from cmdlog.cli.output import JsonFlag, out
 
@@ -50,6 +51,7 @@ def export_them(
     from cmdlog.cli.application import load_application
     from cmdlog.wal.files import RealFiles
     from cmdlog.wal.instance import load_instance
+    from replay.errors import Interrupted
     from snapshot.catalog import list_snapshots
     from snapshot.export import describe_exported, export
 
@@ -57,7 +59,8 @@ def export_them(
         raise CommandFailed("--point and --snapshot exclude each other", exit_code=2)
     files, path, target = RealFiles(), os.path.abspath(directory), os.path.abspath(to)
     db = load_application(app) if app else None
-    with _at(path, target, point) as stands:
+    ended = leaving(f"nothing was written to {target}; begin again with the same command", instead_of=(Interrupted,))
+    with ended, _at(path, target, point) as stands:
         chosen = _chosen(list_snapshots(files, stands, load_instance(files, stands).identity), snapshot)
         with _display() as tell:
             exported = export(files, chosen, target, db=db, progress=tell)

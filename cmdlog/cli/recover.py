@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from cmdlog.cli.brokenoff import leaving
 from cmdlog.cli.failure import CommandFailed
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.recover_show import Display, close, close_joint, joint_plan_json, plan_json, show_joint_plan, show_plan
@@ -177,7 +178,7 @@ def _look_or_copy(wanted: Wanted) -> None:
 def _to_out(wanted: Wanted, run: Callable[..., Report]) -> tuple[Report, str]:
     """Makes OUT, with its progress shown; the report, and where OUT is."""
     target, display = os.path.abspath(str(wanted.to)), Display("replay")
-    with display as tell:
+    with leaving(f"nothing is left in {target}; begin again with the same command"), display as tell:
         report = run(
             wanted.files,
             target,
@@ -193,10 +194,9 @@ def _to_out(wanted: Wanted, run: Callable[..., Report]) -> tuple[Report, str]:
 def _around_damage(wanted: Wanted, damage: Corrupt) -> None:
     """What a recovery from several nodes does with a damaged copy, with one: snapshots and the rest of the log may suffice."""
     from replay.errors import ReplayError
-    from replay.joint import make_joint_plan
 
     try:
-        plan = make_joint_plan(wanted.files, wanted.directories, until=wanted.until, accept_data_loss=wanted.accept_data_loss)
+        plan = _joint_plan(wanted)
     except ReplayError:
         raise damage from None
     if plan.incomplete and not wanted.accept_data_loss:
@@ -207,14 +207,26 @@ def _around_damage(wanted: Wanted, damage: Corrupt) -> None:
 
 def _look_or_copy_jointly(wanted: Wanted) -> None:
     """The same over several directories."""
-    from replay.joint import JointPlan, make_joint_plan
+    from replay.joint import JointPlan
 
     if wanted.apply is not None:
         plan = JointPlan.from_json(_read(wanted.apply))
         _check_same(plan.directories, wanted.directories)
     else:
-        plan = make_joint_plan(wanted.files, wanted.directories, until=wanted.until, accept_data_loss=wanted.accept_data_loss)
+        plan = _joint_plan(wanted)
     _carry_out_jointly(wanted, plan)
+
+
+def _joint_plan(wanted: Wanted) -> JointPlan:
+    from replay.joint import make_joint_plan
+
+    return make_joint_plan(
+        wanted.files,
+        wanted.directories,
+        until=wanted.until,
+        accept_data_loss=wanted.accept_data_loss,
+        missing_code="left" if wanted.quarantine else "refused",
+    )
 
 
 def _carry_out_jointly(wanted: Wanted, plan: JointPlan) -> None:
@@ -266,7 +278,8 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
     wal = Log.open(files, directory)
     try:
         given = _read_plan(apply, (directory,)) if apply is not None else None
-        with Display("replay") as tell:
+        hint = "the same command goes on from there, and so does `cmdlog serve`"
+        with leaving("every state stands whole at an entry's end", hint=hint), Display("replay") as tell:
             plan, report = bring_up(files, wal, live=_live(db), plan=given, progress=tell)
     finally:
         wal.close()

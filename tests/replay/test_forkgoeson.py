@@ -108,6 +108,7 @@ def test_fork_goes_on_from_every_transaction(
         kept(state, done)
         applied.append((state.partition, done.at))
 
+    report: ForkReport | None = None
     for _ in range(100):
         monkeypatch.setattr(forkplace, "keep", counted)
         try:
@@ -116,6 +117,7 @@ def test_fork_goes_on_from_every_transaction(
         except Interrupted:
             assert not (tmp_path / "out" / "instance.json").exists()
     assert len(applied) == len(set(applied)) >= 10
+    assert report is not None
     assert told(report) == told(whole)
     assert report.tally.first is not None
     assert report.tally.first.live_status == "OK"
