@@ -77,8 +77,8 @@ def objects(texts: Texts, keys: Keys, procedures: Ints) -> pa.StringArray:
     view = np.frombuffer(text, np.uint8)[begin:]
     view[bounds[1:] - 1] = _COMMA  # where a batch ends it is a bracket
     commas, lasts = _separators(view, bounds, counts)
-    sizes = np.diff(lasts, prepend=-1)  # values: the comma behind a row is the last value's
-    fits = (sizes == counts) & (np.diff(bounds) > len("[],"))
+    sizes = _steps(lasts)  # values: the comma behind a row is the last value's
+    fits = (sizes == counts) & (bounds[1:] - bounds[:-1] > len("[],"))
     others = None if fits.all() else _others(view, bounds, counts, fits)
     view[bounds[1:] - 2], view[bounds[:-1] - 1], view[bounds[:-1]] = _CLOSE, _OPEN, _QUOTE
     places = np.empty(named + 2 + len(commas), dtype=np.int32)  # of the pieces: literals, the first `{"`, values
@@ -92,7 +92,7 @@ def objects(texts: Texts, keys: Keys, procedures: Ints) -> pa.StringArray:
     order[1::2] += np.repeat((keys.firsts[procedures] + sizes - 1 - lasts).astype(np.int32), sizes)
     if others is not None:  # which have no literals, or fewer; what is made of them is not used
         np.clip(order[1::2], 0, named, out=order[1::2])
-    taken = _take(_strings(text, places), order)
+    taken = pick(_strings(text, places), order)
     ends = np.zeros(len(bounds), dtype=np.int32)
     np.subtract(_offsets(taken)[2 * lasts + 3], len('{"'), out=ends[1:])
     made = _strings(taken.buffers()[2] or b"", ends)
@@ -110,8 +110,11 @@ def _others(view: Signs, bounds: Ints, counts: Ints, fits: Bools) -> pa.StringAr
 def _separators(view: Signs, bounds: Ints, counts: Ints) -> tuple[Ints, Ints]:
     """(places of the commas that end values, the one behind each row included; number of that one of each row)."""
     commas = np.flatnonzero(view[: bounds[-1]] == _COMMA)
+    lasts = counts.cumsum() - 1
+    if len(lasts) and lasts[-1] + 1 == len(commas) and counts.min() > 0 and (commas[lasts] == bounds[1:] - 1).all():
+        return commas, lasts  # all rows are as they are expected
     lasts = np.searchsorted(commas, bounds[1:] - 1)
-    sizes = np.diff(lasts, prepend=-1)
+    sizes = _steps(lasts)
     unclear = np.flatnonzero((sizes > counts) & (counts > 0))
     if not len(unclear):
         return commas, lasts
@@ -123,6 +126,13 @@ def _separators(view: Signs, bounds: Ints, counts: Ints) -> tuple[Ints, Ints]:
     kept[np.arange(ends[-1]) + np.repeat(lasts[unclear] + 1 - ends, found)] = ending
     sizes[unclear] = np.add.reduceat(ending, ends - found, dtype=np.int64)
     return commas[kept], np.cumsum(sizes) - 1
+
+
+def _steps(lasts: Ints) -> Ints:
+    """How many numbers there are up to each of them, from the one before on."""
+    steps = lasts + 1
+    steps[1:] -= steps[:-1].copy()
+    return steps
 
 
 def _ending(view: Signs, lasts: Ints) -> Bools:
@@ -161,7 +171,7 @@ def _picked(text: bytearray | Signs, begins: Ints, ends: Ints) -> pa.StringArray
     """The stretches of the text from begin to end, ascending."""
     places = np.empty(2 * len(begins) + 1, dtype=np.int32)
     places[:-1:2], places[1::2], places[-1] = begins, ends, len(text)
-    return _take(_strings(text, places), np.arange(0, 2 * len(begins), 2, dtype=np.int32))
+    return pick(_strings(text, places), np.arange(0, 2 * len(begins), 2, dtype=np.int32))
 
 
 def _strings(text: Any, bounds: npt.NDArray[np.int32]) -> pa.StringArray:
@@ -171,12 +181,12 @@ def _strings(text: Any, bounds: npt.NDArray[np.int32]) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(bounds) - 1, pa.py_buffer(bounds), pa.py_buffer(text))
 
 
-def _take(strings: pa.StringArray, order: npt.NDArray[np.int32]) -> pa.StringArray:
+def pick(strings: pa.StringArray, order: npt.NDArray[np.int32]) -> pa.StringArray:
+    """The strings of these numbers, all of which there are."""
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow.compute import take  # noqa: PLC0415
 
-    numbers = pa.Int32Array.from_buffers(pa.int32(), len(order), [None, pa.py_buffer(order)])
-    return take(strings, numbers, boundscheck=False)
+    return take(strings, number_array(order, pa.int32()), boundscheck=False)
 
 
 def _offsets(strings: pa.StringArray) -> npt.NDArray[np.int32]:
@@ -191,11 +201,12 @@ def _replaced(strings: pa.StringArray, which: Bools, by: pa.StringArray) -> pa.S
     return replace_with_mask(strings, pa.BooleanArray.from_buffers(pa.bool_(), len(which), [None, bits]), by)
 
 
-def int_array(values: Ints) -> pa.Int64Array:
+def number_array(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
     """The numbers as they lie there. `pa.array` asks whether they are of pandas, and imports it: half a second."""
     import pyarrow as pa  # noqa: PLC0415
 
-    return pa.Int64Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values, dtype=np.int64))])
+    assert values.itemsize * 8 == kind.bit_width
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def string_array(values: Sequence[str]) -> pa.StringArray:

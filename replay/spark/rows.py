@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from cmdlog.wal.record import RECORD, BadRecord, Kind, Record
 from replay.chunks import TICK, BadBatch, Columns, check_batches, column_of
 from replay.cursors import Lowest
 from replay.spark.options import ParamsFormat
-from replay.spark.params import Ints, Keys, Texts, int_array, lists, objects, string_array
+from replay.spark.params import Ints, Keys, Texts, lists, number_array, objects, pick, string_array
 from replay.spark.places import open_place
 from replay.spark.tasks import DataLoss, Stretch, Task, Want
 
@@ -154,94 +154,105 @@ class _Maker:
 
     def _column(self, name: str, rows: _Rows) -> pa.Array:
         if name == "txn_id":
-            return int_array(rows.txn_ids)
+            return number_array(rows.txn_ids, TYPES[name])
         if name == "ts":
-            return int_array((rows.txn_ids >> MILLIS_SHIFT) * 1000).cast(TYPES[name])
+            return number_array((rows.txn_ids >> MILLIS_SHIFT) * 1000, TYPES[name])
         if name == "procedure":
-            return self._code.names.take(int_array(rows.procedures))
+            return pick(self._code.names, rows.procedures)
         if name == "params":
             if self._task.params_format != "object":
                 return lists(rows.texts()).cast(self._schema.field(name).type)
             return objects(rows.texts(), self._code.keys, rows.procedures)
         if name == "_segment":
             paths = string_array([os.path.basename(path) for path, _ in rows.gathered.places])
-            return paths.take(int_array(rows.numbers))
+            return pick(paths, rows.spread(np.arange(len(paths), dtype=np.int32)))
         per_batch = {
             "partition_id": lambda: [record.partition for record in rows.gathered.records],
             "_node": lambda: [self._task.node_id] * len(rows.gathered.records),
             "_block_offset": lambda: [offset for _, offset in rows.gathered.places],
             "_crc": lambda: [record.checksum for record in rows.gathered.records],
         }[name]()
-        return int_array(np.array(per_batch, dtype=np.int64)[rows.numbers]).cast(TYPES[name])
+        return number_array(rows.spread(np.array(per_batch, dtype=TYPES[name].to_pandas_dtype())), TYPES[name])
 
 
 class _Rows:
-    """The rows of some batches: which batch each is of, and which place in it."""
+    """The wanted rows of some batches."""
 
     def __init__(self, gathered: _Gathered, columns: Columns, code: _Code) -> None:
         self.gathered, self._columns = gathered, columns
         heads = [BATCH.unpack_from(record.raw, RECORD.bytes) for record in gathered.records]
-        self._stored = [head[5] for head in heads]
-        catalogs = [head[2] for head in heads]
-        numbers = np.repeat(np.arange(len(heads)), columns.counts)
-        zeros = np.cumsum(columns.counts) - columns.counts
-        positions = np.arange(len(numbers)) - zeros[numbers]
-        self.txn_ids = columns.firsts[numbers] + positions * TICK
+        self._texts_at = [len(record.raw) - head[5] for record, head in zip(gathered.records, heads, strict=True)]
+        self._zeros = columns.counts.cumsum() - columns.counts  # rows in front of each batch
+        self._chosen: Ints | None = None
+        self.txn_ids = self.spread(columns.firsts - self._zeros * TICK)
+        self.txn_ids += np.arange(0, len(self.txn_ids) * TICK, TICK)
         for number in np.flatnonzero(columns.flags & FLAG_TXN_COLUMN).tolist():
             column = column_of(gathered.records[number])
             assert column is not None
-            self.txn_ids[zeros[number] : zeros[number] + len(column)] = column
-        self.procedures = self._numbered(catalogs, numbers, columns.words[columns.procedures_at[numbers] + positions], code)
-        kept = self._kept(numbers, zeros, code)
-        self.numbers, self.positions = numbers, positions
-        self._chosen = None if kept.all() else np.flatnonzero(kept)
+            self.txn_ids[self._zeros[number] : self._zeros[number] + len(column)] = column
+        self.procedures = self._numbered([head[2] for head in heads], code)
+        self._chosen = self._wanted(code)
         if self._chosen is not None:
-            self.numbers, self.positions = numbers[kept], positions[kept]
-            self.txn_ids, self.procedures = self.txn_ids[kept], self.procedures[kept]
+            self.txn_ids, self.procedures = self.txn_ids[self._chosen], self.procedures[self._chosen]
 
-    def _numbered(self, catalogs: Sequence[int], numbers: Ints, local: npt.NDArray[np.uint16], code: _Code) -> Ints:
-        """Raises: DataLoss, Corrupt."""
+    def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Of values per batch those of the rows."""
+        spread = values.repeat(self._columns.counts)
+        return spread if self._chosen is None else spread[self._chosen]
+
+    def _numbered(self, catalogs: Sequence[int], code: _Code) -> npt.NDArray[np.int32]:
+        """The procedures. Raises: DataLoss, Corrupt."""
         for version in sorted(set(catalogs)):
             if version not in code.firsts:
                 raise DataLoss(f"calls of catalog version {version} cannot be named: no log at hand has its record")
-        counts = np.array([code.counts[version] for version in catalogs], dtype=np.int64)
-        beyond = np.flatnonzero(local >= counts[numbers])
-        if len(beyond):
-            number = int(numbers[beyond[0]])
-            what = f"call of procedure {int(local[beyond[0]])} of catalog version {catalogs[number]}, which has fewer"
-            raise _corrupt(self.gathered, number, what)
-        return np.array([code.firsts[version] for version in catalogs], dtype=np.int64)[numbers] + local
+        parts = [
+            record.raw[at - 2 * count : at]
+            for record, at, count in zip(self.gathered.records, self._texts_at, self._columns.counts.tolist(), strict=True)
+        ]
+        local = np.frombuffer(b"".join(parts), np.uint16)
+        counts = np.array([code.counts[version] for version in catalogs], dtype=np.int32)
+        if len(local) and local.max() >= counts.min() and len(beyond := np.flatnonzero(local >= self.spread(counts))):
+            number, what = self._batch_of(int(beyond[0])), f"call of procedure {int(local[beyond[0]])}"
+            raise _corrupt(self.gathered, number, f"{what} of catalog version {catalogs[number]}, which has fewer")
+        firsts = self.spread(np.array([code.firsts[version] for version in catalogs], dtype=np.int32))
+        firsts += local
+        return firsts
 
-    def _kept(self, numbers: Ints, zeros: Ints, code: _Code) -> npt.NDArray[np.bool_]:
-        """Which rows are wanted."""
+    def _batch_of(self, row: int) -> int:
+        return int(np.searchsorted(self._zeros, row, side="right")) - 1
+
+    def _wanted(self, code: _Code) -> Ints | None:
+        """Which rows; None: all."""
         wants = self.gathered.wants
         low, high = (np.array(bound, dtype=np.int64) for bound in zip(*((want.low, want.high) for want in wants), strict=True))
-        kept: npt.NDArray[np.bool_] = (self.txn_ids >= low[numbers]) & (self.txn_ids <= high[numbers])
-        for number, (record, want) in enumerate(zip(self.gathered.records, wants, strict=True)):
-            for position in want.skips.get(record.index, ()) if want.skips else ():
-                kept[zeros[number] + position] = False
+        inside = (self.txn_ids[self._zeros] >= low) & (self.txn_ids[self._zeros + self._columns.counts - 1] <= high)
+        skips = [
+            int(zero) + position
+            for zero, record, want in zip(self._zeros, self.gathered.records, wants, strict=True)
+            for position in (want.skips.get(record.index, ()) if want.skips else ())
+        ]
+        if inside.all() and not skips and code.wanted is None:
+            return None
+        kept = (self.txn_ids >= self.spread(low)) & (self.txn_ids <= self.spread(high))
+        kept[skips] = False
         if code.wanted is not None:
             kept &= code.wanted[self.procedures]
-        return kept
+        return None if kept.all() else np.flatnonzero(kept)
 
     def texts(self) -> Texts:
         """The parameter lists. Raises: Corrupt, BadBatch."""
-        columns, parts = self._columns, []
-        for record, flags, stored in zip(self.gathered.records, columns.flags.tolist(), self._stored, strict=True):
-            text = _unpacked(record) if flags & FLAG_ZSTD else memoryview(record.raw)[len(record.raw) - stored :]
-            parts.append(text[1:])  # between two rows stands one sign, `,` or the `]` that ends a batch
-        rows = int(columns.counts.sum())
-        zeros = np.cumsum(columns.counts) - columns.counts
-        shifts = columns.procedures_at - 2 * (columns.counts + 1) - 2 * zeros
-        at = np.arange(0, 2 * rows, 2) + np.repeat(shifts, columns.counts)
+        parts, offsets = list[memoryview](), list[bytes]()
+        counts, flags = self._columns.counts.tolist(), self._columns.flags.tolist()
+        for record, at, count, flag in zip(self.gathered.records, self._texts_at, counts, flags, strict=True):
+            text = memoryview(_unpacked(record) if flag & FLAG_ZSTD else record.raw)
+            parts.append(text[1:] if flag & FLAG_ZSTD else text[at + 1 :])  # what follows the bracket that opens a batch
+            offsets.append(record.raw[at - 6 * count - 4 : at - 2 * count - 4])
         lengths = np.array([len(part) for part in parts], dtype=np.int64)
-        bounds = np.empty(rows + 1, dtype=np.int64)
-        bounds[:-1] = columns.words[at] + (columns.words[at + 1].astype(np.int64) << 16)
-        bounds[:-1] += np.repeat(np.cumsum(lengths) - lengths, columns.counts)
+        bounds = np.empty(sum(counts) + 1, dtype=np.int64)
         bounds[-1] = lengths.sum() + 1
-        if len(bad := np.flatnonzero(np.diff(bounds) < LIST_BYTES_MIN)):
-            number = int(np.searchsorted(zeros, bad[0], side="right")) - 1
-            raise _corrupt(self.gathered, number, "offsets that do not ascend")
+        np.add((lengths.cumsum() - lengths).repeat(counts), np.frombuffer(b"".join(offsets), np.uint32), out=bounds[:-1])
+        if len(bad := np.flatnonzero(bounds[1:] - bounds[:-1] < LIST_BYTES_MIN)):
+            raise _corrupt(self.gathered, self._batch_of(int(bad[0])), "offsets that do not ascend")
         texts = Texts(parts, bounds)
         return texts if self._chosen is None else texts.only(self._chosen)
 
