@@ -1,9 +1,9 @@
-"""A node that answers at once or on demand, and a client that speaks ASGI without a socket."""
+"""A node that answers at once or on demand, a client that speaks ASGI without a socket, and a server of small routes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,8 @@ from cmdlog.node.routes import Route, SlotMap, make_routes
 from cmdlog.node.settings import Settings
 from cmdlog.node.trouble import Troubles
 from procedures import Database, Transaction
+from tests.api.echo import Application
+from tests.api.served import Served, served
 
 db = Database("shop")
 items = db.table("items", Column("id", Integer, primary_key=True), Column("name", String), partition_by="id")
@@ -240,3 +242,16 @@ def fetch(app: Api) -> Callable[..., Answer]:
 def ask_app() -> Ask:
     """The client itself, for tests that run their own loop."""
     return ask
+
+
+@pytest.fixture
+def application() -> Application:
+    """A new one."""
+    return Application()
+
+
+@pytest.fixture
+def server(application: Application) -> Iterator[Served]:
+    """Limits as in service, except the shortest."""
+    with served(application) as server:
+        yield server

@@ -1,0 +1,388 @@
+"""Connections of clients that are slow, silent, many or gone: each has its deadline and its limit, and none disturbs another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from cmdlog.api.connection import WRITE_BYTES, Connection
+from cmdlog.api.framing import Framer, Request
+from cmdlog.api.roster import Roster
+from cmdlog.node.settings import Settings
+from tests.api.echo import RESET, Application, buffered, one_answer, post, problem_of
+from tests.api.served import PATIENCE_S, Served, descriptors, eventually, read_all, served, status_of
+
+# -- deadlines ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [b"", b"P", b"POST /echo HTTP/1.1\r\nHost: x\r\n", post("/echo")[:-1]])
+def test_head_that_is_not_completed_gets_408(application: Application, sent: bytes) -> None:
+    """Silent and half-sent connections end at header_timeout_s, not before and not long after."""
+    with served(application, header_timeout_s=0.3) as server:
+        began = time.monotonic()
+        problem = problem_of(server.ask(sent))
+        assert 0.25 < time.monotonic() - began < 3
+        assert problem["code"] == "header_timeout"
+        assert server.settled()
+    assert application.begun == []
+
+
+@pytest.mark.slow
+def test_dripping_a_head_does_not_stretch_its_deadline(application: Application) -> None:
+    """A byte now and then is not progress, nor is it in a second request, whose time begins with its first byte."""
+    with served(application, header_timeout_s=0.4, keep_alive_s=5) as server, server.connect() as client:
+        client.sendall(post("/echo", b"x"))
+        assert one_answer(client) == (200, b"x")
+        time.sleep(0.6)  # at rest a connection has another deadline
+        began = time.monotonic()
+        client.setblocking(False)
+        for byte in post("/echo"):
+            if time.monotonic() - began > 2 or problem_arrived(client):
+                break
+            client.send(bytes((byte,)))
+            time.sleep(0.05)
+        assert 0.35 < time.monotonic() - began < 2
+
+
+def problem_arrived(client: socket.socket) -> bool:
+    """Whether a 408 can be read."""
+    try:
+        return status_of(client.recv(4096)) == 408
+    except BlockingIOError:
+        return False
+
+
+@pytest.mark.slow
+def test_connection_at_rest_is_closed_without_a_word(application: Application) -> None:
+    """After keep_alive_s without a request the connection ends; a client's pool expects nothing else."""
+    with served(application, keep_alive_s=0.3) as server, server.connect() as client:
+        client.sendall(post("/echo", b"x"))
+        assert one_answer(client) == (200, b"x")
+        began = time.monotonic()
+        assert read_all(client) == b""
+        assert 0.25 < time.monotonic() - began < 3
+
+
+@pytest.mark.slow
+def test_body_has_one_deadline_however_it_drips(application: Application) -> None:
+    """A byte now and then does not hold a request: all of a body comes in body_timeout_s, or none of it counts."""
+    with served(application, body_timeout_s=0.4) as server, server.connect() as client:
+        began = time.monotonic()
+        client.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+        client.setblocking(False)
+        while time.monotonic() - began < 3 and not problem_arrived(client):
+            client.send(b"x")
+            time.sleep(0.05)
+        assert 0.35 < time.monotonic() - began < 2
+
+
+@pytest.mark.slow
+def test_stream_lasts_while_it_brings_something(application: Application) -> None:
+    """A route whose bodies have no end ends at silence, and a byte now and then is silence; a line now and then is not."""
+    head = b"POST /stream HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for part, lasts in ((b"x", False), (b"x" * 20, True)):
+        with served(application, body_timeout_s=0.4) as server, server.connect() as client:
+            began = time.monotonic()
+            client.sendall(head)
+            while server.inside(lambda: bool(server.roster.tasks)) or time.monotonic() - began < 0.1:
+                if time.monotonic() - began > 1.5:
+                    break
+                client.sendall(b"%x\r\n%b\r\n" % (len(part), part))
+                time.sleep(0.1)
+            assert (time.monotonic() - began > 1.5) is lasts
+
+
+@pytest.mark.slow
+def test_time_that_the_application_takes_is_nobodys_delay(application: Application) -> None:
+    """While the application does not wait for the body, the body is not late."""
+    with served(application, body_timeout_s=0.2) as server, server.connect() as client:
+        client.sendall(post("/wait", b"body"))
+        time.sleep(0.6)
+        server.inside(application.gate.set)
+        assert one_answer(client) == (200, b"body")
+
+
+# -- slow readers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_client_that_does_not_read_is_cut(application: Application) -> None:
+    """A large answer is held back, bounded, and given up after write_timeout_s."""
+    with served(application, write_timeout_s=0.5) as server, server.connect() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.sendall(post("/big/100000000"))
+        began = time.monotonic()
+        peak = 0
+        while server.inside(lambda: bool(server.roster.tasks)) or time.monotonic() - began < 0.2:
+            peak = max(peak, buffered(server))
+            assert time.monotonic() - began < 5
+        assert 0 < peak <= 2 * WRITE_BYTES
+        assert server.roster.counts["slow_reader"] == 1
+        assert server.settled()
+
+
+@pytest.mark.slow
+def test_answers_that_nobody_reads_stop_the_requests(application: Application) -> None:
+    """A client that sends and never reads costs two buffers, whatever it sends, and then its connection."""
+    with served(application, write_timeout_s=0.5) as server, server.connect() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peak, gone = 0, False
+        for _ in range(1000):
+            try:
+                client.sendall(post("/echo", b"x" * 10_000) * 10)
+            except ConnectionError:
+                gone = True
+                break
+            peak = max(peak, buffered(server))
+        assert gone
+        assert peak <= 2 * WRITE_BYTES
+        assert server.settled()
+
+
+@pytest.mark.slow
+def test_quick_answers_that_nobody_reads_stop_the_requests(application: Application) -> None:
+    """Answers that are given at once are bounded too, also when each request comes by itself."""
+
+    class Quick:
+        def takes(self, request: Request) -> bool:
+            return True
+
+        def begin(self, request: Request, body: bytes, answer: Any) -> None:
+            answer(200, [(b"content-length", b"%d" % WRITE_BYTES)], b"x" * WRITE_BYTES)
+
+    with served(application, quick=Quick(), write_timeout_s=0.5) as server, server.connect() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peak, began = 0, time.monotonic()
+        assert eventually(lambda: bool(server.roster.open))
+        while server.inside(lambda: bool(server.roster.open)):
+            with contextlib.suppress(ConnectionError):
+                client.sendall(post("/echo"))
+            peak = max(peak, buffered(server))
+            assert time.monotonic() - began < PATIENCE_S
+        assert peak <= 3 * WRITE_BYTES
+        assert server.settled()
+
+
+class Wire:
+    """A transport that takes nothing: after the first write its buffer is full."""
+
+    def __init__(self) -> None:
+        self.protocol: Any = None
+        self.written: list[bytes] = []
+        self.gone = False
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+        self.protocol.pause_writing()
+
+    async def wrote(self, count: int) -> None:
+        """Returns when so many answers were written."""
+        for _ in range(1000):
+            if len(self.written) >= count:
+                return
+            await asyncio.sleep(0)
+        raise AssertionError(self.written)
+
+    def close(self) -> None:
+        self.gone = True
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self.gone
+
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        return ("127.0.0.1", 1)
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+def test_rest_of_a_body_is_no_new_request_when_the_answer_is_taken_late(application: Application) -> None:
+    """An early answer that fills the buffer: what comes of the body meanwhile is dropped, and the request is not begun again."""
+
+    async def run() -> Wire:
+        roster = Roster(application, Settings(), connections_max=10)
+        wire, protocol = Wire(), Connection(roster, asyncio.get_running_loop())
+        wire.protocol = protocol
+        protocol.connection_made(wire)  # type: ignore[arg-type]
+        protocol.data_received(b"POST /ignore HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
+        await wire.wrote(1)
+        protocol.data_received(b"01234")
+        protocol.resume_writing()
+        protocol.data_received(b"56789" + post("/echo", b"next"))
+        protocol.resume_writing()
+        await wire.wrote(2)
+        protocol.connection_lost(None)
+        return wire
+
+    wire = asyncio.run(run())
+    assert application.begun == ["/ignore", "/echo"]
+    assert wire.written[1].endswith(b"next")
+
+
+# -- many connections --------------------------------------------------------------------------------------------------
+
+
+def test_new_connection_takes_the_place_of_a_silent_one(application: Application) -> None:
+    """Those that never sent a request go first, the oldest first; those that were answered stay."""
+    with served(application, connections_max=4) as server:
+        with server.connect() as known, server.connect() as first, server.connect() as second, server.connect() as third:
+            for client in (known, first):
+                client.sendall(post("/echo", b"x"))
+                one_answer(client)
+            for client in (second, third):
+                client.sendall(b"POST /echo HTTP")
+            assert eventually(lambda: server.inside(lambda: len(server.roster.open)) == 4)
+            with server.connect() as fresh:
+                fresh.sendall(post("/echo", b"served"))
+                assert one_answer(fresh) == (200, b"served")
+                assert read_all(second) == b""
+                for client in (known, first):
+                    client.sendall(post("/echo", b"still"))
+                    assert one_answer(client) == (200, b"still")
+            third.sendall(b"/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
+            assert one_answer(third) == (200, b"x")
+        assert server.settled()
+
+
+def test_unauthenticated_connections_stay_strangers(application: Application) -> None:
+    """An answer of 401 earns no place: such connections go before one that was let in, though it has rested longer."""
+    with served(application, connections_max=2) as server, server.connect() as good, server.connect() as bad:
+        good.sendall(post("/echo", b"x"))
+        one_answer(good)
+        bad.sendall(post("/ignore/401"))
+        one_answer(bad)
+        with server.connect() as fresh:
+            fresh.sendall(post("/echo", b"served"))
+            assert one_answer(fresh) == (200, b"served")
+            assert read_all(bad) == b""
+            good.sendall(post("/echo", b"still"))
+            assert one_answer(good) == (200, b"still")
+
+
+def test_connection_is_turned_away_when_all_are_at_work(application: Application) -> None:
+    """Nobody who is being answered makes room: the newcomer gets 503 with Retry-After, and a place later."""
+    with served(application, connections_max=3) as server:
+        workers = [server.connect() for _ in range(3)]
+        for client in workers:
+            client.sendall(post("/wait", b"done"))
+        assert eventually(lambda: len(application.begun) == 3)
+        refused = server.ask(post("/echo"))
+        assert problem_of(refused)["code"] == "too_many_connections"
+        assert b"retry-after: 1\r\n" in refused
+        server.inside(application.gate.set)
+        for client in workers:
+            assert one_answer(client) == (200, b"done")
+        with server.connect() as fresh:
+            fresh.sendall(post("/echo", b"served"))
+            assert one_answer(fresh) == (200, b"served")
+        for client in workers:
+            client.close()
+        assert server.settled()
+
+
+@pytest.mark.slow
+def test_flood_of_connections_keeps_within_the_limit(application: Application) -> None:
+    """Three hundred half-sent connections on a server for fifty: a good client is served at every moment."""
+    with served(application, connections_max=50) as server, server.connect() as good:
+        flood = []
+        for _ in range(300):
+            flood.append(server.connect())
+            flood[-1].sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\n")
+            good.sendall(post("/echo", b"good"))
+            assert one_answer(good) == (200, b"good")
+        assert server.inside(lambda: len(server.roster.open)) <= 50
+        assert server.roster.counts["evicted"] >= 250
+        for client in flood:
+            client.close()
+
+
+# -- clients that leave ------------------------------------------------------------------------------------------------
+
+PHASES = {
+    "in the head": ("", b"POST /echo HT"),
+    "after the head": ("/echo", b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"),
+    "in the body": ("/echo", b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nbody"),
+    "in a stream": ("/stream", b"POST /stream HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"),
+    "before the answer": ("/wait", post("/wait", b"body")),
+    "in the answer": ("/big/100000000", post("/big/100000000")),
+    "in an unfinished answer": ("/half/waits", post("/half/waits")),
+    "between pipelined requests": ("/wait", post("/wait") + post("/echo")),
+    "after an answer without its body": ("/ignore", b"POST /ignore HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])
+@pytest.mark.parametrize("phase", PHASES)
+def test_client_that_leaves_leaves_nothing_behind(application: Application, phase: str, reset: bool) -> None:
+    """In whatever phase: no connection, task or descriptor stays, nothing is logged as a defect, and others are served."""
+    path, sent = PHASES[phase]
+    with served(application) as server, capture_logs() as logs:
+        files = descriptors()
+        client = server.connect()
+        client.sendall(sent)
+        assert eventually(
+            lambda: server.inside(lambda: bool(server.roster.open)) and application.begun == ([path] if path else [])
+        )
+        if reset:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        client.close()
+        if path != "/half/waits" or reset:
+            server.inside(application.gate.set)
+        assert eventually(lambda: not server.roster.open)
+        server.inside(application.gate.set)
+        assert server.settled()
+        assert eventually(lambda: descriptors() == files)
+        with server.connect() as other:
+            other.sendall(post("/echo", b"served"))
+            assert one_answer(other) == (200, b"served")
+    assert logs == []
+
+
+@pytest.mark.slow
+def test_connections_that_ended_are_forgotten_at_once(application: Application) -> None:
+    """Nothing of a closed connection waits for the collector of cycles: parsers hold memory that it does not see."""
+    import gc
+
+    def alive() -> int:
+        return sum(isinstance(one, (Connection, Framer)) for one in gc.get_objects())
+
+    with served(application) as server:
+        gc.collect()
+        gc.disable()
+        try:
+            before = server.inside(alive)
+            for _ in range(50):
+                assert status_of(server.ask(post("/echo", b"x", "Connection: close\r\n"))) == 200
+                with server.connect() as client:
+                    client.sendall(b"POST /echo HT")
+            assert server.settled()
+            assert eventually(lambda: server.inside(alive) <= before + 4)  # the last one may be held by a frame
+        finally:
+            gc.enable()
+
+
+def test_peer_that_vanishes_is_found_by_the_kernel(server: Served) -> None:
+    """A machine that is gone without a word is probed; what it does not acknowledge in write_timeout_s ends the connection."""
+    with server.connect() as client:
+        client.sendall(post("/echo"))
+        one_answer(client)
+        kept, silence_ms = server.inside(
+            lambda: [
+                next(iter(server.roster.open))._transport.get_extra_info("socket").getsockopt(*option)
+                for option in ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+            ]
+        )
+    assert (bool(kept), silence_ms) == (True, 30_000)
