@@ -15,7 +15,7 @@ from cmdlog.wal.errors import Wedged
 from cmdlog.wal.simfiles import Fault, Operation, SimFiles
 from cmdlog.wal.space import READY_WANTED
 from tests.wal.logkit import LOG, NODE, ListSource, generations, numbers_in, sim
-from tests.wal.test_log import WAIT_S, WaitSource
+from tests.wal.threadkit import WAIT_S, WaitSource
 
 Sync = Literal["sync", "async"]
 BOTH = pytest.mark.parametrize("sync", ["sync", "async"])

@@ -1,0 +1,60 @@
+"""A log with its own threads, and a source that one can wait for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from cmdlog.wal import Log
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.marks import Sync
+from cmdlog.wal.simfiles import SimFiles
+from tests.wal.logkit import (
+    NODE,
+    ListSource,
+)
+
+WAIT_S = 20.0  # a bound that is only met when something is broken
+
+
+class WaitSource(ListSource):
+    """A ListSource for threads: one lock, and a way to wait for acknowledgements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed = threading.Condition()
+
+    def put(self, number: int, size: int = 64) -> None:
+        with self.changed:
+            super().put(number, size)
+
+    def take(self, bytes_max: int) -> Sequence[bytes]:
+        with self.changed:
+            self.changed.notify_all()
+            return super().take(bytes_max)
+
+    def written(self, block: int) -> None:
+        with self.changed:
+            super().written(block)
+            self.changed.notify_all()
+
+    def durable(self, block: int) -> None:
+        with self.changed:
+            super().durable(block)
+            self.changed.notify_all()
+
+    def failed(self, error: WalError) -> None:
+        with self.changed:
+            super().failed(error)
+            self.changed.notify_all()
+
+    def wait(self, reached: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(reached, WAIT_S), "nothing happened"
+
+
+def threaded(files: SimFiles, *, threads: int = 4, sync: Sync = "sync", window_s: float = 0.005) -> tuple[Log, WaitSource]:
+    """A log with its threads."""
+    log, source = Log.open(files, NODE), WaitSource()
+    log.start(source, threads=threads, sync=sync, async_window_s=window_s)
+    return log, source
