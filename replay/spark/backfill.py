@@ -11,7 +11,6 @@ history run again by its own code, whose digests are compared with the live run'
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from replay.rerun import Missing, Place
 from replay.scan import Stream
 from replay.spans import BEGINNING
 from replay.spark.backfilltask import backfill_partition, stream_json
+from replay.spark.inputs import input_names, inputs
 from replay.spark.job import run_orders
 from replay.spark.legs import Stitched, start_of, stitch, stream_of
 from replay.spark.manifest import agree_on_types, tables_of
@@ -77,7 +77,7 @@ def backfill(
     """Runs the calls behind `at` (START: all of them) with `app`; writes its tables and their diff into the new folder `to`.
 
     Args:
-        paths: node directories of one cluster, readable by driver and executors under the same names.
+        paths: node directories of one cluster, as for `rebuild`.
         target: `module:attribute` of `app`; None: it is found.
         missing: what becomes of calls that `app` has no fitting procedure for; "skip" leaves them out and counts them.
 
@@ -90,9 +90,9 @@ def backfill(
     fork, end = parse_moment(at), parse_moment(until)
     if fork is None or (end is not None and end < fork):
         raise BadUntil(f"the fork would end at transaction {end}, before it begins at {fork}")
-    request = {
+    request: dict[str, Any] = {
         "job": JOB,
-        "paths": [os.path.abspath(path) for path in ([paths] if isinstance(paths, str) else paths)],
+        "paths": input_names(paths),
         "code": bundle.hash,
         "at": str(fork),
         "until": str(end) if end is not None else "",
@@ -104,7 +104,9 @@ def backfill(
         if manifest is None:
             orders = folder.begun(request)
             if orders is None:
-                orders = list(_orders(files, request, app, bundle, fork=fork, end=end))
+                with inputs(request["paths"]) as given:
+                    told = {**request, "paths": given.directories}
+                    orders = given.stamp(_orders(files, told, app, bundle, fork=fork, end=end))
                 folder.begin(request, orders)
             manifest = _manifest(request, run_orders(spark, folder, orders, backfill_partition, progress))
             agree_on_types(folder.folder, [manifest["state"]])

@@ -33,6 +33,7 @@ from replay.rerun import LeftOut, Place
 from replay.scan import Stream
 from replay.sidebyside import OtherCode, SideBySide
 from replay.spark.attempt import Attempt
+from replay.spark.inputs import at_hand
 from replay.spark.legs import naming_damage, read_legs
 from replay.spark.moments import plan_of_json
 from replay.spark.rebuildtask import Walk, before_last, check_tables, make_target
@@ -60,6 +61,11 @@ def stream_json(stream: Stream) -> dict[str, Any]:
 
 def backfill_partition(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
     """The work of one order. Raises: Divergence of the history as it was, CallUnfit, SchemaConflict, WalError, …"""
+    with at_hand(order, attempt.scratch) as here:
+        return _backfill(here, attempt)
+
+
+def _backfill(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
     bundle = Bundle.from_bytes(str(order["bundle"]).encode())
     db = load_bundle(bundle)
     base = [plan_of_json(leg) for leg in order["base"]]

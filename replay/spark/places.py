@@ -24,8 +24,8 @@ _HOSTS: Final = ("", "localhost")
 
 def open_place(path: str) -> tuple[Files, str]:
     """(the file system, the path in it). Raises: BadOption for what no file system is known for."""
-    scheme = urlsplit(path).scheme
-    if not scheme or path.startswith("/"):
+    scheme = scheme_of(path)
+    if not scheme:
         return _LOCAL, os.path.abspath(path)
     if scheme == "file":
         parts = urlsplit(path)
@@ -34,6 +34,11 @@ def open_place(path: str) -> tuple[Files, str]:
         return _LOCAL, os.path.abspath(unquote(parts.path))
     filesystem, inner = filesystem_of(path)
     return ArrowFiles(filesystem), inner.rstrip("/")
+
+
+def scheme_of(path: str) -> str:
+    """That of a URI; "" of a path."""
+    return "" if path.startswith("/") else urlsplit(path).scheme
 
 
 @lru_cache(maxsize=64)

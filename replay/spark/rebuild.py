@@ -10,7 +10,6 @@ One task replays one log partition and writes all its tables at all moments; wha
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from cmdlog.wal.files import Files, RealFiles
 from procedures import Database
 from procedures.bundle import capture_bundle
 from replay.meter import Progress
+from replay.spark.inputs import input_names, inputs
 from replay.spark.job import run_orders
 from replay.spark.manifest import agree_on_types, tables_of
 from replay.spark.moments import History, Moment, find_history, parse_moment, plan_json
@@ -65,7 +65,8 @@ def rebuild(
     """Writes the tables (all, or those named) as of `until`, or of each moment of a list, into the new folder `to`.
 
     Args:
-        paths: node directories of one cluster, readable by driver and executors under the same names.
+        paths: node directories of one cluster, readable by driver and executors under the same names: paths, file: URIs, or
+            URIs of what pyarrow knows (s3://…, hdfs://…), which each task copies first.
         app: declares the types of the tables; None: the code in the log does. Calls are replayed by the log's code in any case.
 
     Durable on return. A run that was broken off is gone on with by the same call: then the log's end is that of the first run.
@@ -73,12 +74,11 @@ def rebuild(
     Raises: NotEmpty, OtherJob, Locked; Divergence, Poison; Interrupted, SparkFailed, TaskError; what the plan raises.
     """
     began, files = time.monotonic(), RealFiles()
-    directories = [os.path.abspath(path) for path in ([paths] if isinstance(paths, str) else paths)]
     several = not (until is None or isinstance(until, int | str) or not isinstance(until, Sequence))
     moments: list[Moment] = list(until) if several else [until]  # type: ignore[arg-type,list-item]
-    request = {
+    request: dict[str, Any] = {
         "job": JOB,
-        "paths": directories,
+        "paths": input_names(paths),
         "until": sorted({_text(parse_moment(moment)) for moment in moments}),
         "several": several,
         "tables": sorted(tables) if tables is not None else None,
@@ -90,7 +90,8 @@ def rebuild(
         if manifest is None:
             orders = folder.begun(request)
             if orders is None:
-                orders = list(_orders(files, request, app))
+                with inputs(request["paths"]) as given:
+                    orders = given.stamp(_orders(files, {**request, "paths": given.directories}, app))
                 folder.begin(request, orders)
             rows = run_orders(spark, folder, orders, rebuild_partition, progress)
             manifest = _manifest(request, orders, rows)

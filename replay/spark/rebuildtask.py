@@ -20,6 +20,7 @@ from replay.errors import ReplayError
 from replay.plan import Plan
 from replay.recover import Progress, Target, execute
 from replay.spark.attempt import Attempt
+from replay.spark.inputs import at_hand
 from replay.spark.legs import naming_damage
 from replay.spark.moments import plan_of_json
 from replay.trust import STATE_FOLDER, read_position, state_path
@@ -73,6 +74,11 @@ def make_target(folder: str) -> Target:
 
 def rebuild_partition(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
     """The work of one order. Raises: Divergence, Poison, WalError, NoSuchTable, …"""
+    with at_hand(order, attempt.scratch) as here:
+        return _rebuild(here, attempt)
+
+
+def _rebuild(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
     partition, points = int(order["partition"]), order["points"]
     walk = Walk(partition, make_target(os.path.join(attempt.scratch, "walk")), attempt.note)
     declared = declarations({int(version): value for version, value in order["catalogs"].items()})

@@ -28,6 +28,7 @@ from cmdlog.wal.errors import DiskFull, Locked, NotEmpty
 from cmdlog.wal.files import Files, parent
 from replay.errors import ReplayError
 from replay.spark.attempt import ATTEMPTS, PROGRESS, ROWS, is_full
+from replay.spark.inputs import output_path
 from replay.spark.versions import OtherVersions, versions
 
 SUFFIX: Final = ".unfinished"
@@ -183,7 +184,7 @@ def check_free(files: Files, out: str) -> None:
 @contextlib.contextmanager
 def staging(files: Files, out: str, beside: Sequence[str] = ()) -> Iterator[Staging]:
     """The folder, held until the end."""
-    found = Staging(files, out, beside)
+    found = Staging(files, output_path(out), beside)
     try:
         yield found
     except (OSError, DiskFull) as error:
