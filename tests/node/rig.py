@@ -102,3 +102,8 @@ def alive(pid: int) -> bool:
 def kill(pid: int) -> None:
     """SIGKILL to one process."""
     os.kill(pid, 9)
+
+
+def partition(node: Node, number: int) -> int:
+    """Where a counter lives."""
+    return node.slots.partition_of(node.routes["bump"].procedure, [number, 0])

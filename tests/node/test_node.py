@@ -1,10 +1,8 @@
-"""The node as a whole: kills, locks, failed writes, full disks, rebuilding, keys over restarts."""
+"""The node as a whole: what it refuses to open, kills, locks, rebuilding, keys over restarts."""
 
 from __future__ import annotations
 
-import itertools
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -20,21 +18,16 @@ from cmdlog.node import boot as boot_module
 from cmdlog.node import node as node_module
 from cmdlog.node.boot import OtherApplication
 from cmdlog.node.clock import HybridClock
-from cmdlog.node.node import Node
-from cmdlog.node.outcome import DiskFull, LogFull, NotReady, Outcome, OutcomeUnknown, Refused, TooLarge
+from cmdlog.node.outcome import Outcome
 from cmdlog.node.settings import BadSetting
-from cmdlog.node.snapshots import Snapshotter
-from cmdlog.wal.errors import Locked, WalError, Wedged, WrongDirectory
-from cmdlog.wal.files import File, RealFiles
-from cmdlog.wal.instance import BadSettings
+from cmdlog.wal.errors import Locked, WrongDirectory
 from procedures import Database
-from procedures import state as state_module
 from procedures.errors import SchemaConflict
 from procedures.outcomes import Status
 from snapshot.capture import Capture
 from snapshot.errors import SnapshotFailed
 from tests.node.apps import tagged
-from tests.node.rig import SMALL, Pending, alive, ask, counters, kill, open_node, rows, send, wait_for
+from tests.node.rig import SMALL, alive, ask, counters, kill, open_node, partition, rows, send, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -64,9 +57,6 @@ def end(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     with process.stdout as stdout:  # not communicate(): it would pass over what was read ahead
         return stdout.read()
-
-
-# -- restarts --------------------------------------------------------------------------------------------------------------
 
 
 def test_states_are_rebuilt_from_the_log(tmp_path: Path) -> None:
@@ -166,11 +156,6 @@ def test_a_full_key_table_of_one_partition_leaves_no_multi_partition_call_half_d
     assert ask(node, "set_rate", key="all", name="r", value=1) == [0, 0], "a repetition is answered from a full table, too"
     assert {value for value, _ in ask(node, "look_everywhere", name="r")} == {1}
     node.close()
-
-
-def partition(node: Node, number: int) -> int:
-    """Where a counter lives."""
-    return node.slots.partition_of(node.routes["bump"].procedure, [number, 0])
 
 
 def test_tables_that_the_rows_do_not_allow_are_refused_before_they_are_logged(tmp_path: Path) -> None:
@@ -283,309 +268,6 @@ def test_kills_at_any_moment(tmp_path: Path, seed: int) -> None:
         held = counters(node)
         assert all(number + 1 <= held.get(thread, 0) <= number + 2 for thread, number in enumerate(acknowledged)), seed
         node.close()
-
-
-# -- limits and failures of the disk ---------------------------------------------------------------------------------------
-
-
-def test_a_call_larger_than_any_block_is_refused_and_others_go_on(tmp_path: Path) -> None:
-    """With small segments the limits shrink: what could never be logged is `too_large`, what just fits is logged."""
-    node = open_node(
-        tmp_path / "data", inline=True, partitions=1, segment_bytes=64 << 10, call_bytes_max=32 << 10, log_reserve_bytes=8 << 10
-    )
-    limit = node.settings.call_bytes_max
-    assert limit <= 16 << 10
-    with pytest.raises(TooLarge):
-        send(node, "store", id=1, seq=0, data=bytes(limit))
-    for seq in range(3):
-        size = limit * 3 // 4 - 20
-        assert ask(node, "store", id=1, seq=seq, data=bytes(size)) == size
-    assert node.error is None
-    node.close()
-
-
-@pytest.mark.slow
-def test_large_calls_of_all_partitions_never_wedge_the_log(tmp_path: Path) -> None:
-    """More bytes than a block holds, from all partitions at once, with digests beside them: blocks stay within their limit."""
-    node = open_node(
-        tmp_path / "data", inline=True, partitions=4, call_bytes_max=60_000, batch_bytes_max=128 << 10, segments=64, log_threads=2
-    )
-    sent = [send(node, "store", id=n % 16, seq=n, data=os.urandom(15_000)) for n in range(700)]
-    assert {pending.value() for pending in sent} == {15_000}
-    assert node.error is None
-    assert node.sequencer.inflight_bytes == 0
-    node.close()
-
-
-def test_a_full_log_refuses_and_reads_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without snapshots the ring fills: writes get `log_full`, nothing wedges, reads are served, a restart works."""
-    monkeypatch.setattr(Snapshotter, "start", lambda self: None)
-    node = open_node(
-        tmp_path / "data",
-        inline=True,
-        partitions=1,
-        segment_bytes=64 << 10,
-        segments=4,
-        call_bytes_max=4000,
-        log_reserve_bytes=8 << 10,
-    )
-    seq = 0
-    full = False
-    while not full:
-        try:
-            ask(node, "store", id=1, seq=seq, data=bytes(2000))
-            seq += 1
-        except LogFull:
-            full = True
-    assert seq > 20
-    assert node.error is None
-    assert ask(node, "peek", id=1) == 0
-    node.close()
-    node = open_node(tmp_path / "data", inline=True)
-    assert node.query("SELECT count(*) FROM payloads").rows[0][0] == seq
-    node.close()
-
-
-@pytest.mark.slow
-def test_a_full_log_of_many_partitions_gets_out_by_their_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each partition needs two, and each leaves a mark and a seal in the log: the reserve has room for all of them."""
-    start = Snapshotter.start
-    monkeypatch.setattr(Snapshotter, "start", lambda self: None)
-    sizes: dict[str, Any] = {"segment_bytes": 256 << 10, "segments": 4, "log_reserve_bytes": 4096, "call_bytes_max": 9000}
-    node = open_node(tmp_path / "data", inline=True, partitions=6, **sizes)
-    numbers = itertools.count()
-
-    def there_is_room() -> bool:
-        seq = next(numbers)
-        try:
-            return bool(ask(node, "store", id=seq, seq=seq, data=bytes(4000)))
-        except LogFull:
-            return False
-
-    wait_for(lambda: not there_is_room())
-    start(node._snapshots)
-    wait_for(there_is_room)
-    node.close()
-
-
-@pytest.mark.slow
-def test_segments_too_small_for_the_partitions_are_refused(tmp_path: Path) -> None:
-    """Such a log would take its first records and stop at its first rotation, for ever; twice the size is enough."""
-    small: dict[str, Any] = {"partitions": 64, "log_reserve_bytes": 4096, "call_bytes_max": 9000}
-    with pytest.raises(BadSettings, match="64 partitions"):
-        open_node(tmp_path / "data", inline=True, segment_bytes=64 << 10, **small)
-    assert not (tmp_path / "data").exists()
-    node = open_node(tmp_path / "data", inline=True, segment_bytes=128 << 10, **small)
-    for seq in range(40):
-        ask(node, "store", id=1, seq=seq, data=bytes(6000))
-    assert ask(node, "set_rate", name="r", value=1) == [0] * 64
-    node.close()
-    assert len(list((tmp_path / "data" / "log").glob("seg-*"))) > 1
-    open_node(tmp_path / "data", inline=True).close()
-
-
-class FailingFile:
-    """A file whose fdatasync fails once the switch is on."""
-
-    def __init__(self, file: File, files: FailingFiles) -> None:
-        self._file, self._files = file, files
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def fdatasync(self) -> None:
-        if self._files.broken.is_set():
-            raise OSError(5, "planted: Input/output error")
-        self._file.fdatasync()
-
-
-class FailingFiles(RealFiles):
-    """The real disk, until it breaks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.broken = threading.Event()
-
-    def open(self, path: str, **options: Any) -> Any:
-        return FailingFile(super().open(path, **options), self)
-
-
-@pytest.mark.parametrize("inline", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_failed_sync_stops_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline: bool) -> None:
-    """Everybody under way is told that the outcome is unknown, nobody is acknowledged later, and the node says why."""
-    files = FailingFiles()
-    monkeypatch.setattr(node_module, "RealFiles", lambda: files)
-    node = open_node(tmp_path / "data", inline=inline, partitions=2)
-    failures: list[BaseException] = []
-    node.on_failure = failures.append
-    for n in range(10):
-        assert ask(node, "bump", id=n, amount=1) == 1
-    files.broken.set()
-    sent: list[Pending] = []
-    while node.error is None and len(sent) < 10_000:
-        try:
-            sent.append(send(node, "bump", id=len(sent) % 10, amount=1))
-        except NotReady:
-            break
-    replies = [pending.wait() for pending in sent]
-    assert all(isinstance(reply, OutcomeUnknown) for reply in replies)
-    assert all(len(pending.replies) == 1 for pending in sent)
-    wait_for(lambda: bool(failures))
-    assert len(failures) == 1
-    assert "planted" in str(node.error)
-    assert not node.ready
-    with pytest.raises(NotReady, match="restarted"):
-        send(node, "bump", id=1, amount=1)
-    assert (node.sequencer.inflight_calls, node.sequencer.inflight_bytes) == (0, 0)
-    with pytest.raises(WalError):
-        node.close()
-    files.broken.clear()
-    node = open_node(tmp_path / "data", inline=inline)
-    assert all(n in (1, 2) or n <= 1 + len(sent) for n in counters(node).values())
-    assert ask(node, "peek", id=1) >= 1
-    node.close()
-
-
-def test_a_caller_in_the_window_of_a_wedge_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call placed after the log failed, but before everybody was told, is neither raised at nor left waiting."""
-    node = open_node(tmp_path / "data", inline=True)
-
-    def wedged(*_: Any) -> bool:
-        raise Wedged("planted")
-
-    monkeypatch.setattr(node._wal, "run_turn", wedged)
-    monkeypatch.setattr(node._wal, "kick", wedged)
-    route = node.routes["bump"]
-    first, second = Pending(), Pending()
-    node.call_inline(route, route.procedure.bind({"id": 1, "amount": 1}), done=first.done)
-    node.call(route, route.procedure.bind({"id": 1, "amount": 1}), done=second.done)
-    assert not first.replies
-    node.sequencer.failed(Wedged("planted"))
-    assert isinstance(first.wait(), OutcomeUnknown)
-    assert isinstance(second.wait(), OutcomeUnknown)
-    monkeypatch.undo()
-    node.close()
-
-
-def test_call_many_tells_each_call_exactly_once(tmp_path: Path) -> None:
-    """A run that is refused after others were placed is told by `done`; a refusal of everything is raised and tells nobody."""
-    node = open_node(tmp_path / "data", inline=True, partitions=2, inflight_calls_max=4)
-    route = node.routes["bump"]
-
-    def prepared(count: int, key: bytes = b"") -> list[tuple[Any, Any, bytes, Any, None]]:
-        made.extend(Pending() for _ in range(count))
-        return [(route, route.procedure.bind({"id": 1, "amount": 1}), key, pending.done, None) for pending in made[-count:]]
-
-    made: list[Pending] = []
-    with pytest.raises(Refused):
-        node.call_many(prepared(5))
-    large = (node.routes["store"], [1, 1, "A" * 200_000], b"", Pending().done, None)
-    with pytest.raises(Refused):
-        node.call_many([*prepared(5), large])
-    assert not any(pending.replies for pending in made)
-    made.clear()
-    read = Pending()
-    made_before = prepared(1, key=b"k" * 16)
-    made.append(read)
-    node.call_many([*made_before, (node.routes["peek"], [1], b"", read.done, None), *prepared(9)])
-    node.help()
-    replies = [pending.wait() for pending in made]
-    assert [isinstance(reply, Outcome) for reply in replies] == [True] * 2 + [False] * 9
-    assert all(len(pending.replies) == 1 for pending in made)
-    node.close()
-
-
-@pytest.mark.slow
-def test_a_full_disk_refuses_calls_and_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLITE_FULL in a batch: calls are refused as `disk_full`, also those that wait for a batch, and nothing of them is logged;
-    when there is room, what is logged is applied, once.
-    """
-    pages = tmp_path / "pages"
-    real = state_module._configure
-
-    def configure(connection: Any, pages_checkpoint: int) -> None:
-        real(connection, pages_checkpoint)
-        if pages.exists():
-            connection.pragma("max_page_count", int(pages.read_text()))
-
-    monkeypatch.setattr(state_module, "_configure", configure)
-    pages.write_text("40")
-    node = open_node(tmp_path / "data", inline=True, partitions=1)
-    assert ask(node, "bump", id=1, amount=1) == 1
-    sent: list[Pending] = []
-
-    def refused() -> bool:
-        try:
-            sent.append(send(node, "store", id=1, seq=len(sent), data=bytes(40_000)))
-        except DiskFull:
-            return True
-        return False
-
-    wait_for(refused)
-    pages.unlink()
-    replies = [pending.wait() for pending in sent]
-    done = [at for at, reply in enumerate(replies) if isinstance(reply, Outcome)]
-    assert done
-    assert all(isinstance(reply, DiskFull) for at, reply in enumerate(replies) if at not in done)
-    wait_for(lambda: node.ready and node.sequencer.idle)
-    assert ask(node, "bump", id=1, amount=1) == 2
-    assert rows(tmp_path / "data", 0, "SELECT seq FROM payloads ORDER BY seq") == [(at,) for at in done]
-    node.close()
-
-
-@pytest.mark.slow
-def test_an_embedded_node_on_a_full_disk_closes_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch that cannot be applied stays in the log; the next start, with room, applies it."""
-    real, pages = state_module._configure, tmp_path / "pages"
-
-    def configure(connection: Any, pages_checkpoint: int) -> None:
-        real(connection, pages_checkpoint)
-        if pages.exists():
-            connection.pragma("max_page_count", int(pages.read_text()))
-
-    monkeypatch.setattr(state_module, "_configure", configure)
-    pages.write_text("16")
-    node = open_node(tmp_path / "data", inline=True, partitions=2, drain_timeout_s=0.2)
-    home = next(i for i in range(99) if partition(node, i) == 0)
-    stuck = send(node, "store", id=home, seq=0, data=bytes(60_000))
-    wait_for(lambda: not node.ready)
-    told = node.status()
-    assert (told["disk_full"]["path"], told["disk_full"]["partitions"]) == (str(tmp_path / "data"), [0])
-    assert [told["partitions"][p]["state"] for p in "01"] == ["disk_full", "ok"]
-    began = time.monotonic()
-    node.close()
-    assert time.monotonic() - began < 5
-    assert isinstance(stuck.wait(), OutcomeUnknown)
-    pages.unlink()
-    again = open_node(tmp_path / "data", inline=True)
-    assert again.ready
-    again.close()
-    assert rows(tmp_path / "data", 0, "SELECT count(*) FROM payloads") == [(1,)]
-
-
-@pytest.mark.slow
-def test_a_site_that_cannot_write_refuses_calls_and_loses_none(tmp_path: Path) -> None:
-    """Writes of one site process fail: its partition refuses calls, the other goes on, and its successor applies what waited."""
-    node = open_node(tmp_path / "data", partitions=2, sites=2)
-    ours = next(i for i in range(99) if partition(node, i) == 0)
-    other = next(i for i in range(99) if partition(node, i) == 1)
-    assert (ask(node, "bump", id=ours, amount=1), ask(node, "bump", id=other, amount=1)) == (1, 1)
-    resource.prlimit(node.status()["sites"][0], resource.RLIMIT_FSIZE, (1000, 1000))
-    waiting = send(node, "store", id=ours, seq=0, data=bytes(50_000))
-
-    def refused() -> bool:
-        try:
-            send(node, "bump", id=ours, amount=0)
-        except NotReady as refusal:
-            return "site cannot run" in str(refusal)
-        return False
-
-    wait_for(refused)
-    assert ask(node, "bump", id=other, amount=1) == 2
-    assert waiting.value() == 50_000
-    wait_for(lambda: node.sequencer.idle)
-    assert rows(tmp_path / "data", 0, "SELECT count(*) FROM payloads") == [(1,)]
-    node.close()
 
 
 def test_a_crash_in_creation_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

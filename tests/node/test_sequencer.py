@@ -1,18 +1,17 @@
-"""The sequencer, driven by hand: places, limits, multi-partition steps, sites that come and go, failure."""
+"""The sequencer, driven by hand: places, limits, sites that come and go, failure."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from cmdlog.node.outcome import DiskFull, LogFull, NotReady, Outcome, OutcomeUnknown, Overloaded, TooLarge
+from cmdlog.node.outcome import DiskFull, LogFull, NotReady, Outcome, OutcomeUnknown, Overloaded
 from cmdlog.node.stream import CALL_OVERHEAD_BYTES, Limits
 from cmdlog.wal.block import block_bytes
 from cmdlog.wal.errors import Wedged, WriteFailed
-from cmdlog.wal.ids import MULTI_PARTITION, txn_partition
+from cmdlog.wal.ids import txn_partition
 from cmdlog.wal.record import Kind, encode_record
 from tests.node.pipeline import Pipeline, a_note
 
@@ -208,46 +207,6 @@ def test_add_many_is_all_or_nothing() -> None:
     pipe.check_empty()
 
 
-def test_a_step_has_one_id_and_one_block() -> None:
-    """A multi-partition call gets one transaction id everywhere and lies in one block, behind what was called before it."""
-    pipe = Pipeline(3)
-    pipe.add(0)
-    pipe.add(2)
-    call = pipe.add_everywhere()
-    pipe.add(1)
-    pipe.settle()
-    assert [pipe.numbers(p) for p in range(3)] == [[0, 2], [2, 3], [1, 2]]
-    steps = [(b.number, r) for b in pipe.blocks for r in b.records if r.kind is Kind.BATCH and r.raw.count(b"[2,")]
-    assert len({number for number, _ in steps}) == 1
-    ids = {reply.txn_id for reply in call.replies if isinstance(reply, Outcome)}
-    assert len(ids) == 1
-    assert txn_partition(ids.pop()) == MULTI_PARTITION
-    assert len(call.replies) == 3
-    pipe.check_log()
-    pipe.check_empty()
-
-
-def test_steps_wait_for_busy_sites_too() -> None:
-    """A series of multi-partition calls has no more batches under way than `site_batches_max`."""
-    pipe = Pipeline(2, limits=Limits(site_batches_max=2))
-    for _ in range(10):
-        pipe.add_everywhere()
-    for _ in range(20):
-        pipe.take()
-    assert max(m["batches_under_way"] for m in pipe.sequencer.watermarks().values()) == 2
-    pipe.settle()
-    assert pipe.numbers(0) == pipe.numbers(1) == list(range(10))
-    pipe.check_empty()
-
-
-def test_a_step_too_large_for_any_block_is_refused() -> None:
-    """The copies for all partitions count together, before anything is placed."""
-    pipe = Pipeline(4, limits=Limits(batch_bytes_max=4000))
-    with pytest.raises(TooLarge):
-        pipe.add_everywhere(size=1000)
-    pipe.check_empty()
-
-
 @pytest.mark.parametrize("lax", [False, True])
 def test_nothing_is_given_to_a_site_before_it_is_safe(lax: bool) -> None:
     """A batch reaches its site when its block is durable; with durability=async when it is written, not before."""
@@ -261,22 +220,6 @@ def test_nothing_is_given_to_a_site_before_it_is_safe(lax: bool) -> None:
     assert len(pipe.at_site[0]) == 1
     pipe.settle()
     pipe.check_empty()
-
-
-def test_reads_everywhere_see_all_or_nothing_of_a_step() -> None:
-    """A marker placed before a multi-partition call is served before it in every partition, one placed after it, after."""
-    pipe = Pipeline(2)
-    pipe.add(0)
-    before, _ = pipe.read_everywhere()
-    pipe.add_everywhere()
-    after, call = pipe.read_everywhere()
-    pipe.add_everywhere()
-    pipe.settle()
-    step = {p: next(i for i, r in enumerate(pipe.applied[p]) if b"[1," in r.raw) for p in (0, 1)}
-    for p in (0, 1):
-        assert pipe.reads[before[p]][1] <= step[p]
-        assert pipe.reads[after[p]][1] == step[p] + 1
-    assert len(call.replies) == 2
 
 
 def test_a_read_goes_behind_what_the_site_was_given() -> None:
@@ -456,43 +399,6 @@ def test_many_threads_lose_and_double_nothing() -> None:
     pipe.check_empty()
 
 
-def test_a_multi_partition_call_is_met_on_the_first_partition_alone() -> None:
-    """The others get it when it is done there: until then it may be skipped, on all of them; afterwards on none."""
-    pipe = Pipeline(3)
-    call = pipe.add_everywhere()
-    pipe.add(2)
-    assert pipe.take() is not None
-    pipe.write()
-    pipe.sync()
-    assert [len(pipe.at_site[p]) for p in range(3)] == [1, 0, 0]
-    index = pipe.blocks[-1].records[0].index
-    assert pipe.sequencer.places_of(0, index) == pipe.sequencer.places_of(2, index) == [(0, index), (1, index), (2, index)]
-    pipe.lose_site(0)
-    pipe.find_site(0)
-    assert [len(pipe.at_site[p]) for p in range(3)] == [1, 0, 0]
-    assert pipe.serve(0)
-    assert all(pipe.at_site[p] for p in (1, 2))
-    assert pipe.sequencer.places_of(2, index) == []
-    pipe.settle()
-    pipe.check_empty()
-    assert len(call.replies) == 3 or len(call.replies) == 1
-
-
-def test_a_site_that_dies_between_doing_a_multi_partition_call_and_saying_so_holds_nobody_back() -> None:
-    """Its successor stands behind the call, so the other partitions get it."""
-    pipe = Pipeline(2)
-    pipe.add_everywhere()
-    assert pipe.take() is not None
-    pipe.write()
-    pipe.sync()
-    pipe.lose_site(0, commits=1)
-    assert not pipe.at_site[1]
-    pipe.find_site(0)
-    assert pipe.at_site[1]
-    pipe.settle()
-    pipe.check_empty()
-
-
 def test_an_entry_that_was_applied_before_it_was_durable_is_told_when_the_log_fails() -> None:
     """Before a call with durability=async a site may answer first; whoever waits for the entry still hears that nobody knows."""
     pipe = Pipeline(1)
@@ -504,164 +410,3 @@ def test_an_entry_that_was_applied_before_it_was_durable_is_told_when_the_log_fa
     assert pipe.serve(0)
     pipe.sequencer.failed(Wedged("planted"))
     assert [type(reply) for reply in told] == [OutcomeUnknown]
-
-
-# -- promises of durability, call by call ----------------------------------------------------------------------------------
-
-
-def test_calls_of_one_batch_are_answered_as_each_was_promised() -> None:
-    """Of a batch that is executed ahead of the disk, lax calls are answered at once and the others when it is durable."""
-    pipe = Pipeline(1)
-    calls = pipe.add_many([0] * 5, lax=[False, True, False, True, False])
-    pipe.take()
-    pipe.write()
-    assert pipe.serve(0)
-    assert [len(call.replies) for call in calls] == [0, 1, 0, 1, 0]
-    assert pipe.sequencer.inflight_calls == 3
-    assert not pipe.sequencer.idle
-    pipe.sync()
-    assert [len(call.replies) for call in calls] == [1] * 5
-    pipe.settle()
-    pipe.check_empty()
-
-
-def test_a_lax_call_takes_what_stands_before_it_along() -> None:
-    """Batches of calls that wait for the disk are executed early when a lax one stands behind them, and still answered late."""
-    pipe = Pipeline(1, limits=Limits(batch_calls_max=1, site_batches_max=8))
-    first, second, lax, behind = (pipe.add(0, lax=n == 2) for n in range(4))
-    pipe.take(4096)
-    while len(pipe.batches(0)) < 4:
-        assert pipe.take(4096) is not None
-    while not all(b.written for b in pipe.blocks):
-        pipe.write()
-    assert [ident for _, ident, _ in pipe.at_site[0]] == [1, 2, 3]
-    while pipe.serve(0):
-        pass
-    assert [len(call.replies) for call in (first, second, lax, behind)] == [0, 0, 1, 0]
-    pipe.settle()
-    pipe.check_empty()
-
-
-def test_a_lax_call_waits_for_its_write_and_for_those_before_it() -> None:
-    """A lax call whose block is not written, or stands behind one that is not, stays where it is."""
-    pipe = Pipeline(1, limits=Limits(batch_calls_max=1, site_batches_max=8))
-    pipe.add(0)
-    assert pipe.take(2048) is not None
-    pipe.add(0, lax=True)
-    assert pipe.take(2048) is not None
-    pipe.write()
-    assert not pipe.at_site[0]
-    pipe.write()
-    assert len(pipe.at_site[0]) == 2
-    pipe.settle()
-
-
-def test_a_read_waits_until_what_it_may_have_seen_is_durable() -> None:
-    """A read behind a lax call that is executed, and not durable, is held; a lax read is not; afterwards none is."""
-    pipe = Pipeline(1)
-    pipe.add(0, lax=True)
-    pipe.take()
-    pipe.write()
-    strict, lax = pipe.read_one(0), pipe.read_one(0, lax=True)
-    while pipe.serve(0):
-        pass
-    assert (len(strict.replies), len(lax.replies)) == (0, 1)
-    assert pipe.hastened
-    assert not pipe.sequencer.idle
-    pipe.sync()
-    assert len(strict.replies) == 1
-    late = pipe.read_one(0)
-    pipe.serve(0)
-    assert len(late.replies) == 1
-    pipe.check_empty()
-
-
-def test_a_read_everywhere_waits_for_the_partitions_that_ran_ahead() -> None:
-    """Each partition's part of a multi-partition read is held by that partition's own lax calls."""
-    pipe = Pipeline(2)
-    pipe.add(0, lax=True)
-    pipe.take()
-    pipe.write()
-    _, call = pipe.read_everywhere()
-    for p in (0, 1):
-        while pipe.serve(p):
-            pass
-    assert len(call.replies) == 1
-    pipe.settle()
-    assert len(call.replies) == 2
-    pipe.check_empty()
-
-
-def test_a_query_may_wait_for_the_disk() -> None:
-    """`when_durable` calls back at once when nothing ran ahead, else with the block, and says when the node fails instead."""
-    pipe = Pipeline(1)
-    told: list[object] = []
-    pipe.sequencer.when_durable(0, told.append)
-    assert len(told) == 1
-    for fails in (False, True):
-        pipe.add(0, lax=True)
-        pipe.take()
-        pipe.write()
-        before = pipe.hastened
-        pipe.sequencer.when_durable(0, told.append)
-        assert len(told) == 1 + fails
-        assert pipe.hastened == before + 1
-        if fails:
-            pipe.sequencer.failed(Wedged("planted"))
-        pipe.sync()
-        assert len(told) == 2 + fails
-        pipe.serve(0)
-    assert isinstance(told[-1], OutcomeUnknown)
-    pipe.sequencer.when_durable(0, told.append)
-    assert isinstance(told[-1], OutcomeUnknown)
-
-
-def test_a_failure_tells_those_who_wait_for_the_disk_and_nobody_twice() -> None:
-    """Of a batch that was executed and is not durable, the lax calls keep their answers and the others hear that nobody knows."""
-    pipe = Pipeline(1)
-    calls = pipe.add_many([0] * 3, lax=[False, True, False])
-    pipe.take()
-    pipe.write()
-    pipe.serve(0)
-    pipe.sequencer.failed(Wedged("planted"))
-    assert [[type(reply) for reply in call.replies] for call in calls] == [[OutcomeUnknown], [Outcome], [OutcomeUnknown]]
-    pipe.sync()
-    assert all(len(call.replies) == 1 for call in calls)
-    pipe.check_empty()
-
-
-def test_the_log_hears_whether_somebody_waits_for_a_block() -> None:
-    """A block of lax calls and of notes that nobody asks after needs no sync of its own; any other does."""
-    pipe = Pipeline(1)
-    sequencer, told = pipe.sequencer, list[object]()
-    fills: list[tuple[bool, Callable[[], object]]] = [
-        (False, lambda: pipe.add(0, lax=True)),
-        (True, lambda: pipe.add(0, lax=False)),
-        (True, lambda: pipe.add_many([0, 0], lax=[True, False])),
-        (True, lambda: sequencer.add_entry(0, Kind.SKIP, {"index": 0, "position": 0}, told.append)),
-        (False, lambda: sequencer.note(a_note())),
-        (True, lambda: sequencer.note(a_note(), lambda: told.append(1))),
-    ]
-    for waits, fill in fills:
-        fill()
-        sequencer.flush_notes()
-        assert pipe.take() is not None
-        assert pipe.sequencer.waits is waits
-        pipe.settle()
-
-
-def test_a_split_batch_keeps_every_calls_promise() -> None:
-    """Calls that are cut off an open batch for want of room take their promises along."""
-    pipe = Pipeline(1, limits=Limits(batch_calls_max=3, site_batches_max=1))
-    calls = pipe.add_many([0] * 6, lax=[False, False, False, True, True, False])
-    pipe.take()
-    pipe.write()
-    assert not pipe.at_site[0]
-    pipe.sync()
-    pipe.serve(0)
-    pipe.take()
-    pipe.write()
-    pipe.serve(0)
-    assert [len(call.replies) for call in calls] == [1, 1, 1, 1, 1, 0]
-    pipe.settle()
-    pipe.check_empty()
