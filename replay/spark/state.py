@@ -25,6 +25,7 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.instance import load_instance
 from procedures.schema import create_table
+from replay.errors import PlanOutdated
 from replay.plan import Plan
 from replay.spark.attempt import local_folder
 from replay.spark.moments import catalogs_at_end, find_history
@@ -252,6 +253,8 @@ def _restored(task: StateTask) -> Iterator[tuple[apsw.Connection, int]]:
         connection = open_image(state_path(walk.target.directory, task.partition))
         connection.execute(_NAMES).fetchall()
     except Exception as error:
+        if isinstance(error, PlanOutdated):
+            error.hint = "load the table again: what its plan stands on is gone"
         error.add_note(f"partition {task.partition} of {task.legs[0].directory} could not be brought to {_moment(task)}")
         raise
     finally:

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 
 import cmdlog
 from cmdlog.wal.errors import Corrupt
-from replay.errors import Divergence, UntilBeyond, UntilUnreachable
+from replay.errors import Divergence, PlanOutdated, UntilBeyond, UntilUnreachable
 from replay.spark import state
 from replay.spark.options import BadOption, Options, parse_options
 from replay.spark.rebuildtask import NoSuchTable
@@ -158,11 +158,19 @@ def test_table_that_no_code_declares_is_found_in_the_snapshots(node: Path, monke
     assert {tuple(row.values()) for row in rows(node, "rates")} == {tuple(row.values()) for row in wanted}
 
 
-def test_moment_that_is_not_at_hand_any_more_is_refused(tmp_path: Path) -> None:
-    """The log begins behind it, and no snapshot is old enough."""
+def test_moment_that_is_not_at_hand_any_more_is_refused(tmp_path: Path, scratch: Path) -> None:
+    """The log begins behind it, and no snapshot is old enough; and a plan that has grown so old gives no row."""
     rig = ArchiveRig(tmp_path, rules={"window_s": 0}, segments=6)
-    rig.rotate(5)
+    rig.rotate(2)
+    old = tasks_of(rig.directory, "accounts")
+    wanted = [batch.to_pylist() for task in old for batch in read_state(task)]
+    rig.deposits(3)
+    assert [batch.to_pylist() for task in old for batch in read_state(task)] == wanted
+    rig.rotate(4)
     rig.close()
+    with pytest.raises(PlanOutdated, match="load the table again"):
+        next(read_state(old[0]))
+    assert list(scratch.iterdir()) == []
     with pytest.raises(UntilUnreachable, match=r"blocks 1 to \d+ of the log cannot be read"):
         rows(rig.directory, "accounts", asOfTxn=rig.history[0][0])
     assert {row["id"]: row["balance"] for row in rows(rig.directory, "accounts")} == rig.history[-1][1]
