@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cmdlog.cli.brokenoff import leaving
+from cmdlog.cli.failure import USAGE, CommandFailed
 from cmdlog.cli.output import JsonFlag, out
+
+if TYPE_CHECKING:
+    from replay.history import History
 
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")]
 SEGMENT_COLUMNS = ("sequence", "generation", "open_count", "first_block", "last_block")
@@ -19,8 +25,14 @@ GROUP_COLUMNS = ("term", "commit", "last_index", "last_txn", "catalog_versions")
 HISTORY_HELP = """Every invocation in the order of transaction ids, one JSON object a line.
 
 Of several nodes' directories the authoritative logs are read; what a later leader replaced is not in it, nor what was taken out.
-The history begins where the logs' rings do. Bounded memory. Nothing is told of a damaged log (exit code 10), nor where the logs
-at hand do not prove that nothing is missing (17); `cmdlog recover` says what can be had.
+The history begins where the archive does, or else the log's ring. Bounded memory. Nothing is told of a damaged log (exit code
+10), nor where the logs at hand do not prove that nothing is missing (17): --accept-data-loss tells what can be read. What is left
+out, and why nothing matches, is said on standard error.
+
+[bold]Examples[/bold]
+
+  cmdlog log history ./bank --from 2026-01-31T12:00:00Z --until 2026-01-31T13:00:00Z
+  cmdlog log history ./node1 ./node2 ./node3 --procedure transfer --partition 0
 """
 
 
@@ -80,16 +92,50 @@ def history_it(
     from replay.history import history
     from replay.plan import parse_first, parse_until
 
-    calls = history(
-        RealFiles(),
-        [os.path.abspath(directory) for directory in directories],
-        first=parse_first(first) if first else 0,
-        until=parse_until(until) if until else None,
-        accept_data_loss=accept_data_loss,
-    )
-    for call in calls:
-        if partition in (None, call["partition"]) and procedure in (None, call["procedure"]):
-            out.line(call)
+    told, last = 0, ""
+    hint = "nothing was told yet; begin again with the same command"
+    try:
+        found = history(
+            RealFiles(),
+            [os.path.abspath(directory) for directory in directories],
+            first=parse_first(first) if first else 0,
+            until=parse_until(until) if until else None,
+            accept_data_loss=accept_data_loss,
+        )
+        _check_asked(found, partition, procedure)
+        for note in found.notes:
+            out.note(note)
+        between = 0
+        for call in found.calls:
+            between += 1
+            if partition in (None, call["partition"]) and procedure in (None, call["procedure"]):
+                last = call["txn_id"]
+                out.line(call)
+                told += 1
+    except KeyboardInterrupt:
+        hint = f"go on with `--from {last}`: that call may have been told already" if last else hint
+        with leaving(f"{told} calls were told", hint=hint):
+            raise
+    if not between:
+        out.note(found.empty())
+    elif not told:
+        out.note(f"none of the {between} calls in that range is of {_asked(partition, procedure)}")
+
+
+def _check_asked(found: History, partition: int | None, procedure: str | None) -> None:
+    """What nobody has is a mistake, and no empty history."""
+    if partition is not None and partition not in found.partitions:
+        there = ", ".join(map(str, found.partitions))
+        raise CommandFailed(f"there is no partition {partition}", hint=f"there are: {there}", exit_code=USAGE)
+    if procedure is not None and found.procedures and procedure not in found.procedures:
+        near = get_close_matches(procedure, found.procedures, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(found.procedures)}"
+        raise CommandFailed(f"no version of the code has a procedure {procedure}", hint=hint, exit_code=USAGE)
+
+
+def _asked(partition: int | None, procedure: str | None) -> str:
+    names = [f"procedure {procedure}"] if procedure is not None else []
+    return " and ".join(names + ([f"partition {partition}"] if partition is not None else []))
 
 
 def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:

@@ -40,6 +40,12 @@ class Output:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
+    def note(self, text: str) -> None:
+        """Something about the run that is no result: a line on standard error, with `--json` an object."""
+        line = orjson.dumps({"note": text}).decode() if self.json else f"note: {text}"
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """A table for people. Nothing is cut: a narrow terminal folds, and what is piped has lines of any length."""
         from rich.console import Console
