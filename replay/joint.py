@@ -192,11 +192,6 @@ def _not_counted(evidence: Iterable[NodeEvidence], unproved: Iterable[GroupVerdi
     return told
 
 
-def group_name(group: int) -> str:
-    """The group for people."""
-    return "cluster group" if group == CLUSTER_GROUP else f"partition {group}"
-
-
 def group_names(groups: Sequence[int]) -> str:
     """Several groups for people, ascending; numbers that follow each other as a range."""
     partitions = sorted(group for group in groups if group != CLUSTER_GROUP)

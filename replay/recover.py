@@ -11,6 +11,7 @@ at hand.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import threading
@@ -39,10 +40,10 @@ from replay.planned import source_of_plan
 from replay.quarantine import Aside, QuarantineFile
 from replay.scan import KEEP_BYTES
 from replay.target import HANG_AFTER_S, Done, Target, gone_on
-from replay.trust import StateLock, state_path
+from replay.trust import STATE_FOLDER, StateLock, state_path
 from snapshot.catalog import list_archived, list_snapshots, remove_state, restore, set_aside
 
-__all__ = ["Progress", "Report", "Target", "apply_all", "execute", "prepare", "put_aside", "run_all"]
+__all__ = ["Progress", "Report", "Target", "execute", "prepare", "put_aside", "run_all"]
 
 WORKER_BYTES_MIN: Final = KEEP_BYTES  # of entries to apply; below, starting processes (0.3 s) costs more than they save
 LOOK_EVERY_RECORDS: Final = 64  # whether all is done: a look costs as much as a record that is passed over
@@ -168,7 +169,10 @@ def prepare(plan: Plan, part: PartitionPlan, files: Files, directory: str) -> He
             raise PlanOutdated(f"{path} stands at index {position.index}, the plan begins at {part.from_index}")
     except apsw.Error as error:
         lock.close()
-        raise _disk_error(fault_kind(error), error) from error
+        raise disk_error(fault_kind(error), error, path) from error
+    except OSError as error:
+        lock.close()
+        raise system_error(error) from error
     except BaseException:
         lock.close()
         raise
@@ -217,22 +221,18 @@ def _run_here(
             quarantine=quarantine,
         )
         applier.know(plan)
-        return Done(run_all(applier, _records(planned, target)), applier.stopped, applier.aside)
+        folder = os.path.join(target.directory, STATE_FOLDER)
+        return Done(run_all(applier, _records(planned, target), folder), applier.stopped, applier.aside)
     finally:
         for of in held.values():
             of.close()
 
 
-def apply_all(applier: Applier, records: Iterable[tuple[Lsn, Record]]) -> list[Result]:
-    """Feeds the records until every partition is at its end; closes the states. Raises: Divergence, Poison."""
-    results = run_all(applier, records)
-    for stop in applier.stopped:
-        raise stop
-    return results
+def run_all(applier: Applier, records: Iterable[tuple[Lsn, Record]], folder: str = "the states") -> list[Result]:
+    """Feeds the records until every partition is at its end, or has stopped (`Applier.stopped`); closes the states.
 
-
-def run_all(applier: Applier, records: Iterable[tuple[Lsn, Record]]) -> list[Result]:
-    """Feeds the records until every partition is at its end, or has stopped (`Applier.stopped`); closes the states."""
+    `folder` is where these are, for errors of the disk.
+    """
     try:
         for count, (lsn, record) in enumerate(records):
             if not count % LOOK_EVERY_RECORDS and applier.finished:
@@ -240,16 +240,24 @@ def run_all(applier: Applier, records: Iterable[tuple[Lsn, Record]]) -> list[Res
             applier.take(lsn, record)
         return applier.finish()
     except EnvironmentFault as fault:
-        raise _disk_error(fault.kind, fault) from fault
+        raise disk_error(fault.kind, fault, folder) from fault
     finally:
         applier.close()
 
 
-def _disk_error(kind: str | None, error: Exception) -> Exception:
+def disk_error(kind: str | None, error: Exception, path: str) -> Exception:
     """What a fault of the machine means to an operator; itself when it is not the disk's."""
     if kind == "disk_full":
-        return DiskFull(str(error))
-    return WriteFailed(str(error)) if kind == "io" else error
+        return DiskFull(f"{path} cannot be written: {error}")
+    return WriteFailed(f"{path} cannot be written: {error}") if kind == "io" else error
+
+
+def system_error(error: OSError) -> Exception:
+    """The same of an error of the system: a copy names both files, and the one that is written is meant."""
+    path = error.filename2 or error.filename
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return DiskFull(f"{path} cannot be written: {error.strerror}")
+    return WriteFailed(f"{path} cannot be written: {error.strerror}") if error.errno in (errno.EIO, errno.EROFS) else error
 
 
 def _records(planned: Planned | Plan, target: Target) -> Iterable[tuple[Lsn, Record]]:

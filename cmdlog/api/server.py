@@ -24,7 +24,7 @@ import uvicorn
 import uvloop
 
 from cmdlog.api.acceptor import Acceptor
-from cmdlog.api.app import Api
+from cmdlog.api.app import create_app
 from cmdlog.api.descriptors import connections_allowed
 from cmdlog.api.quick import QuickCalls
 from cmdlog.api.roster import Roster
@@ -59,11 +59,11 @@ def serve(open_node: Open, settings: Settings, *, events: Events | None = None, 
 
     Raises: BadSetting; what `open_node` raises; the error that wedged the node, when one did.
     """
-    service = Service(settings)
+    api = create_app(None, settings, version=version)
+    service = api.service
     certificate = Certificate(settings) if settings.tls_cert_file is not None else None
     if certificate is None and not is_loopback(settings.host):
         logger.warning("not_encrypted", host=settings.host, hint="credentials and data can be read on the way: set tls_cert_file")
-    api = Api(service, version=version)
     roster = Roster(
         api,
         settings,

@@ -8,7 +8,6 @@ and counted under a `Drop`; a broken invariant of our own is `InvariantBroken`, 
 from __future__ import annotations
 
 import enum
-from typing import Final
 
 
 class RaftError(Exception):
@@ -83,7 +82,3 @@ class Drop(enum.Enum):
     NO_FRANCHISE = "no_franchise"  # to a node that may have forgotten what it promised
     PROPOSAL_REFUSED = "proposal_refused"  # forwarded, and refused here; its client is told "unknown" by its time-out
     STOPPED = "stopped"  # this group ended on a broken invariant, or is no more
-
-
-# A count has a bound in memory by construction: one per reason.
-DROPS: Final = tuple(Drop)

@@ -184,10 +184,6 @@ class LogReader:
         return self.survey.walk
 
     @property
-    def first_lsn(self) -> Lsn:
-        return Lsn(self.segments[0].header.first_block, 0)
-
-    @property
     def last_block(self) -> BlockNumber:
         return BlockNumber(self.walk.expected - 1)
 
