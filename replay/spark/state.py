@@ -28,7 +28,8 @@ from procedures.schema import create_table
 from replay.errors import PlanOutdated
 from replay.plan import Plan
 from replay.spark.attempt import local_folder
-from replay.spark.moments import catalogs_at_end, find_history
+from replay.spark.inputs import FETCHED, at_hand, input_names, inputs
+from replay.spark.moments import catalogs_at_end, find_history, plan_json, plan_of_json
 from replay.spark.options import LATEST_POINT, STATE, BadOption, Options
 from replay.spark.places import open_place
 from replay.spark.rebuildtask import NoSuchTable, Walk, make_target
@@ -57,6 +58,8 @@ _SPARK: Final = {
 
 Code = Mapping[int, Mapping[str, Any]]
 """Catalog version -> value of its record."""
+NodePlace = tuple[Files, str]
+"""A file system, and the path of a node directory in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class StateTask:
 
     partition: int
     legs: tuple[Plan, ...]
+    fetched: Mapping[str, str]  # directory in the legs -> URI, of those that are copied first
     table: str
     columns: tuple[str, ...]  # of the table and of METADATA, in the order that is wanted
     code: Code
@@ -88,7 +92,7 @@ class StateTask:
 def find_table(options: Options) -> StateTable:
     """Looks it up in the code that the logs and snapshots hold. Raises: NoSuchTable, BadOption; WalError of a refused log."""
     wanted, names = str(options.state_table), dict[str, str]()
-    for found in _known_tables(RealFiles(), _directories(options.paths)):
+    for found in _known_tables(_places(options.paths)):
         if found.name.lower() == wanted.lower():
             return found
         names.setdefault(found.name.lower(), found.name)
@@ -97,11 +101,11 @@ def find_table(options: Options) -> StateTable:
     raise NoSuchTable(f"there is no table {wanted}; {hint}There are: {', '.join(sorted(names.values())) or 'none'}")
 
 
-def _known_tables(files: Files, directories: Sequence[str]) -> Iterator[StateTable]:
+def _known_tables(places: Sequence[NodePlace]) -> Iterator[StateTable]:
     """Of the newest code first; what costs more to look at comes later."""
-    newest = _catalogs_of_logs(files, directories)
+    newest = _catalogs_of_logs(places)
     yield from _declared(newest)
-    snapshots = _snapshots(files, directories)
+    snapshots = _snapshots(places)
     older = {int(v): of for one in snapshots if one.manifest is not None for v, of in one.manifest.catalogs.items()}
     yield from _declared({version: value for version, value in older.items() if version not in newest})
     for name, statement in _of_images(snapshots):
@@ -129,60 +133,55 @@ def columns_of(table: StateTable, *, include_metadata: bool) -> dict[str, str]:
 def plan_state(options: Options, table: StateTable, columns: Sequence[str]) -> list[StateTask]:
     """One task for each partition of the log, the longest first.
 
-    Raises: what `find_history` raises; BadOption.
+    Raises: what `find_history` raises; BadOption; OSError of a store.
     """
-    files, directories = RealFiles(), _directories(options.paths)
-    until = _latest_point(files, directories) if options.as_of == LATEST_POINT else options.as_of
-    assert not isinstance(until, str)
-    history = find_history(files, directories, until, accept_data_loss=not options.fail_on_data_loss)
+    files = RealFiles()
+    with inputs(input_names(options.paths)) as given:
+        until = _latest_point(files, given.directories) if options.as_of == LATEST_POINT else options.as_of
+        assert not isinstance(until, str)
+        history = find_history(files, given.directories, until, accept_data_loss=not options.fail_on_data_loss)
     known = history.partitions
     if unknown := sorted((options.partitions or set()) - set(known)):
         raise BadOption(f"partitions: there is no {unknown[0]}; the log has {', '.join(map(str, known))}")
     partitions = [partition for partition in known if options.partitions is None or partition in options.partitions]
     if table.replicated:  # every partition holds all of its rows
         partitions = partitions[:1]
-    tasks = [
-        StateTask(p, tuple(history.of(p)), table.name, tuple(columns), table.code, history.cluster_id, versions())
-        for p in partitions
-    ]
+    about = (given.fetched, table.name, tuple(columns), table.code, history.cluster_id, versions())
+    tasks = [StateTask(partition, tuple(history.of(partition)), *about) for partition in partitions]
     return sorted(tasks, key=lambda task: -sum(leg.log_bytes for leg in task.legs))
 
 
-def _directories(paths: Sequence[str]) -> list[str]:
-    """Raises: BadOption for one that is not there, or not in a folder."""
-    found = []
-    for path in paths:
-        files, directory = open_place(path)
-        if not isinstance(files, RealFiles):
-            raise BadOption(f"{path}: states are restored from folders; copy the node directory, or mount it where tasks run")
+def _places(paths: Sequence[str]) -> list[NodePlace]:
+    """Raises: BadOption for one that is not there, or is given twice."""
+    places = [open_place(path) for path in paths]
+    for path, (files, directory) in zip(paths, places, strict=True):
         if not files.exists(directory):
             raise BadOption(f"{path} is not there")
-        found.append(directory)
-    if len(set(found)) != len(found):
+    if len({directory for _, directory in places}) != len(places):
         raise BadOption("a node directory is given twice")
-    return found
+    return places
 
 
-def _snapshots(files: Files, directories: Sequence[str]) -> list[Snapshot]:
+def _snapshots(places: Sequence[NodePlace]) -> list[Snapshot]:
     """Of these nodes, the newest first."""
     found = []
-    for directory in directories:
+    for files, directory in places:
         with contextlib.suppress(WalError):  # whoever replays says what is wrong with it
             identity = load_instance(files, directory).identity
             found += [*list_snapshots(files, directory, identity), *list_archived(files, directory, identity)]
     return sorted(found, key=lambda one: -one.index)
 
 
-def _catalogs_of_logs(files: Files, directories: Sequence[str]) -> dict[int, Mapping[str, Any]]:
+def _catalogs_of_logs(places: Sequence[NodePlace]) -> dict[int, Mapping[str, Any]]:
     """Every version of the code that is known where the logs end. Raises: WalError when all of them are refused."""
     found: dict[int, Mapping[str, Any]] = {}
     refused: list[WalError] = []
-    for directory in directories:
+    for files, directory in places:
         try:
             found |= catalogs_at_end(files, directory)
         except WalError as error:
             refused.append(error)
-    if len(refused) == len(directories):
+    if len(refused) == len(places):
         raise refused[0]
     return found
 
@@ -249,13 +248,14 @@ def _restored(task: StateTask) -> Iterator[tuple[apsw.Connection, int]]:
     folder = tempfile.mkdtemp(prefix=f"cmdlog-state-p{task.partition:04d}-", dir=local_folder())
     try:
         walk = Walk(task.partition, make_target(os.path.join(folder, "walk")), lambda _calls: None)
-        result = walk.to(list(task.legs))
+        with at_hand({"legs": [plan_json(leg) for leg in task.legs], FETCHED: task.fetched}, folder) as order:
+            result = walk.to([plan_of_json(leg) for leg in order["legs"]])
         connection = open_image(state_path(walk.target.directory, task.partition))
-        connection.execute(_NAMES).fetchall()
     except Exception as error:
         if isinstance(error, PlanOutdated):
             error.hint = "load the table again: what its plan stands on is gone"
-        error.add_note(f"partition {task.partition} of {task.legs[0].directory} could not be brought to {_moment(task)}")
+        origin = task.fetched.get(task.legs[0].directory, task.legs[0].directory)
+        error.add_note(f"partition {task.partition} of {origin} could not be brought to {_moment(task)}")
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)

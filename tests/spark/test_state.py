@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from pyarrow import fs
 from pyspark.errors import PySparkException
 
 import cmdlog
 from cmdlog.wal.errors import Corrupt
 from replay.errors import Divergence, PlanOutdated, UntilBeyond, UntilUnreachable
-from replay.spark import state
+from replay.spark import inputs, places, state
 from replay.spark.options import BadOption, Options, parse_options
 from replay.spark.rebuildtask import NoSuchTable
 from replay.spark.state import StateTask, columns_of, find_table, plan_state, read_state
@@ -246,17 +248,26 @@ def test_divergence_is_an_error_that_names_the_call(tmp_path: Path, scratch: Pat
 def test_executor_with_other_versions_is_refused(node: Path) -> None:
     """Another SQLite might give other rows without a trace."""
     task = tasks_of(node, "accounts")[0]
-    other = StateTask(0, task.legs, "accounts", task.columns, task.code, task.cluster_id, {**task.versions, "sqlite": "3.0.0"})
+    other = replace(task, versions={**task.versions, "sqlite": "3.0.0"})
     with pytest.raises(OtherVersions, match="partition 0 has sqlite"):
         next(read_state(other))
 
 
-def test_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
-    """A state is restored by SQLite, which wants files."""
-    with pytest.raises(BadOption, match="is not there"):
-        find_table(asked(tmp_path / "nowhere", "a"))
-    with pytest.raises(BadOption, match="states are restored from folders"):
-        find_table(asked("mock://bucket/node", "a"))
+def test_directory_in_a_store_is_read_like_a_folder(
+    node: Path, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan and each task copy it for themselves, and leave no copy; what is not there is refused."""
+    memory = fs._MockFileSystem()
+    fs.copy_files(str(node), "node", destination_filesystem=memory)
+    for module in (places, inputs):
+        monkeypatch.setattr(module, "filesystem_of", lambda uri: (memory, uri.removeprefix("store://")))
+    assert rows("store://node", "accounts", asOfTxn="latestPoint") == rows(node, "accounts", asOfTxn="latestPoint")
+    assert list(scratch.iterdir()) == []
+    for nowhere in (tmp_path / "nowhere", "store://nowhere"):
+        with pytest.raises(BadOption, match="is not there"):
+            find_table(asked(nowhere, "a"))
+    with pytest.raises(BadOption, match="given twice"):
+        find_table(asked([node, f"file://{node}"], "accounts"))
 
 
 def load(spark: SparkSession, directory: object, table: str, **options: Any) -> DataFrame:
