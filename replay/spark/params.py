@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.signedinteger[Any]]
 Bools = npt.NDArray[np.bool_]
 Signs = npt.NDArray[np.uint8]
 UNKNOWN: Final = -1  # number of parameters of a procedure whose names nobody states: its rows stay lists
@@ -70,7 +71,7 @@ def lists(texts: Texts) -> pa.StringArray:
     return _picked(texts.joined(), texts.bounds[:-1], texts.bounds[1:] - 1)
 
 
-def objects(texts: Texts, keys: Keys, procedures: Ints) -> pa.StringArray:
+def objects(texts: Texts, keys: Keys, procedures: Numbers) -> pa.StringArray:
     """The same rows as objects. `procedures`: number of each row's procedure in `keys`."""
     bounds, counts, named = texts.bounds, keys.counts[procedures], len(keys.literals)
     text, begin = texts.joined(keys.literals), sum(map(len, keys.literals))
