@@ -10,10 +10,11 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from replay.spark.java import find_java
-from replay.spark.shipping import PACKAGES, code_version
+from replay.spark.shipping import PACKAGES, code_version, write_zip
 from tests.replay.ledgers import importable, logged_calls
 from tests.spark.cluster import bare_python
 from tests.spark.spark_nodes import make_node
@@ -66,11 +67,20 @@ def pip(*arguments: str) -> None:
 
 def count_in_foreign_session(python: str, node: Path) -> list[str]:
     """Rows of the table, rows of the stream, and the package's version, in a session that its program made itself."""
+    return run([python, "-c", COUNT, str(node)], environ_of(python))
+
+
+def environ_of(python: str) -> dict[str, str]:
+    """Of a driver whose workers run this Python."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environ |= {"PYSPARK_PYTHON": python, "JAVA_HOME": find_java().home, "SPARK_LOCAL_IP": "127.0.0.1"}
-    ended = subprocess.run([python, "-c", COUNT, str(node)], env=environ, cwd="/", capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout.split()
+    return environ | {"PYSPARK_PYTHON": python, "JAVA_HOME": find_java().home, "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def run(command: list[str], environ: dict[str, str]) -> list[str]:
+    """What a driver prints."""
+    ended = subprocess.run(command, env=environ, cwd="/", capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout.splitlines()[-1].split()
 
 
 def test_wheel_has_the_module_at_its_top(wheel: Path) -> None:
@@ -98,3 +108,13 @@ def test_editable_install_is_found_and_is_one_path(tree: Path, node: Path, tmp_p
     assert (site / MODULE).is_file()
     count = str(len(logged_calls(node)))
     assert count_in_foreign_session(python, node) == [count, count, code_version()]
+
+
+def test_zip_on_the_path_of_spark_submit_is_found(node: Path, tmp_path: Path) -> None:
+    """Nothing is installed; a job that does not know us needs `--py-files` and PYTHONPATH, since Spark looks there alone."""
+    python, archive, job = bare_python(tmp_path / "python"), write_zip(str(tmp_path)), tmp_path / "job.py"
+    job.write_text(COUNT)
+    submit = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")
+    command = [submit, "--master", "local[1]", "--py-files", archive, str(job), str(node)]
+    count = str(len(logged_calls(node)))
+    assert run(command, environ_of(python) | {"PYTHONPATH": archive}) == [count, count, code_version()]

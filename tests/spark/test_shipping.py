@@ -10,11 +10,16 @@ import sys
 import tomllib
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cmdlog.cli import main
+from replay.spark.options import parse_options
 from replay.spark.shipping import DISCOVERED, PACKAGES, code_version, ship, sources, write_zip
+from replay.spark.source import CallReader, TableReader
+from replay.spark.stream import CallStream
+from replay.spark.versions import OtherVersions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,3 +81,27 @@ def test_local_session_gets_no_zip(spark: SparkSession) -> None:
     """Workers on this machine have the package from where the driver has it."""
     assert ship(spark) == code_version()
     assert not [uri for uri in spark.sparkContext.listFiles if "cmdlog" in uri]
+
+
+def test_reader_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An executor whose code is not that of who planned reads nothing, neither table nor stream, and names both sides."""
+    options = parse_options({"path": "/nowhere"})
+    with monkeypatch.context() as patch:
+        patch.setattr("replay.spark.versions.code_version", lambda: "0.0.9-abc")
+        readers: list[Any] = [CallReader(options, ["txn_id"]), TableReader(options, ["table"]), CallStream(options, ["txn_id"])]
+    for reader in readers:
+        with pytest.raises(OtherVersions, match=f"an executor that reads has cmdlog {code_version()} instead of 0.0.9-abc"):
+            next(iter(reader.read(None)))
+
+
+def test_command_prints_where_the_zip_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One line, for a shell to put behind `--py-files`; a file that is named gets that name."""
+    for to, wanted in ((tmp_path, tmp_path / f"cmdlog-{code_version()}.zip"), (tmp_path / "our.zip", tmp_path / "our.zip")):
+        monkeypatch.setattr(sys, "argv", ["cmdlog", "spark", "package", str(to)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code in (0, None)
+        assert capsys.readouterr().out == f"{wanted}\n"
+        assert zipfile.is_zipfile(wanted)
