@@ -25,7 +25,8 @@ from procedures import Database
 from procedures.bundle import Bundle, capture_bundle
 from replay.diff import KINDS
 from replay.errors import BadUntil, Incomplete, UntilUnreachable
-from replay.fork import START, Rest, check_database, find_rest
+from replay.fork import START, check_database, find_rest
+from replay.forkrun import Rest
 from replay.meter import Progress
 from replay.plan import PartitionPlan
 from replay.rerun import Missing, Place
@@ -108,7 +109,9 @@ def backfill(
                     told = {**request, "paths": given.directories}
                     orders = given.stamp(_orders(files, told, app, bundle, fork=fork, end=end))
                 folder.begin(request, orders)
-            manifest = _manifest(request, run_orders(spark, folder, orders, backfill_partition, progress))
+            with folder.planned_anew():
+                rows = run_orders(spark, folder, orders, backfill_partition, progress)
+            manifest = _manifest(request, rows)
             agree_on_types(folder.folder, [manifest["state"]])
             agree_on_types(folder.folder, [manifest["diff"]])
         folder.publish(manifest, _moves(manifest))

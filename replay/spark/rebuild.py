@@ -93,7 +93,8 @@ def rebuild(
                 with inputs(request["paths"]) as given:
                     orders = given.stamp(_orders(files, {**request, "paths": given.directories}, app))
                 folder.begin(request, orders)
-            rows = run_orders(spark, folder, orders, rebuild_partition, progress)
+            with folder.planned_anew():
+                rows = run_orders(spark, folder, orders, rebuild_partition, progress)
             manifest = _manifest(request, orders, rows)
             agree_on_types(folder.folder, [point["tables"] for point in manifest["points"]])
         folder.publish(manifest, _moves(manifest))

@@ -26,7 +26,7 @@ import orjson
 
 from cmdlog.wal.errors import DiskFull, Locked, NotEmpty
 from cmdlog.wal.files import Files, parent
-from replay.errors import ReplayError
+from replay.errors import RemoteError, ReplayError
 from replay.spark.attempt import ATTEMPTS, PROGRESS, ROWS, is_full
 from replay.spark.inputs import output_path
 from replay.spark.versions import OtherVersions, versions
@@ -38,6 +38,7 @@ SUCCESS: Final = "_SUCCESS"
 LOCK: Final = "lock"
 GONE: Final = ".gone"
 FORMAT: Final = 1
+OUTDATED: Final = ("EntryMissing", "PlanOutdated", "Recycled")  # errors of tasks
 WORKING: Final = (ATTEMPTS, ROWS, PROGRESS)
 
 
@@ -134,6 +135,19 @@ class Staging:
                 with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError):
                     found[name] = int(orjson.loads(Path(self._path(PROGRESS), name).read_bytes())["calls"])
         return found
+
+    @contextlib.contextmanager
+    def planned_anew(self) -> Iterator[None]:
+        """Orders over a log that has gone on without them could never be carried out: the next run makes new ones."""
+        try:
+            yield
+        except RemoteError as error:
+            if error.kind not in OUTDATED:
+                raise
+            for name in (REQUEST, *WORKING):
+                _remove(self._path(name))
+            error.hint = "the log went on and let go of what the plan needs; the same command plans anew"
+            raise
 
     # -- the end -----------------------------------------------------------------------------------------------------------
 

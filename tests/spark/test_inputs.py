@@ -234,8 +234,8 @@ def test_s3_is_read_by_table_and_jobs(
             tables[table] = len(rows) if table else sorted(tuple(row) for row in rows)
         wanted[place] = tables
     assert wanted[uri] == wanted[str(node)]
-    rows = []
+    rebuilt = []
     for number, place in enumerate((str(node), uri)):
         done = rebuild(spark, place, to=str(tmp_path / f"out{number}"))
-        rows.append(read_tables(dict(done.manifest), tmp_path / f"out{number}"))
-    assert rows[0] == rows[1]
+        rebuilt.append(read_tables(dict(done.manifest), tmp_path / f"out{number}"))
+    assert rebuilt[0] == rebuilt[1]

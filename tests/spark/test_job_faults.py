@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -18,8 +19,9 @@ from replay.errors import Divergence, Interrupted
 from replay.spark import job
 from replay.spark.job import SparkFailed, TaskError
 from replay.spark.rebuild import Rebuilt, rebuild
-from replay.spark.staging import OtherJob
+from replay.spark.staging import OUTDATED, OtherJob
 from replay.spark.versions import OtherVersions, versions
+from tests.replay.archiverig import ArchiveRig
 from tests.replay.damage import flip, segments, used_bytes
 from tests.replay.ledgers import Versions, importable
 from tests.replay.rig import DRIFT, Rig
@@ -172,6 +174,40 @@ def test_damage_is_named_and_nothing_is_published(spark: SparkSession, work: Any
         rebuild(spark, str(node), to=str(tmp_path / "other"))
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob("other*"))
+
+
+@pytest.mark.parametrize("archive", ["kept", "gone"])
+def test_segments_that_a_node_recycles_under_a_job_are_never_mixed_in(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, archive: str
+) -> None:
+    """A node uses its ring several times over between plan and tasks: the rows are those of the plan, from the archive, or the
+    job says that the log went on, publishes nothing, and the same call plans anew."""
+    rig = ArchiveRig(tmp_path, segments=6)
+    rig.rotate(1, batches=16)
+    planned, last = dict(rig.balances), rig.last_txn
+    module = sys.modules["replay.spark.rebuild"]
+
+    def go_on_first(*arguments: Any) -> Any:
+        rig.rotate(3, batches=16)
+        if archive == "gone":
+            shutil.rmtree(Path(rig.directory, "archive"))
+            shutil.rmtree(Path(rig.directory, "snapshots", max(os.listdir(Path(rig.directory, "snapshots")))))
+        return job.run_orders(*arguments)
+
+    monkeypatch.setattr(module, "run_orders", go_on_first)
+    out = tmp_path / "out"
+    if archive == "kept":
+        done = rebuild(spark, rig.directory, to=str(out), until=last)
+    else:
+        with pytest.raises(TaskError, match=r"the same command plans anew") as error:
+            rebuild(spark, rig.directory, to=str(out))
+        assert error.value.kind in OUTDATED
+        assert not list(tmp_path.glob("out*"))
+        monkeypatch.setattr(module, "run_orders", job.run_orders)
+        planned = dict(rig.balances)
+        done = rebuild(spark, rig.directory, to=str(out))
+    rig.close()
+    assert {row["id"]: row["balance"] for row in read_tables(dict(done.manifest), out)["accounts"]} == planned
 
 
 def test_divergence_names_the_first_call(spark: SparkSession, tmp_path: Path) -> None:
