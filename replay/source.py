@@ -159,16 +159,16 @@ def open_source(files: Files, directory: str, *, accept_data_loss: bool = False)
     instance = load_instance(files, directory)
     survey, damage = _survey(files, directory, instance, accept_data_loss=accept_data_loss)
     assert survey.walk is not None
-    last_block = int(survey.walk.expected) - 1
+    last_block, segments = int(survey.walk.expected) - 1, survey.segments
     return LogSource(
         directory,
         instance,
         decide(survey.facts).verdict.value,
-        [int(segment.header.first_block) for segment in survey.segments],
+        [int(segment.header.first_block) for segment in segments],
         last_block,
         damage,
-        lambda after, upto: read_records(files, survey.segments, last=last_block, after=after, upto=upto),
-        survey.segments,
+        lambda after, upto: read_records(files, segments, last=last_block, after=after, upto=upto),  # the survey holds bytes
+        segments,
     )
 
 

@@ -386,6 +386,15 @@ def parent(path: str) -> str:
     return os.path.dirname(path) or "."
 
 
+def sync_file(files: Files, path: str) -> None:
+    """Content and size are durable on return; the name needs its folder's sync."""
+    file = files.open(path)
+    try:
+        file.fsync()
+    finally:
+        file.close()
+
+
 def write_owner(file: File, record: bytes) -> None:
     """Replaces the record of a lock file in place: another name would be another lock. Durable on return, not atomic."""
     if len(record) > OWNER_BYTES_MAX:
@@ -409,7 +418,10 @@ def raise_write_error(error: OSError, action: str, path: str) -> NoReturn:
         raise WriteFailed(f"{action} {path}: {error.strerror}") from error
     if error.filename is None:
         error.filename = path
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # a frame that holds what it raised is freed late, and with it all that its callers hold: a whole segment, say
 
 
 def raise_read_error(error: OSError, path: str, offset: int) -> NoReturn:
@@ -417,4 +429,7 @@ def raise_read_error(error: OSError, path: str, offset: int) -> NoReturn:
     if error.errno in _UNREADABLE:
         raise Corrupt(f"unreadable ({error.strerror})", path=path, offset=offset) from error
     error.filename = path
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # as above

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -399,3 +402,22 @@ def test_file_is_not_for_everybody(tmp_path: Path) -> None:
     files.write_file_atomic(str(tmp_path / "a"), b"")
     files.mkdir(str(tmp_path / "d"))
     assert [os.stat(tmp_path / name).st_mode & 0o007 for name in ("a", "d")] == [0, 0]
+
+
+def test_error_of_a_missing_file_keeps_nothing_of_its_callers(tmp_path: Path) -> None:
+    """What a function held that looked for a file in vain is freed with it, without the collector of cycles."""
+
+    class Held:
+        """As large as a segment, perhaps."""
+
+    def look() -> weakref.ref[Held]:
+        held = Held()
+        with contextlib.suppress(FileNotFoundError):
+            RealFiles().read_file(str(tmp_path / "nothing"))
+        return weakref.ref(held)
+
+    gc.disable()
+    try:
+        assert look()() is None
+    finally:
+        gc.enable()
