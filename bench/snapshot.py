@@ -35,6 +35,7 @@ from cmdlog.node.settings import Settings
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.instance import load_instance
 from snapshot.catalog import Snapshot, list_snapshots, restore
+from snapshot.gentle import forget_cache
 
 TARGET = "bench._boxes:db"
 FILL_ROWS = 1000  # of one loading call
@@ -376,7 +377,7 @@ def measure_restore(bench: Bench, folder: Path, title: str) -> None:
         def once(number: int) -> float:
             target = folder / f"copy-{number}"
             for link in links:
-                forget(link)
+                forget_cache(str(link))
             began = time.perf_counter()
             copy(target)
             took = time.perf_counter() - began
@@ -421,15 +422,6 @@ def _timed_snapshot(node: Node) -> tuple[dict[str, Any], float]:
 def newest(folder: Path) -> Snapshot:
     files = RealFiles()
     return list_snapshots(files, str(folder), load_instance(files, str(folder)).identity)[-1]
-
-
-def forget(path: Path) -> None:
-    """Drops a synced file from the page cache."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
 
 
 if __name__ == "__main__":

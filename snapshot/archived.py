@@ -18,10 +18,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, Final
-
-import google_crc32c
-import orjson
+from typing import Final
 
 from cmdlog.wal.block import SECTOR_BYTES
 from cmdlog.wal.errors import WalError
@@ -30,6 +27,7 @@ from cmdlog.wal.instance import Identity
 from cmdlog.wal.segment import BadSegment, SegmentHeader, decode_segment_header
 from cmdlog.wal.survey import SegmentFile
 from snapshot.errors import SnapshotDamaged, SnapshotForeign
+from snapshot.selfchecked import decode_manifest_fields, encode_manifest_fields
 
 ARCHIVE: Final = "archive"
 FORMAT: Final = 1
@@ -180,17 +178,12 @@ def encode_segment_manifest(manifest: SegmentManifest) -> bytes:
     """The file's bytes."""
     value = {"format": FORMAT, "kind": "segment", **asdict(manifest)}
     value["partitions"] = {str(p): [of.first, of.last] for p, of in sorted(manifest.partitions.items())}
-    return orjson.dumps({**value, "manifest_crc32c": _checksum(value)}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return encode_manifest_fields(value)
 
 
 def decode_segment_manifest(data: bytes, *, path: str) -> SegmentManifest:
     """Checks the file's bytes. Raises: SnapshotDamaged, SnapshotForeign (a newer format)."""
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise SnapshotDamaged(f"{path} is no JSON: {error}") from error
-    if not isinstance(value, dict) or value.pop("manifest_crc32c", None) != _checksum(value):
-        raise SnapshotDamaged(f"{path} does not match its own checksum")
+    value = decode_manifest_fields(data, path=path)
     if (value.pop("format", None), value.pop("kind", None)) != (FORMAT, "segment"):
         raise SnapshotForeign(f"{path} has another format than {FORMAT}; use the newer cmdlog that wrote it")
     try:
@@ -264,7 +257,3 @@ def _disagreement(manifest: SegmentManifest, header: SegmentHeader, size: int, l
     stated = (manifest.generation, manifest.first_block, manifest.last_block, manifest.bytes)
     found = (header.generation, int(header.first_block), last_block, size)
     return "" if stated == found else f"the manifest is of (generation, blocks, bytes) {stated}, the file of {found}"
-
-
-def _checksum(value: dict[str, Any]) -> int:
-    return int(google_crc32c.value(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)))

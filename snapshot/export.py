@@ -39,7 +39,7 @@ import orjson
 from sqlalchemy import types
 
 from cmdlog.wal.errors import NotEmpty
-from cmdlog.wal.files import Files, parent
+from cmdlog.wal.files import Files, parent, sync_file
 from procedures import Database
 from procedures.bundle import Bundle, load_bundle
 from procedures.schema import TABLE_NAME
@@ -140,7 +140,7 @@ def export(
             sources = [_open(files, snapshot, folder, opened) for snapshot in sorted(snapshots, key=lambda s: s.partition)]
             exported = _export_all(arrow, sources, folder, _declarations(snapshots, db), progress)
         for name in files.listdir(folder):
-            _sync(files, os.path.join(folder, name))
+            sync_file(files, os.path.join(folder, name))
         files.fsync_dir(folder)
         os.rename(folder, out)  # over an empty folder, too
         files.fsync_dir(parent(os.path.abspath(out)))
@@ -467,14 +467,6 @@ def _to_decimal(value: Any) -> Decimal:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _sync(files: Files, path: str) -> None:
-    file = files.open(path)
-    try:
-        file.fsync()
-    finally:
-        file.close()
 
 
 def describe_exported(exported: Sequence[Exported]) -> list[dict[str, Any]]:

@@ -33,6 +33,15 @@ def write_out(path: str) -> None:
         os.close(descriptor)
 
 
+def forget_cache(path: str) -> None:
+    """Drops a synced file from the page cache, so that reading it back asks the disk. Raises: OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
 def remove_file(path: str) -> None:
     """Unlinks a file after it was cut off piece by piece from its end. A crash leaves a shorter one. Raises: OSError."""
     size = os.stat(path, follow_symlinks=False).st_size

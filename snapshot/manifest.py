@@ -18,10 +18,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
-import google_crc32c
-import orjson
-
 from snapshot.errors import SnapshotDamaged, SnapshotForeign
+from snapshot.selfchecked import checksum, decode_manifest_fields, encode_manifest_fields
 
 FORMAT: Final = 2
 FORMAT_WITHOUT_DELTAS: Final = 1
@@ -101,7 +99,7 @@ class Manifest:
     @property
     def crc32c(self) -> int:
         """The checksum that the manifest's file carries, if this version wrote it."""
-        return _checksum({"format": FORMAT, **asdict(self)})
+        return checksum({"format": FORMAT, **asdict(self)})
 
     def as_base(self, name: str) -> Base:
         """What a delta on this snapshot says about it."""
@@ -130,17 +128,12 @@ def parse_name(name: str) -> tuple[int, int, int] | None:
 def encode_manifest(manifest: Manifest) -> bytes:
     """The file's bytes."""
     value = {"format": FORMAT, **asdict(manifest)}
-    return orjson.dumps({**value, "manifest_crc32c": _checksum(value)}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return encode_manifest_fields(value)
 
 
 def decode_manifest(data: bytes, *, path: str) -> Manifest:
     """Checks the file's bytes. Raises: SnapshotDamaged, SnapshotForeign (a newer format)."""
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise SnapshotDamaged(f"{path} is no JSON: {error}") from error
-    if not isinstance(value, dict) or value.pop("manifest_crc32c", None) != _checksum(value):
-        raise SnapshotDamaged(f"{path} does not match its own checksum")
+    value = decode_manifest_fields(data, path=path)
     found = value.pop("format", None)
     if found not in (FORMAT_WITHOUT_DELTAS, FORMAT):
         raise SnapshotForeign(f"{path} has another format than {FORMAT}; use the newer cmdlog that wrote it")
@@ -162,7 +155,3 @@ def _check_kind(manifest: Manifest, path: str) -> None:
         raise SnapshotDamaged(f"{path} is of kind {manifest.kind!r} with base {manifest.base}")
     if [entry.name for entry in manifest.files] != [DATA_NAME[manifest.kind]]:
         raise SnapshotDamaged(f"{path} lists other files than {DATA_NAME[manifest.kind]}")
-
-
-def _checksum(value: dict[str, Any]) -> int:
-    return int(google_crc32c.value(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)))

@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-import google_crc32c
 import orjson
 import structlog
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from snapshot.manifest import parse_name
+from snapshot.selfchecked import checksum
 
 FOLDER: Final = "points"
 log = structlog.get_logger("cmdlog.snapshots")
@@ -57,7 +57,7 @@ def write_point(files: Files, directory: str, point: Point) -> str:
         files.fsync_dir(os.path.dirname(folder))
     value = {**asdict(point), "txn_id": str(point.txn_id), "snapshots": {str(p): name for p, name in point.snapshots.items()}}
     path = os.path.join(folder, f"{point.txn_id}.json")
-    files.write_file_atomic(path, orjson.dumps({**value, "crc32c": _checksum(value)}, option=orjson.OPT_INDENT_2))
+    files.write_file_atomic(path, orjson.dumps({**value, "crc32c": checksum(value)}, option=orjson.OPT_INDENT_2))
     return path
 
 
@@ -108,7 +108,7 @@ def describe_points(points: Sequence[Point], bad: Sequence[BadPoint]) -> list[di
 
 def _parse(data: bytes, txn_id: int) -> Point:
     value = orjson.loads(data)
-    if value.pop("crc32c") != _checksum(value):
+    if value.pop("crc32c") != checksum(value):
         raise ValueError("it does not match its own checksum")
     if set(value) != _FIELDS or int(value["txn_id"]) != txn_id:
         raise ValueError("it has other fields than a recovery point, or was renamed")
@@ -118,10 +118,6 @@ def _parse(data: bytes, txn_id: int) -> Point:
         if parsed is None or parsed[0] != partition:
             raise ValueError(f"it names {name!r} as the snapshot of partition {partition}")
     return Point(txn_id, str(value["created"]), snapshots, int(value["from_block"]), int(value["to_block"]))
-
-
-def _checksum(value: Mapping[str, Any]) -> int:
-    return int(google_crc32c.value(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)))
 
 
 def _folder(directory: str) -> str:

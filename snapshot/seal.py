@@ -27,10 +27,10 @@ import google_crc32c
 import orjson
 
 from cmdlog.wal.errors import DiskFull, WalError
-from cmdlog.wal.files import Files, RealFiles, parent
+from cmdlog.wal.files import Files, RealFiles, parent, sync_file
 from snapshot.digest import open_image, schema_of, table_digests
 from snapshot.errors import SnapshotDamaged, SnapshotError
-from snapshot.gentle import write_out
+from snapshot.gentle import forget_cache, write_out
 from snapshot.manifest import (
     DATA_NAME,
     IMAGE_NAME,
@@ -57,13 +57,13 @@ def seal(files: Files, temporary: str, final: str, facts: Mapping[str, Any]) -> 
     name = DATA_NAME[facts.get("kind", "full")]
     data = os.path.join(temporary, name)
     write_out(data)
-    _sync(files, data)
+    sync_file(files, data)
     manifest = describe(data, facts) if name == IMAGE_NAME else _describe_delta(files, data, facts, parent(final))
     files.write_file_atomic(os.path.join(temporary, MANIFEST_NAME), encode_manifest(manifest))
     files.fsync_dir(temporary)
     files.rename(temporary, final)
     files.fsync_dir(parent(final))
-    _forget_cache(os.path.join(final, name))
+    forget_cache(os.path.join(final, name))
     verify(files, final)
     return manifest
 
@@ -150,23 +150,6 @@ def _difference(wanted: FileEntry, found: FileEntry) -> str:
     if wanted.bytes != found.bytes:
         return f"{found.bytes} bytes instead of {wanted.bytes}"
     return f"CRC-32C {found.crc32c:08x} instead of {wanted.crc32c:08x}"
-
-
-def _sync(files: Files, path: str) -> None:
-    file = files.open(path)
-    try:
-        file.fsync()
-    finally:
-        file.close()
-
-
-def _forget_cache(path: str) -> None:
-    """Drops the synced file from the page cache, so that reading it back asks the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
 
 
 def main() -> int:

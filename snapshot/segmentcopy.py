@@ -30,6 +30,7 @@ from cmdlog.wal.reader import read_segment
 from cmdlog.wal.record import RECORD, Kind, Record
 from cmdlog.wal.segment import BadSegment, decode_segment_header
 from cmdlog.wal.survey import SegmentFile
+from snapshot.gentle import forget_cache
 
 NICENESS: Final = 15  # as the process that seals snapshots: below the sites and the log's threads
 CHUNK_BYTES: Final = 1 << 20  # written and synced at a time: one large sync would hold up the log's own ones
@@ -60,7 +61,7 @@ def copy_segment(files: Files, source: str, target: str, *, last_block: int) -> 
         _copy(files, file, target, end)
     finally:
         file.close()
-    _forget_cache(target)
+    forget_cache(target)
     try:
         last_chain, partitions = walk_blocks(files, SegmentFile(target, segment.header), last_block)
     except Corrupt as error:
@@ -139,15 +140,6 @@ def hash_file(files: Files, path: str) -> str:
     finally:
         file.close()
     return digest.hexdigest()
-
-
-def _forget_cache(path: str) -> None:
-    """Drops the synced file from the page cache, so that reading it back asks the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
 
 
 def _answer(order: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,38 @@
+"""JSON that carries the checksum of its own fields, so that a file proves by itself that it is whole.
+
+One rule: the checksum is of the fields sorted by name, without white space and without itself; how the file is laid out is not
+part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import google_crc32c
+import orjson
+
+from snapshot.errors import SnapshotDamaged
+
+KEY: Final = "manifest_crc32c"  # of a manifest's own checksum
+
+
+def checksum(value: Mapping[str, Any]) -> int:
+    """CRC-32C of the fields."""
+    return int(google_crc32c.value(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)))
+
+
+def encode_manifest_fields(value: Mapping[str, Any]) -> bytes:
+    """A manifest's bytes, for people to read, too."""
+    return orjson.dumps({**value, KEY: checksum(value)}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def decode_manifest_fields(data: bytes, *, path: str) -> dict[str, Any]:
+    """The inverse; what the fields hold is not looked at. Raises: SnapshotDamaged."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise SnapshotDamaged(f"{path} is no JSON: {error}") from error
+    if not isinstance(value, dict) or value.pop(KEY, None) != checksum(value):
+        raise SnapshotDamaged(f"{path} does not match its own checksum")
+    return value
