@@ -38,20 +38,26 @@ def bring_up(
     workers: int | None = None,
     progress: Callable[[Progress], None] = lambda _progress: None,
     leave: Leave = "nothing",
+    planned_is: Callable[[Plan], object] = lambda _plan: None,
 ) -> tuple[Plan, Report]:
     """Brings every state of the node to the end of its log, by `plan` or by one made here; see `left_over` for `leave`.
+
+    `planned_is` is told the plan before anything of it is done.
 
     Raises: Incomplete, Divergence, CodeMissing, BundleForged, EnvironmentFault, PlanOutdated, WalError, SnapshotError.
     """
     Reserve(wal.directory).make_room(START_BYTES)  # a start needs it more than the next snapshot, which holds it again
     target = Target(files, wal.directory)
     if plan is None and (whole := _already_there(files, wal)) is not None:
+        planned_is(whole)
         return whole, Report([_stands(part) for part in whole.partitions], 0, 0.0)
     if plan is not None:
         _check_reaches_end(plan, wal)
+        planned_is(plan)
         put_aside(files, plan)
         return plan, execute(plan, target, workers=workers, live=live, progress=progress)
     planned = make_plan(files, wal.directory, use_state="trusted", source=source_of(wal), leave=leave)
+    planned_is(planned.plan)
     put_aside(files, planned.plan)
     folder, found = os.path.join(wal.directory, STATE_FOLDER), planned.scan
     note_speed(folder, "check", size_bytes=found.checked_bytes, seconds=found.checked_s)

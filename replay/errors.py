@@ -207,6 +207,7 @@ class RemoteError(ReplayError):
     def __init__(self, told: dict[str, Any]) -> None:
         self.kind = str(told["kind"])
         self.code = int(told["exit_code"])
+        self.hint = str(told.get("hint", ""))
         super().__init__(str(told["message"]))
 
     @property

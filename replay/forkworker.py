@@ -22,7 +22,7 @@ from replay.fitting import Fitting
 from replay.forkrun import Hands, stream_of
 from replay.reach import source_from
 from replay.rerun import Place
-from replay.worker import claim_stdout, end_with_parent, exit_code_of, tell, writer
+from replay.worker import claim_stdout, end_with_parent, exit_code_of, tell, told_of, writer
 
 
 def run(order: dict[str, Any]) -> None:
@@ -59,8 +59,7 @@ def main() -> int:
         if code is None:
             traceback.print_exc()
             return DEFECT_CODE
-        message = str(error.args[0]) if error.args else str(error)
-        tell({"error": {"kind": type(error).__name__, "message": message, "exit_code": code}})
+        tell({"error": told_of(error, code)})
     return 0
 
 

@@ -13,6 +13,7 @@ it so. That needs digests in front of their batches (`replay.instep`), so that n
 
 from __future__ import annotations
 
+import os
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +22,6 @@ from typing import Any, Final, Literal, Self
 import orjson
 
 from cmdlog.wal.batch import Batch, decode_batch
-from cmdlog.wal.errors import DiskFull, WriteFailed
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from cmdlog.wal.record import Kind, Record, decode_digest
 from procedures import Database
@@ -33,6 +33,7 @@ from replay.apply import Result
 from replay.engine import Catalogs, PartitionEngine
 from replay.errors import ReplayError
 from replay.fitting import Fit, Fitting, Unfit
+from replay.recover import disk_error
 from replay.scan import Stream
 
 VERSION: Final = 1  # of the only code that runs here
@@ -278,8 +279,8 @@ class Rerun:
         except EnvironmentFault as fault:
             if isinstance(fault.__cause__, KeyboardInterrupt):  # Ctrl-C within a procedure
                 raise KeyboardInterrupt(f"in {fault.procedure}, transaction {fault.txn_id}") from fault
-            kinds = {"disk_full": DiskFull, "io": WriteFailed}
-            raise kinds[fault.kind](str(fault)) if fault.kind in kinds else fault from fault
+            folder = next((os.path.dirname(lane.engine.state.path) for lane in self._lanes.values()), "")
+            raise disk_error(fault.kind, fault, folder) from fault
         return [self._end(lane) for _, lane in sorted(self._lanes.items())]
 
     def take(self, lsn: Lsn, record: Record) -> None:

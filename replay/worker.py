@@ -27,6 +27,7 @@ from replay.planned import source_of_plan
 from replay.quarantine import QuarantineFile
 from replay.recover import Held, prepare, run_all
 from replay.target import Target
+from replay.trust import STATE_FOLDER
 
 _lines: list[BinaryIO] = []
 
@@ -65,7 +66,8 @@ def run(order: dict[str, Any]) -> None:
     applier.know(plan)
     source = source_of_plan(RealFiles(), plan)  # up to the plan's last block, wherever that is
     gc.freeze()  # modules live as long as the process: collections need not look at them
-    results = run_all(applier, source.read(from_block=plan.from_block, upto_block=plan.last_block))
+    records = source.read(from_block=plan.from_block, upto_block=plan.last_block)
+    results = run_all(applier, records, os.path.join(target.directory, STATE_FOLDER))
     for of in held.values():
         of.close()
     for stop in applier.stopped:
@@ -88,8 +90,19 @@ def main() -> int:
         if code is None:
             traceback.print_exc()
             return DEFECT_CODE
-        tell({"error": {"kind": type(error).__name__, "message": str(error), "exit_code": code}})
+        tell({"error": told_of(error, code)})
     return 0
+
+
+def told_of(error: Exception, exit_code: int) -> dict[str, Any]:
+    """An error, for `replay.errors.RemoteError`."""
+    hint = str(getattr(error, "hint", ""))
+    return {
+        "kind": type(error).__name__,
+        "message": str(error).removesuffix(f" ({hint})"),
+        "hint": hint,
+        "exit_code": exit_code,
+    }
 
 
 def writer(descriptor: int) -> Callable[[int, int, int], None]:

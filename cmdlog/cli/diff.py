@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import os
+import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,6 +15,7 @@ import typer
 from cmdlog.cli.brokenoff import leaving
 from cmdlog.cli.failure import CommandFailed, explain
 from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.volume import writing
 
 if TYPE_CHECKING:
     from replay.diff import Change, DiffReport, TableDiff
@@ -72,7 +74,8 @@ def _compare(
     from replay.states import open_states
 
     files = RealFiles()
-    with open_states(files, os.path.abspath(out1)) as left, open_states(files, os.path.abspath(out2)) as right:
+    target = os.path.abspath(parquet) if parquet is not None else tempfile.gettempdir()
+    with writing(target), open_states(files, os.path.abspath(out1)) as left, open_states(files, os.path.abspath(out2)) as right:
         with nullcontext(no_sink) if parquet is None else parquet_files(os.path.abspath(parquet)) as sink:
             report = diff(left, right, tables=tables, limit=limit, sink=sink, with_keys=with_keys)
         value = {

@@ -17,6 +17,7 @@ import typer
 from cmdlog.cli.brokenoff import leaving
 from cmdlog.cli.failure import CommandFailed
 from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.volume import writing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +61,7 @@ def export_them(
     files, path, target = RealFiles(), os.path.abspath(directory), os.path.abspath(to)
     db = load_application(app) if app else None
     ended = leaving(f"nothing was written to {target}; begin again with the same command", instead_of=(Interrupted,))
-    with ended, _at(path, target, point) as stands:
+    with ended, writing(target), _at(path, target, point) as stands:
         chosen = _chosen(list_snapshots(files, stands, load_instance(files, stands).identity), snapshot)
         with _display() as tell:
             exported = export(files, chosen, target, db=db, progress=tell)

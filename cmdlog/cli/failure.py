@@ -7,6 +7,7 @@ its traceback.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,6 +15,8 @@ from typing import Any, Final
 DISK_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 WRITE_FAILED: Final = frozenset((errno.EIO, errno.EROFS))
 USAGE: Final = 2
+DISK_FULL_CODE: Final = 14
+WRITE_FAILED_CODE: Final = 15
 BROKEN_OFF: Final = 130  # of whatever a signal ended; `cmdlog.cli.brokenoff` knows which one it was
 
 
@@ -64,13 +67,23 @@ def explain(error: BaseException) -> Failure | None:
     if code is None:
         return None
     if isinstance(error, OSError) and error.strerror:
-        where = f"{error.filename}: " if error.filename is not None else ""
+        path = file_of(error)
+        where = f"{path}: " if path else ""
         return Failure(type(error).__name__, where + error.strerror, WHAT_TO_DO.get(error.errno or 0, ""), code)
     hint = str(getattr(error, "hint", ""))
     message = str(error).removesuffix(f" ({hint})")  # WalError's text ends with its hint
     place = getattr(error, "place", None)
     told = place.to_json() if place is not None else None
     return Failure(type(error).__name__, message or type(error).__name__, hint, code, told)
+
+
+def file_of(error: BaseException) -> str:
+    """The file that an error of the system is about; of a copy that finds no space the one that is written. "": none is named."""
+    if not isinstance(error, OSError):
+        return ""
+    written = error.filename2 if error.errno in DISK_FULL | WRITE_FAILED else None
+    path = written if written is not None else error.filename
+    return os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else ""
 
 
 def exit_code_of(error: BaseException) -> int | None:
@@ -85,7 +98,7 @@ def exit_code_of(error: BaseException) -> int | None:
     if isinstance(error, BundleError):
         return 13
     if isinstance(error, OSError):
-        return 14 if error.errno in DISK_FULL else 15 if error.errno in WRITE_FAILED else 1
+        return DISK_FULL_CODE if error.errno in DISK_FULL else WRITE_FAILED_CODE if error.errno in WRITE_FAILED else 1
     if isinstance(error, WalError | ProceduresError | Refused):
         return 1
     return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.volume import writing
 
 if TYPE_CHECKING:
     from replay.fork import ForkReport
@@ -56,7 +57,7 @@ def fork_it(
     moment = START if at == "start" else parse_until(at)
     end = parse_until(until) if until else None
     db, target = load_application(app), os.path.abspath(to)
-    with Display("fork") as tell:
+    with writing(target), Display("fork") as tell:
         report = fork(
             RealFiles(),
             os.path.abspath(directory),

@@ -20,6 +20,7 @@ from cmdlog.cli.brokenoff import leaving
 from cmdlog.cli.failure import CommandFailed
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.recover_show import Display, close, close_joint, joint_plan_json, plan_json, show_joint_plan, show_plan
+from cmdlog.cli.volume import writing
 
 if TYPE_CHECKING:
     from cmdlog.wal.errors import Corrupt
@@ -70,10 +71,14 @@ def recover(
         str | None, typer.Option("--app", metavar="APP", help="Use this code where it is the code that the log names.")
     ] = None,
     to: Annotated[Path | None, typer.Option("--to", metavar="OUT", help="Make a new node here; DIR stays as it is.")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Only say what would be done.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what would be done; nothing is carried out.")] = False,
     plan_file: Annotated[
         Path | None,
-        typer.Option("--plan-file", metavar="F", help="Write the plan to this file, too."),
+        typer.Option(
+            "--plan-file",
+            metavar="F",
+            help="Write the plan to this file, then carry it out; with --plan nothing but that is done.",
+        ),
     ] = None,
     apply: Annotated[Path | None, typer.Option("--apply", metavar="F", help="Do exactly what this plan says.")] = None,
     until: Annotated[
@@ -166,8 +171,7 @@ def _look_or_copy(wanted: Wanted) -> None:
             _around_damage(wanted, damage)
             return
     the_plan = _plan_of(planned)
-    if wanted.plan_file is not None:
-        wanted.plan_file.write_bytes(the_plan.to_json())
+    _keep_plan(wanted.files, wanted.plan_file, the_plan)
     if wanted.plan_only:
         out.result(plan_json(the_plan), lambda: show_plan(the_plan))
         return
@@ -178,7 +182,7 @@ def _look_or_copy(wanted: Wanted) -> None:
 def _to_out(wanted: Wanted, run: Callable[..., Report]) -> tuple[Report, str]:
     """Makes OUT, with its progress shown; the report, and where OUT is."""
     target, display = os.path.abspath(str(wanted.to)), Display("replay")
-    with leaving(f"nothing is left in {target}; begin again with the same command"), display as tell:
+    with leaving(f"nothing is left in {target}; begin again with the same command"), writing(target), display as tell:
         report = run(
             wanted.files,
             target,
@@ -233,8 +237,7 @@ def _carry_out_jointly(wanted: Wanted, plan: JointPlan) -> None:
     from replay.errors import Incomplete
     from replay.jointrun import rebuild_jointly
 
-    if wanted.plan_file is not None:
-        wanted.plan_file.write_bytes(plan.to_json())
+    _keep_plan(wanted.files, wanted.plan_file, plan)
     if wanted.plan_only:
         out.result(joint_plan_json(plan), lambda: show_joint_plan(plan))
         if plan.incomplete and not wanted.accept_data_loss:
@@ -253,7 +256,7 @@ def _with_current_code(wanted: Wanted, app: str | None) -> None:
     if app is None or wanted.to is None or len(wanted.directories) > 1 or wanted.apply is not None or wanted.partitions:
         raise CommandFailed("--code current takes one DIR, --app APP and --to OUT; then `cmdlog diff` compares", exit_code=2)
     target = os.path.abspath(wanted.to)
-    with Display("replay") as tell:
+    with writing(target), Display("replay") as tell:
         report = fork(
             wanted.files,
             wanted.directories[0],
@@ -279,12 +282,12 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
     try:
         given = _read_plan(apply, (directory,)) if apply is not None else None
         hint = "the same command goes on from there, and so does `cmdlog serve`"
-        with leaving("every state stands whole at an entry's end", hint=hint), Display("replay") as tell:
-            plan, report = bring_up(files, wal, live=_live(db), plan=given, progress=tell)
+        with leaving("every state stands whole at an entry's end", hint=hint), writing(directory), Display("replay") as tell:
+            plan, report = bring_up(
+                files, wal, live=_live(db), plan=given, progress=tell, planned_is=partial(_keep_plan, files, plan_file)
+            )
     finally:
         wal.close()
-    if plan_file is not None:
-        plan_file.write_bytes(plan.to_json())
     close(plan, report, directory)
 
 
@@ -296,6 +299,21 @@ def _live(db: Database | None) -> Callable[[Mapping[str, Any]], Database | None]
 
     own = capture_bundle(db, None).hash
     return lambda catalog: db if catalog["hash"] == own else None
+
+
+def _keep_plan(files: Any, path: Path | None, plan: Plan | JointPlan) -> None:
+    if path is not None:
+        _write_plan(files, path, plan)
+
+
+def _write_plan(files: Any, path: Path, plan: Plan | JointPlan) -> None:
+    """Whole or not at all, unless it is a pipe or a device."""
+    target = os.path.abspath(path)
+    with writing(target):
+        if path.exists() and not path.is_file():
+            path.write_bytes(plan.to_json())
+        else:
+            files.write_file_atomic(target, plan.to_json())
 
 
 def _read(path: Path) -> bytes:
