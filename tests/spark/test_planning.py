@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -19,11 +20,12 @@ from replay.spark import look
 from replay.spark.options import BadOption, parse_options
 from replay.spark.planning import TASK_BYTES_MIN, choose
 from replay.spark.tasks import DataLoss
-from tests.replay import damage
+from tests.replay import damage, historycluster
 from tests.replay.archiverig import ArchiveRig
 from tests.replay.histories import random_history
 from tests.replay.historycluster import Cluster
 from tests.replay.historymembers import History
+from tests.replay.historytruth import catalog_value
 from tests.replay.rig import DEPOSIT
 from tests.spark.reading import made, plan_of, read, rows_of, txns
 
@@ -129,8 +131,16 @@ def test_calls_taken_out_are_left_out(tmp_path: Path) -> None:
     assert gone in txns(read(rig.directory, dedupe="false"))
 
 
-def test_code_of_an_early_version_names_calls_without_parameters(tmp_path: Path) -> None:
+def test_code_of_an_early_version_names_calls_without_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A catalog record may state no parameters: then the list stays, under the procedure's name."""
+
+    def early_value(version: int, factor: int) -> dict[str, Any]:
+        value = catalog_value(version, factor)
+        bundle = orjson.loads(value["bundle"])
+        bundle["procedures"] = [{"name": procedure["name"]} for procedure in bundle["procedures"]]
+        return {**value, "bundle": orjson.dumps(bundle).decode()}
+
+    monkeypatch.setattr(historycluster, "catalog_value", early_value)
     cluster = Cluster(tmp_path / "c", nodes=1)
     cluster.deposits(0)
     cluster.spread(0)
