@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -45,6 +45,9 @@ MasterOption = Annotated[
         help="Spark master (spark://HOST:PORT, yarn, k8s://…, local[N,4]); else all cores of this machine.",
     ),
 ]
+ConfOption = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Setting of Spark; can be given again.")
+]
 
 
 def register(program: typer.Typer) -> None:
@@ -72,6 +75,7 @@ def rebuild_them(
     table: TableOption = None,
     accept_data_loss: Annotated[bool, typer.Option("--accept-data-loss", help="Go on with what is readable.")] = False,
     master: MasterOption = None,
+    conf: ConfOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Parameters as the user gave them."""
@@ -80,7 +84,7 @@ def rebuild_them(
     db = load_application(app) if app else None
     moments: Any = None if not until else until[0] if len(until) == 1 else until
     with _Bar("rebuild") as tell:
-        spark = spark_session(master)
+        spark = spark_session(master, conf=conf)
         from replay.spark.rebuild import rebuild
 
         done = rebuild(
@@ -112,6 +116,7 @@ def backfill_them(
         bool, typer.Option("--skip-missing", help="Leave calls out that APP has no fitting procedure for, and count them.")
     ] = False,
     master: MasterOption = None,
+    conf: ConfOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Parameters as the user gave them."""
@@ -119,7 +124,7 @@ def backfill_them(
 
     db = load_application(app)
     with _Bar("backfill") as tell:
-        spark = spark_session(master)
+        spark = spark_session(master, conf=conf)
         from replay.fork import START
         from replay.spark.backfill import backfill
 
@@ -147,11 +152,12 @@ def feed_them(
     token_file: TokenOption = None,
     ca_file: CaOption = None,
     master: MasterOption = None,
+    conf: ConfOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Parameters as the user gave them."""
     with _Bar("feed") as tell:
-        spark = spark_session(master)
+        spark = spark_session(master, conf=conf)
         from cmdlog.client.feeder import Feeder
         from replay.spark.feed import feed
 
@@ -183,8 +189,11 @@ def package_it(
 # -- Spark ---------------------------------------------------------------------------------------------------------------
 
 
-def spark_session(master: str | None, tuning: Tuning = "throughput") -> SparkSession:
-    """Raises: CommandFailed when Spark is not installed; JavaMissing."""
+def spark_session(master: str | None, tuning: Tuning = "throughput", conf: Sequence[str] | None = None) -> SparkSession:
+    """Raises: CommandFailed when Spark is not installed; JavaMissing, MasterSilent, NoSession."""
+    pairs = [pair.partition("=") for pair in conf or ()]
+    if strange := [key for key, equals, _ in pairs if not (key and equals)]:
+        raise CommandFailed(f"--conf takes KEY=VALUE, not {strange[0]!r}", exit_code=2)
     try:
         import pyspark  # noqa: F401 - only whether it is there
     except ImportError:
@@ -192,7 +201,7 @@ def spark_session(master: str | None, tuning: Tuning = "throughput") -> SparkSes
         raise CommandFailed("Spark is not installed", hint=hint) from None
     from replay.spark.session import session
 
-    return session(master=master, tuning=tuning)
+    return session(master=master, tuning=tuning, conf={key: value for key, _, value in pairs})
 
 
 class _Bar:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 MASTER: Final = "local[*,4]"
 DRIVER_MEMORY: Final = "1g"  # a rebuild takes 0.45 GB of it, a sort of five million calls passed with it
 DISCOVERY_FOLDER: Final = Path(__file__).parent / "discover"
+_KNOWN: Final = "spark.cmdlog.known"  # setting of a session in which `format("cmdlog")` is found
 STANDALONE: Final = "spark://"
 MASTER_S_MAX: Final = 5.0  # for a connection to one address; a master that runs takes it at once
 Tuning = Literal["throughput", "start"]
@@ -87,8 +88,7 @@ def session(
 
     running = SparkSession.getActiveSession()
     if running is not None:
-        ship(running)
-        return running
+        return _prepared(running)
     settings: dict[str, str] = {"spark.sql.session.timeZone": "UTC", "spark.app.name": name}
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, whose JVM is there already and knows its cluster
     environment: dict[str, str] = {}
@@ -102,12 +102,18 @@ def session(
     for key, value in (settings | dict(conf or {})).items():
         builder = builder.config(key, value)
     with _changed(environment):
-        spark = _started(builder, master)
-    if submitted:
-        from replay.spark.source import register  # noqa: PLC0415 - as above
+        return _prepared(_started(builder, master))
 
-        register(spark)
-    ship(spark)
+
+def _prepared(spark: SparkSession) -> SparkSession:
+    """With the package on its executors, and `format("cmdlog")` known."""
+    if spark.conf.get(_KNOWN, ""):
+        ship(spark)
+        return spark
+    from replay.spark.source import register  # noqa: PLC0415 - as above
+
+    register(spark)
+    spark.conf.set(_KNOWN, "true")
     return spark
 
 
@@ -144,6 +150,7 @@ def check_master(master: str) -> None:
 
 def _embedded(master: str, scratch: str, tuning: Tuning, driver_memory: str, worker_memory: str | None) -> dict[str, str]:
     settings = {
+        _KNOWN: "true",
         "spark.master": master,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -10,19 +10,17 @@ code (pyarrow, orjson, apsw, …) do not travel this way: they are installed on 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import hashlib
 import os
-import shutil
-import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import cmdlog
+from replay.spark.scratch import make_scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -122,6 +120,4 @@ def _sent(spark: SparkSession) -> set[str]:
 
 @functools.cache
 def _made() -> str:
-    folder = tempfile.mkdtemp(prefix="cmdlog-sources-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return write_zip(folder)
+    return write_zip(make_scratch())
