@@ -28,6 +28,18 @@ CREDENTIALS = [
 ]
 
 
+def exchange(url: str, request: bytes) -> bytes:
+    """Sends bytes as they are to a server and reads until it closes."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        parts = []
+        while part := connection.recv(1 << 16):
+            parts.append(part)
+    return b"".join(parts)
+
+
 class Running:
     """`cmdlog serve` of `every_type` on a free port."""
 
@@ -88,14 +100,7 @@ class Running:
 
     def raw(self, request: bytes) -> bytes:
         """Sends bytes as they are and reads until the server closes."""
-        host, port = self.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=30) as connection:
-            connection.sendall(request)
-            connection.shutdown(socket.SHUT_WR)
-            parts = []
-            while part := connection.recv(1 << 16):
-                parts.append(part)
-        return b"".join(parts)
+        return exchange(self.url, request)
 
     def committed(self) -> list[int]:
         """The log position of every partition."""

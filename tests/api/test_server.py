@@ -18,6 +18,8 @@ import httpx
 import pytest
 import trustme
 
+from tests.api.running import exchange
+
 pytestmark = pytest.mark.slow
 
 RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: closing resets the connection
@@ -115,18 +117,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         server.kill()
 
 
-def raw(url: str, request: bytes) -> bytes:
-    """Sends bytes as they are and reads until the server closes."""
-    host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
-        connection.sendall(request)
-        connection.shutdown(socket.SHUT_WR)
-        parts = []
-        while part := connection.recv(1 << 16):
-            parts.append(part)
-    return b"".join(parts)
-
-
 def test_call_is_executed_and_repeated_under_its_key(server: Server) -> None:
     """A retried call gets the first answer, and the money moves once."""
     assert httpx.post(server.url + "/v1/procedures/open_account", json={"account": 1, "amount": 10}).status_code == 200
@@ -168,7 +158,7 @@ def test_bad_requests_leave_the_log_alone(server: Server) -> None:
         b"nonsense\r\n\r\n",
     ]
     for request in requests:
-        status = raw(server.url, request).split(b" ", 2)[1]
+        status = exchange(server.url, request).split(b" ", 2)[1]
         assert status.startswith(b"4"), request[:200]
     assert server.committed() == before
 
@@ -189,7 +179,7 @@ def test_client_that_leaves_midway_harms_nobody(server: Server) -> None:
     """The server drops the stream, keeps what was whole, and goes on serving."""
     head = b"POST /v1/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
     line = b'{"procedure": "open_account", "params": {"account": 900, "amount": 1}}\n'
-    raw(server.url, head + line + line[:30])
+    exchange(server.url, head + line + line[:30])
     assert httpx.get(server.url + "/readyz").status_code == 200
     assert httpx.post(server.url + "/v1/procedures/balance", json={"account": 900}).json()["result"] == 1
 

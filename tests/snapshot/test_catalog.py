@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,33 +24,12 @@ from snapshot.errors import SnapshotDamaged, SnapshotForeign
 from snapshot.manifest import decode_manifest, encode_manifest, parse_name, snapshot_name
 from snapshot.retention import anchor_block, retain
 from snapshot.seal import read_manifest, seal
+from tests.snapshot.crashes import CrashingFiles, flip, seal_process
 
 US = Identity(b"c" * 16, 1, b"i" * 8)
+
+
 FILES = RealFiles()
-
-
-class CrashingFiles(RealFiles):
-    """Fails before the n-th change to the disk, and at every one after it: a process that died there."""
-
-    def __init__(self, survived: int) -> None:
-        self.left = survived
-
-    def _step(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise WriteFailed("the process died here")
-
-    def rename(self, source: str, target: str) -> None:
-        self._step()
-        super().rename(source, target)
-
-    def fsync_dir(self, path: str) -> None:
-        self._step()
-        super().fsync_dir(path)
-
-    def write_file_atomic(self, path: str, data: Any) -> None:
-        self._step()
-        super().write_file_atomic(path, data)
 
 
 def captured(directory: Path, *, partition: int = 0, index: int = 5) -> tuple[str, dict[str, Any]]:
@@ -138,30 +115,13 @@ def test_crash_at_every_step_leaves_a_whole_snapshot_or_none(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_killed_seal_process_leaves_a_whole_snapshot_or_none(tmp_path: Path) -> None:
     """The real process, killed at moments all over its life."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     for number, wait_s in enumerate((0.0, 0.1, 0.2, 0.3, 0.4)):
         directory = tmp_path / str(number)
         temporary, facts = captured(directory)
         final = free_path(FILES, str(directory), partition=0, index=5)
-        command = [sys.executable, "-m", "snapshot.seal", temporary, final]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment)
-        assert process.stdin is not None
-        process.stdin.write(orjson.dumps(facts))
-        process.stdin.close()
-        try:
-            process.wait(wait_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        seal_process(temporary, final, facts, killed_after_s=wait_s)
         clean(FILES, str(directory))
         assert [check(FILES, snapshot) for snapshot in listed(directory)] in ([], [""])
-
-
-def flip(path: Path) -> None:
-    """One bit in the middle."""
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 4
-    path.write_bytes(data)
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {

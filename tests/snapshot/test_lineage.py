@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,8 +20,8 @@ from snapshot.lineage import fallback, independent, next_wish
 from snapshot.manifest import MANIFEST_NAME, decode_manifest, encode_manifest
 from snapshot.retention import anchor_block, retain
 from snapshot.seal import read_manifest, seal
+from tests.snapshot.crashes import CrashingFiles, flip, seal_process
 from tests.snapshot.deltas import FILES, KEYS, TABLES, Partition, digests_of
-from tests.snapshot.test_catalog import CrashingFiles, flip
 
 Truth = dict[str, dict[str, TableDigest]]  # name -> what the state held there
 
@@ -117,21 +115,11 @@ def test_crash_at_every_step_leaves_a_whole_snapshot_or_none(partition: Partitio
 def test_killed_seal_process_of_a_delta_leaves_a_whole_snapshot_or_none(partition: Partition, tmp_path: Path) -> None:
     """The real process, killed at moments all over its life; left alone it succeeds."""
     take(partition, 2)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     for wait_s in (0.1, 0.2, 0.3, 0.4, 60.0):
         partition.apply([[("set", "items", 1, int(1000 * wait_s))]])
         temporary, facts = partition.captured()
         final = free_path(FILES, str(tmp_path), partition=0, index=facts["index"])
-        command = [sys.executable, "-m", "snapshot.seal", temporary, final]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment)
-        assert process.stdin is not None
-        process.stdin.write(orjson.dumps(facts))
-        process.stdin.close()
-        try:
-            process.wait(wait_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        seal_process(temporary, final, facts, killed_after_s=wait_s)
         clean(FILES, str(tmp_path))
         assert [problem for s in partition.listed() if (problem := check(FILES, s))] == []
     newest = partition.listed()[-1]
