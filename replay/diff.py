@@ -20,6 +20,7 @@ from typing import Final, Literal
 import apsw
 
 from procedures.state import rows_of
+from replay.diffkeys import KeysDiff, compare_keys
 from replay.diffrows import STEP_MAX, STEP_MIN, Ordered, Row, order_of, read_ordered
 from replay.errors import ReplayError
 from replay.states import States
@@ -32,7 +33,6 @@ _TABLES: Final = (
 )
 _COLUMNS: Final = 'SELECT name, type, pk, "notnull" FROM pragma_table_xinfo(?) ORDER BY cid'
 _STRICT: Final = "SELECT strict FROM pragma_table_list WHERE schema = 'main' AND name = ?"
-_KEYS: Final = "SELECT coalesce(sum(length(keys)), 0) / 16 FROM _cmdlog_keys"
 
 
 class DiffRefused(ReplayError):
@@ -99,11 +99,11 @@ class DiffReport:
     """What two sides hold otherwise."""
 
     tables: Sequence[TableDiff]
-    keys: tuple[int, int] | None = None  # idempotency keys of both sides, if they were asked for
+    keys: KeysDiff | None = None  # if they were asked for
 
     @property
     def equal(self) -> bool:
-        return all(table.equal for table in self.tables) and (self.keys is None or self.keys[0] == self.keys[1])
+        return all(table.equal for table in self.tables) and (self.keys is None or self.keys.equal)
 
 
 Sink = Callable[[TableDiff], Callable[[Change], None]]
@@ -135,11 +135,7 @@ def diff(
             if len(table.examples) < limit:
                 table.examples.append(change)
             take(change)
-    return DiffReport(found, (_keys(left), _keys(right)) if with_keys else None)
-
-
-def _keys(side: States) -> int:
-    return sum(int(rows_of(connection, _KEYS)[0][0]) for connection in side.connections.values())
+    return DiffReport(found, compare_keys(left, right) if with_keys else None)
 
 
 def _shapes(side: States) -> dict[str, Shape]:

@@ -10,12 +10,14 @@ was forked. Transaction ids go on above all that the old log knew.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from cmdlog.wal.batch import Batch, decode_batch
+from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 from cmdlog.wal.groups import Catalog, Groups, GroupState, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT
@@ -35,6 +37,7 @@ from replay.forkrun import CallStuck, Code, Rest, run_here, run_watched
 from replay.joint import fold_end
 from replay.livecall import with_live_outcome
 from replay.plan import PartitionPlan, Planned, make_plan
+from replay.reach import Reach
 from replay.rebuild import FIRST_RECORDS_BLOCK, GONE_ON, begin, complete, end_at, give_up
 from replay.recover import Progress, Target, execute
 from replay.rerun import Difference, Done, Missing, Place, Tally
@@ -55,6 +58,17 @@ class OtherDatabase(ReplayError):
 
     exit_code = 11
     hint = "fork with a version of the application that the directory was made for"
+
+
+class RestUnreadable(UntilUnreachable):
+    """Log and archive do not hold everything behind the fork."""
+
+    hint = "fork at a later moment, or bring the named files back from a copy"
+    code = 1
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        return self.code
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +143,7 @@ def fork(
         raise BadUntil(f"the fork would end at transaction {until}, before it begins at {at}")
     began = time.monotonic()
     code = Code(db, capture_bundle(db, target), missing)
-    planned = make_plan(files, directory, use_state="never", until=at) if at != START else None
+    planned = _plan(files, directory, at) if at != START else None
     source = planned.source if planned is not None else open_source(files, directory)
     places = {part.partition: _place(part) for part in planned.plan.partitions} if planned is not None else {}
     marker = ForkMarker.of(
@@ -139,7 +153,10 @@ def fork(
         return _made_before(files, out, _Ran.from_json(noted), code.bundle.hash)
     goes_on = forkplace.goes_on(files, out, marker)
     done = forkplace.all_done(Trust(files, out), out, _partitions(source)) if goes_on else {}
-    rest = find_rest(files, directory, list(places.values()), until, {p: of.at for p, of in done.items()})
+    try:
+        rest = find_rest(files, directory, list(places.values()), until, {p: of.at for p, of in done.items()})
+    except (Corrupt, UntilUnreachable) as error:
+        raise _no_way(files, directory, source, error) from error
     check_database(rest.scan.groups, db)
     if not goes_on:
         begin(files, directory, out)
@@ -168,6 +185,39 @@ def fork(
     owner.close()
     seconds = time.monotonic() - began
     return ForkReport(ran.results, ran.kept, ran.tally, instance.identity, origin, version, code.bundle.hash, seconds)
+
+
+def _plan(files: Files, directory: str, at: int) -> Planned:
+    """What is before the fork. Raises: as `make_plan`, with a hint for who named the moment as `--at`."""
+    try:
+        return make_plan(files, directory, use_state="never", until=at)
+    except (UntilBeyond, UntilUnreachable) as error:
+        if error.hint == type(error).hint:  # no ranges are known that would say more
+            error.hint = "choose another moment for the fork; `--at start` is before the first transaction"
+        raise
+
+
+def _no_way(files: Files, directory: str, source: LogSource, error: Corrupt | UntilUnreachable) -> ReplayError:
+    """What is behind the fork cannot be read to the end; where it could be, for a fork at another moment."""
+    ranges = _restorable(files, directory, source)
+    refused = RestUnreadable(str(error.args[0]))
+    refused.code = error.exit_code
+    if ranges:
+        refused.hint = f"restorable are {ranges}: fork within the last of them, or bring the named files back from a copy"
+    return refused
+
+
+def _restorable(files: Files, directory: str, source: LogSource) -> str:
+    """From which moments to which log and archive are whole, in words; "" when none is known."""
+
+    def can(moment: int) -> bool:
+        with contextlib.suppress(ReplayError, Corrupt):
+            make_plan(files, directory, use_state="never", until=moment)
+            return True
+        return False
+
+    newest = source.checkpoint(source.first_blocks[-1]).txn_id_max
+    return Reach(files, directory, source, newest).restorable(can)
 
 
 @dataclass(frozen=True, slots=True)

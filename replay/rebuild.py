@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from cmdlog.wal.errors import NotEmpty, WrongDirectory
@@ -113,7 +113,9 @@ def rebuild(
 def make_node(
     work: Work, files: Files, out: str, *, partitions: int | None, moved: Callable[[Moved], None] = lambda _moved: None
 ) -> Report:
-    """Makes the node directory `out`. Durable on return. Raises: as `rebuild`."""
+    """Makes the node directory `out`, unless the very same has made it already. Durable on return. Raises: as `rebuild`."""
+    if unfinished.is_made(out) and (noted := unfinished.noted(out, asdict(work.marker))) is not None:
+        return Report.of_kept(noted)
     goes_on = unfinished.goes_on(out, work.marker)
     for directory in () if goes_on else work.directories:
         begin(files, directory, out)
@@ -131,6 +133,7 @@ def make_node(
         results = report.results
         if partitions is not None:
             results = reshape(files, out, groups, partitions=partitions, progress=moved, replacing=lambda: _unmark(files, out))
+        unfinished.note(files, out, asdict(work.marker), report.kept())
         complete(files, out, owner, instance, groups=groups, results=results)
     except BaseException as error:
         owner.close()
@@ -203,6 +206,8 @@ def begin(files: Files, source: str, out: str) -> None:
         files.fsync_dir(parent(out))
     if (marker := read_marker(files, out)) is not None and marker.get("by") == "fork":
         raise NotEmpty(f"{out} holds a fork that was broken off; remove it and begin again")
+    if unfinished.is_made(out):
+        raise NotEmpty(f"{out} holds a node already{unfinished.origin_of(out)}")
     if names := files.listdir(out):
         raise NotEmpty(f"{out} is not empty: it holds {', '.join(names[:5])}")
 

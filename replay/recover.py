@@ -37,7 +37,7 @@ from replay.errors import Interrupted, PlanOutdated
 from replay.meter import Meter, Progress
 from replay.plan import PartitionPlan, Plan, Planned
 from replay.planned import source_of_plan
-from replay.quarantine import Aside, QuarantineFile
+from replay.quarantine import Aside, QuarantineFile, aside_from_json
 from replay.scan import KEEP_BYTES
 from replay.target import HANG_AFTER_S, Done, Target, gone_on
 from replay.trust import STATE_FOLDER, StateLock, state_path
@@ -60,10 +60,27 @@ class Report:
     seconds: float
     notes: Sequence[str] = ()
     aside: Sequence[Aside] = ()  # calls that were set aside, by partition
+    already: bool = False  # an earlier run has done it; nothing was done
 
     @property
     def calls(self) -> int:
         return sum(result.calls for result in self.results)
+
+    def kept(self) -> dict[str, Any]:
+        """For whoever asks for the same once more; `of_kept` reads it."""
+        return {
+            "results": [result.to_json() for result in self.results],
+            "workers": self.workers,
+            "seconds": self.seconds,
+            "notes": list(self.notes),
+            "aside": [aside.to_json() for aside in self.aside],
+        }
+
+    @classmethod
+    def of_kept(cls, value: Mapping[str, Any]) -> Report:
+        results = [Result(**result) for result in value["results"]]
+        aside = [aside_from_json(aside) for aside in value["aside"]]
+        return cls(results, value["workers"], value["seconds"], value["notes"], aside, already=True)
 
 
 def execute(

@@ -123,5 +123,15 @@ def noted(out: str, marker: Mapping[str, Any]) -> Mapping[str, Any] | None:
         return None
 
 
+def origin_of(out: str) -> str:
+    """What has made the finished node, in words; "" when it does not say."""
+    try:
+        marker: Mapping[str, Any] = orjson.loads(Path(_made_path(out)).read_bytes())["marker"]
+        until = "" if marker["until"] is None else f" up to transaction {marker['until']}"
+        return f", made of {marker['directory']}{until} by another plan, or with other code"
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        return ""
+
+
 def _made_path(out: str) -> str:
     return os.path.join(out, STATE_FOLDER, MADE_NAME)

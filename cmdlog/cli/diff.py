@@ -29,6 +29,12 @@ HELP: Final = """Compare the tables of two node directories, or of two snapshots
 Rows are matched by primary key over all partitions, whose numbers may differ. Both sides are only read, and may be in use; what \
 is compared is what their logs end with. Rows of OUT2 alone are `added`, of OUT1 alone `removed`.
 
+[bold]Examples[/bold]
+
+  cmdlog diff ./bank ./what-if --parquet ./differences      all differences as files
+  cmdlog diff ./bank ./restored --keys                      is it the very same, keys included?
+  cmdlog diff ./bank/snapshots/p0000-0000000000000042 ./bank --table accounts --limit 50
+
 [bold]Exit codes[/bold] as of diff(1): 0 equal, 1 different, 2 trouble; 10 and above say which, as everywhere.
 """
 SIDE: Final = "Node directory, or a snapshot in its folder snapshots/."
@@ -48,7 +54,7 @@ def diff_them(
     ] = None,
     table: Annotated[list[str] | None, typer.Option("--table", metavar="T", help="Only this one; can be given again.")] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Rows of each table that are shown.")] = EXAMPLES,
-    keys: Annotated[bool, typer.Option("--keys", help="Compare the numbers of idempotency keys as well.")] = False,
+    keys: Annotated[bool, typer.Option("--keys", help="Compare idempotency keys, too: one set over all partitions.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Parameters as the user gave them."""
@@ -86,7 +92,8 @@ def _compare(
             "parquet": os.path.abspath(parquet) if parquet else None,
         }
     if report.keys is not None:
-        value["idempotency_keys"] = {"left": report.keys[0], "right": report.keys[1]}
+        value["idempotency_keys"] = {"left": report.keys.left, "right": report.keys.right}
+        value["idempotency_keys_apart"] = {"left": report.keys.left_alone, "right": report.keys.right_alone}
     return report, value
 
 
@@ -138,7 +145,9 @@ def show_diff(report: DiffReport, value: dict[str, Any]) -> None:
         if (hidden := table.counts.total() - len(table.examples)) > 0 and table.examples:
             out.text(f"{table.name}: {hidden} more; --limit shows them, --parquet writes all of them")
     if report.keys is not None:
-        out.text(f"idempotency keys: {report.keys[0]} and {report.keys[1]}")
+        keys = report.keys
+        apart = "" if keys.equal else f"; {keys.left_alone} are on the left side alone, {keys.right_alone} on the right"
+        out.text(f"idempotency keys: {keys.left} and {keys.right}{apart}")
     for side in ("left", "right"):
         out.text(f"{side}: {value[side]['path']}, read from {value[side]['read_from']}")
 

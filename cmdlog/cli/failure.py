@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -59,6 +59,15 @@ class Failure:
     hint: str
     exit_code: int
     place: Mapping[str, Any] | None = None  # the call at which a replay stopped
+
+
+def check_distinct(directories: Sequence[str]) -> None:
+    """A directory that is given twice proves nothing twice. Raises: CommandFailed."""
+    seen: dict[str, str] = {}
+    for directory in directories:
+        if (known := seen.setdefault(os.path.realpath(directory), directory)) is not directory:
+            names = directory if known == directory else f"{known} and {directory} are the same directory, which"
+            raise CommandFailed(f"{names} is given twice", hint="give each node's directory once", exit_code=USAGE)
 
 
 def explain(error: BaseException) -> Failure | None:

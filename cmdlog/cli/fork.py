@@ -19,7 +19,13 @@ HELP = """What if this version of the code had run from TXN on? Makes a new node
 
 Up to --at (its transaction included) everything is replayed with the code that ran then, behind it with today's code of APP: \
 the same calls in the same order, with the same ids. DIR is only read, and may be in use. OUT is a cluster of its own and can be \
-served with APP; `cmdlog diff` tells what came out otherwise.
+served with APP; `cmdlog diff` tells what came out otherwise. Whatever breaks it off, the same command goes on from there.
+
+[bold]Examples[/bold]
+
+  cmdlog fork ./bank --at 2026-01-31T12:00:00Z --app shop:db --to ./what-if   and then: cmdlog diff ./bank ./what-if
+  cmdlog fork ./bank --at start --app shop:db --to ./anew --skip-missing      without calls that do not fit
+  cmdlog fork ./bank --at start --app shop:db --to ./anew --call-timeout-s 5  name a call that hangs
 """
 
 

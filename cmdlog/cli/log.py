@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cmdlog.cli.brokenoff import leaving
-from cmdlog.cli.failure import USAGE, CommandFailed
+from cmdlog.cli.failure import USAGE, CommandFailed, check_distinct
 from cmdlog.cli.output import JsonFlag, out
 
 if TYPE_CHECKING:
@@ -92,12 +92,14 @@ def history_it(
     from replay.history import history
     from replay.plan import parse_first, parse_until
 
+    given = [os.path.abspath(directory) for directory in directories]
+    check_distinct(given)
     told, last = 0, ""
     hint = "nothing was told yet; begin again with the same command"
     try:
         found = history(
             RealFiles(),
-            [os.path.abspath(directory) for directory in directories],
+            given,
             first=parse_first(first) if first else 0,
             until=parse_until(until) if until else None,
             accept_data_loss=accept_data_loss,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cmdlog.cli.brokenoff import leaving
-from cmdlog.cli.failure import CommandFailed
+from cmdlog.cli.failure import USAGE, CommandFailed, check_distinct
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.recover_show import Display, close, close_joint, joint_plan_json, plan_json, show_joint_plan, show_plan
 from cmdlog.cli.volume import writing
@@ -32,9 +32,30 @@ if TYPE_CHECKING:
 
 def register(program: typer.Typer) -> None:
     """Adds the command."""
-    program.command("recover", help="Rebuild states from snapshots and logs of one or several nodes of a cluster.")(recover)
+    short = "Rebuild states from snapshots and logs of one or several nodes of a cluster."
+    program.command("recover", help=HELP, short_help=short)(recover)
 
 
+HELP: Final = """Rebuild states from snapshots and logs of one or several nodes of a cluster.
+
+Without --to, DIR's own states are brought to its log's end, as `cmdlog serve` does at its start. With --to OUT, a new node is \
+made in OUT and DIR is only read, also beside a running node. Whatever breaks it off, the same command goes on from there; once \
+OUT is finished, it says so.
+
+[bold]Examples[/bold]
+
+  cmdlog recover ./bank --plan                                   what would be done, from what, and how long it takes
+  cmdlog recover ./bank                                          in place
+  cmdlog recover ./bank --to ./then --until 2026-01-31T12:00:00Z as of a moment; a transaction id does as well
+  cmdlog recover ./n1 ./n2 ./n3 --to ./out                       of several nodes: the newest state that all of them prove
+  cmdlog recover ./n1 --to ./out --accept-data-loss              of what is left, where that is not proved (exit code 17)
+  cmdlog recover ./bank --to ./out --quarantine                  set calls aside that cannot be replayed
+  cmdlog recover ./bank --to ./wide --partitions 8               into another number of partitions
+  cmdlog recover ./bank --to ./now --code current --app shop:db  every call with today's code; see `cmdlog fork`, too
+
+  cmdlog recover ./bank --plan --to ./out --plan-file plan.json  look first, then do exactly that:
+  cmdlog recover ./bank --apply plan.json --to ./out
+"""
 HANG_AFTER_S: Final = 3600.0  # the most that a node's own limit allows
 
 
@@ -125,6 +146,7 @@ def recover(
 
 def _check_options(wanted: Wanted, code: Code) -> None:
     """An option that would have no effect is a state that nobody asked for."""
+    check_distinct(wanted.directories)
     if wanted.to is None and not wanted.plan_only:
         alone = (wanted.until, wanted.accept_data_loss, wanted.partitions, wanted.quarantine, code is Code.CURRENT)
         if any(alone):
@@ -252,23 +274,39 @@ def _with_current_code(wanted: Wanted, app: str | None) -> None:
     from cmdlog.cli.application import load_application
     from cmdlog.cli.fork import show_fork
     from replay.fork import START, fork
+    from replay.rerun import CallUnfit
 
-    if app is None or wanted.to is None or len(wanted.directories) > 1 or wanted.apply is not None or wanted.partitions:
-        raise CommandFailed("--code current takes one DIR, --app APP and --to OUT; then `cmdlog diff` compares", exit_code=2)
+    if app is None or wanted.to is None or len(wanted.directories) > 1:
+        raise CommandFailed("--code current takes one DIR, --app APP and --to OUT; then `cmdlog diff` compares", exit_code=USAGE)
+    strange = [
+        ("--apply", wanted.apply), ("--partitions", wanted.partitions), ("--quarantine", wanted.quarantine),
+        ("--plan", wanted.plan_only), ("--plan-file", wanted.plan_file), ("--accept-data-loss", wanted.accept_data_loss),
+    ]  # fmt: skip
+    if without := [name for name, given in strange if given]:
+        hint = f"calls that do not fit are left out by `{_as_fork(wanted, app)} --skip-missing`" if wanted.quarantine else ""
+        raise CommandFailed(f"--code current takes no {' and no '.join(without)}", hint=hint, exit_code=USAGE)
     target = os.path.abspath(wanted.to)
-    with writing(target), Display("replay") as tell:
-        report = fork(
-            wanted.files,
-            wanted.directories[0],
-            at=START,
-            db=load_application(app),
-            out=target,
-            until=wanted.until,
-            target=app,
-            progress=tell,
-            hang_after_s=wanted.hang_after_s,
-        )
+    try:
+        with writing(target), Display("replay") as tell:
+            report = fork(
+                wanted.files,
+                wanted.directories[0],
+                at=START,
+                db=load_application(app),
+                out=target,
+                until=wanted.until,
+                target=app,
+                progress=tell,
+                hang_after_s=wanted.hang_after_s,
+            )
+    except CallUnfit as unfit:
+        unfit.hint = f"give the code such a procedure, or leave such calls out: `{_as_fork(wanted, app)} --skip-missing`"
+        raise
     out.result(report.to_json(), lambda: show_fork(report, target))
+
+
+def _as_fork(wanted: Wanted, app: str) -> str:
+    return f"cmdlog fork {wanted.directories[0]} --at start --app {app} --to {wanted.to}"
 
 
 def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | None, apply: Path | None) -> None:

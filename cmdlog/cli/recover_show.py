@@ -184,6 +184,7 @@ def _finish(directory: str, report: Report, rows: list[dict[str, Any]], columns:
     value = {
         "directory": directory,
         "seconds": round(report.seconds, 3),
+        "already": report.already,
         "replayed": report.calls,
         "notes": list(report.notes),
         "partitions": rows,
@@ -192,9 +193,8 @@ def _finish(directory: str, report: Report, rows: list[dict[str, Any]], columns:
 
     def show() -> None:
         titles = [{"txn_id": "transaction"}.get(column, column.replace("_", " ")) for column in columns]
-        out.table(
-            f"Recovered {directory} in {report.seconds:.2f} s", titles, [[row[column] for column in columns] for row in rows]
-        )
+        done = f"{directory} is this recovery already, finished" if report.already else f"Recovered {directory}"
+        out.table(f"{done} in {report.seconds:.2f} s", titles, [[row[column] for column in columns] for row in rows])
         for note in report.notes:
             out.text(f"note: {note}")
         show_aside(report)
