@@ -27,7 +27,7 @@ Numbers = npt.NDArray[np.signedinteger[Any]]
 Bools = npt.NDArray[np.bool_]
 Signs = npt.NDArray[np.uint8]
 UNKNOWN: Final = -1  # number of parameters of a procedure whose names nobody states: its rows stay lists
-_COMMA, _QUOTE, _OPEN, _CLOSE, _SLASH = (ord(sign) for sign in ',"{}\\')
+_COMMA, _QUOTE, _OPEN, _CLOSE, _SLASH, _LIST = (ord(sign) for sign in ',"{}\\[')
 _TELLING: Final = np.isin(np.arange(256), list(b',"\\[]{}'))  # signs that say what is nested in what
 _DEEPER: Final = (np.isin(np.arange(256), list(b"[{")) * 1 - np.isin(np.arange(256), list(b"]}"))).astype(np.int8)
 
@@ -138,12 +138,12 @@ def _steps(lasts: Ints) -> Ints:
 
 def _ending(view: Signs, lasts: Ints) -> Bools:
     """Whether each comma of the rows ends a value. `lasts`: number of the comma behind each row, which does."""
+    simple = _outside_strings(view, lasts)
+    if simple is not None:
+        return simple
     marks = np.flatnonzero(_TELLING[view])
     signs = view[marks]
-    quotes, slashes = signs == _QUOTE, signs == _SLASH
-    if slashes.any():
-        quotes &= ~_escaped(marks, slashes)
-    inside = np.logical_xor.accumulate(quotes)  # a string
+    inside = np.logical_xor.accumulate((signs == _QUOTE) & ~_escaped(marks, signs == _SLASH))  # a string
     depth = np.cumsum(np.where(inside, 0, _DEEPER[signs]), dtype=np.int32)
     commas = np.flatnonzero(signs == _COMMA)
     ending: Bools = (~inside & (depth == 1))[commas]
@@ -151,11 +151,21 @@ def _ending(view: Signs, lasts: Ints) -> Bools:
     if (inside[behind] | (depth[behind] != 0)).any():  # a row that is no JSON must not spoil those behind it
         if len(lasts) > 1:
             high = marks[behind] + 1
-            rows = zip(np.concatenate([[0], high[:-1]]).tolist(), high.tolist(), np.diff(lasts, prepend=-1), strict=True)
+            rows = zip(np.concatenate([[0], high[:-1]]).tolist(), high.tolist(), _steps(lasts), strict=True)
             return np.concatenate([_ending(view[begin:end], np.array([size - 1])) for begin, end, size in rows])
         ending[:] = False
     ending[lasts] = True
     return ending
+
+
+def _outside_strings(view: Signs, lasts: Ints) -> Bools | None:
+    """The same where only strings hold further commas, which is the usual case; None where there is more to it."""
+    if any((view == sign).any() for sign in (_SLASH, _OPEN)) or np.count_nonzero(view == _LIST) != len(lasts):
+        return None
+    marks = np.flatnonzero((view == _COMMA) | (view == _QUOTE))
+    quotes = view[marks] == _QUOTE
+    outside: Bools = ~np.logical_xor.accumulate(quotes)[~quotes]
+    return outside if outside[lasts].all() else None
 
 
 def _escaped(marks: Ints, slashes: Bools) -> Bools:

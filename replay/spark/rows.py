@@ -23,6 +23,7 @@ from cmdlog.wal.reader import ReadBlock, Recycled, read_segment
 from cmdlog.wal.record import RECORD, BadRecord, Kind, Record
 from replay.chunks import TICK, BadBatch, Columns, check_batches, column_of
 from replay.cursors import Lowest
+from replay.spark.heap import keep_freed
 from replay.spark.options import ParamsFormat
 from replay.spark.params import Ints, Keys, Texts, lists, number_array, objects, pick, string_array
 from replay.spark.places import open_place
@@ -89,6 +90,7 @@ class _Code:
 
 def read_task(task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The task's rows, in the order of the log. Raises: Corrupt, Recycled, DataLoss."""
+    keep_freed()
     files, _ = open_place(task.path)
     made = _Maker(task, columns)
     gathered = _Gathered()
