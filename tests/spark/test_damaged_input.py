@@ -66,6 +66,7 @@ def sound(history: ArchiveRig, tmp_path_factory: pytest.TempPathFactory) -> dict
 def plan(job: str, directory: str, history: ArchiveRig) -> list[dict[str, Any]]:
     """The orders: of three moments, or of a fork in the middle."""
     moments = [history.history[len(history.history) * share // 8][0] for share in (2, 5)]
+    request: dict[str, Any]
     if job == "rebuild":
         request = {"paths": [directory], "until": ["", *map(str, moments)], "tables": None, "accept_data_loss": False}
         return list(_orders(RealFiles(), request, None))
@@ -126,8 +127,8 @@ def check_case(seed: int, history: ArchiveRig, sound: dict[str, Any], folder: Pa
         check_told(str(error), path, f"seed {seed}: {what} {when} the plan of a {job}")
         return "refused by the plan"
     errors = [answer["error"] for answer in found if "error" in answer]
-    for error in errors:
-        check_told(error["message"], path, f"seed {seed}: {what} {when} the plan of a {job}: {error['kind']}")
+    for told in errors:
+        check_told(told["message"], path, f"seed {seed}: {what} {when} the plan of a {job}: {told['kind']}")
     if errors:
         return "refused by a task"
     assert found == sound[job], f"seed {seed}: {what} {when} the plan of a {job} gave other rows"

@@ -111,12 +111,14 @@ def end_in_the_middle(
 
 
 def half_done(out: Path) -> Callable[[], bool]:
-    """Whether the first partition is done, and the second one under way."""
+    """Whether the first partition is done, the second one under way, and the command has told so, though to no terminal."""
     staging = Path(f"{out}{SUFFIX}")
 
     def look() -> bool:
-        rows = staging / "rows"
-        return bool(runs(staging, "waits", "p0001")) and any(name.startswith("p0000") for name in os.listdir(rows))
+        if not runs(staging, "waits", "p0001") or not any(name.startswith("p0000") for name in os.listdir(staging / "rows")):
+            return False
+        told = [json.loads(line)["progress"] for line in (out.parent / "stdout").read_text().splitlines()]
+        return any(of["partitions_done"] == 1 and of["partitions"] == 2 and "left_s" in of for of in told)
 
     return look
 

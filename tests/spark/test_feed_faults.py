@@ -1,0 +1,198 @@
+"""Feeding while everything around fails: each row takes effect exactly once. A session is only needed for a DataFrame."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import orjson
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from cmdlog.client.feeder import Feeder
+from cmdlog.testing import Server
+from replay.spark.attempt import carry_out
+from replay.spark.feed import feed
+from replay.spark.feedtask import feed_file
+from replay.spark.job import TaskError
+from replay.spark.staging import SUFFIX
+from replay.spark.versions import versions
+from tests.spark.failing_work import DyingFeeder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+IDS = 5
+ROWS = 1500
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """`cmdlog serve` of an application that counts."""
+    running = Server("tests.node.apps.faulty:db", tmp_path_factory.mktemp("server"), partitions=2, key_window_s=3600)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.close()
+
+
+def order_of(folder: Path, first_id: int) -> dict[str, Any]:
+    """A file of calls that each add 1, as an order."""
+    for name in ("attempts", "rows", "progress"):
+        (folder / name).mkdir()
+    params = [orjson.dumps({"id": first_id + n % IDS, "amount": 1}).decode() for n in range(ROWS)]
+    parquet.write_table(pyarrow.table({"procedure": ["bump"] * ROWS, "params": params}), folder / "calls.parquet")
+    about = {"key": "c000000", "partition": 0, "job": f"job{first_id}", "began_ms": int(time.time() * 1000)}
+    return {**about, "path": str(folder / "calls.parquet"), "calls": ROWS, "staging": str(folder), "versions": versions()}
+
+
+def counters(server: Server, first_id: int) -> list[int]:
+    """What the server holds."""
+    rows = server.client.query("SELECT id, n FROM counters ORDER BY id").dicts()
+    return [row["n"] for row in rows if first_id <= row["id"] < first_id + IDS]
+
+
+@contextmanager
+def bad_way(url: str, misdeed: Callable[[int], str]) -> Iterator[tuple[str, Counter[str]]]:
+    """A proxy that does to the n-th batch what `misdeed` says; its URL and what it did."""
+    did: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            with lock:
+                act = misdeed(did.total())
+                did[act] += 1
+            if act in ("429", "503"):
+                self._answer(int(act), b'{"code":"overloaded","detail":"later"}', {"Retry-After": "0"})
+                return
+            kept = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "content-length")}
+            answer = httpx.post(url + self.path, content=body, headers=kept, timeout=60)
+            if act == "lost":
+                self.close_connection = True
+                self.connection.close()
+                return
+            data = answer.content[: len(answer.content) // 2] if act == "half" else answer.content
+            self._answer(answer.status_code, data, {"Content-Type": answer.headers["Content-Type"]}, len(answer.content))
+            if act == "half":
+                self.close_connection = True
+                self.connection.close()
+
+        def do_GET(self) -> None:
+            answer = httpx.get(url + self.path, headers={"Authorization": self.headers.get("Authorization", "")}, timeout=60)
+            self._answer(answer.status_code, answer.content, {"Content-Type": answer.headers["Content-Type"]})
+
+        def _answer(self, status: int, data: bytes, headers: dict[str, str], length: int = -1) -> None:
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(length if length >= 0 else len(data))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data)
+            self.wfile.flush()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    httpd.daemon_threads = True
+    thread = threading.Thread(target=httpd.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{httpd.server_port}", did
+    finally:
+        httpd.shutdown()
+        thread.join()
+        httpd.server_close()
+
+
+def sent(order: dict[str, Any], send: Any) -> dict[str, Any]:
+    """The row of one attempt."""
+    row: dict[str, Any] = orjson.loads(carry_out(order, lambda order, attempt: feed_file(order, attempt, send)))
+    return row
+
+
+def test_refusals_for_a_while_and_lost_answers_execute_nothing_twice(server: Server, tmp_path: Path) -> None:
+    """429 and 503 with Retry-After, answers that are lost whole or cut in half: each row once, and none is reported."""
+    acts = ["429", "lost", "503", "half", "429", "lost"]
+    with bad_way(server.url, lambda n: acts[n] if n < len(acts) else "good") as (url, did):
+        row = sent(order_of(tmp_path, 100), Feeder(url))
+    assert row["statuses"] == {"ok": ROWS}
+    assert counters(server, 100) == [ROWS // IDS] * IDS
+    assert did - Counter(acts) == Counter({"good": did["good"]})
+    assert did["good"] == did.total() - len(acts) > 0
+
+
+def test_two_attempts_at_once_execute_nothing_twice(server: Server, tmp_path: Path) -> None:
+    """Speculation: the same file by two senders side by side; both are answered alike."""
+    order, rows = order_of(tmp_path, 200), list[dict[str, Any]]()
+    threads = [threading.Thread(target=lambda: rows.append(sent(order, Feeder(server.url)))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [row["statuses"] for row in rows] == [{"ok": ROWS}] * 2
+    assert counters(server, 200) == [ROWS // IDS] * IDS
+
+
+def test_service_that_is_killed_in_the_middle_executes_nothing_twice(tmp_path: Path) -> None:
+    """SIGKILL to the node while calls are under way, and a restart: what it had executed is answered from its log."""
+    server = Server("tests.node.apps.faulty:db", tmp_path / "server", partitions=2, key_window_s=3600)
+    (tmp_path / "job").mkdir()
+    rows, restarted = list[dict[str, Any]](), threading.Event()
+
+    def hold(number: int) -> str:
+        return "good" if number and restarted.wait(60) else "lost"
+
+    try:
+        server.start()
+        order = order_of(tmp_path / "job", 300)
+        with bad_way(server.url, hold) as (url, _):
+            thread = threading.Thread(target=lambda: rows.append(sent(order, Feeder(url))))
+            thread.start()
+            deadline = time.monotonic() + 60
+            while not sum(counters(server, 300)):
+                assert time.monotonic() < deadline
+            server.kill()
+            server.start()
+            assert not rows
+            restarted.set()
+            thread.join()
+        assert rows
+        assert rows[0]["statuses"] == {"ok": ROWS}
+        assert counters(server, 300) == [ROWS // IDS] * IDS
+    finally:
+        server.close()
+
+
+def test_rows_of_chance_are_pinned_by_the_first_run(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    """A DataFrame of rand() gives other rows each time; what takes effect is what was written down first, in both runs."""
+    calls = spark.range(0, 400, 1, 2).selectExpr(
+        "'bump' AS procedure", f"struct(400 + id % {IDS} AS id, cast(rand() * 1000000 AS int) AS amount) AS params"
+    )
+    send = DyingFeeder(Feeder(server.url), str(tmp_path), 100, gives_up=True)
+    out = tmp_path / "out"
+    with pytest.raises(TaskError, match="enough"):
+        feed(calls, send, job="chance", to=str(out))
+    pinned = [
+        orjson.loads(params)
+        for name in sorted(os.listdir(f"{out}{SUFFIX}/calls"))
+        if name.endswith(".parquet")
+        for params in parquet.read_table(f"{out}{SUFFIX}/calls/{name}").column("params").to_pylist()
+    ]
+    assert 0 < sum(counters(server, 400)) <= sum(row["amount"] for row in pinned)
+    assert feed(calls, Feeder(server.url), job="chance", to=str(out)).manifest["statuses"] == {"ok": 400}
+    wanted = [sum(row["amount"] for row in pinned if row["id"] == 400 + n) for n in range(IDS)]
+    assert counters(server, 400) == wanted
