@@ -7,15 +7,17 @@ is measured, and has run a job.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from bench._common import Bar, Bench, cpu_seconds, rss_bytes
 from bench._transfer_log import TARGET, moment_behind, put_snapshots, write_nodes
@@ -32,6 +34,7 @@ from snapshot.export import Source, write_tables
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+T = TypeVar("T")
 LOOK_S = 0.1
 MIB = 1 << 20
 WORKER_MIB_MAX = 200.0
@@ -58,14 +61,6 @@ class Work:
     def bar(self, must: float, aim: float | None = None) -> Bar | None:
         """Of a short log Spark's own work is all that is seen."""
         return None if self.quick else Bar(must, aim, at_most=True)
-
-
-def run_sections(work: Work) -> None:
-    """All of them."""
-    section_empty(work)
-    section_rebuild(work)
-    section_replicas(work)
-    section_memory(work)
 
 
 def section_empty(work: Work) -> None:
@@ -115,7 +110,7 @@ def section_replicas(work: Work) -> None:
     bench = work.bench
     bench.section(f"Three replicas with the same {work.calls:,} transfers beside one log, CPU seconds of all processes")
     one, three = _node(work, "one", work.calls), [work.folder / f"of-three-{number}" for number in range(3)]
-    write_nodes(three, work.seed, work.calls)
+    _alone(write_nodes, three, work.seed, work.calls)
     least = _least(work, {"one": lambda: _run_job(work, [one]), "three": lambda: _run_job(work, three)})
     for name, seconds in least.items():
         bench.value(f"rebuild of {name}, least", seconds, "CPU s")
@@ -130,12 +125,9 @@ def section_memory(work: Work) -> None:
     for count in (work.long_calls // 20, work.long_calls):
         bench.section(f"Memory of a rebuild of {count:,} transfers; the state does not grow")
         node = _node(work, "memory", count)
-        with watched() as planning:
-            began = time.process_time()
-            find_history(RealFiles(), [str(node)], None, accept_data_loss=False)
-            seconds = time.process_time() - began
-        bench.value("plan on the driver", seconds, "CPU s")
-        bench.value("plan on the driver, memory added at most", planning.driver_grown / MIB, "MiB")
+        seconds, grown = _alone(_plan, [str(node)])
+        bench.value("plan, in a process of its own", seconds, "CPU s")
+        bench.value("plan, memory added at most", grown / MIB, "MiB")
         with watched() as peak:
             cpu_s = _measured(_run_job, work, [node])
         peaks.append(peak)
@@ -154,8 +146,22 @@ def section_memory(work: Work) -> None:
 
 
 def _node(work: Work, name: str, calls: int) -> Path:
-    write_nodes([work.folder / name], work.seed, calls)
+    _alone(write_nodes, [work.folder / name], work.seed, calls)
     return work.folder / name
+
+
+def _alone(run: Callable[..., T], *arguments: object) -> T:
+    """In a process of its own, so that the driver's memory is that of the job alone."""
+    with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(run, *arguments).result()
+
+
+def _plan(nodes: Sequence[str]) -> tuple[float, int]:
+    """CPU seconds that the driver's plan takes, and how much it adds to the memory of the process."""
+    with watched() as peak:
+        began = time.process_time()
+        find_history(RealFiles(), nodes, None, accept_data_loss=False)
+        return time.process_time() - began, max(0, _peak_bytes(os.getpid()) - peak.driver_before)
 
 
 def _run_plain(work: Work, node: Path) -> None:
