@@ -17,8 +17,8 @@ import pytest
 from bench._common import cpu_seconds, rss_bytes
 from bench._load import Target, request, run_closed
 from bench._siege import siege
+from tests.api.bankserver import ROOT, Server
 from tests.api.served import eventually, status_of
-from tests.api.test_server import ROOT, Server
 
 pytestmark = pytest.mark.slow
 

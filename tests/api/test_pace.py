@@ -23,7 +23,7 @@ from cmdlog.api.pace import (
     Pace,
     Traffic,
 )
-from tests.api.test_server import Server
+from tests.api.bankserver import Server
 
 CALLS_MAX = 1 << 14
 P99_S_MAX = 0.6  # it was 1.7 to 7 s

@@ -11,7 +11,7 @@ from procedures.changes import Changes
 from snapshot import lineage
 from snapshot.catalog import list_snapshots
 from snapshot.delta import DeltaCapture
-from tests.snapshot.test_snapshotter import FILES, US, Node
+from tests.snapshot.thread import FILES, US, Node
 
 
 @pytest.fixture(autouse=True)

@@ -13,110 +13,12 @@ from typing import Any
 import pytest
 
 from cmdlog.node import idletime, sealing
-from cmdlog.node.schedule import LogView, Policy
-from cmdlog.node.snapshots import Hooks, Snapshotter
-from cmdlog.node.speed import Speeds
-from cmdlog.wal.files import RealFiles
-from cmdlog.wal.instance import Identity
-from cmdlog.wal.record import Kind, decode_record
-from procedures.state import PartitionState, Position
+from cmdlog.node.schedule import LogView
 from snapshot import lineage
-from snapshot.capture import Capture
-from snapshot.catalog import check, list_snapshots
 from snapshot.errors import SnapshotFailed
-from snapshot.lineage import Wish
 from snapshot.points import list_points
 from snapshot.reserve import Reserve
-
-US = Identity(b"c" * 16, 1, b"i" * 8)
-FILES = RealFiles()
-TIMEOUT_S = 30.0
-
-
-class Node:
-    """What a snapshotter sees of a node, with a record of what it does in which order."""
-
-    def __init__(self, folder: Path, *, partitions: int = 1, kept: int = 2) -> None:
-        self.folder = folder
-        os.makedirs(folder / "snapshots", exist_ok=True)
-        self.states = {p: PartitionState.open(folder / f"p{p}", partition=p) for p in range(partitions)}
-        self.log = LogView((1,), 16)
-        self.block = 10
-        self.events: list[tuple[Any, ...]] = []
-        self.capturing: Callable[[int, int, str], None] = self.capture_all
-        self.wishes: list[Wish] = []
-        self.shares: list[float] = []
-        self.closed = 0
-        self.noting: Callable[[bytes, Callable[[], None]], None] = self.note
-        hooks = Hooks(
-            capture=self._capture,
-            applied_block=lambda _p: self.block,
-            facts=lambda p: {
-                "partition": p, "epoch": 1, "configuration": None, "catalogs": {}, "environment": None, "key_policy": None,
-            },
-            note=self._note,
-            anchor=lambda name, block: self.events.append(("anchor", name, block)),
-            view=lambda: self.log,
-            log_end=lambda: self.block,
-            closed=lambda: self.closed,
-            pace=lambda _p, share: self.shares.append(share),
-            state_bytes=lambda _p: 1 << 20,
-        )  # fmt: skip
-        self.speeds = Speeds(str(folder), ["p"], partitions)
-        self.snapshotter = Snapshotter(
-            FILES, str(folder), US, range(partitions), kept=kept, policy=Policy(0.5), speeds=self.speeds, hooks=hooks
-        )
-        self.snapshotter.start()
-
-    def _capture(self, partition: int, ident: int, path: str, wish: Wish) -> None:
-        self.wishes.append(wish)
-        self.capturing(partition, ident, path)
-
-    def _note(self, record: bytes, done: Callable[[], None]) -> None:
-        self.noting(record, done)
-
-    def apply(self, partition: int = 0) -> None:
-        """One more batch."""
-        state = self.states[partition]
-        position = Position(state.position.index + 1, 1, 7, state.position.txn_id + 1)
-        state.save(position, 0)
-        state.accept(position, 0)
-        self.block += 10
-
-    def take(self, partition: int = 0) -> dict[str, Any]:
-        """A snapshot on request."""
-        return self.snapshotter.take([partition]).result(TIMEOUT_S)["snapshots"][0]
-
-    def capture_all(self, partition: int, ident: int, path: str) -> None:
-        """A site that does it at once."""
-        capture = Capture(self.states[partition], path)
-        while not capture.step():
-            pass
-        self.events.append(("captured", partition))
-        self.snapshotter.captured(ident, capture.report())
-
-    def fail(self, partition: int, ident: int, path: str) -> None:
-        """A site that cannot."""
-        self.snapshotter.captured(ident, {"partition": partition, "path": path, "error": "the keys are gone"})
-
-    def note(self, record: bytes, done: Callable[[], None]) -> None:
-        """A log that is durable at once."""
-        decoded = decode_record(record)
-        assert decoded.kind is Kind.SNAPSHOT_MARK
-        name = decoded.json()["name"]
-        self.events.append(("mark", name, self.verified(name)))
-        done()
-
-    def verified(self, name: str) -> bool:
-        return [check(FILES, s) for s in list_snapshots(FILES, str(self.folder), US) if s.name == name] == [""]
-
-    def names(self) -> list[str]:
-        return sorted(name for name in os.listdir(self.folder / "snapshots") if name != "reserve")
-
-    def close(self) -> None:
-        self.snapshotter.stop()
-        for state in self.states.values():
-            state.close()
+from tests.snapshot.thread import FILES, TIMEOUT_S, Node
 
 
 @pytest.mark.slow
