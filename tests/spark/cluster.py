@@ -82,6 +82,15 @@ def command_line(pid: int) -> str:
         return ""
 
 
+def open_files(pid: int) -> list[str]:
+    """Paths."""
+    found = []
+    with suppress(OSError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            found.append(os.readlink(descriptor))
+    return found
+
+
 def bare_python(folder: Path, planted: str = "") -> str:
     """A Python with all packages of this one, but for those of an editable install; `planted` runs when it starts."""
     venv.create(folder, symlinks=True)
@@ -150,6 +159,18 @@ def _wait(log: Path, pattern: str) -> str:
             return found[1]
         time.sleep(0.05)
     raise TimeoutError(f"{log} does not say {pattern}: {log.read_text(errors='replace')[-2000:]}")
+
+
+def other_python() -> tuple[str, str] | None:
+    """(minor version, program) of a Python of this machine that is not ours."""
+    folders = [*os.get_exec_path(), *map(str, Path.home().glob(".pyenv/versions/*/bin"))]
+    ours = sys.version_info.minor
+    for minor in sorted((minor for minor in range(9, 20) if minor != ours), key=lambda minor: abs(minor - ours - 0.5)):
+        for program in (os.path.join(folder, f"python3.{minor}") for folder in folders):
+            with suppress(OSError, subprocess.SubprocessError):
+                subprocess.run([program, "-c", ""], check=True, capture_output=True, timeout=STOP_S_MAX)
+                return f"3.{minor}", program
+    return None
 
 
 def start_command(cluster: Cluster, *arguments: str, **environ: str) -> subprocess.Popen[str]:

@@ -61,3 +61,28 @@ told["files"] = sorted({Path(uri).name for uri in spark.sparkContext.listFiles})
 print(json.dumps(told))
 spark.stop()
 '''
+
+SUBMITTED = r'''
+"""A job of `spark-submit --py-files`: what a plain session finds, then table, stream and rebuild as the manual has them."""
+import json, re, sys
+from pyspark.sql import SparkSession
+
+node, folder = sys.argv[1], sys.argv[2]
+plain = SparkSession.builder.getOrCreate()
+told = {}
+try:
+    told["plain"] = plain.read.format("cmdlog").load(node).count()
+except Exception as error:
+    told["plain"] = re.search(r"\[(\w+)\]", str(error))[1]
+
+import replay.spark
+spark = replay.spark.session()
+told["home"], told["master"] = replay.spark.__file__, spark.conf.get("spark.master")
+told["table"] = spark.read.format("cmdlog").load(node).count()
+stream = spark.readStream.format("cmdlog").load(node).writeStream.format("memory").queryName("calls")
+stream.trigger(availableNow=True).start().awaitTermination()
+told["stream"] = spark.table("calls").count()
+told["rebuilt"] = replay.spark.rebuild(spark, node, to=f"{folder}/out").calls
+told["files"] = sorted(uri.rpartition("/")[2] for uri in spark.sparkContext.listFiles)
+print(json.dumps(told))
+'''

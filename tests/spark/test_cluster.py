@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,24 +16,48 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 import cmdlog
+from cmdlog.testing import Server
 from cmdlog.wal.files import RealFiles
 from replay.plan import make_plan
 from replay.recover import Target, execute
+from replay.spark.shipping import PACKAGES
 from replay.spark.staging import SUFFIX
+from replay.spark.versions import versions
 from replay.trust import state_path
 from snapshot.digest import open_image, table_digests
 from tests.replay.ledgers import LEDGER, SMALL, TEXTS, importable, logged_calls
-from tests.spark.cluster import RUN_S_MAX, Cluster, running_cluster, start_command
-from tests.spark.drivers import FOREIGN
+from tests.spark.cluster import (
+    RUN_S_MAX,
+    Cluster,
+    bare_python,
+    children,
+    command_line,
+    open_files,
+    other_python,
+    running_cluster,
+    start_command,
+)
+from tests.spark.drivers import FOREIGN, SUBMITTED
 
 pytestmark = [pytest.mark.torture, pytest.mark.timeout(600)]
 PARTITIONS = 3
 DEPOSITS = 20_000
 WINDOW = 500  # calls under way at a time
 ACCOUNTS = 30
+TREE = Path(__file__).parents[2]
+SPECULATION = ("=true", ".interval=100ms", ".multiplier=1.1", ".quantile=0.3", ".minTaskRuntime=100ms")
+PLANTED = """
+import platform, sys
+import apsw
+sys.path.insert(0, {old!r})
+import replay.spark.attempt, replay.spark.rebuildtask
+apsw.sqlite_lib_version = lambda: "3.1.0"
+platform.python_version_tuple = lambda: ("2", "7", "18")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -164,3 +191,132 @@ def test_killed_executor_costs_time_and_no_row(
     os.kill(cluster.executors()[0], signal.SIGKILL)
     finish(process)
     assert read_manifest(out) == undisturbed
+
+
+def find_attempt(cluster: Cluster) -> tuple[int, str] | None:
+    """(process, key of the task) of a Python worker that has the state of its partition open."""
+    for executor in cluster.executors():
+        for worker in (worker for daemon in children(executor) for worker in children(daemon)):
+            if key := next((found[1] for path in open_files(worker) if (found := re.search(r"/cmdlog-(p\d+)\.", path))), None):
+                return worker, key
+    return None
+
+
+def test_speculation_is_harmless(cluster: Cluster, node: Path, undisturbed: dict[tuple[str, int], Any], tmp_path: Path) -> None:
+    """A worker stands still until another attempt at its task runs beside it; the output is the same to the byte, and no more."""
+    out, deadline = tmp_path / "out", time.monotonic() + RUN_S_MAX
+    conf = [f"--conf=spark.speculation{setting}" for setting in SPECULATION]
+    process = start_command(cluster, "rebuild", str(node), "--to", str(out), *conf)
+    while (found := find_attempt(cluster)) is None:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    worker, key = found
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        while len(list(Path(f"{out}{SUFFIX}", "attempts").glob(f"{key}.*"))) < 2:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+    finally:
+        if "pyspark" in command_line(worker):
+            os.kill(worker, signal.SIGCONT)
+        finish(process)
+    assert read_manifest(out) == undisturbed
+
+
+def test_spark_submit_needs_the_zip_alone(cluster: Cluster, node: Path, tmp_path: Path) -> None:
+    """The documented line: a driver without the package gets everything from `--py-files`, and nothing is sent twice."""
+    packaged = cluster.run(sys.executable, "-m", "cmdlog.cli", "spark", "package", str(tmp_path))
+    (archive,) = packaged.stdout.splitlines()
+    job = tmp_path / "job.py"
+    job.write_text(SUBMITTED)
+    submit = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")
+    ended = cluster.run(submit, "--master", cluster.url, "--py-files", archive, str(job), str(node), str(tmp_path))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    told = json.loads(ended.stdout.splitlines()[-1])
+    calls = len(logged_calls(node))
+    assert {name: told[name] for name in ("table", "stream", "rebuilt")} == dict.fromkeys(("table", "stream", "rebuilt"), calls)
+    assert Path(archive).name in Path(told["home"]).parts
+    assert (told["master"], told["files"]) == (cluster.url, [Path(archive).name])
+    assert told["plain"] == "DATA_SOURCE_NOT_FOUND"  # Spark looks before it knows --py-files: `session` or `register` tells it
+
+
+def test_local_cluster_gives_the_same(
+    cluster: Cluster, node: Path, undisturbed: dict[tuple[str, int], Any], tmp_path: Path
+) -> None:
+    """Two executors that Spark starts itself are a cluster, too: they get the zip, and the output is the same to the byte."""
+    work = Path(pyspark.__file__).parent / "work"  # where they live; nothing moves it
+    before = set(work.iterdir()) if work.exists() else None
+    try:
+        command = [sys.executable, "-m", "cmdlog.cli", "spark", "rebuild", str(node), "--to", str(tmp_path / "out"), "--json"]
+        ended = cluster.run(*command, "--master", "local-cluster[2,1,700]", "--conf", "spark.executor.memory=700m")
+    finally:
+        for path in set(work.iterdir()) - (before or set()) if work.exists() else ():
+            shutil.rmtree(path)
+        if before is None and work.exists():
+            work.rmdir()
+    assert ended.returncode == 0, ended.stderr
+    assert read_manifest(tmp_path / "out") == undisturbed
+
+
+def test_executor_with_other_versions_is_refused(cluster: Cluster, node: Path, tmp_path: Path) -> None:
+    """Another SQLite, another Python, and other code of this package that a worker had before: each is named with both sides."""
+    for package in PACKAGES:
+        shutil.copytree(TREE / package, tmp_path / "old" / package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "old" / "replay" / "apply.py").open("a") as file:
+        file.write("# as it was before\n")
+    python = bare_python(tmp_path / "python", PLANTED.format(old=str(tmp_path / "old")))
+    out = tmp_path / "out"
+    command = start_command(cluster, "rebuild", str(node), "--to", str(out), PYSPARK_PYTHON=python)
+    printed, _ = command.communicate(timeout=RUN_S_MAX)
+    error = json.loads(printed.splitlines()[-1])["error"]
+    here = versions()
+    told = (
+        rf"the executor of p000\d has cmdlog 0\.1\.0-\w+ instead of {here['cmdlog']}, python 2\.7 instead of {here['python']}, "
+    )
+    assert re.fullmatch(told + rf"sqlite 3\.1\.0 instead of {here['sqlite']}", error["message"])
+    assert (command.returncode, error["kind"]) == (11, "TaskError")
+    assert not out.exists()
+
+
+def test_executor_with_another_python_is_refused(cluster: Cluster, node: Path, tmp_path: Path) -> None:
+    """A real one: Spark itself names both sides, and so does the command, without a trace."""
+    found = other_python()
+    if found is None:
+        pytest.skip("there is no other Python on this machine")
+    minor, python = found
+    command = start_command(cluster, "rebuild", str(node), "--to", str(tmp_path / "out"), PYSPARK_PYTHON=python)
+    printed, _ = command.communicate(timeout=RUN_S_MAX)
+    error = json.loads(printed.splitlines()[-1])["error"]
+    assert (command.returncode, error["kind"]) == (1, "SparkFailed")
+    assert {versions()["python"], minor} <= set(re.findall(r"3\.\d+", error["message"]))
+    assert "Traceback" not in error["message"]
+
+
+def test_master_that_does_not_answer_is_given_up(tmp_path: Path, cluster: Cluster) -> None:
+    """What listens there is no Spark master: the command ends within two minutes, with a sentence."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        master = f"spark://127.0.0.1:{silent.getsockname()[1]}"
+        began = time.monotonic()
+        command = [sys.executable, "-m", "cmdlog.cli", "spark", "rebuild", str(tmp_path), "--to", str(tmp_path / "out"), "--json"]
+        ended = cluster.run(*command, "--master", master)
+    error = json.loads(ended.stdout.splitlines()[-1])["error"]
+    assert (ended.returncode, error["kind"]) == (1, "NoSession")
+    assert master in error["message"]
+    assert time.monotonic() - began < 120
+
+
+def test_feed_executes_each_row_once(cluster: Cluster, tmp_path: Path) -> None:
+    """Executors send rows to a running server with the client that was shipped to them."""
+    rows = [f'{{"procedure": "bump", "params": {{"id": {n % 3}, "amount": 1}}}}\n' for n in range(300)]
+    (tmp_path / "calls.jsonl").write_text("".join(rows))
+    server = Server("tests.node.apps.faulty:db", tmp_path / "server", partitions=2, key_window_s=3600)
+    try:
+        server.start()
+        arguments = [str(tmp_path / "calls.jsonl"), "--job", "add", "--to", str(tmp_path / "out"), "--url", server.url]
+        finish(start_command(cluster, "feed", *arguments))
+        counted = [row["n"] for row in server.client.query("SELECT n FROM counters ORDER BY id").dicts()]
+    finally:
+        server.close()
+    assert counted == [100, 100, 100]

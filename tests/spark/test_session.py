@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cmdlog.cli.failure import CommandFailed
+from cmdlog.cli.spark import spark_session
 from replay.spark.session import MasterSilent, check_master
 
 if TYPE_CHECKING:
@@ -57,6 +59,14 @@ def test_master_is_asked_for_before_java_starts() -> None:
         check_master("spark://127.0.0.1:1,head,head:x")
     for other in ("local[2,4]", "local-cluster[2,1,700]", "yarn", "k8s://https://127.0.0.1:1"):
         check_master(other)
+
+
+def test_setting_without_value_is_refused() -> None:
+    """`--conf` takes KEY=VALUE; what is none is named before anything starts."""
+    for strange in ("spark.task.cpus", "=2"):
+        with pytest.raises(CommandFailed, match="--conf takes KEY=VALUE") as error:
+            spark_session(None, conf=["spark.app.name=a=b", strange])
+        assert error.value.exit_code == 2
 
 
 @pytest.mark.slow
