@@ -92,30 +92,29 @@ def test_fork_goes_on_from_every_transaction(
     monkeypatch.setattr(rerun, "GROUP_CALLS_MAX", 1)
     kept = forkplace.keep
     applied: list[tuple[int, int]] = []
+    turns = iter(range(10_000))
 
-    def broken(state: PartitionState, done: Done) -> None:
-        if moment == "in":
+    def keep(state: PartitionState, done: Done) -> None:
+        ends = next(turns) % 2  # every other commit is the last of its run
+        if ends and moment == "in":
             raise KeyboardInterrupt
         kept(state, done)
-        state.save(state.position, state.clock)
-        state.connection.execute("COMMIT")
         applied.append((state.partition, done.at))
-        raise KeyboardInterrupt
+        if ends:
+            state.save(state.position, state.clock)
+            state.connection.execute("COMMIT")
+            raise KeyboardInterrupt
 
-    def counted(state: PartitionState, done: Done) -> None:
-        if len(applied) % 2:  # every other one is followed by an end
-            monkeypatch.setattr(forkplace, "keep", broken)
-        kept(state, done)
-        applied.append((state.partition, done.at))
-
+    monkeypatch.setattr(forkplace, "keep", keep)
+    broken_off = 0
     report: ForkReport | None = None
-    for _ in range(100):
-        monkeypatch.setattr(forkplace, "keep", counted)
+    while report is None:
         try:
             report = forked(node, db, tmp_path / "out", at)
-            break
         except Interrupted:
             assert not (tmp_path / "out" / "instance.json").exists()
+            broken_off += 1
+    assert broken_off > 4
     assert len(applied) == len(set(applied)) >= 10
     assert report is not None
     assert told(report) == told(whole)
