@@ -196,6 +196,7 @@ def _broken_off(directory: str, by: str) -> str:
     remedy = {
         "": "create it again",
         "recovery": "the same `cmdlog recover` command goes on with it; or remove the directory",
+        "fork": "the same `cmdlog fork` command goes on with it; or remove the directory",
     }.get(by, "remove the directory and begin again")
     return f"{directory} holds a {what} was broken off; {remedy}"
 
