@@ -230,7 +230,7 @@ class Lane:
             self._setting.begun(self.plan.partition, record.index, IDLE)
         problem = None
         if digest is None:
-            self._late[record.index] = batch, applied
+            self._late[record.index] = batch, replace(applied, bodies=[])  # a body keeps the 4 KiB that orjson wrote it into
             if len(self._late) > LATE_MAX:
                 self._late.popitem(last=False)
         else:

@@ -76,7 +76,7 @@ class LeftSide:
         self._grouped += len(applied.statuses)
         if self._grouped >= GROUP_CALLS_MAX or record.index == self._stream.to_index:
             self._end_group()
-        self._pending[record.index] = batch, applied
+        self._pending[record.index] = batch, replace(applied, bodies=[])  # a body keeps the 4 KiB that orjson wrote it into
         if len(self._pending) > PENDING_MAX:
             del self._pending[next(iter(self._pending))]
         if record.index == self._place.index and self._place.calls >= 0:

@@ -342,7 +342,8 @@ class Rerun:
         lane.done.tally.statuses.update(applied.statuses)
         lane.done.calls += len(ran)
         lane.grouped += len(ran)
-        lane.pending[record.index] = _Ran(int(lsn.block), batch, ran, calls, applied)
+        kept = replace(applied, bodies=[b"%b" % body for body in applied.bodies])  # orjson's keep 4 KiB each
+        lane.pending[record.index] = _Ran(int(lsn.block), batch, ran, calls, kept)
         if (digest := lane.ahead.pop(record.index, None)) is not None:
             self._digest(lane, digest)
         if len(lane.pending) > PENDING_MAX:

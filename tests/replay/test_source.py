@@ -1,4 +1,4 @@
-"""The log as replay opens it."""
+"""The log as replay opens it, and what is kept in memory of it on the way."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from replay.gather import gather
+from replay.plan import make_plan
+from replay.recover import Target, execute
 from replay.source import open_source
-from tests.replay.rig import Rig
+from tests.replay.rig import DEPOSIT, Rig
 
 SEGMENT_BYTES = 4 << 20
+BATCHES = 50
 
 
 @pytest.mark.slow
@@ -32,3 +35,21 @@ def test_looking_at_a_log_keeps_no_segment_in_memory(tmp_path: Path) -> None:
     assert evidence.groups
     assert source.segments
     assert held_bytes < SEGMENT_BYTES // 4
+
+
+@pytest.mark.slow
+def test_batches_whose_digests_do_not_come_take_little_memory(tmp_path: Path) -> None:
+    """A replay keeps what batches did for digests that may still come, in far less than a page for each call."""
+    rig, calls = Rig(tmp_path), 200
+    for _ in range(BATCHES):
+        rig.batch(0, [(DEPOSIT, [0, 1])] * calls, digest=False)
+    rig.close()
+    plan = make_plan(rig.files, rig.directory, use_state="never").plan
+    (tmp_path / "out" / "state").mkdir(parents=True)
+    tracemalloc.start()
+    try:
+        execute(plan, Target(rig.files, str(tmp_path / "out")), workers=0)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < calls * BATCHES * 1024
