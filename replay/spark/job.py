@@ -52,7 +52,8 @@ class TaskError(RemoteError):
     def __init__(self, told: dict[str, Any]) -> None:
         super().__init__(told)
         hint = str(told.get("hint", ""))
-        self.args = (str(told["message"]).removesuffix(f" ({hint})"),)
+        message = str(told["message"]).removesuffix(f" ({hint})")
+        self.args = (f"{message}; task {told['task']}" if "task" in told else message,)
         self.hint = hint
 
 
@@ -67,7 +68,7 @@ def run_orders(spark: SparkSession, folder: Staging, orders: Sequence[Order], wo
     if missing:
         with terminable(), meter, _job_group(spark) as cancel:
             answers = _collect(spark, folder, missing, work, cancel)
-        _raise_errors([answer["error"] for answer in answers if "error" in answer])
+        _raise_errors([{**answer["error"], "task": answer["key"]} for answer in answers if "error" in answer])
         done |= {answer["key"]: answer for answer in answers}
     meter.end()
     return [done[order["key"]] for order in orders]

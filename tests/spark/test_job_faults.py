@@ -166,7 +166,7 @@ def test_damage_is_named_and_nothing_is_published(spark: SparkSession, work: Any
     segment = segments(str(node))[0]
     flip(segment, used_bytes(segment) * 2 // 3)
     work(failing_work.count_runs)
-    with pytest.raises(TaskError, match=rf"{segment} at offset \d+") as error:
+    with pytest.raises(TaskError, match=rf"{segment} at offset \d+.*; task p000\d") as error:
         rebuild(spark, str(node), to=str(tmp_path / "out"))
     assert (error.value.kind, error.value.exit_code) == ("Corrupt", 10)
     assert runs(tmp_path / "out", "ran", "p0000") == 1
