@@ -14,12 +14,12 @@ import contextlib
 import functools
 import hashlib
 import os
+import re
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import cmdlog
 from replay.spark.scratch import make_scratch
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 PACKAGES: Final = ("cmdlog", "procedures", "replay", "snapshot")
 DISCOVERED: Final = "replay/spark/discover/pyspark_cmdlog.py"  # in the zip at the top too, where Spark looks for data sources
+FACADE: Final = "cmdlog/__init__.py"  # states the version; it is read, since what lies below must not import it
+_RELEASE: Final = re.compile(rb'^__version__ = "([^"]+)"', re.MULTILINE)
 PATH: Final = "PYTHONPATH"
 _SENT: Final = "spark.cmdlog.sources"  # setting of a session: the zip that was added to it
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the first moment of the format: bytes depend on the sources alone
@@ -34,7 +36,7 @@ _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the first moment of the format: bytes d
 
 def sources() -> Iterator[tuple[str, bytes]]:
     """(path, content) of every module of ours, in an order that does not depend on where they are."""
-    home = Path(str(cmdlog.__file__)).parents[1]
+    home = Path(__file__).parents[2]
     top: Path | zipfile.Path = zipfile.Path(home) if home.is_file() else home
     for package in PACKAGES:
         yield from _modules(top / package, package)
@@ -56,10 +58,12 @@ def code_version() -> str:
 
 
 def _version(modules: Iterable[tuple[str, bytes]]) -> str:
-    digest = hashlib.sha256()
+    digest, release = hashlib.sha256(), "unknown"
     for path, content in modules:
+        if path == FACADE and (stated := _RELEASE.search(content)):
+            release = stated[1].decode()
         digest.update(b"%s %d\n%s" % (path.encode(), len(content), content))
-    return f"{cmdlog.__version__}-{digest.hexdigest()[:12]}"
+    return f"{release}-{digest.hexdigest()[:12]}"
 
 
 def write_zip(path: str) -> str:
