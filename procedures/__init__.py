@@ -1,16 +1,21 @@
 """Stored procedures: declare tables and functions on a `Database`; run them on the state of a partition.
 
 The names below are for authors of applications. What runs them lives in the modules: `executor`, `state`, `bundle`, `check`.
+They are loaded when they are first used, since who only reads states and logs needs no SQLAlchemy: a third of a second.
 """
 
 from __future__ import annotations
 
-from apsw import ConstraintError as IntegrityError
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from .context import Abort, Transaction
-from .database import Database
-from .errors import DefinitionError, InvalidParameters, ProceduresError, StatementRefused
-from .slots import SLOTS, slot_of
+if TYPE_CHECKING:
+    from apsw import ConstraintError as IntegrityError
+
+    from .context import Abort, Transaction
+    from .database import Database
+    from .errors import DefinitionError, InvalidParameters, ProceduresError, StatementRefused
+    from .slots import SLOTS, slot_of
 
 __all__ = [
     "SLOTS",
@@ -24,3 +29,16 @@ __all__ = [
     "Transaction",
     "slot_of",
 ]
+
+_HOMES = {"Database": ("procedures.database", "Database"), "IntegrityError": ("apsw", "ConstraintError")}
+_HOMES |= {name: ("procedures.context", name) for name in ("Abort", "Transaction")}
+_HOMES |= {name: ("procedures.slots", name) for name in ("SLOTS", "slot_of")}
+_HOMES |= {name: ("procedures.errors", name) for name in __all__ if name not in _HOMES}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'procedures' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    value = globals()[name] = getattr(importlib.import_module(module), attribute)
+    return value
