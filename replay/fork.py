@@ -22,7 +22,7 @@ from cmdlog.wal.files import Files
 from cmdlog.wal.groups import Catalog, Groups, GroupState, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT
 from cmdlog.wal.instance import Identity, Instance, Origin, load_instance
-from cmdlog.wal.owner import take_ownership
+from cmdlog.wal.owner import Owner, take_ownership
 from cmdlog.wal.record import Kind
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
@@ -160,9 +160,8 @@ def fork(
     check_database(rest.scan.groups, db)
     if not goes_on:
         begin(files, directory, out)
-    owner = take_ownership(files, out)
     run = _Run(files, out, planned, rest, code, progress, workers, hang_after_s, goes_on)
-    try:
+    with _owned(files, out) as owner:
         marker.write(files, out)
         unfinished.make_ready(files, out)
         ran = _ran_before(files, out, unfinished.noted(out, asdict(marker)) if goes_on else None)
@@ -175,6 +174,16 @@ def fork(
         origin = Origin(source.instance.identity.cluster_id, at)
         instance = _one_node(source.instance, origin)
         complete(files, out, owner, instance, groups=groups, results=ran.results, begun_by=FORK)
+    seconds = time.monotonic() - began
+    return ForkReport(ran.results, ran.kept, ran.tally, instance.identity, origin, version, code.bundle.hash, seconds)
+
+
+@contextlib.contextmanager
+def _owned(files: Files, out: str) -> Iterator[Owner]:
+    """The directory while it is made; given up when it fails in a way that the same fork would not go on from."""
+    owner = take_ownership(files, out)
+    try:
+        yield owner
     except BaseException as error:
         owner.close()
         if not isinstance(error, (*GONE_ON, CallStuck)):
@@ -183,8 +192,6 @@ def fork(
             raise Interrupted(" ".join([f"the fork to {out} was broken off", *map(str, error.args)])) from None
         raise
     owner.close()
-    seconds = time.monotonic() - began
-    return ForkReport(ran.results, ran.kept, ran.tally, instance.identity, origin, version, code.bundle.hash, seconds)
 
 
 def _plan(files: Files, directory: str, at: int) -> Planned:
