@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import orjson
-import structlog
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
@@ -24,7 +23,6 @@ from snapshot.manifest import parse_name
 from snapshot.selfchecked import checksum
 
 FOLDER: Final = "points"
-log = structlog.get_logger("cmdlog.snapshots")
 
 _NAME: Final = re.compile(r"(\d{1,20})\.json")
 _FIELDS: Final = {"txn_id", "created", "snapshots", "from_block", "to_block"}
@@ -75,16 +73,15 @@ def list_points(files: Files, directory: str) -> tuple[list[Point], list[BadPoin
     return sorted(points, key=lambda point: point.txn_id), bad
 
 
-def keep_points(files: Files, directory: str, *, kept: int) -> list[int]:
-    """Removes all but the newest `kept` points, and with them what they pinned; the transaction ids of those that went."""
+def keep_points(files: Files, directory: str, *, kept: int) -> list[Point]:
+    """Removes all but the newest `kept` points, and with them what they pinned; those that went."""
     points, _ = list_points(files, directory)
     gone = points[: max(0, len(points) - kept)]
     for point in gone:
         files.unlink(os.path.join(_folder(directory), f"{point.txn_id}.json"))
-        log.warning("recovery point dropped", txn_id=str(point.txn_id), created=point.created, points_kept=kept)
     if gone:
         files.fsync_dir(_folder(directory))
-    return [point.txn_id for point in gone]
+    return gone
 
 
 def drop_point(files: Files, directory: str, txn_id: int) -> bool:

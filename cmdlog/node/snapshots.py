@@ -283,7 +283,9 @@ class Snapshotter:
         )
         write_point(self._files, self._directory, point)
         gone = keep_points(self._files, self._directory, kept=self._points_kept)
-        log.info("recovery point made", txn_id=str(txn_id), removed=[str(old) for old in gone])
+        for old in gone:
+            log.warning("recovery point dropped", txn_id=str(old.txn_id), created=old.created, points_kept=self._points_kept)
+        log.info("recovery point made", txn_id=str(txn_id), removed=[str(old.txn_id) for old in gone])
         return describe_points([point], ())[0]
 
     def _make(self, partition: int, *, before_mark: Callable[[], None] = lambda: None) -> dict[str, Any]:
