@@ -110,7 +110,7 @@ def _bad(file: File, segment: SegmentFile, number: int, offset: int, reason: str
     except BadSegment:
         now = None
     if now is not None and now.generation != segment.header.generation:
-        return Recycled(f"segment {segment.sequence} was recycled while it was read at block {number}")
+        return Recycled(f"segment {segment.sequence} ({segment.path}) was recycled while it was read at block {number}")
     suspect = locate_damage(file.pread(segment.header.segment_bytes, 0), offset, segment.header)
     return Corrupt(
         f"block that was durable cannot be read ({reason})",

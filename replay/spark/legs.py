@@ -22,6 +22,7 @@ from replay.planned import source_of_plan
 from replay.scan import Stream
 from replay.source import open_source
 from replay.spans import Mark
+from replay.spark.logs import strays_told
 from replay.spark.moments import catalogs_at_end
 
 _MILLIS: Final = (1 << MILLIS_SHIFT) - 1
@@ -128,4 +129,6 @@ def naming_damage(directory: str, from_block: int, leg: Plan | None = None) -> I
             pass
         for damage in source.patchwork.damages if source.patchwork is not None and upto is not None else ():
             raise damage from outdated
+        told = "" if around else strays_told(files, directory)
+        outdated.args = (f"{outdated.args[0]}, in {directory}{told and f': {told}'}",)
         raise

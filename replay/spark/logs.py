@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import pairwise
 
 from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.files import Files
@@ -25,7 +25,7 @@ from replay.spark.look import Entries, SegmentLook, look_at
 from replay.spark.options import BadOption
 from replay.spark.places import open_place
 from replay.spark.tasks import DataLoss
-from snapshot.archived import list_segments, run_before
+from snapshot.archived import ArchivedSegment, list_segments, prefix_of, run_before
 
 Floor = Mapping[int, int | None]  # partition -> the lowest TxnId that is wanted; None: from the beginning
 
@@ -62,6 +62,7 @@ class NodeLog:
     segments: Sequence[tuple[SegmentFile, int]] = ()  # archived and live, with the last block of each
     identity: Identity | None = None
     problem: str = ""  # why nothing of it is read
+    strays: Sequence[ArchivedSegment] = ()  # in front of what is read, and nothing says that it belongs there
     runs: Sequence[Run] = ()
     damages: list[Corrupt] = field(default_factory=list)
 
@@ -90,7 +91,11 @@ class NodeLog:
             self.problem = str(error)
             return
         self.identity = source.instance.identity
-        self.segments = _segments(self.files, source)
+        archived, self.strays = archived_of(self.files, source)
+        if not fail:  # as far as it can be read; the holes are told
+            self.damages += [Corrupt(_why(one), path=one.path) for one in self.strays]
+            archived = [*_apart(self.strays, _first_block(archived, source)), *archived] if self.strays else archived
+        self.segments = [(one.segment, one.last_block) for one in archived if one.segment is not None] + _live(source)
 
     def _salvaged(self) -> LogSource:
         """The log as it is, or around its damage when a restart would refuse it."""
@@ -179,6 +184,13 @@ class Logs:
         """The last entry that counts."""
         return of.last_index if self.by_directory(of.chosen).votes_alone else of.commit
 
+    def strays_told(self) -> str:
+        """The archived segment in front of what is read that is nearest to it, and why it does not count; else ""."""
+        for log in self.logs:
+            for stray in reversed(log.strays):
+                return told_of(stray)
+        return ""
+
     def looked_through(self, log: NodeLog, floor: Floor, *, fail: bool) -> NodeLog:
         """The log, read once."""
         if log.directory not in self._read:
@@ -250,13 +262,58 @@ def open_logs(paths: Sequence[str], *, fail: bool) -> Logs:
     return Logs(logs, decide([log.evidence for log in logs], accept_data_loss=not fail))
 
 
-def _segments(files: Files, source: LogSource) -> list[tuple[SegmentFile, int]]:
-    """Archived ones in front of the live ones, with the last block of each."""
-    live = list(source.segments)
-    run = run_before(list_segments(files, source.directory, source.instance.identity), live[0].header) if live else []
-    archived = [one.segment for one in run if one.segment is not None]
-    ends = [int(after.header.first_block) - 1 for _, after in pairwise(chain(archived, live))] + [source.last_block]
-    return list(zip([*archived, *live], ends, strict=True))
+def _live(source: LogSource) -> list[tuple[SegmentFile, int]]:
+    """With the last block of each."""
+    ends = [int(after.header.first_block) - 1 for _, after in pairwise(source.segments)] + [source.last_block]
+    return list(zip(source.segments, ends, strict=True)) if source.segments else []
+
+
+def archived_of(files: Files, source: LogSource) -> tuple[list[ArchivedSegment], list[ArchivedSegment]]:
+    """Those that end where the live log begins, without a gap; and the other ones in front of them."""
+    run, strays = _looked_up(files, source)
+    return _looked_up(files, source) if strays else (run, strays)  # a running node may just have been removing one
+
+
+def _looked_up(files: Files, source: LogSource) -> tuple[list[ArchivedSegment], list[ArchivedSegment]]:
+    if not source.segments:
+        return [], []
+    own = f"log-{prefix_of(source.instance.identity)}-"  # the folder may hold another node's, too
+    found = list_segments(files, source.directory, source.instance.identity)
+    run = run_before(found, source.segments[0].header)
+    first = _first_block(run, source)
+    return run, [one for one in found if one.first_block < first and one.name.startswith(own)]
+
+
+def _first_block(run: Sequence[ArchivedSegment], source: LogSource) -> int:
+    return run[0].first_block if run else int(source.segments[0].header.first_block)
+
+
+def _apart(strays: Sequence[ArchivedSegment], first: int) -> list[ArchivedSegment]:
+    """The readable ones, none of which begins before another one ends."""
+    found: list[ArchivedSegment] = []
+    for one in reversed(strays):
+        if one.segment is not None and one.last_block < first:
+            found.insert(0, one)
+            first = one.first_block
+    return found
+
+
+def strays_told(files: Files, directory: str) -> str:
+    """The nearest of them, for an error of a log that does not reach back; else ""."""
+    try:
+        strays = archived_of(files, open_source(files, directory))[1]
+    except WalError:
+        return ""
+    return told_of(strays[-1]) if strays else ""
+
+
+def told_of(stray: ArchivedSegment) -> str:
+    """It, and why it does not count."""
+    return f"{stray.path} cannot be counted in ({_why(stray)})"
+
+
+def _why(stray: ArchivedSegment) -> str:
+    return stray.problem or stray.doubt or "what follows does not go on from it"
 
 
 def _runs(looks: Sequence[SegmentLook]) -> list[Run]:

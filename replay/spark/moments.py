@@ -15,10 +15,11 @@ import orjson
 
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import CLUSTER_GROUP
-from replay.errors import BadUntil
+from replay.errors import BadUntil, Incomplete, UntilUnreachable
 from replay.gather import gather
 from replay.joint import check_complete, fold_end, is_of_a_cluster, make_joint_plan, open_or_salvage
 from replay.plan import Plan, make_plan, parse_until
+from replay.spark.logs import strays_told
 
 Moment = int | str | datetime | None
 
@@ -75,7 +76,12 @@ def find_history(files: Files, paths: Sequence[str], until: int | None, *, accep
         for node in joint.nodes:
             catalogs |= catalogs_at_end(files, node.directory) if not node.refused else {}
         return History(until, joint.legs, (*joint.incomplete, *joint.notes), catalogs)
-    planned = make_plan(files, paths[0], use_state="never", until=until, accept_data_loss=accept_data_loss)
+    try:
+        planned = make_plan(files, paths[0], use_state="never", until=until, accept_data_loss=accept_data_loss)
+    except (Incomplete, UntilUnreachable) as error:
+        if told := strays_told(files, paths[0]):
+            error.args = (f"{error.args[0]}; {told}",)
+        raise
     known = {**planned.scan.catalogs, **planned.scan.groups.state(CLUSTER_GROUP).catalogs}
     return History(until, (planned.plan,), planned.plan.notes, {version: of.value for version, of in known.items()})
 

@@ -76,8 +76,9 @@ def choose(options: Options, *, known: Mapping[int, int] | None = None) -> Chose
     for partition in partitions:
         pieces, missing = logs.pieces(partition, floor, fail=options.fail_on_data_loss)
         gaps += missing
-        if options.fail_on_data_loss:
-            _check(partition, pieces, missing, floor[partition], (known or {}).get(partition))
+        lost = _lost(logs, pieces, missing, floor[partition], (known or {}).get(partition)) if options.fail_on_data_loss else ""
+        if lost:
+            raise DataLoss(f"partition {partition}: {lost}")
         for piece in pieces:
             found.setdefault(piece.log.directory, {}).setdefault(partition, []).append(piece)
     wants = []
@@ -100,20 +101,23 @@ def _raw(logs: Logs, options: Options, floor: Floor) -> Chosen:
     return Chosen(logs, tuple(wants), ())
 
 
-def _check(partition: int, pieces: Sequence[Piece], gaps: Sequence[Gap], low: int | None, known: int | None) -> None:
-    """Raises: DataLoss."""
+def _lost(logs: Logs, pieces: Sequence[Piece], gaps: Sequence[Gap], low: int | None, known: int | None) -> str:
+    """What of the wanted is not there; else ""."""
+    strays = logs.strays_told()
     if gaps:
         gap = gaps[0]
-        raise DataLoss(f"partition {partition}: entries {gap.first} to {gap.last} are in no log at hand")
-    if not pieces or low is None:
-        return
+        return f"entries {gap.first} to {gap.last} are in no log at hand{strays and f': {strays}'}"
+    if not pieces or (low is None and not strays):  # what was truncated was not asked for
+        return ""
     first = pieces[-1]
-    lost = first.after > known if known is not None else low <= first.base_txn
-    if first.after and lost:
-        raise DataLoss(
-            f"partition {partition}: transactions from {low} on are wanted, and the logs at hand begin behind entry "
-            f"{first.after}, transaction {first.base_txn}: what was before is truncated"
-        )
+    lost = first.after > known if known is not None else low is None or low <= first.base_txn
+    if not (first.after and lost):
+        return ""
+    wanted = "all transactions" if low is None else f"transactions from {low} on"
+    return (
+        f"{wanted} are wanted, and the logs at hand begin behind entry {first.after}, transaction {first.base_txn}: "
+        f"{strays or 'what was before is truncated'}"
+    )
 
 
 def _want(options: Options, log: NodeLog, partition: int, pieces: Sequence[Piece]) -> Want:

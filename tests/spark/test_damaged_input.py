@@ -1,6 +1,7 @@
 """Damage at rest under a job: the very rows of the sound log, or an error that names the file. No session needed.
 
-One rule: every case damages one file of a node with archive and snapshots, before the plan or between plan and tasks.
+One rule: every case damages one file of a node with archive and snapshots, or exchanges whole ones (`tests.spark.exchanges`),
+before the plan or between plan and tasks, of each job and table that reads a node's directory.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +21,23 @@ from pyarrow import parquet
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.instance import Identity
 from procedures.bundle import load_bundle
 from replay.errors import ReplayError
 from replay.spark.attempt import carry_out
 from replay.spark.backfill import _orders as whatif_orders
 from replay.spark.backfilltask import backfill_partition
+from replay.spark.options import parse_options
 from replay.spark.rebuild import _orders
 from replay.spark.rebuildtask import rebuild_partition
+from replay.spark.state import columns_of, find_table, plan_state, read_state
 from replay.spark.versions import versions
 from snapshot.errors import SnapshotError
 from tests.replay import damage
 from tests.replay.archiverig import ArchiveRig
 from tests.replay.rig import make_bundle
+from tests.spark.exchanges import exchange
+from tests.spark.reading import plan_of, rows_of
 
 pytestmark = pytest.mark.slow
 ACTS: dict[str, Callable[[str, int], None]] = {
@@ -40,14 +47,23 @@ ACTS: dict[str, Callable[[str, int], None]] = {
     "gone": lambda path, _offset: damage.delete(path),
 }
 PLACES = ("log", "archive", "snapshots")
+JOBS = ("rebuild", "what-if")
+TABLES = ("calls", "state")
 CASES = 10
 CASES_TORTURE = 300
+EXCHANGES = 16
+EXCHANGES_TORTURE = 600
 
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> ArchiveRig:
     """A stopped node whose ring was used several times over."""
-    rig = ArchiveRig(tmp_path_factory.mktemp("history"), segments=6)
+    return make_history(tmp_path_factory.mktemp("history"))
+
+
+def make_history(folder: Path, factor: int = 1) -> ArchiveRig:
+    """With deposits that count so often."""
+    rig = ArchiveRig(folder, segments=6, factor=factor)
     for _ in range(2):
         rig.rotate(2, batches=16)
     rig.deposits(24)
@@ -56,9 +72,21 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> ArchiveRig:
 
 
 @pytest.fixture(scope="module")
+def others(history: ArchiveRig, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Directories of a node of another cluster, of one made anew like this one, and of one that looks like it."""
+    own = history.identity
+    found = []
+    for identity in (Identity.fresh(), Identity(own.cluster_id, own.node_id, Identity.fresh().incarnation), own):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Identity, "fresh", lambda identity=identity: identity)
+            found.append(make_history(tmp_path_factory.mktemp("other"), factor=2).directory)
+    return found
+
+
+@pytest.fixture(scope="module")
 def sound(history: ArchiveRig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Job -> what its tasks answer over the sound log."""
-    found = {job: answers(job, history.directory, history, tmp_path_factory.mktemp(job)) for job in ("rebuild", "what-if")}
+    found = {job: answers(job, history.directory, history, tmp_path_factory.mktemp(job)) for job in (*JOBS, *TABLES)}
     assert not any("error" in answer for of in found.values() for answer in of)
     return found
 
@@ -79,6 +107,8 @@ def answers(
     job: str, directory: str, history: ArchiveRig, work: Path, between: Callable[[], None] = lambda: None
 ) -> list[dict[str, Any]]:
     """What the tasks answer, with the rows that they wrote; nothing that depends on paths."""
+    if job in TABLES:
+        return read_table(job, directory, between)
     for name in ("attempts", "rows", "progress"):
         (work / name).mkdir()
     orders = plan(job, directory, history)
@@ -95,68 +125,125 @@ def answers(
     return found
 
 
-def spoil(directory: str, rng: random.Random) -> tuple[str, str]:
-    """Damages one file; (path, what)."""
+def read_table(table: str, directory: str, between: Callable[[], None]) -> list[dict[str, Any]]:
+    """The rows of the calls, or of the accounts."""
+    if table == "calls":
+        plan = plan_of(directory)
+        between()
+        return [{"rows": sorted(rows_of(plan))}]
+    options = parse_options({"path": directory, "table": "state.accounts"})
+    found = find_table(options)
+    tasks = plan_state(options, found, list(columns_of(found, include_metadata=False)))
+    between()
+    return [{"rows": sorted((row["id"], row["balance"]) for task in tasks for of in read_state(task) for row in of.to_pylist())}]
+
+
+def spoil(directory: str, rng: random.Random) -> tuple[list[str], str]:
+    """Damages one file; ([path], what)."""
     place, act = rng.choice(PLACES), rng.choice(sorted(ACTS))
     paths = sorted(str(path) for path in Path(directory, place).rglob("*") if path.is_file() and path.stat().st_size)
     paths = [path for path in paths if not os.path.basename(path).startswith("free")]
     path = rng.choice(paths)
     size = damage.used_bytes(path) if path.endswith(".log") else os.path.getsize(path)
     ACTS[act](path, rng.randrange(max(1, min(size, os.path.getsize(path)))))
-    return path, f"{act} of {os.path.relpath(path, directory)}"
+    return [path], f"{act} of {os.path.relpath(path, directory)}"
 
 
-def check_case(seed: int, history: ArchiveRig, sound: dict[str, Any], folder: Path) -> str:
-    """One damage; how it ended. Raises: AssertionError when rows are others, or the error does not name the file."""
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a case does, and to what."""
+
+    jobs: Sequence[str]
+    hurt: Callable[[str, random.Random], tuple[list[str], str]]
+    history: ArchiveRig
+    sound: dict[str, Any]
+
+
+def check_case(seed: int, trial: Trial, folder: Path) -> str:
+    """One damage; how it ended. Raises: AssertionError when rows are others, or the error does not name a file of it."""
     rng = random.Random(seed)
-    job, when = rng.choice(("rebuild", "what-if")), rng.choice(("before", "between"))
+    job, when = rng.choice(trial.jobs), rng.choice(("before", "between"))
     directory = str(folder / "node")
-    shutil.copytree(history.directory, directory)
-    path, what = "", ""
+    shutil.copytree(trial.history.directory, directory)
+    told: list[tuple[str, str]] = []
+    found: list[dict[str, Any]] = []
+    paths: list[str] = []
+    about = f"seed {seed}: {when} the plan of {job}: "
 
-    def hurt() -> None:
-        nonlocal path, what
-        path, what = spoil(directory, rng)
+    def hurt_it() -> None:
+        nonlocal paths, about
+        paths, what = trial.hurt(directory, rng)
+        about += what
 
     (work := folder / "work").mkdir()
+    behind = False
+
+    def between() -> None:
+        nonlocal behind
+        behind = True
+        if when == "between":
+            hurt_it()
+
     try:
         if when == "before":
-            hurt()
-        found = answers(job, directory, history, work, hurt if when == "between" else lambda: None)
+            hurt_it()
+        found = answers(job, directory, trial.history, work, between)
+        told = [(answer["error"]["kind"], answer["error"]["message"]) for answer in found if "error" in answer]
     except (WalError, ReplayError, SnapshotError) as error:
-        check_told(str(error), path, f"seed {seed}: {what} {when} the plan of a {job}")
-        return "refused by the plan"
-    errors = [answer["error"] for answer in found if "error" in answer]
-    for told in errors:
-        check_told(told["message"], path, f"seed {seed}: {what} {when} the plan of a {job}: {told['kind']}")
-    if errors:
-        return "refused by a task"
-    assert found == sound[job], f"seed {seed}: {what} {when} the plan of a {job} gave other rows"
+        told = [(type(error).__name__, str(error))]
+    for kind, message in told:
+        check_told(message, paths, f"{about}: {kind}")
+    if told:
+        return "refused by a task" if behind else "refused by the plan"
+    assert found == trial.sound[job], f"{about} gave other rows"
     return "the same rows"
 
 
-def check_told(message: str, path: str, about: str) -> None:
-    """The file is named; of a log, the place in it, if the file is there at all."""
-    names = {os.path.basename(path), os.path.basename(os.path.dirname(path)), os.path.splitext(os.path.basename(path))[0]}
+def check_told(message: str, paths: Sequence[str], about: str) -> None:
+    """One of the files is named; of a log that lost bytes, the place in it, if the file is there at all."""
+    names = {os.path.splitext(os.path.basename(path))[0] for path in paths}
+    names |= {
+        os.path.basename(os.path.dirname(path)) for path in paths if os.path.basename(path) in ("image.sqlite", "manifest.json")
+    }
     told = f"{about} says: {message}"
     assert any(name in message for name in names) or "is not there any more" in message, told
-    if "/log/" in path and os.path.exists(path) and "missing" not in message:
-        assert re.search(r"at offset \d+|bytes", message), told
+    (path, *more) = paths
+    if not more and "/log/" in path and os.path.exists(path) and "missing" not in message:
+        assert re.search(r"at offset \d+|bytes|belongs to|was recycled", message), told
 
 
 @pytest.mark.parametrize("seed", range(CASES))
 def test_damage_is_gone_around_or_named(history: ArchiveRig, sound: dict[str, Any], tmp_path: Path, seed: int) -> None:
     """Of logs, archived segments and snapshots: bits, zeros, a cut, a lost file; before the plan and behind it."""
-    check_case(seed, history, sound, tmp_path)
+    check_case(seed, Trial(JOBS, spoil, history, sound), tmp_path)
+
+
+def exchanged(others: Sequence[str]) -> Callable[[str, random.Random], tuple[list[str], str]]:
+    """Files that stand where they do not belong."""
+    return lambda directory, rng: exchange(directory, others, rng)
+
+
+@pytest.mark.parametrize("seed", range(EXCHANGES))
+def test_exchanged_files_are_gone_around_or_named(
+    history: ArchiveRig, others: list[str], sound: dict[str, Any], tmp_path: Path, seed: int
+) -> None:
+    """D16, D17: doubled, swapped, renamed, another node's; of jobs and tables."""
+    check_case(seed, Trial((*JOBS, *TABLES), exchanged(others), history, sound), tmp_path)
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(1200)
-def test_many_damages_are_gone_around_or_named(history: ArchiveRig, sound: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["damage", "exchange"])
+def test_many_damages_are_gone_around_or_named(
+    history: ArchiveRig, others: list[str], sound: dict[str, Any], tmp_path: Path, kind: str
+) -> None:
     """The same, often enough that each outcome is met."""
+    hurt, seeds = (
+        (spoil, range(CASES, CASES_TORTURE)) if kind == "damage" else (exchanged(others), range(EXCHANGES, EXCHANGES_TORTURE))
+    )
     ends = set()
-    for seed in range(CASES, CASES_TORTURE):
+    for seed in seeds:
         (folder := tmp_path / str(seed)).mkdir()
-        ends.add(check_case(seed, history, sound, folder))
+        ends.add(check_case(seed, Trial((*JOBS, *TABLES), hurt, history, sound), folder))
         shutil.rmtree(folder)
     assert ends == {"refused by the plan", "refused by a task", "the same rows"}

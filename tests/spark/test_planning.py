@@ -317,6 +317,37 @@ def test_duplicated_and_foreign_segments_are_refused(tmp_path: Path) -> None:
         plan_of(rig.directory)
 
 
+@pytest.mark.slow
+def test_archive_with_a_hole_is_not_taken_for_a_truncated_log(tmp_path: Path) -> None:
+    """D15, D16: of an archived segment that is gone or another's, the calls in front of it are not left out in silence.
+
+    What begins behind it is read; and with failOnDataLoss=false all that is readable, the hole being told.
+    """
+    rig = ArchiveRig(tmp_path, segments=6)
+    for _ in range(2):
+        rig.rotate(2, batches=16)
+    rig.close()
+    every = txns(read(rig.directory))
+    assert len(every) == len(rig.history)
+    archived = sorted(Path(rig.directory, "archive").glob("*.seg"))
+    kept = archived[1].read_bytes()
+    for content in (None, archived[2].read_bytes()):
+        if content is None:
+            archived[1].unlink()
+        else:
+            archived[1].write_bytes(content)
+        with pytest.raises(DataLoss, match=rf"all transactions are wanted.*{archived[1].name}"):
+            plan_of(rig.directory)
+        assert txns(read(rig.directory, startingTxn=str(every[-9]))) == every[-9:]
+        plan = plan_of(rig.directory, failOnDataLoss="false")
+        found = txns(rows_of(plan))
+        assert set(found) < set(every)
+        assert (found[0], found[-1]) == (every[0], every[-1])
+        assert {gap.partition for gap in plan.gaps} == {0, 1}
+        archived[1].write_bytes(kept)
+    assert txns(read(rig.directory)) == every
+
+
 def test_newer_format_is_refused(tmp_path: Path) -> None:
     """H7: a log that a newer version wrote is named as such, whether or not loss is accepted."""
     rig = made(tmp_path)
