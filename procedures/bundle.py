@@ -95,6 +95,18 @@ def capture_bundle(db: Database, target: str | None = None) -> Bundle:
     return Bundle(**content, hash=_hash(content))
 
 
+def bundle_of(version: int, record: Mapping[str, Any]) -> Bundle:
+    """The bundle in the value of a catalog record. Raises: BundleForged, naming the version."""
+    try:
+        bundle = Bundle.from_bytes(str(record["bundle"]).encode())
+    except BundleForged as error:
+        raise BundleForged(f"catalog version {version}: {error}") from None
+    if (stated := record.get("hash", bundle.hash)) != bundle.hash:
+        what = f"its record names {str(stated)[:12]}, the bundle in it is {bundle.hash[:12]}"
+        raise BundleForged(f"the bundle of catalog version {version} is not the one that its record names: {what}")
+    return bundle
+
+
 def load_bundle(bundle: Bundle) -> Database:
     """Runs the bundle's modules and returns its Database.
 

@@ -15,7 +15,7 @@ from typing import Any
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from cmdlog.wal.record import Kind, Record
 from procedures import Database
-from procedures.bundle import Bundle
+from procedures.bundle import bundle_of
 from procedures.errors import BundleForged
 from procedures.outcomes import KeyPolicy
 from procedures.state import PartitionState
@@ -148,7 +148,7 @@ class Applier:
             self.catalogs.add_live(version, live)
             return
         try:
-            self.catalogs.add_bundle(version, Bundle.from_bytes(str(value["bundle"]).encode()))
+            self.catalogs.add_bundle(version, bundle_of(version, value))
         except BundleForged as error:
             self.catalogs.add_broken(version, error)
 

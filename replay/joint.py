@@ -20,8 +20,7 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.groups import Groups
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX
-from procedures.bundle import Bundle
-from procedures.errors import BundleForged
+from procedures.bundle import bundle_of
 from replay.authority import GroupVerdict, Use, Verdict, decide
 from replay.engine import CodeMissing
 from replay.errors import BadPlan, Incomplete, ReplayError
@@ -398,8 +397,7 @@ class _Planner:
         for version in sorted(versions) if self._missing_code == "refused" else ():
             if version not in values:
                 raise CodeMissing(f"partition {partition} ran catalog version {version}, which no log at hand names")
-            if Bundle.from_bytes(str(values[version]["bundle"]).encode()).hash != values[version]["hash"]:
-                raise BundleForged(f"the bundle of catalog version {version} is not the one that its record names")
+            bundle_of(version, values[version])
         return tuple(values[version] for version in sorted(versions) if version in values)
 
 

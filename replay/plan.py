@@ -24,8 +24,7 @@ from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import MILLIS_SHIFT
 from cmdlog.wal.survey import SegmentFile
-from procedures.bundle import Bundle
-from procedures.errors import BundleForged
+from procedures.bundle import bundle_of
 from procedures.state import Position
 from replay.engine import CodeMissing
 from replay.errors import BadPlan, BadUntil, Incomplete, ReplayError, UntilUnreachable
@@ -335,9 +334,7 @@ def _check_code(found: Scan) -> None:
                 raise CodeMissing(
                     f"partition {partition} ran catalog version {version}, which no catalog record of this log names"
                 )
-            value = catalogs[version].value
-            if Bundle.from_bytes(str(value["bundle"]).encode()).hash != value["hash"]:
-                raise BundleForged(f"the bundle of catalog version {version} is not the one that its record names")
+            bundle_of(version, catalogs[version].value)
 
 
 def _candidates(

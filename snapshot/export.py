@@ -41,7 +41,7 @@ from sqlalchemy import types
 from cmdlog.wal.errors import NotEmpty
 from cmdlog.wal.files import Files, parent, sync_file
 from procedures import Database
-from procedures.bundle import Bundle, load_bundle
+from procedures.bundle import bundle_of, load_bundle
 from procedures.schema import TABLE_NAME
 from snapshot.catalog import Snapshot, check, restore
 from snapshot.digest import open_image
@@ -179,7 +179,7 @@ def declarations(catalogs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """Table name -> its declaration (`TableInfo`), of the newest of these catalog versions that has one; runs their code."""
     found: dict[str, Any] = {}
     for version in sorted(catalogs):
-        bundled = load_bundle(Bundle.from_bytes(str(catalogs[version]["bundle"]).encode()))
+        bundled = load_bundle(bundle_of(version, catalogs[version]))
         found |= {info.table.name: info for info in bundled.tables.values()}
     return found
 

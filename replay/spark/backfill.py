@@ -101,7 +101,7 @@ def backfill(
         "missing": missing,
     }
     with staging(files, to) as folder:
-        manifest = folder.decided()
+        manifest = folder.decided(request)
         if manifest is None:
             orders = folder.begun(request)
             if orders is None:

@@ -21,6 +21,7 @@ from cmdlog.wal.ids import Lsn
 from cmdlog.wal.record import Record
 from procedures import Database
 from procedures.bundle import Bundle, load_bundle
+from procedures.errors import BundleForged
 from procedures.state import PartitionState
 from replay.apply import Result
 from replay.diff import KINDS, Change, DiffReport, TableDiff, diff
@@ -67,6 +68,8 @@ def backfill_partition(order: Mapping[str, Any], attempt: Attempt) -> dict[str, 
 
 def _backfill(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
     bundle = Bundle.from_bytes(str(order["bundle"]).encode())
+    if bundle.hash != order["code"]:
+        raise BundleForged(f"the order is for code {order['code'][:12]}, and holds {bundle.hash[:12]}")
     db = load_bundle(bundle)
     base = [plan_of_json(leg) for leg in order["base"]]
     calls = _fork(int(order["partition"]), base, attempt)

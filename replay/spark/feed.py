@@ -95,7 +95,7 @@ def feed(
         return feed_file(order, attempt, send)
 
     with staging(files, to, beside=(CALLS, f"{CALLS}.tmp")) as folder:
-        manifest = folder.decided()
+        manifest = folder.decided(request)
         if manifest is None:
             orders = folder.begun(request)
             if orders is None:

@@ -86,7 +86,7 @@ def rebuild(
         "accept_data_loss": accept_data_loss,
     }
     with staging(files, to) as folder:
-        manifest = folder.decided()
+        manifest = folder.decided(request)
         if manifest is None:
             orders = folder.begun(request)
             if orders is None:
@@ -113,8 +113,10 @@ def _orders(files: Files, request: Mapping[str, Any], app: Database | None) -> I
         for until in sorted(untils, key=lambda until: (until is None, until))
     ]
     last = histories[-1]
-    catalogs = {0: {"bundle": capture_bundle(app).to_bytes().decode()}} if app is not None else last.catalogs
-    stated = {str(version): {"bundle": value["bundle"]} for version, value in catalogs.items()}
+    stated = {str(version): {name: value[name] for name in ("bundle", "hash")} for version, value in last.catalogs.items()}
+    if app is not None:
+        bundle = capture_bundle(app)
+        stated = {"0": {"bundle": bundle.to_bytes().decode(), "hash": bundle.hash}}
     for partition in last.partitions:
         yield {
             "key": f"p{partition:04d}",
@@ -172,6 +174,7 @@ def _manifest(
         "job": JOB,
         "cluster_id": orders[0]["cluster_id"],
         "paths": request["paths"],
+        "request": request,
         "calls": sum(row["calls"] for row in rows),
         "versions": versions(),
         "points": points,

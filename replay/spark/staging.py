@@ -88,14 +88,19 @@ class Staging:
             known, of, orders = found["request"], found["versions"], list(found["orders"])
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise OtherJob(f"{self._path(REQUEST)} is no request of ours: {error}") from error
-        if known != orjson.loads(orjson.dumps(wanted)):
-            different = sorted(name for name in {*known, *wanted} if known.get(name) != wanted.get(name))
-            raise OtherJob(f"{self.folder} holds an unfinished {known.get('job')} with other {', '.join(different)}")
+        self._check_same(known, wanted)
         if of != versions():
             told = ", ".join(f"{name} {of.get(name)} (now {here})" for name, here in versions().items() if of.get(name) != here)
             raise OtherVersions(f"{self.folder} was begun by {told}")
         self._remove_orphans()
         return orders
+
+    def _check_same(self, known: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+        """Raises: OtherJob."""
+        wanted = orjson.loads(orjson.dumps(wanted))
+        if known != wanted:
+            different = sorted(name for name in {*known, *wanted} if known.get(name) != wanted.get(name))
+            raise OtherJob(f"{self.folder} holds an unfinished {known.get('job')} with other {', '.join(different)}")
 
     def begin(self, wanted: Mapping[str, Any], orders: Sequence[Mapping[str, Any]]) -> None:
         """Durable on return. Raises: OtherJob when the folder holds what is not ours."""
@@ -151,12 +156,17 @@ class Staging:
 
     # -- the end -----------------------------------------------------------------------------------------------------------
 
-    def decided(self) -> dict[str, Any] | None:
-        """The manifest of an earlier run that did not come to move its files."""
-        with contextlib.suppress(FileNotFoundError):
+    def decided(self, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The manifest of an earlier run that did not come to move its files, and was asked for the same thing.
+
+        Raises: OtherJob.
+        """
+        try:
             value: dict[str, Any] = orjson.loads(Path(self._path(MANIFEST)).read_bytes())
-            return value
-        return None
+        except FileNotFoundError:
+            return None
+        self._check_same(value.get("request") or {name: value.get(name) for name in wanted}, wanted)
+        return value
 
     def publish(self, manifest: Mapping[str, Any], moves: Iterable[tuple[str, str]]) -> None:
         """Makes OUT of the files that count; durable on return. `moves`: path in the folder -> path in OUT.

@@ -114,7 +114,7 @@ def _known_tables(places: Sequence[NodePlace]) -> Iterator[StateTable]:
 
 def _declared(catalogs: Code) -> Iterator[StateTable]:
     for version in sorted(catalogs, reverse=True):
-        code = {version: {"bundle": catalogs[version]["bundle"]}}
+        code = {version: {name: catalogs[version][name] for name in ("bundle", "hash")}}
         for name, declared in declarations(code).items():
             yield StateTable(name, _columns(create_table(declared.table), name, declared), code, declared.replicated)
 
