@@ -22,6 +22,8 @@ PARAMS_FORMATS: Final[tuple[ParamsFormat, ...]] = ("object", "array", "binary")
 CALLS: Final = "calls"
 TABLES: Final = (CALLS, "segments", "snapshots", "gaps", "faults")
 STATE: Final = "state."  # in front of the name of a table of the application
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
 LATEST_POINT: Final = "latestPoint"
 
 
@@ -61,6 +63,14 @@ class Options:
     max_txns_per_trigger: int | None = None
     as_of: int | Literal["latestPoint"] | None = None  # of a state: its last transaction; None: the end
 
+    def check_batch(self) -> None:
+        """Raises: BadOption for what only a stream can do."""
+        if self.from_latest:
+            raise BadOption(
+                "startingTxn=latest is for streams: a batch read that begins behind the last transaction has no rows; "
+                "write earliest, a transaction id, or startingTimestamp"
+            )
+
     @property
     def state_table(self) -> str | None:
         """The application's table whose rows are wanted; None: another table."""
@@ -83,6 +93,10 @@ _OF_CALLS: Final = {  # option -> what says the like of a state
     "minPartitions": "there is one task for each partition of the log",
     "paramsFormat": "rows of a state have the columns of their table",
     "maxTxnsPerTrigger": "a state is no stream",
+}
+_OTHER_END: Final = {  # (option, word) -> why it is refused there
+    ("startingTxn", LATEST): "a partition alone cannot start there; a stream as a whole can, with startingTxn=latest",
+    ("endingTxn", EARLIEST): "a read that ends before it begins has no rows",
 }
 _BY_LOWER: Final = {name.lower(): name for name in _NAMES}
 
@@ -174,9 +188,9 @@ def _starting(txn: str | None, timestamp: str | None) -> tuple[Bound, bool]:
         raise BadOption("startingTxn and startingTimestamp exclude each other")
     if timestamp is not None:
         return Bound(_moment("startingTimestamp", timestamp) >> MILLIS_SHIFT << MILLIS_SHIFT), False
-    if txn is not None and txn.strip().lower() == "latest":
+    if txn is not None and txn.strip().lower() == LATEST:
         return Bound(), True
-    return _bound("startingTxn", txn, "earliest"), False
+    return _bound("startingTxn", txn, EARLIEST), False
 
 
 def _ending(txn: str | None, timestamp: str | None) -> Bound:
@@ -184,7 +198,7 @@ def _ending(txn: str | None, timestamp: str | None) -> Bound:
         raise BadOption("endingTxn and endingTimestamp exclude each other")
     if timestamp is not None:
         return Bound(_moment("endingTimestamp", timestamp))
-    return _bound("endingTxn", txn, "latest")
+    return _bound("endingTxn", txn, LATEST)
 
 
 def _moment(name: str, text: str) -> int:
@@ -212,7 +226,9 @@ def _txn(name: str, text: str, open_end: str) -> int | None:
     if text.lower() == open_end:
         return None
     if not text.isdecimal() or int(text) > TXN_MAX:
-        raise BadOption(f'{name} is a transaction id, {open_end}, or JSON such as {{"0": 123, "1": "{open_end}"}}; not {text!r}')
+        other = _OTHER_END.get((name, text.lower()), "")
+        forms = f'a transaction id, {open_end}, or JSON such as {{"0": 123, "1": "{open_end}"}}'
+        raise BadOption(f"{name} is {forms}; not {text!r}{other and f': {other}'}")
     return int(text)
 
 

@@ -55,6 +55,7 @@ class CmdlogSource(DataSource):
             return StateReader(self._options, schema)
         if self._options.table != CALLS:
             return TableReader(self._options, schema.names)
+        self._options.check_batch()
         check_calls(schema, self._options)
         return CallReader(self._options, schema.names)
 

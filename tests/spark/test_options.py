@@ -46,6 +46,15 @@ def test_bounds_per_partition() -> None:
     assert [found.ending.of(p) for p in (0, 1, 2)] == [None, 9, None]
 
 
+def test_batch_read_that_starts_at_latest_is_refused() -> None:
+    """It would have to be empty, and must never be the whole log; only a stream can start there."""
+    for latest in ("latest", " Latest "):
+        with pytest.raises(BadOption, match="startingTxn=latest is for streams"):
+            parse(startingTxn=latest).check_batch()
+    for other in ({"startingTxn": "earliest"}, {"startingTxn": "7", "endingTxn": "latest"}, {"endingTxn": '{"0": "latest"}'}):
+        parse(**other).check_batch()
+
+
 def test_times_take_whole_milliseconds_on_both_sides() -> None:
     """A bound in time includes every transaction of its millisecond, as RFC 3339 or in milliseconds."""
     found = parse(startingTimestamp="1700000000000", endingTimestamp="2023-11-14T22:13:20Z")
@@ -64,7 +73,10 @@ def test_times_take_whole_milliseconds_on_both_sides() -> None:
         ({"startingTxn": '{"x": 1}'}, "'x' is no partition"),
         ({"startingTxn": "1", "startingTimestamp": "2"}, "exclude each other"),
         ({"endingTxn": "1", "endingTimestamp": "2"}, "exclude each other"),
-        ({"endingTxn": "earliest"}, "endingTxn is a transaction id, latest"),
+        ({"startingTxn": '{"0": "latest"}'}, "not 'latest': a partition alone cannot start there"),
+        ({"startingTxn": '{"0": 5, "1": "LATEST"}'}, "a partition alone cannot start there"),
+        ({"endingTxn": "earliest"}, "endingTxn is a transaction id, latest.*not 'earliest': a read that ends before it begins"),
+        ({"endingTxn": '{"0": "earliest"}'}, "a read that ends before it begins has no rows"),
         ({"startingTimestamp": "2023-11-14 22:13"}, "does not say its time zone"),
         ({"partitions": "0,1000"}, "'1000' is no partition"),
         ({"procedures": " , "}, "names none"),

@@ -72,6 +72,15 @@ def test_unknown_option_is_refused_by_the_near_name(spark: SparkSession, directo
         load(spark, directory, startTxn="1")
 
 
+def test_batch_from_latest_gives_no_rows_at_all(spark: SparkSession, directory: str) -> None:
+    """The whole log in place of nothing would be the worst answer: a batch is refused, also through SQL."""
+    with pytest.raises(PySparkException, match="startingTxn=latest is for streams"):
+        load(spark, directory, startingTxn="latest").count()
+    with pytest.raises(PySparkException, match="startingTxn=latest is for streams"):
+        spark.sql(f"CREATE TEMPORARY VIEW late USING cmdlog OPTIONS (path '{directory}', startingTxn 'latest')")
+        spark.sql("SELECT * FROM late").collect()
+
+
 def test_tables_about_the_log(spark: SparkSession, directory: str) -> None:
     """One option more gives what is around the calls; segments add up to them."""
     segments = load(spark, directory, table="segments")
