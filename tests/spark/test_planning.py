@@ -285,6 +285,27 @@ def test_damage_behind_the_plan_fails_the_task(tmp_path: Path) -> None:
     assert (error.value.path, error.value.offset) == (segment, 6 * 4096)
 
 
+@pytest.mark.slow
+def test_no_byte_of_a_segment_can_turn_behind_the_plan(tmp_path: Path) -> None:
+    """D5: wherever a bit turns in what a task reads, the task ends with the place, or the byte says nothing."""
+    rig = made(tmp_path)
+    plan = plan_of(rig.directory)
+    before = rows_of(plan)
+    segment = damage.segments(rig.directory)[0]
+    found: list[tuple[int, Corrupt]] = []
+    for offset in range(4096, damage.used_bytes(segment), 127):
+        damage.flip(segment, offset)
+        try:
+            rows = rows_of(plan)
+        except Corrupt as error:
+            found.append((offset, error))
+        else:
+            assert rows == before
+        damage.flip(segment, offset)
+    assert len(found) > 300
+    assert all((error.path, error.offset <= offset) == (segment, True) for offset, error in found)
+
+
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_missing_segment_is_refused(tmp_path: Path, number: int) -> None:
     """D15, H9: the first, a middle or the last segment taken away is seen before anything is read."""
