@@ -275,7 +275,7 @@ def test_executor_with_other_versions_is_refused(cluster: Cluster, node: Path, t
     told = (
         rf"the executor of p000\d has cmdlog 0\.1\.0-\w+ instead of {here['cmdlog']}, python 2\.7 instead of {here['python']}, "
     )
-    assert re.fullmatch(told + rf"sqlite 3\.1\.0 instead of {here['sqlite']}", error["message"])
+    assert re.fullmatch(told + rf"sqlite 3\.1\.0 instead of {here['sqlite']}; task p000\d", error["message"])
     assert (command.returncode, error["kind"]) == (11, "TaskError")
     assert not out.exists()
 
