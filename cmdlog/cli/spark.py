@@ -144,7 +144,10 @@ def backfill_them(
 
 
 def feed_them(
-    calls: Annotated[Path, typer.Argument(metavar="CALLS", help="Parquet or JSON lines: columns procedure, params (JSON).")],
+    calls: Annotated[
+        str,
+        typer.Argument(metavar="CALLS", help="Path or URI of Parquet or JSON lines: columns procedure, params (JSON)."),
+    ],
     *,
     job: Annotated[str, typer.Option("--job", help="Name of the job.")],
     to: Annotated[Path, typer.Option("--to", metavar="OUT", help="New folder: the report, and the memory of the job.")],
@@ -161,13 +164,13 @@ def feed_them(
         from cmdlog.client.feeder import Feeder
         from replay.spark.feed import feed
 
-        read = spark.read.json if calls.suffix in (".json", ".jsonl", ".ndjson") else spark.read.parquet
+        read = spark.read.json if calls.rstrip("/").endswith((".json", ".jsonl", ".ndjson")) else spark.read.parquet
         send = Feeder(
             url,
             token_file=os.path.abspath(token_file) if token_file is not None else None,
             ca_file=os.path.abspath(ca_file) if ca_file is not None else None,
         )
-        done = feed(read(f"file://{os.path.abspath(calls)}"), send, job=job, to=str(to), progress=tell)
+        done = feed(read(uri_of(calls)), send, job=job, to=str(to), progress=tell)
     out.result({"path": done.path, "seconds": round(done.seconds, 3), **done.manifest}, lambda: _show_fed(done))
     if done.failed:
         raise typer.Exit(1)
@@ -202,6 +205,13 @@ def spark_session(master: str | None, tuning: Tuning = "throughput", conf: Seque
     from replay.spark.session import session
 
     return session(master=master, tuning=tuning, conf={key: value for key, _, value in pairs})
+
+
+def uri_of(path: str) -> str:
+    """For Spark, whose own file system may be another one than this machine's; a URI is Spark's to read."""
+    from replay.spark.places import scheme_of
+
+    return path if scheme_of(path) else f"file://{os.path.abspath(path)}"
 
 
 class _Bar:

@@ -12,6 +12,7 @@ import pytest
 
 from cmdlog.cli.output import out
 from cmdlog.cli.program import run
+from cmdlog.cli.spark import uri_of
 from tests.replay.ledgers import Versions, importable, logged_calls
 from tests.spark.spark_nodes import ACCOUNTS, SHOP, make_node
 
@@ -88,3 +89,11 @@ def test_demo_proves_its_figures(command: Any, tmp_path: Path) -> None:
     code, lines = command("demo", "--calls", "200", "--keep", str(tmp_path / "kept"), "--json")
     assert (code, lines[-1]["proved"]) == (0, True)
     assert {"data", "half", "whatif"} <= {path.name for path in (tmp_path / "kept").iterdir()}
+
+
+def test_calls_of_a_feed_are_a_path_or_a_uri(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A path is one of this machine, whatever Spark's own file system is; what has a scheme goes to Spark as it is."""
+    monkeypatch.chdir(tmp_path)
+    assert uri_of("calls.json") == f"file://{tmp_path}/calls.json"
+    for uri in ("file:///data/calls.parquet", "s3a://bucket/calls", "hdfs://name:8020/calls"):
+        assert uri_of(uri) == uri
