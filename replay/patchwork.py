@@ -55,6 +55,11 @@ class Patchwork:
         return tuple(sorted(self._allowed))
 
     @property
+    def pieces(self) -> Sequence[Piece]:
+        """What is read, oldest first."""
+        return self._pieces
+
+    @property
     def gaps(self) -> list[Gap]:
         """All that were met, ascending."""
         return sorted(self._found)
@@ -100,7 +105,7 @@ class Patchwork:
                     yield reached, block.header.checksum, found
             except Corrupt as damage:
                 self.damages.append(damage)
-                self._places[path] = _good_blocks(self._files, piece)
+                self._places[path] = good_blocks(self._files, piece)
             else:
                 return
         file = self._files.open(path, read_only=True)
@@ -122,7 +127,7 @@ def _read(data: bytes, path: str, offset: int, header: BlockHeader) -> ReadBlock
         ) from bad
 
 
-def _good_blocks(files: Files, piece: Piece) -> list[tuple[int, BlockHeader]]:
+def good_blocks(files: Files, piece: Piece) -> list[tuple[int, BlockHeader]]:
     """Offset and header of every good block of a damaged segment, ascending."""
     segment = piece.segment.header
     file = files.open(piece.segment.path, read_only=True)

@@ -21,7 +21,7 @@ from replay.evidence import NodeEvidence
 from replay.gather import gather
 from replay.source import LogSource, open_source
 from replay.spans import salvage
-from replay.spark.look import Entries, SegmentLook, look_at
+from replay.spark.look import Entries, SegmentLook, look_at, looks_at
 from replay.spark.options import BadOption
 from replay.spark.places import open_place
 from replay.spark.tasks import DataLoss
@@ -32,20 +32,32 @@ Floor = Mapping[int, int | None]  # partition -> the lowest TxnId that is wanted
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Segments of one log that follow each other, all read well."""
+    """Segments of one log that follow each other, all read well; or a stretch of a damaged one, and those behind it."""
 
     looks: Sequence[SegmentLook]
     whole: bool  # it goes on to the log's end
 
     def base(self, partition: int) -> tuple[int, int]:
         """The last entry before it, and the highest TxnId."""
-        first = self.looks[0].by_partition.get(partition)
+        _, first = self._first(partition)
         return (first.base, first.base_txn) if first is not None else (0, 0)
+
+    def seam(self, partition: int) -> Entries:
+        """What a run says to those in front of it: whatever it holds anew, or knows nothing of, is void there."""
+        look, first = self._first(partition)
+        return Entries(voids=[(look.first_block, -1, first.base + 1)] if first is not None else [])
+
+    def _first(self, partition: int) -> tuple[SegmentLook, Entries | None]:
+        """Behind a damaged place some blocks may pass before anything says where the partition stands."""
+        for look in self.looks:
+            if (of := look.by_partition.get(partition)) is not None and of.based:
+                return look, of
+        return self.looks[0], None
 
     def end(self, partition: int, *, votes_alone: bool) -> int:
         """The last entry of it that counts. What follows a damaged place may have made void what no mark says is committed,
         unless nobody else votes, and so nobody could."""
-        found = [look.by_partition[partition] for look in self.looks if partition in look.by_partition]
+        found = [of for look in self.looks if (of := look.by_partition.get(partition)) is not None and of.based]
         if not found:
             return 0
         return found[-1].last if self.whole or votes_alone else min(found[-1].last, max(of.commit for of in found))
@@ -76,6 +88,14 @@ class NodeLog:
     def looks(self) -> list[SegmentLook]:
         return [look for run in self.runs for look in run.looks]
 
+    def entries(self, partition: int) -> list[Entries]:
+        """The partition's, in the order of the log."""
+        found: list[Entries] = []
+        for number, run in enumerate(self.runs):
+            found += [run.seam(partition)] if number else []
+            found += [look.by_partition[partition] for look in run.looks if partition in look.by_partition]
+        return found
+
     def open(self, *, fail: bool) -> None:
         """Finds its segments. Raises: WalError when the log is refused, unless `fail` is False."""
         if self.evidence.refused is not None:
@@ -100,7 +120,7 @@ class NodeLog:
     def _salvaged(self) -> LogSource:
         """The log as it is, or around its damage when a restart would refuse it."""
         try:
-            return open_source(self.files, self.directory, accept_data_loss=True)
+            return open_source(self.files, self.directory)
         except WalError:
             return salvage(self.files, self.directory)
 
@@ -108,13 +128,16 @@ class NodeLog:
         """Looks through the segments that may hold something from the floor on. Raises: Corrupt, Recycled."""
         looks: list[SegmentLook] = []
         for segment, last_block in self.segments[self._first_of(floor) :]:
-            look = look_at(self.files, segment, last_block, anew=not fail)
-            if look.damage is not None:
+            found = looks_at(self.files, segment, last_block, anew=not fail)
+            for damage in found.damages:
                 if fail:
-                    raise look.damage
-                self.damages.append(look.damage)
-            if look.spots:
-                looks.append(look)
+                    raise damage
+                self.damages.append(damage)
+            looks += found.looks
+        if (broken := _broken(looks)) is not None:
+            if fail:
+                raise broken
+            self.damages.append(broken)
         self.runs = _runs(looks)
 
     def first_base(self, partition: int) -> int:
@@ -264,6 +287,8 @@ def open_logs(paths: Sequence[str], *, fail: bool) -> Logs:
 
 def _live(source: LogSource) -> list[tuple[SegmentFile, int]]:
     """With the last block of each."""
+    if source.patchwork is not None:
+        return [(piece.segment, piece.last_block) for piece in source.patchwork.pieces]
     ends = [int(after.header.first_block) - 1 for _, after in pairwise(source.segments)] + [source.last_block]
     return list(zip(source.segments, ends, strict=True)) if source.segments else []
 
@@ -316,6 +341,19 @@ def _why(stray: ArchivedSegment) -> str:
     return stray.problem or stray.doubt or "what follows does not go on from it"
 
 
+def _broken(looks: Sequence[SegmentLook]) -> Corrupt | None:
+    """A segment whose head goes on from another block than the one that stands in front of it."""
+    for last, look in pairwise(looks):
+        if last.last_block + 1 == look.first_block == look.segment.header.first_block and not _continues(last, look):
+            return Corrupt("segment does not continue its predecessor", path=look.segment.path, block=last.last_block)
+    return None
+
+
+def _continues(last: SegmentLook, look: SegmentLook) -> bool:
+    header = look.segment.header
+    return (last.segment.header.generation, last.chain) == (header.previous_generation, header.previous_chain)
+
+
 def _runs(looks: Sequence[SegmentLook]) -> list[Run]:
     """The looks, split where something is missing between them."""
     groups: list[list[SegmentLook]] = []
@@ -324,8 +362,8 @@ def _runs(looks: Sequence[SegmentLook]) -> list[Run]:
         goes_on = (
             last is not None
             and last.damage is None
-            and last.last_block + 1 == look.segment.header.first_block
-            and last.segment.header.generation == look.segment.header.previous_generation
+            and last.last_block + 1 == look.first_block == look.segment.header.first_block
+            and _continues(last, look)
         )
         if goes_on:
             groups[-1].append(look)

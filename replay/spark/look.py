@@ -4,6 +4,9 @@ One rule: every block is checked here, so that nothing is planned on bytes that 
 entries and SKIPs can be known on the way through a log (`replay.firstlook`), and tasks that read parts of it at the same time
 cannot tell each other.
 
+A look ends at damage. Behind it the next good block of the same life begins another one (`replay.patchwork`), which knows nothing
+of what was lost: where a partition stands there, its first entry says.
+
 A sealed segment never changes, so what was seen of it is kept for the next look.
 """
 
@@ -12,7 +15,7 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import orjson
@@ -25,6 +28,8 @@ from cmdlog.wal.reader import ReadBlock, Recycled, Spot, read_segment
 from cmdlog.wal.record import BadRecord, Kind, Record
 from cmdlog.wal.survey import SegmentFile
 from replay.firstlook import Place
+from replay.patchwork import Piece, good_blocks
+from replay.spark.options import TXN_MAX
 from replay.spark.tasks import Names
 
 SPOT_BYTES: Final = 1 << 20  # a task may begin at each of these
@@ -41,8 +46,9 @@ def _numbers() -> array[int]:
 class Entries:
     """The batches of one partition, in the order of the log; and what else its records say."""
 
-    base: int = 0  # at the segment's head: the last entry before it …
-    base_txn: int = 0  # … and the highest TxnId
+    base: int = 0  # where the look begins: the last entry before it …
+    base_txn: int = 0  # … and the highest TxnId, or one that is higher and stands in front of all that follow
+    based: bool = False  # a head, or an entry, has said so
     last: int = 0  # the last entry behind it
     commit: int = 0  # entries up to here are known committed
     blocks: array[int] = field(default_factory=_numbers)
@@ -57,7 +63,7 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLook:
-    """What one segment holds."""
+    """What one segment holds, or a stretch of a damaged one."""
 
     segment: SegmentFile
     last_block: int
@@ -66,6 +72,11 @@ class SegmentLook:
     by_partition: Mapping[int, Entries]
     names: Names
     damage: Corrupt | None = None  # why it ends before the segment does
+    chain: int = 0  # what the block behind it must carry
+
+    @property
+    def first_block(self) -> int:
+        return self.spots[0].number
 
 
 _kept: OrderedDict[tuple[str, int, int], SegmentLook] = OrderedDict()
@@ -90,6 +101,31 @@ def look_at(files: Files, segment: SegmentFile, last_block: int, *, anew: bool =
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """What can be read of one segment."""
+
+    looks: Sequence[SegmentLook]
+    damages: Sequence[Corrupt]
+
+
+def looks_at(files: Files, segment: SegmentFile, last_block: int, *, anew: bool = False) -> Stretches:
+    """The same, and behind damage a look at each stretch of good blocks. Raises: Recycled."""
+    found = [look_at(files, segment, last_block, anew=anew)]
+    if found[0].damage is not None:
+        places = good_blocks(files, Piece(segment, last_block))
+        reached = found[0].last_block
+        while found[-1].damage is not None:
+            place = next(((offset, header) for offset, header in places if header.number > reached), None)
+            if place is None:
+                break
+            number = int(place[1].number)
+            found.append(_look(files, segment, last_block, Spot(number, place[0], place[1].chain)))
+            reached = max(number, found[-1].last_block)
+    damages = {(look.damage.offset, look.damage.block): look.damage for look in found if look.damage is not None}
+    return Stretches([look for look in found if look.spots], list(damages.values()))
+
+
 def txn_ids(files: Files, look: SegmentLook, partition: int, number: int) -> Sequence[int]:
     """The TxnIds of a partition's batch of the segment, by its number there. Reads only if they do not follow each other.
 
@@ -108,20 +144,25 @@ def txn_ids(files: Files, look: SegmentLook, partition: int, number: int) -> Seq
     raise Recycled(f"block {block_number} of segment {look.segment.sequence} is not what it was")
 
 
-def _look(files: Files, segment: SegmentFile, last_block: int) -> SegmentLook:
+def _look(files: Files, segment: SegmentFile, last_block: int, start: Spot | None = None) -> SegmentLook:
     entries: dict[int, Entries] = {}
     names: dict[int, tuple[tuple[str, tuple[str, ...] | None], ...]] = {}
     spots: list[Spot] = []
-    size, seen, chain, damage = 0, int(segment.header.first_block) - 1, segment.header.previous_chain, None
+    first = start.number if start is not None else int(segment.header.first_block)
+    size, seen, chain, damage = 0, first - 1, start.chain if start is not None else segment.header.previous_chain, None
+    at = seen
     try:
-        for block in read_segment(files, segment, upto=last_block):
+        for block in read_segment(files, segment, upto=last_block, start=start):
             if not spots or block.offset - spots[-1].offset >= SPOT_BYTES:
                 spots.append(Spot(int(block.header.number), block.offset, chain))
+            at = int(block.header.number)
             _take_block(block, entries, names)
             seen, chain, size = int(block.header.number), block.header.checksum, size + block.header.total_bytes
     except Corrupt as found:
         damage = found
-    return SegmentLook(segment, seen, size, tuple(spots), entries, names, damage)
+        if at > seen:  # some of the block's records were taken
+            return replace(_look(files, segment, seen, start), damage=found)
+    return SegmentLook(segment, seen, size, tuple(spots), entries, names, damage, chain)
 
 
 def _take_block(block: ReadBlock, entries: dict[int, Entries], names: dict[int, Any]) -> None:
@@ -140,6 +181,8 @@ def _take_block(block: ReadBlock, entries: dict[int, Entries], names: dict[int, 
 def _take(of: Entries, lsn: Lsn, record: Record, names: dict[int, Any]) -> None:
     kind = record.kind
     if kind < 16:
+        if not of.based:
+            of.based, of.base, of.base_txn = True, record.index - 1, TXN_MAX if record.index > 1 else 0
         if record.index <= of.last:
             _void(of, lsn, record.index)
         of.last = record.index
@@ -157,7 +200,8 @@ def _take(of: Entries, lsn: Lsn, record: Record, names: dict[int, Any]) -> None:
         of.last = record.index - 1
     elif kind is Kind.CHECKPOINT:
         value = record.json()
-        of.base = of.last = max(of.last, int(value["last_index"]))
+        of.based, of.base = True, max(of.last, int(value["last_index"]))
+        of.last = of.base
         of.base_txn, of.commit = int(value["last_txn"]), max(of.commit, int(value["commit"]))
         if record.partition == CLUSTER_GROUP:
             for parts in value["catalogs"]:
@@ -166,6 +210,8 @@ def _take(of: Entries, lsn: Lsn, record: Record, names: dict[int, Any]) -> None:
 
 def _take_batch(of: Entries, lsn: Lsn, record: Record) -> None:
     first, last, count = batch_span(record)
+    if of.base_txn == TXN_MAX:
+        of.base_txn = first - 1
     of.blocks.append(lsn.block)
     of.offsets.append(lsn.offset)
     of.indexes.append(record.index)

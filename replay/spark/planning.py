@@ -121,7 +121,7 @@ def _lost(logs: Logs, pieces: Sequence[Piece], gaps: Sequence[Gap], low: int | N
 
 
 def _want(options: Options, log: NodeLog, partition: int, pieces: Sequence[Piece]) -> Want:
-    found = [of.by_partition[partition] for of in log.looks if partition in of.by_partition]
+    found = log.entries(partition)
     ranges = tuple(sorted((piece.after, piece.upto) for piece in pieces))
     voids = tuple(place for of in found for place in of.voids)
     return Want(
@@ -183,14 +183,14 @@ def _target(chosen: Chosen, least: int) -> int:
 
 
 def _parts(stretches: Sequence[Stretch], target: int) -> Iterator[tuple[Stretch, ...]]:
-    """Consecutive stretches of about that size; those of one segment that stay together are read in one go."""
+    """Consecutive stretches of about that size; those that follow each other in a segment are read in one go."""
     part: list[Stretch] = []
     size = 0
     for stretch in stretches:
         if part and size + stretch.bytes > target:
             yield tuple(part)
             part, size = [], 0
-        if part and part[-1].segment is stretch.segment:
+        if part and part[-1].segment is stretch.segment and part[-1].start.offset + part[-1].bytes == stretch.start.offset:
             part[-1] = replace(part[-1], upto=stretch.upto, bytes=part[-1].bytes + stretch.bytes)
         else:
             part.append(stretch)

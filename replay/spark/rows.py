@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +31,7 @@ from replay.spark.tasks import DataLoss, Stretch, Task, Want
 
 ROWS_MAX: Final = 10_000  # of one record batch: Spark does not cut those that a source gives
 TEXT_BYTES_MAX: Final = 8 << 20  # of parameters that are gathered for one; a single entry may hold more
+PROCEDURES_MAX: Final = 1 << 16  # of a catalog: the log has two bytes for the number of one
 LIST_BYTES_MIN: Final = 2  # of the shortest text of parameters, with the sign behind it
 _COUNT, _JSON_BYTES = (
     slice(field.offset, field.offset + field.size) for field in BATCH.fields if field.name in ("count", "json_bytes")
@@ -52,6 +53,14 @@ def schema_of(columns: Sequence[str], params_format: ParamsFormat) -> pa.Schema:
     """The columns as Spark's schema has them."""
     types = {**TYPES, "params": pa.binary()} if params_format == "binary" else TYPES
     return pa.schema([(name, types[name]) for name in columns])
+
+
+class _CodeLost(DataLoss):
+    """No record names the procedures of a version."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"calls of catalog version {version} cannot be named: no log at hand has its record")
+        self.version = version
 
 
 @dataclass(slots=True)
@@ -96,7 +105,7 @@ def read_task(task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     gathered = _Gathered()
     try:
         for stretch in task.stretches:
-            for block in _blocks(files, stretch):
+            for block in _blocks(files, stretch, fail=task.fail_on_data_loss):
                 made.gather(block, gathered)
                 if gathered.calls >= ROWS_MAX or gathered.bytes >= TEXT_BYTES_MAX:
                     yield from made.batches(gathered)
@@ -107,13 +116,17 @@ def read_task(task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     yield from made.batches(gathered)
 
 
-def _blocks(files: Files, stretch: Stretch) -> Iterator[ReadBlock]:
+def _blocks(files: Files, stretch: Stretch, *, fail: bool) -> Iterator[ReadBlock]:
+    """Ends at a block that went bad since the plan was made, unless it shall `fail` there. Raises: Corrupt, Recycled."""
     try:
         yield from read_segment(files, stretch.segment, upto=stretch.upto, start=stretch.start)
     except FileNotFoundError as error:
         raise Recycled(
             f"segment {stretch.segment.sequence} ({stretch.segment.path}) was recycled since the read began"
         ) from error
+    except Corrupt:
+        if fail:
+            raise
 
 
 class _Maker:
@@ -147,12 +160,25 @@ class _Maker:
         if not gathered.records:
             return
         try:
-            rows = _Rows(gathered, check_batches(gathered.records), self._code)
+            rows = self._rows(gathered)
             made = pa.RecordBatch.from_arrays([self._column(name, rows) for name in self._schema.names], schema=self._schema)
         except BadBatch as bad:
             raise _corrupt(gathered, gathered.records.index(bad.record), str(bad)) from bad
         for at in range(0, made.num_rows, ROWS_MAX):
             yield made.slice(at, ROWS_MAX)
+
+    def _rows(self, gathered: _Gathered) -> _Rows:
+        """Calls of code that was lost are told by number, if loss is accepted. Raises: Corrupt, DataLoss, BadBatch."""
+        columns = check_batches(gathered.records)
+        while True:
+            try:
+                return _Rows(gathered, columns, self._code)
+            except _CodeLost as lost:
+                if self._task.fail_on_data_loss:
+                    raise
+                numbers = tuple((f"number {number}", None) for number in range(PROCEDURES_MAX))
+                self._task = replace(self._task, names={**self._task.names, lost.version: numbers})
+                self._code = _Code.of(self._task)
 
     def _column(self, name: str, rows: _Rows) -> pa.Array:
         if name == "txn_id":
@@ -203,10 +229,10 @@ class _Rows:
         return spread if self._chosen is None else spread[self._chosen]
 
     def _numbered(self, catalogs: Sequence[int], code: _Code) -> npt.NDArray[np.int32]:
-        """The procedures. Raises: DataLoss, Corrupt."""
+        """The procedures. Raises: _CodeLost, Corrupt."""
         for version in sorted(set(catalogs)):
             if version not in code.firsts:
-                raise DataLoss(f"calls of catalog version {version} cannot be named: no log at hand has its record")
+                raise _CodeLost(version)
         parts = [
             record.raw[at - 2 * count : at]
             for record, at, count in zip(self.gathered.records, self._texts_at, self._columns.counts.tolist(), strict=True)

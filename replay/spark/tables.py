@@ -37,14 +37,17 @@ def rows_of(options: Options) -> Iterator[Row]:
 
 
 def _segments(options: Options) -> Iterator[Row]:
-    """One row per segment and partition that has calls in it; one with no partition for a segment without any."""
+    """One row per segment and partition that has calls in it; one with no partition for a segment without any.
+
+    Of a damaged segment each stretch that can be read has rows of its own.
+    """
     logs = _looked_through(options)
     for log in logs.logs:
         for look in log.looks:
             segment = look.segment
             name = os.path.basename(segment.path)
             head: Row = (log.evidence.node_id, log.path, name, segment.sequence, name.endswith(".seg"))
-            head += (int(segment.header.first_block), look.last_block, look.bytes)
+            head += (look.first_block, look.last_block, look.bytes)
             problem = str(look.damage) if look.damage is not None else ""
             parts = list(_parts(look, options))
             for part in parts or [(None, None, None, None, None, 0, 0)]:

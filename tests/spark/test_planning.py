@@ -270,7 +270,7 @@ def test_damaged_block_fails_with_segment_and_offset(tmp_path: Path) -> None:
     assert set(found) < set(every)
     assert found[0] == every[0]
     assert found[-1] == every[-1]
-    assert {(gap.partition, gap.first <= gap.last) for gap in plan.gaps} == {(0, True), (1, True)}
+    assert len(every) - len(found) == 3 * sum(gap.last - gap.first + 1 for gap in plan.gaps) == 3
     assert [(one.path, one.offset) for one in plan.damages] == [(segment, 5 * 4096)]
 
 
