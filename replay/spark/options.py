@@ -6,21 +6,23 @@ One rule: text in, values out; nothing is looked at on disk here. Bounds are inc
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Literal
 
 import orjson
 
 from cmdlog.wal.ids import MILLIS_SHIFT, PARTITIONS_MAX
-from replay.errors import BadUntil, ReplayError
+from replay.errors import ReplayError
 
 TXN_MAX: Final = (1 << 63) - 1
 TASKS_MAX: Final = 10_000  # that `minPartitions` may ask for
 ParamsFormat = Literal["object", "array", "binary"]
 PARAMS_FORMATS: Final[tuple[ParamsFormat, ...]] = ("object", "array", "binary")
 CALLS: Final = "calls"
-TABLES: Final = (CALLS, "segments", "snapshots", "gaps", "faults")
+FAULTS: Final = "faults"
+TABLES: Final = (CALLS, "segments", "snapshots", "gaps", FAULTS)
 STATE: Final = "state."  # in front of the name of a table of the application
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -70,6 +72,8 @@ class Options:
                 "startingTxn=latest is for streams: a batch read that begins behind the last transaction has no rows; "
                 "write earliest, a transaction id, or startingTimestamp"
             )
+        if self.max_txns_per_trigger is not None:
+            raise BadOption("maxTxnsPerTrigger is for streams: a batch read has one trigger, which takes all that is asked for")
 
     @property
     def state_table(self) -> str | None:
@@ -77,7 +81,7 @@ class Options:
         return self.table.removeprefix(STATE) if self.table.startswith(STATE) else None
 
 
-_NAMES: Final = (
+NAMES: Final = (
     "path", "paths", "table", "startingTxn", "endingTxn", "startingTimestamp", "endingTimestamp", "procedures", "partitions",
     "failOnDataLoss", "dedupe", "includeMetadata", "minPartitions", "paramsFormat", "maxTxnsPerTrigger", "asOfTxn",
     "asOfTimestamp",
@@ -94,11 +98,25 @@ _OF_CALLS: Final = {  # option -> what says the like of a state
     "paramsFormat": "rows of a state have the columns of their table",
     "maxTxnsPerTrigger": "a state is no stream",
 }
+_OF_CALLS_ALONE: Final = {  # option -> why a table about the log has no use for it
+    "startingTxn": "it is of the whole log",
+    "endingTxn": "it is of the whole log",
+    "startingTimestamp": "it is of the whole log",
+    "endingTimestamp": "it is of the whole log",
+    "procedures": "it has no rows of calls",
+    "failOnDataLoss": "it tells what is wrong, and never fails on that",
+    "dedupe": "it has no rows of calls",
+    "includeMetadata": "its columns are the same always",
+    "minPartitions": "it is small, and read in one task",
+    "paramsFormat": "it has no rows of calls",
+    "maxTxnsPerTrigger": "it is no stream",
+}
 _OTHER_END: Final = {  # (option, word) -> why it is refused there
     ("startingTxn", LATEST): "a partition alone cannot start there; a stream as a whole can, with startingTxn=latest",
     ("endingTxn", EARLIEST): "a read that ends before it begins has no rows",
 }
-_BY_LOWER: Final = {name.lower(): name for name in _NAMES}
+_TIME: Final = "2026-01-31T12:00:00Z"
+_BY_LOWER: Final = {name.lower(): name for name in NAMES}
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
@@ -138,7 +156,7 @@ def _table(text: str | None) -> str:
     raise BadOption(f"table is one of {', '.join(TABLES)}, or {STATE}<name>, not {text!r}; {hint}")
 
 
-def _check_fit(table: str, given: Iterable[str]) -> None:
+def _check_fit(table: str, given: Collection[str]) -> None:
     """Raises: BadOption for one that would say nothing about this table."""
     of_state = table.startswith(STATE)
     for name in given:
@@ -147,6 +165,10 @@ def _check_fit(table: str, given: Iterable[str]) -> None:
         if not of_state and name in _INSTEAD:
             instead = f"write {_INSTEAD[name]}" if table == CALLS else "it is read as it is now"
             raise BadOption(f"{name} is an option of the tables {STATE}<name>, not of {table}: {instead}")
+        if not of_state and table != CALLS and name in _OF_CALLS_ALONE:
+            raise BadOption(f"{name} is no option of the table {table}: {_OF_CALLS_ALONE[name]}")
+    if table == FAULTS and "partitions" in given:
+        raise BadOption(f"partitions is no option of the table {table}: damage lies in files, which hold every partition")
 
 
 def _as_of(txn: str | None, timestamp: str | None) -> int | Literal["latestPoint"] | None:
@@ -167,7 +189,7 @@ def _name_of(name: str) -> str:
     if known is not None:
         return known
     near = difflib.get_close_matches(name.lower(), _BY_LOWER, n=1, cutoff=0.5)
-    hint = f"did you mean {_BY_LOWER[near[0]]}?" if near else f"there are {', '.join(_NAMES)}"
+    hint = f"did you mean {_BY_LOWER[near[0]]}?" if near else f"there are {', '.join(NAMES)}"
     raise BadOption(f"{name} is no option of cmdlog; {hint}")
 
 
@@ -205,12 +227,15 @@ def _moment(name: str, text: str) -> int:
     """The last TxnId of that millisecond: RFC 3339, or milliseconds since 1970 like other Spark sources."""
     if text.isdecimal():
         return (min(int(text), TXN_MAX >> MILLIS_SHIFT) + 1 << MILLIS_SHIFT) - 1
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadOption(f"{name} is a time such as {_TIME}, or milliseconds since 1970; not {text!r}") from None
+    if moment.tzinfo is None:
+        raise BadOption(f"{name}: {text!r} does not say its time zone; write {_TIME}")
     from replay.plan import parse_until  # noqa: PLC0415 - brings the whole replay, for those who say a time
 
-    try:
-        return parse_until(text)
-    except BadUntil as error:
-        raise BadOption(f"{name}: {error}") from error
+    return min(parse_until(text), TXN_MAX)
 
 
 def _bound(name: str, text: str | None, open_end: str) -> Bound:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from cmdlog.wal.ids import MILLIS_SHIFT
-from replay.spark.options import BadOption, Options, parse_options
+from replay.spark.options import CALLS, NAMES, TABLES, TXN_MAX, BadOption, Options, parse_options
 
 
 def parse(**given: str) -> Options:
@@ -55,6 +57,30 @@ def test_batch_read_that_starts_at_latest_is_refused() -> None:
         parse(**other).check_batch()
 
 
+def test_limit_per_trigger_is_refused_in_a_batch() -> None:
+    """It would not limit anything."""
+    with pytest.raises(BadOption, match="maxTxnsPerTrigger is for streams"):
+        parse(maxTxnsPerTrigger="5").check_batch()
+
+
+@pytest.mark.parametrize("table", [table for table in TABLES if table != CALLS])
+def test_every_option_fits_a_table_about_the_log_or_is_refused(table: str) -> None:
+    """None is taken and ignored: what stays are the paths, and partitions where rows have them."""
+    values = {"partitions": "0", "failOnDataLoss": "true", "dedupe": "true", "includeMetadata": "true", "paramsFormat": "array"}
+    taken = set()
+    for name in set(NAMES) - {"path", "paths", "table"}:
+        with contextlib.suppress(BadOption):
+            parse(table=table, **{name: values.get(name, "5")})
+            taken.add(name)
+    assert taken == ({"partitions"} if table != "faults" else set())
+
+
+def test_times_far_away_are_bounds_like_others() -> None:
+    """A TxnId has 64 bits; a time beyond them is the end, as a number of milliseconds is."""
+    far = parse(endingTimestamp="9999-01-01T00:00:00Z").ending.of(0)
+    assert far == parse(endingTimestamp=str(1 << 70)).ending.of(0) == TXN_MAX
+
+
 def test_times_take_whole_milliseconds_on_both_sides() -> None:
     """A bound in time includes every transaction of its millisecond, as RFC 3339 or in milliseconds."""
     found = parse(startingTimestamp="1700000000000", endingTimestamp="2023-11-14T22:13:20Z")
@@ -97,6 +123,13 @@ def test_times_take_whole_milliseconds_on_both_sides() -> None:
         ({"asOfTxn": "5"}, "asOfTxn is an option of the tables state.<name>, not of calls: write endingTxn"),
         ({"asOfTimestamp": "5"}, "write endingTimestamp"),
         ({"table": "segments", "asOfTxn": "5"}, "not of segments: it is read as it is now"),
+        ({"table": "segments", "startingTxn": "5"}, "startingTxn is no option of the table segments: it is of the whole log"),
+        ({"table": "snapshots", "procedures": "deposit"}, "procedures is no option of the table snapshots"),
+        ({"table": "gaps", "dedupe": "true"}, "dedupe is no option of the table gaps"),
+        ({"table": "gaps", "failOnDataLoss": "true"}, "it tells what is wrong, and never fails on that"),
+        ({"table": "faults", "partitions": "1"}, "partitions is no option of the table faults"),
+        ({"startingTimestamp": "noon"}, "startingTimestamp is a time such as .*, or milliseconds since 1970; not 'noon'$"),
+        ({"table": "state.a", "asOfTimestamp": "soon"}, "asOfTimestamp is a time such as .* not 'soon'$"),
         ({"paths": '{"a": 1}'}, "JSON array of strings"),
     ],
 )
