@@ -7,7 +7,7 @@ itself knows its entries to be committed: then both hold the same.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -23,7 +23,7 @@ from replay.source import LogSource, open_source
 from replay.spans import salvage
 from replay.spark.look import Entries, SegmentLook, look_at, looks_at
 from replay.spark.options import BadOption
-from replay.spark.places import open_place
+from replay.spark.places import check_node, open_place
 from replay.spark.tasks import DataLoss
 from snapshot.archived import ArchivedSegment, list_segments, prefix_of, run_before
 
@@ -148,6 +148,11 @@ class NodeLog:
         head = look_at(self.files, segment, int(segment.header.first_block))
         of = head.by_partition.get(partition)
         return of.base if of is not None else 0
+
+    def heads(self) -> Iterator[SegmentLook]:
+        """The first block of each segment, also of those in front of what was read."""
+        for segment, _ in self.segments:
+            yield look_at(self.files, segment, int(segment.header.first_block))
 
     def _first_of(self, floor: Floor) -> int:
         """Number of the last segment in front of which nothing is wanted; found by halves, since TxnIds ascend."""
@@ -275,8 +280,7 @@ def open_logs(paths: Sequence[str], *, fail: bool) -> Logs:
     logs = []
     for path in paths:
         files, directory = open_place(path)
-        if not files.exists(directory):
-            raise BadOption(f"{path} is not there")
+        check_node(path, files, directory)
         logs.append(NodeLog(path, files, directory, gather(files, directory)))
     if len({log.directory for log in logs}) != len(logs):
         raise BadOption("a node directory is given twice")

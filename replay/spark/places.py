@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Data, Files, Lock, RealFiles
+from cmdlog.wal.instance import CREATING_NAME, INSTANCE_NAME, LOG_FOLDER
 from replay.spark.options import BadOption
 
 if TYPE_CHECKING:
@@ -34,6 +35,14 @@ def open_place(path: str) -> tuple[Files, str]:
         return _LOCAL, os.path.abspath(unquote(parts.path))
     filesystem, inner = filesystem_of(path)
     return ArrowFiles(filesystem), inner.rstrip("/")
+
+
+def check_node(path: str, files: Files, directory: str) -> None:
+    """Something of a node is there, be it damaged. Raises: BadOption."""
+    if not files.exists(directory):
+        raise BadOption(f"{path} is not there")
+    if not any(files.exists(os.path.join(directory, name)) for name in (INSTANCE_NAME, CREATING_NAME, LOG_FOLDER)):
+        raise BadOption(f"{path} is no node directory ({INSTANCE_NAME} is missing)")
 
 
 def scheme_of(path: str) -> str:

@@ -25,13 +25,13 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.instance import load_instance
 from procedures.schema import create_table
-from replay.errors import PlanOutdated
+from replay.errors import Incomplete, PlanOutdated, ReplayError, UntilBeyond
 from replay.plan import Plan
 from replay.spark.attempt import local_folder
 from replay.spark.inputs import FETCHED, at_hand, input_names, inputs
 from replay.spark.moments import catalogs_at_end, find_history, plan_json, plan_of_json
 from replay.spark.options import LATEST_POINT, STATE, BadOption, Options
-from replay.spark.places import open_place
+from replay.spark.places import check_node, open_place
 from replay.spark.rebuildtask import NoSuchTable, Walk, make_target
 from replay.spark.versions import check_versions, versions
 from replay.trust import state_path
@@ -54,6 +54,11 @@ _SPARK: Final = {
     "binary": "binary",
     "date32[day]": "date",
     "timestamp[us, tz=UTC]": "timestamp",
+}
+
+_HINTS: Final[Mapping[type[ReplayError], str]] = {  # in the words of the options
+    UntilBeyond: "choose a moment in between, or leave asOfTxn and asOfTimestamp out to get the newest state",
+    Incomplete: "restore the missing files from a copy, or read what there is with failOnDataLoss=false",
 }
 
 Code = Mapping[int, Mapping[str, Any]]
@@ -139,7 +144,11 @@ def plan_state(options: Options, table: StateTable, columns: Sequence[str]) -> l
     with inputs(input_names(options.paths)) as given:
         until = _latest_point(files, given.directories) if options.as_of == LATEST_POINT else options.as_of
         assert not isinstance(until, str)
-        history = find_history(files, given.directories, until, accept_data_loss=not options.fail_on_data_loss)
+        try:
+            history = find_history(files, given.directories, until, accept_data_loss=not options.fail_on_data_loss)
+        except ReplayError as error:
+            error.hint = _HINTS.get(type(error), error.hint)
+            raise
     known = history.partitions
     if unknown := sorted((options.partitions or set()) - set(known)):
         raise BadOption(f"partitions: there is no {unknown[0]}; the log has {', '.join(map(str, known))}")
@@ -155,8 +164,7 @@ def _places(paths: Sequence[str]) -> list[NodePlace]:
     """Raises: BadOption for one that is not there, or is given twice."""
     places = [open_place(path) for path in paths]
     for path, (files, directory) in zip(paths, places, strict=True):
-        if not files.exists(directory):
-            raise BadOption(f"{path} is not there")
+        check_node(path, files, directory)
     if len({directory for _, directory in places}) != len(places):
         raise BadOption("a node directory is given twice")
     return places
