@@ -8,21 +8,24 @@ A log interleaves the partitions, so a task is a stretch of one log with all par
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from cmdlog.wal.errors import Corrupt
 from replay.spark.logs import Floor, Gap, Logs, NodeLog, Piece, open_logs, wanted_partitions
 from replay.spark.look import Entries, SegmentLook
-from replay.spark.options import TXN_MAX, Options
+from replay.spark.options import TXN_MAX, BadOption, Options
 from replay.spark.tasks import DataLoss, Stretch, Task, Want
 
 TASK_BYTES: Final = 64 << 20  # about a second of work, so that the start of a task (30 ms) is lost in it
 TASK_BYTES_MIN: Final = 1 << 20  # however many tasks are asked for
 INDEX_MAX: Final = (1 << 63) - 1
+NEAR_MAX: Final = 2  # names that a misspelt one may have meant
+NAMES_MAX: Final = 30  # that a refusal lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,8 @@ def plan_read(options: Options, *, known: Mapping[int, int] | None = None) -> Re
     Raises: DataLoss, Corrupt; what `open_logs` raises; BadOption.
     """
     chosen = choose(options, known=known)
+    if known is None:  # a stream has asked when it started
+        check_named(options, chosen)
     target = _target(chosen, options.min_partitions)
     tasks: list[Task] = []
     for log, wants in chosen.wants:
@@ -62,6 +67,32 @@ def plan_read(options: Options, *, known: Mapping[int, int] | None = None) -> Re
         )
         tasks += [replace(task, stretches=part) for part in _parts(list(_stretches(log.looks, wants)), target)]
     return ReadPlan(tuple(tasks), chosen.gaps, tuple(damage for log in chosen.logs.logs for damage in log.damages))
+
+
+def check_named(options: Options, chosen: Chosen) -> None:
+    """What the options name is known to the logs: a name that is none would give no rows, without a word. Raises: BadOption."""
+    for name, bound in (("startingTxn", options.starting), ("endingTxn", options.ending)):
+        if unknown := sorted(set(bound.by_partition or ()) - set(chosen.logs.partitions)):
+            raise BadOption(f"{name}: there is no partition {unknown[0]}; the log has {listed(chosen.logs.partitions)}")
+    there = _procedures(look for log in chosen.logs.logs for look in log.looks)
+    if not (options.procedures or frozenset()) <= there:
+        there |= _procedures(look for log in chosen.logs.logs for look in log.heads())
+    missing = sorted((options.procedures or frozenset()) - there)
+    if not there or not missing:  # where no code was ever deployed, nothing can be said
+        return
+    near = difflib.get_close_matches(missing[0], there, n=NEAR_MAX)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise BadOption(f"procedures: no code in the log has {missing[0]}; {hint}There are {listed(sorted(there))}")
+
+
+def _procedures(looks: Iterable[SegmentLook]) -> set[str]:
+    return {name for look in looks for of in look.names.values() for name, _ in of}
+
+
+def listed(names: Sequence[Any]) -> str:
+    """All of them, or the first ones and how many more."""
+    more = len(names) - NAMES_MAX
+    return ", ".join(map(str, names[:NAMES_MAX])) + (f" and {more} more" if more > 0 else "")
 
 
 def choose(options: Options, *, known: Mapping[int, int] | None = None) -> Chosen:

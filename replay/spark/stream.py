@@ -23,7 +23,7 @@ from replay.cursors import Lowest
 from replay.spark.logs import NodeLog
 from replay.spark.look import Entries, SegmentLook, txn_ids
 from replay.spark.options import Bound, Options
-from replay.spark.planning import Chosen, choose, plan_read
+from replay.spark.planning import Chosen, check_named, choose, plan_read
 from replay.spark.rows import read_task
 from replay.spark.tasks import Task, Want
 from replay.spark.versions import READS, check_versions, versions_for_reading
@@ -55,6 +55,7 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options, columns: Sequence[str]) -> None:
         self._options, self._columns, self._by = options, tuple(columns), versions_for_reading()
+        self._is_checked = False
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is all that this run gives, while the node writes on."""
@@ -94,7 +95,17 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_task(task, self._columns)
 
     def _chosen(self, reached: Mapping[int, Reached]) -> Chosen:
-        return choose(self._behind(reached), known=_known(reached))
+        """What counts now. Raises: as `choose`; BadOption.
+
+        The first time, what the options name must be known: a misspelt procedure would give an empty stream for ever, and one that
+        is still to come is deployed before its stream is started. Later it is not asked again, since the log may forget code that
+        has no calls any more.
+        """
+        chosen = choose(self._behind(reached), known=_known(reached))
+        if not self._is_checked:
+            check_named(self._options, chosen)
+            self._is_checked = True
+        return chosen
 
     def _behind(self, reached: Mapping[int, Reached]) -> Options:
         """The same read, from behind what was given out."""

@@ -11,7 +11,7 @@ import orjson
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from replay.spark.options import parse_options
+from replay.spark.options import BadOption, parse_options
 from replay.spark.stream import CallStream, Reached
 from replay.spark.tasks import DataLoss
 from tests.replay.archiverig import ArchiveRig
@@ -59,6 +59,19 @@ def test_any_limit_gives_each_call_once(tmp_path: Path, most: int) -> None:
     rig.close()
     more, _ = drained(stream_of(rig.directory), random.Random(most), most, offset)
     assert sorted(found + more) == sorted(txn for txn, _ in rig.history)
+
+
+def test_stream_asks_for_names_when_it_starts_and_not_later(tmp_path: Path) -> None:
+    """A misspelt procedure would be an empty stream for ever; one that is known and has no calls yet is waited for."""
+    rig = made(tmp_path, 3)
+    for latest in ({}, {"startingTxn": "latest"}):
+        with pytest.raises(BadOption, match="no code in the log has depositt; did you mean deposit"):
+            stream_of(rig.directory, procedures="depositt", **latest).latestOffset({}, ReadAllAvailable())
+    with pytest.raises(BadOption, match="endingTxn: there is no partition 7"):
+        stream_of(rig.directory, endingTxn='{"7": 5}').latestOffset({}, ReadAllAvailable())
+    stream = stream_of(rig.directory, procedures="mirror")
+    end = stream.latestOffset({}, ReadAllAvailable())
+    assert given(stream, {}, end) == []
 
 
 def test_superseded_entries_move_no_offset(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from cmdlog.wal.reader import Recycled
 from cmdlog.wal.record import Kind
 from replay.errors import ReplayError
 from replay.spark import look
+from replay.spark.logs import Run
 from replay.spark.options import BadOption, parse_options
-from replay.spark.planning import TASK_BYTES_MIN, choose
+from replay.spark.planning import TASK_BYTES_MIN, check_named, choose
 from replay.spark.tasks import DataLoss
 from tests.replay import damage, historycluster
 from tests.replay.archiverig import ArchiveRig
@@ -66,7 +68,7 @@ def test_partitions_and_procedures_leave_the_rest_out(directory: str) -> None:
     """Both are resolved when the read is planned; a name that nobody has gives no rows, a partition that is none an error."""
     rows = read(directory)
     assert read(directory, partitions="1") == [row for row in rows if row[0] == 1]
-    assert read(directory, procedures="begin,nobody") == [row for row in rows if row[2] == "begin"]
+    assert read(directory, procedures="begin,mirror") == [row for row in rows if row[2] == "begin"]
     with pytest.raises(BadOption, match="there is no 7; the log has 0, 1"):
         plan_of(directory, partitions="7")
 
@@ -443,6 +445,52 @@ def test_path_that_is_not_there_says_so(tmp_path: Path) -> None:
     """A typo is no empty table."""
     with pytest.raises(BadOption, match="is not there"):
         plan_of(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("options", [{}, {"failOnDataLoss": "false"}])
+def test_path_without_a_node_is_told_at_once(tmp_path: Path, options: dict[str, str]) -> None:
+    """An empty directory and a plain file are no lost data, and no option makes them a log; a log without an identity is one."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    for name in ("empty", "file"):
+        with pytest.raises(BadOption, match=rf"{name} is no node directory \(instance.json is missing\)$"):
+            plan_of(str(tmp_path / name), **options)
+    rig = made(tmp_path / "node", 3)
+    os.unlink(os.path.join(rig.directory, "instance.json"))
+    with pytest.raises(ReplayError, match=r"holds a log but instance\.json is missing"):
+        plan_of(rig.directory, **options)
+
+
+def test_procedure_that_no_code_has_is_refused_by_the_near_name(tmp_path: Path) -> None:
+    """A misspelt name gives no empty answer; one that is known and was not called does."""
+    rig = made(tmp_path, 3)
+    with pytest.raises(
+        BadOption, match=r"no code in the log has depositt; did you mean deposit\? There are begin, clock, deposit"
+    ):
+        plan_of(rig.directory, procedures="deposit,depositt")
+    with pytest.raises(BadOption, match="no code in the log has Deposit; did you mean deposit"):
+        plan_of(rig.directory, procedures="Deposit", endingTxn="1")
+    assert read(rig.directory, procedures="mirror") == []
+
+
+def test_procedure_of_code_before_the_bound_is_known(tmp_path: Path) -> None:
+    """What the log at hand knows counts, also where the read begins behind it."""
+    rig = made(tmp_path, 40)
+    every = txns(read(rig.directory))
+    plan = plan_of(rig.directory, procedures="begin", startingTxn=str(every[-1]))
+    assert rows_of(plan) == []
+    chosen = choose(parse_options({"path": rig.directory, "startingTxn": str(every[-1]), "procedures": "begin"}))
+    later = [replace(one, names={}) for one in chosen.logs.logs[0].looks]
+    chosen.logs.logs[0].runs = [Run(later, True)]
+    check_named(parse_options({"path": rig.directory, "procedures": "begin"}), chosen)
+
+
+@pytest.mark.parametrize("option", ["startingTxn", "endingTxn"])
+def test_bound_of_a_partition_that_is_none_is_refused(tmp_path: Path, option: str) -> None:
+    """It would be ignored, and with it what was meant."""
+    rig = made(tmp_path, 3)
+    with pytest.raises(BadOption, match=rf"{option}: there is no partition 7; the log has 0, 1"):
+        plan_of(rig.directory, **{option: '{"7": 5}'})
 
 
 def test_marks_of_a_group_of_one_are_not_waited_for(tmp_path: Path) -> None:
