@@ -76,9 +76,9 @@ def test_batch_from_latest_gives_no_rows_at_all(spark: SparkSession, directory: 
     """The whole log in place of nothing would be the worst answer: a batch is refused, also through SQL."""
     with pytest.raises(PySparkException, match="startingTxn=latest is for streams"):
         load(spark, directory, startingTxn="latest").count()
+    late = f"CREATE TEMPORARY VIEW late USING cmdlog OPTIONS (path '{directory}', startingTxn 'latest')"
     with pytest.raises(PySparkException, match="startingTxn=latest is for streams"):
-        spark.sql(f"CREATE TEMPORARY VIEW late USING cmdlog OPTIONS (path '{directory}', startingTxn 'latest')")
-        spark.sql("SELECT * FROM late").collect()
+        [spark.sql(text).collect() for text in (late, "SELECT * FROM late")]
 
 
 def test_tables_about_the_log(spark: SparkSession, directory: str) -> None:
