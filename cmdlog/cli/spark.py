@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -84,11 +85,10 @@ def rebuild_them(
     db = load_application(app) if app else None
     moments: Any = None if not until else until[0] if len(until) == 1 else until
     with _Bar("rebuild") as tell:
-        spark = spark_session(master, conf=conf)
         from replay.spark.rebuild import rebuild
 
         done = rebuild(
-            spark,
+            partial(spark_session, master, conf=conf),
             [str(directory) for directory in directories],
             db,
             to=str(to),
@@ -97,7 +97,7 @@ def rebuild_them(
             accept_data_loss=accept_data_loss,
             progress=tell,
         )
-    out.result({"path": done.path, "seconds": round(done.seconds, 3), **done.manifest}, lambda: _show_rebuilt(done))
+    out.result(_told(done), lambda: _show_rebuilt(done))
 
 
 def backfill_them(
@@ -124,12 +124,11 @@ def backfill_them(
 
     db = load_application(app)
     with _Bar("backfill") as tell:
-        spark = spark_session(master, conf=conf)
         from replay.fork import START
         from replay.spark.backfill import backfill
 
         done = backfill(
-            spark,
+            partial(spark_session, master, conf=conf),
             [str(directory) for directory in directories],
             db,
             to=str(to),
@@ -140,7 +139,7 @@ def backfill_them(
             missing="skip" if skip_missing else "refuse",
             progress=tell,
         )
-    out.result({"path": done.path, "seconds": round(done.seconds, 3), **done.manifest}, lambda: _show_backfilled(done))
+    out.result(_told(done), lambda: _show_backfilled(done))
 
 
 def feed_them(
@@ -160,18 +159,18 @@ def feed_them(
 ) -> None:
     """Parameters as the user gave them."""
     with _Bar("feed") as tell:
-        spark = spark_session(master, conf=conf)
         from cmdlog.client.feeder import Feeder
+        from replay.spark.calls import CallFiles
         from replay.spark.feed import feed
 
-        read = spark.read.json if calls.rstrip("/").endswith((".json", ".jsonl", ".ndjson")) else spark.read.parquet
         send = Feeder(
             url,
             token_file=os.path.abspath(token_file) if token_file is not None else None,
             ca_file=os.path.abspath(ca_file) if ca_file is not None else None,
         )
-        done = feed(read(uri_of(calls)), send, job=job, to=str(to), progress=tell)
-    out.result({"path": done.path, "seconds": round(done.seconds, 3), **done.manifest}, lambda: _show_fed(done))
+        given = CallFiles.at(calls)
+        done = feed(given, send, job=job, to=str(to), spark=partial(spark_session, master, conf=conf), progress=tell)
+    out.result(_told(done), lambda: _show_fed(done))
     if done.failed:
         raise typer.Exit(1)
 
@@ -207,11 +206,14 @@ def spark_session(master: str | None, tuning: Tuning = "throughput", conf: Seque
     return session(master=master, tuning=tuning, conf={key: value for key, _, value in pairs})
 
 
-def uri_of(path: str) -> str:
-    """For Spark, whose own file system may be another one than this machine's; a URI is Spark's to read."""
-    from replay.spark.places import scheme_of
+def _told(done: Rebuilt | Backfilled | Fed) -> dict[str, Any]:
+    return {"path": done.path, "seconds": round(done.seconds, 3), "already": done.already, **done.manifest}
 
-    return path if scheme_of(path) else f"file://{os.path.abspath(path)}"
+
+def _title(done: Rebuilt | Backfilled | Fed, what: str) -> str:
+    if done.already:
+        return f"{done.path} is this {done.manifest['job']} already, finished; nothing was done"
+    return f"{what} in {done.seconds:.2f} s"
 
 
 class _Bar:
@@ -252,7 +254,7 @@ def _show_rebuilt(done: Rebuilt) -> None:
         for point in done.manifest["points"]
         for name, table in point["tables"].items()
     ]
-    out.table(f"Rebuilt in {done.path} in {done.seconds:.2f} s", ("as of transaction", "table", "rows", "files"), rows)
+    out.table(_title(done, f"Rebuilt in {done.path}"), ("as of transaction", "table", "rows", "files"), rows)
     out.text(f"{done.calls:,} calls replayed")
     for note in dict.fromkeys(note for point in done.manifest["points"] for note in point["notes"]):
         out.text(f"note: {note}")
@@ -260,7 +262,7 @@ def _show_rebuilt(done: Rebuilt) -> None:
 
 def _show_backfilled(done: Backfilled) -> None:
     rows = [(table, *counts.values()) for table, counts in done.changes.items()]
-    out.table(f"Back-filled in {done.path} in {done.seconds:.2f} s", ("table", "added", "removed", "changed"), rows)
+    out.table(_title(done, f"Back-filled in {done.path}"), ("table", "added", "removed", "changed"), rows)
     outcomes = done.manifest["outcomes"].values()
     compared, changed = (sum(of[name] for of in outcomes) for name in ("calls", "changed"))
     out.text(f"{done.manifest['calls']:,} calls ran with code {done.manifest['code'][:12]}")
@@ -276,6 +278,6 @@ def _show_backfilled(done: Backfilled) -> None:
 
 def _show_fed(done: Fed) -> None:
     rows = [(status, count) for status, count in done.manifest["statuses"].items()]
-    out.table(f"Fed in {done.seconds:.2f} s", ("ended", "calls"), rows)
+    out.table(_title(done, "Fed"), ("ended", "calls"), rows)
     if done.failed:
         out.text(f"the others, with reasons: {os.path.join(done.path, 'report')}")

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files, RealFiles
@@ -32,17 +32,15 @@ from replay.plan import PartitionPlan
 from replay.rerun import Missing, Place
 from replay.scan import Stream
 from replay.spans import BEGINNING
+from replay.spark.apart import check_apart
 from replay.spark.backfilltask import backfill_partition, stream_json
-from replay.spark.inputs import input_names, inputs
-from replay.spark.job import run_orders
+from replay.spark.inputs import input_names, inputs, output_path
+from replay.spark.job import Sessions, opened, run_orders
 from replay.spark.legs import Stitched, start_of, stitch, stream_of
 from replay.spark.manifest import agree_on_types, tables_of
 from replay.spark.moments import History, Moment, find_history, parse_moment, plan_json
-from replay.spark.staging import FORMAT, staging
+from replay.spark.staging import FORMAT, finished, staging
 from replay.spark.versions import versions
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 JOB: Final = "backfill"
 
@@ -54,6 +52,7 @@ class Backfilled:
     path: str
     manifest: Mapping[str, Any]
     seconds: float
+    already: bool = False  # by an earlier run; this one has written nothing
 
     @property
     def changes(self) -> Mapping[str, Mapping[str, int]]:
@@ -63,7 +62,7 @@ class Backfilled:
 
 
 def backfill(
-    spark: SparkSession,
+    spark: Sessions,
     paths: str | Sequence[str],
     app: Database,
     *,
@@ -78,11 +77,13 @@ def backfill(
     """Runs the calls behind `at` (START: all of them) with `app`; writes its tables and their diff into the new folder `to`.
 
     Args:
+        spark: the session, or what starts it; that is asked behind the plan, so that bad input is told at once.
         paths: node directories of one cluster, as for `rebuild`.
         target: `module:attribute` of `app`; None: it is found.
         missing: what becomes of calls that `app` has no fitting procedure for; "skip" leaves them out and counts them.
 
     Durable on return. A run that was broken off is gone on with by the same call: then the log's end is that of the first run.
+    A finished one is answered with its manifest, whatever the log has become since; nothing is written.
 
     Raises: NotEmpty, OtherJob, Locked, CallUnfit, OtherDatabase, SchemaConflict; Divergence of the history; Interrupted,
     SparkFailed, TaskError; what the plan raises.
@@ -100,6 +101,10 @@ def backfill(
         "tables": sorted(tables) if tables is not None else None,
         "missing": missing,
     }
+    out = output_path(to)
+    check_apart(out, request["paths"])
+    if (manifest := finished(out, request)) is not None:
+        return Backfilled(out, manifest, time.monotonic() - began, already=True)
     with staging(files, to) as folder:
         manifest = folder.decided(request)
         if manifest is None:
@@ -108,9 +113,12 @@ def backfill(
                 with inputs(request["paths"]) as given:
                     told = {**request, "paths": given.directories}
                     orders = given.stamp(_orders(files, told, app, bundle, fork=fork, end=end))
+                session = opened(spark)
                 folder.begin(request, orders)
+            else:
+                session = opened(spark)
             with folder.planned_anew():
-                rows = run_orders(spark, folder, orders, backfill_partition, progress)
+                rows = run_orders(session, folder, orders, backfill_partition, progress)
             manifest = _manifest(request, rows)
             agree_on_types(folder.folder, [manifest["state"]])
             agree_on_types(folder.folder, [manifest["diff"]])
@@ -248,6 +256,7 @@ def _manifest(request: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> 
     return {
         "format": FORMAT,
         **request,
+        "request": request,
         "calls": sum(row["calls"] for row in rows),
         "kept": sum(row["kept"] for row in rows),
         "versions": versions(),

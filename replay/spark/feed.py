@@ -10,6 +10,7 @@ side.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -21,11 +22,13 @@ from typing import TYPE_CHECKING, Any, Final
 from pyarrow import parquet
 
 from cmdlog.wal.files import RealFiles
-from replay.errors import ReplayError
 from replay.meter import Progress
+from replay.spark.apart import check_apart
+from replay.spark.calls import CallFiles, Given, calls_of
 from replay.spark.feedtask import PARAMS, PROCEDURE, Send, feed_file
-from replay.spark.job import SparkFailed, cause_of, run_orders
-from replay.spark.staging import FORMAT, Staging, staging
+from replay.spark.inputs import output_path
+from replay.spark.job import Sessions, SparkFailed, cause_of, opened, run_orders
+from replay.spark.staging import FORMAT, OtherRequest, Staging, finished, is_finished, staging
 from replay.spark.versions import versions
 
 if TYPE_CHECKING:
@@ -41,13 +44,11 @@ _DDL: Final = (
     "file int, row long, key string, procedure string, params string, ended string, code string, abort_code string, "
     "detail string, txn_id long"
 )
-
-
-class BadCalls(ReplayError):
-    """The DataFrame holds no calls."""
-
-    exit_code = 2
-    hint = "it needs the columns `procedure` (string) and `params` (a struct, a map, or a JSON object as string)"
+_CALLS_DDL: Final = f"{PROCEDURE} string, {PARAMS} string"
+ADVICE: Final = (
+    "the job goes on with the calls that it was begun with, or is answered by its report; other calls need a --job and an OUT of "
+    "their own"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ class Fed:
     path: str
     manifest: Mapping[str, Any]
     seconds: float
-    calls: DataFrame  # that were given
+    given: Given
+    already: bool = False  # by an earlier run; this one has sent nothing
 
     @property
     def failed(self) -> int:
@@ -66,70 +68,101 @@ class Fed:
 
     def report(self) -> DataFrame:
         """Those calls: file, row, key, procedure, params, ended (aborted, failed, refused), code, abort_code, detail, txn_id."""
-        spark = self.calls.sparkSession
+        spark = self.given.open_session()
         if not self.failed:
             return spark.createDataFrame([], _DDL)
         return spark.read.schema(_DDL).parquet(_uri(os.path.join(self.path, REPORT)))
 
 
 def feed(
-    calls: DataFrame,
+    calls: DataFrame | CallFiles,
     send: Send,
     *,
     job: str,
     to: str,
+    spark: Sessions | None = None,
     rows_per_file: int = ROWS_PER_FILE,
     progress: Callable[[Progress], None] = lambda _progress: None,
 ) -> Fed:
     """Sends every row of `calls` (procedure, params) once; the new folder `to` takes the report.
 
-    `send` is `cmdlog.client.feeder.Feeder(url)`; it waits as the server asks (Retry-After). A run that was broken off is gone on
-    with by the same call, with the rows of the first run, whatever `calls` gives now.
+    `send` is `cmdlog.client.feeder.Feeder(url)`; it waits as the server asks (Retry-After). With `CallFiles` `spark` is the
+    session, or what starts it.
+
+    A run that was broken off is gone on with by the same call, with the rows of the first run; a finished one is answered with
+    its report, and nothing is sent. What counts as the same: `job`, and the content of `calls`. Of files name, size and hash
+    count; of a DataFrame its rows, in any order, so they are computed once more. Not noticed is a DataFrame of chance (`rand()`,
+    a UDF marked `asNondeterministic`) that gives other rows, as long as its columns and input files are those of the first run;
+    nor another `send`. Rows that change without Spark's knowledge (`current_timestamp()`, `limit` without order) are refused the
+    second time: `spark.read.parquet(f"{to}.unfinished/calls")` are the rows of the first run, and go on with it.
 
     Raises: BadCalls, NotEmpty, OtherJob, Locked; Interrupted, SparkFailed (the server could not be reached, or let nobody in).
     """
-    began, files = time.monotonic(), RealFiles()
-    request = {"job": JOB, "name": job}
+    began, files, out = time.monotonic(), RealFiles(), output_path(to)
+    given = _given(calls, spark)
+    request: dict[str, Any] = {"job": JOB, "name": job}
+    check_apart(out, given.paths)
 
     def work(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
         return feed_file(order, attempt, send)
 
-    with staging(files, to, beside=(CALLS, f"{CALLS}.tmp")) as folder:
-        manifest = folder.decided(request)
-        if manifest is None:
-            orders = folder.begun(request)
-            if orders is None:
-                _fix_rows(calls, folder, rows_per_file)
-                orders = list(_orders(folder, job))
-                folder.begin(request, orders)
-            manifest = _manifest(request, run_orders(calls.sparkSession, folder, orders, work, progress))
-        folder.publish(manifest, [(file["from"], file["path"]) for file in manifest["files"]])
-    return Fed(folder.out, manifest, time.monotonic() - began, calls)
+    with _advised():
+        if is_finished(out):
+            manifest = finished(out, {**request, "calls": given.stated()})
+            if manifest is not None:
+                return Fed(out, manifest, time.monotonic() - began, given, already=True)
+        with staging(files, to, beside=(CALLS, f"{CALLS}.tmp")) as folder:
+            manifest, orders = None, None
+            if folder.is_begun:
+                request["calls"] = given.stated()
+                manifest = folder.decided(request)
+                orders = folder.begun(request) if manifest is None else None
+            if manifest is None:
+                session = given.open_session()
+                if orders is None:
+                    request["calls"] = given.stated(_fix_rows(given, folder, rows_per_file))
+                    orders = list(_orders(folder, job))
+                    folder.begin(request, orders)
+                manifest = _manifest(request, run_orders(session, folder, orders, work, progress))
+            folder.publish(manifest, [(file["from"], file["path"]) for file in manifest["files"]])
+    return Fed(out, manifest, time.monotonic() - began, given)
 
 
-def _fix_rows(calls: DataFrame, folder: Staging, rows_per_file: int) -> None:
-    """Writes the rows, in whatever order they come this time."""
+def _given(calls: DataFrame | CallFiles, spark: Sessions | None) -> Given:
+    if isinstance(calls, CallFiles):
+        if spark is None:
+            raise TypeError("feed() of CallFiles needs spark=")
+        return Given(calls, lambda: opened(spark))
+    return Given(calls, lambda: calls.sparkSession)
+
+
+@contextlib.contextmanager
+def _advised() -> Iterator[None]:
+    """Another request over this output: what is to be done in a feed."""
+    try:
+        yield
+    except OtherRequest as error:
+        error.hint = ADVICE
+        raise
+
+
+def _fix_rows(given: Given, folder: Staging, rows_per_file: int) -> DataFrame:
+    """Writes the rows, in whatever order they come this time; gives them as they are written."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - executors import this module, too
     from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
-    from pyspark.sql import functions  # noqa: PLC0415 - as above
-    from pyspark.sql.types import MapType, StringType, StructType  # noqa: PLC0415 - as above
 
-    kinds = {field.name: field.dataType for field in calls.schema.fields}
-    if not isinstance(kinds.get(PROCEDURE), StringType) or not isinstance(kinds.get(PARAMS), StringType | StructType | MapType):
-        told = ", ".join(f"{name} {kind.simpleString()}" for name, kind in kinds.items())
-        raise BadCalls(f"the DataFrame has the columns {told}")
-    params = functions.col(PARAMS)
-    if not isinstance(kinds[PARAMS], StringType):
-        params = functions.to_json(params, {"ignoreNullFields": "false"})
+    calls = calls_of(given.frame())
     temporary, final = (os.path.join(folder.folder, name) for name in (f"{CALLS}.tmp", CALLS))
     for path in (temporary, final):
         shutil.rmtree(path, ignore_errors=True)
-    chosen = calls.select(functions.col(PROCEDURE), params.alias(PARAMS))
     try:
-        chosen.write.option("maxRecordsPerFile", rows_per_file).parquet(_uri(temporary))
+        calls.write.option("maxRecordsPerFile", rows_per_file).parquet(_uri(temporary))
     except (PySparkException, Py4JError) as error:
         raise SparkFailed(f"the rows could not be written to {temporary}: {cause_of(error)}") from error
+    if isinstance(given.calls, CallFiles):
+        given.calls.check_unchanged()
     os.rename(temporary, final)
+    return given.open_session().read.schema(_CALLS_DDL).parquet(_uri(final))
 
 
 def _orders(folder: Staging, job: str) -> Iterator[dict[str, Any]]:
@@ -161,7 +194,9 @@ def _manifest(request: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> 
     ]
     return {
         "format": FORMAT,
-        **request,
+        "job": JOB,
+        "name": request["name"],
+        "request": request,
         "versions": versions(),
         "calls": sum(row["calls"] for row in rows),
         "statuses": dict(sorted(statuses.items())),

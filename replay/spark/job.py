@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Union
 
 import orjson
 
@@ -36,6 +36,7 @@ CANCEL_S_MAX: Final = 10.0  # Spark kills the Python workers of a cancelled job 
 _LAST_LINE: Final = re.compile(r"[A-Za-z_][\w.]*(:|$)")  # of a traceback: the others are indented
 _PLACES: Final = {"Divergence": Divergence, "Poison": Poison}
 
+Sessions = Union["SparkSession", Callable[[], "SparkSession"]]  # the latter starts Spark, when it is needed
 Order = Mapping[str, Any]  # key, partition, calls, bytes, and what the work needs; JSON
 Tell = Callable[[Progress], None]
 
@@ -55,6 +56,11 @@ class TaskError(RemoteError):
         message = str(told["message"]).removesuffix(f" ({hint})")
         self.args = (f"{message}; task {told['task']}" if "task" in told else message,)
         self.hint = hint
+
+
+def opened(spark: Sessions) -> SparkSession:
+    """The session, started if need be. Raises: what starting it raises."""
+    return spark() if callable(spark) else spark
 
 
 def run_orders(spark: SparkSession, folder: Staging, orders: Sequence[Order], work: Work, tell: Tell) -> list[dict[str, Any]]:

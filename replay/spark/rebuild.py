@@ -13,22 +13,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cmdlog.wal.files import Files, RealFiles
 from procedures import Database
 from procedures.bundle import capture_bundle
 from replay.meter import Progress
-from replay.spark.inputs import input_names, inputs
-from replay.spark.job import run_orders
+from replay.spark.apart import check_apart
+from replay.spark.inputs import input_names, inputs, output_path
+from replay.spark.job import Sessions, opened, run_orders
 from replay.spark.manifest import agree_on_types, tables_of
 from replay.spark.moments import History, Moment, find_history, parse_moment, plan_json
 from replay.spark.rebuildtask import rebuild_partition
-from replay.spark.staging import FORMAT, staging
+from replay.spark.staging import FORMAT, finished, staging
 from replay.spark.versions import versions
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 JOB: Final = "rebuild"
 
@@ -40,6 +38,7 @@ class Rebuilt:
     path: str
     manifest: Mapping[str, Any]
     seconds: float
+    already: bool = False  # by an earlier run; this one has written nothing
 
     @property
     def calls(self) -> int:
@@ -52,7 +51,7 @@ class Rebuilt:
 
 
 def rebuild(
-    spark: SparkSession,
+    spark: Sessions,
     paths: str | Sequence[str],
     app: Database | None = None,
     *,
@@ -65,11 +64,13 @@ def rebuild(
     """Writes the tables (all, or those named) as of `until`, or of each moment of a list, into the new folder `to`.
 
     Args:
+        spark: the session, or what starts it; that is asked behind the plan, so that bad input is told at once.
         paths: node directories of one cluster, readable by driver and executors under the same names: paths, file: URIs, or
             URIs of what pyarrow knows (s3://…, hdfs://…), which each task copies first.
         app: declares the types of the tables; None: the code in the log does. Calls are replayed by the log's code in any case.
 
     Durable on return. A run that was broken off is gone on with by the same call: then the log's end is that of the first run.
+    A finished one is answered with its manifest, whatever the log has become since; nothing is written.
 
     Raises: NotEmpty, OtherJob, Locked; Divergence, Poison; Interrupted, SparkFailed, TaskError; what the plan raises.
     """
@@ -85,6 +86,10 @@ def rebuild(
         "types": capture_bundle(app).hash if app is not None else None,
         "accept_data_loss": accept_data_loss,
     }
+    out = output_path(to)
+    check_apart(out, request["paths"])
+    if (manifest := finished(out, request)) is not None:
+        return Rebuilt(out, manifest, time.monotonic() - began, already=True)
     with staging(files, to) as folder:
         manifest = folder.decided(request)
         if manifest is None:
@@ -92,9 +97,12 @@ def rebuild(
             if orders is None:
                 with inputs(request["paths"]) as given:
                     orders = given.stamp(_orders(files, {**request, "paths": given.directories}, app))
+                session = opened(spark)
                 folder.begin(request, orders)
+            else:
+                session = opened(spark)
             with folder.planned_anew():
-                rows = run_orders(spark, folder, orders, rebuild_partition, progress)
+                rows = run_orders(session, folder, orders, rebuild_partition, progress)
             manifest = _manifest(request, orders, rows)
             agree_on_types(folder.folder, [point["tables"] for point in manifest["points"]])
         folder.publish(manifest, _moves(manifest))

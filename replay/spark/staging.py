@@ -9,7 +9,8 @@ One rule: OUT is not there until all of it is. Everything stands in `OUT.unfinis
     manifest.json   from here on it is decided which files count: they are moved to their names, and everything else goes
     _SUCCESS        all of it is there
 
-A second run over an unfinished folder goes on if it asks for the same thing; it refuses one of another job, and a finished OUT.
+A second run goes on with an unfinished folder if it asks for the same thing, and a finished OUT answers it; one of another job,
+or that asks for something else, is refused.
 """
 
 from __future__ import annotations
@@ -42,10 +43,20 @@ OUTDATED: Final = ("EntryMissing", "PlanOutdated", "Recycled")  # errors of task
 WORKING: Final = (ATTEMPTS, ROWS, PROGRESS)
 
 
+TOLD_CHARS_MAX: Final = 160  # of a value that differs
+TOLD_MAX: Final = 5  # values that differ
+
+
 class OtherJob(ReplayError):
     """The place of the output holds something else."""
 
     hint = "name another output, or remove what is there"
+
+
+class OtherRequest(OtherJob):
+    """The place of the output holds what another request has made, or begun."""
+
+    hint = "the request that it was begun with goes on with it; another one needs another output"
 
 
 class Staging:
@@ -76,6 +87,11 @@ class Staging:
 
     # -- what is to be done ------------------------------------------------------------------------------------------------
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether an earlier run has left a request here."""
+        return any(self._files.exists(self._path(name)) for name in (REQUEST, MANIFEST))
+
     def begun(self, wanted: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         """The orders of an earlier run that was asked for the same thing; None when nothing was begun.
 
@@ -88,19 +104,12 @@ class Staging:
             known, of, orders = found["request"], found["versions"], list(found["orders"])
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise OtherJob(f"{self._path(REQUEST)} is no request of ours: {error}") from error
-        self._check_same(known, wanted)
+        check_same(f"{self.folder} holds an unfinished", known, wanted)
         if of != versions():
             told = ", ".join(f"{name} {of.get(name)} (now {here})" for name, here in versions().items() if of.get(name) != here)
             raise OtherVersions(f"{self.folder} was begun by {told}")
         self._remove_orphans()
         return orders
-
-    def _check_same(self, known: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-        """Raises: OtherJob."""
-        wanted = orjson.loads(orjson.dumps(wanted))
-        if known != wanted:
-            different = sorted(name for name in {*known, *wanted} if known.get(name) != wanted.get(name))
-            raise OtherJob(f"{self.folder} holds an unfinished {known.get('job')} with other {', '.join(different)}")
 
     def begin(self, wanted: Mapping[str, Any], orders: Sequence[Mapping[str, Any]]) -> None:
         """Durable on return. Raises: OtherJob when the folder holds what is not ours."""
@@ -161,12 +170,7 @@ class Staging:
 
         Raises: OtherJob.
         """
-        try:
-            value: dict[str, Any] = orjson.loads(Path(self._path(MANIFEST)).read_bytes())
-        except FileNotFoundError:
-            return None
-        self._check_same(value.get("request") or {name: value.get(name) for name in wanted}, wanted)
-        return value
+        return _made(self.folder, f"{self.folder} holds an unfinished", wanted)
 
     def publish(self, manifest: Mapping[str, Any], moves: Iterable[tuple[str, str]]) -> None:
         """Makes OUT of the files that count; durable on return. `moves`: path in the folder -> path in OUT.
@@ -203,6 +207,57 @@ def check_free(files: Files, out: str) -> None:
     if files.exists(out) and (names := files.listdir(out)):
         what = "a finished output" if SUCCESS in names else ", ".join(sorted(names)[:5])
         raise NotEmpty(f"{out} is not empty: it holds {what}")
+
+
+def is_finished(out: str) -> bool:
+    """Whether a job has come to its end there."""
+    return os.path.exists(os.path.join(out, SUCCESS))
+
+
+def finished(out: str, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The manifest of a finished output of the very same request; None when there is none. Raises: OtherJob."""
+    return _made(out, f"{out} holds a finished", wanted) if is_finished(out) else None
+
+
+def _made(folder: str, where: str, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+    try:
+        value: dict[str, Any] = orjson.loads(Path(folder, MANIFEST).read_bytes())
+        known = dict(value["request"])
+    except FileNotFoundError:
+        return None
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        raise OtherJob(f"{folder}/{MANIFEST} does not say what was asked for") from None
+    check_same(where, known, wanted)
+    return value
+
+
+def check_same(where: str, known: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raises: OtherRequest, which names what differs, when something else was asked for then."""
+    wanted = orjson.loads(orjson.dumps(wanted))
+    if known == wanted:
+        return
+    if known.get("job") != wanted["job"]:
+        raise OtherRequest(f"{where} {known.get('job')}, and this is a {wanted['job']}")
+    names = sorted(name for name in {*known, *wanted} if known.get(name) != wanted.get(name))
+    told = list(_differences(known, wanted))
+    more = f" and {len(told) - TOLD_MAX} more" if len(told) > TOLD_MAX else ""
+    raise OtherRequest(f"{where} {known.get('job')} with other {', '.join(names)} ({'; '.join(told[:TOLD_MAX])}{more})")
+
+
+def _differences(known: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name in sorted({*known, *wanted}):
+        then, now = known.get(name), wanted.get(name)
+        if isinstance(then, dict) and isinstance(now, dict):
+            yield from _differences(then, now, f"{prefix}{name}: ")
+        elif then != now:
+            yield f"{prefix}{name}: then {_text(then)}, now {_text(now)}"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    text = value if isinstance(value, str) and value else orjson.dumps(value).decode()
+    return text if len(text) <= TOLD_CHARS_MAX else f"{text[:TOLD_CHARS_MAX]}…"
 
 
 @contextlib.contextmanager

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
 from cmdlog.client.feeder import Feeder, key_of
 from cmdlog.testing import Server
-from replay.spark.feed import BadCalls, feed
+from replay.spark.calls import BadCalls, CallFiles, chance_stated
+from replay.spark.feed import feed
 from replay.spark.job import TaskError
 from replay.spark.staging import OtherJob
 from tests.spark.failing_work import DyingFeeder
@@ -67,6 +70,82 @@ def test_broken_off_job_goes_on_with_the_rows_that_it_began_with(spark: SparkSes
         feed(shuffled, send, job="subtract", to=str(tmp_path / "out"))
     feed(shuffled, Feeder(server.url), job="add", to=str(tmp_path / "out"))
     assert counters(server, 20) == [BUMPS // IDS] * IDS
+
+
+def call_file(path: Path, first_id: int, amount: int = 1) -> CallFiles:
+    """The same as `bumps`, as JSON lines with params as text and as an object."""
+    params = [{"id": first_id + n % IDS, "amount": amount} for n in range(BUMPS)]
+    rows = [{"procedure": "bump", "params": value if n % 2 else json.dumps(value)} for n, value in enumerate(params)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return CallFiles.at(path)
+
+
+def test_other_files_neither_go_on_with_a_job_nor_pass_for_it(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    """Another path, or other content under the same one, is named and nothing is sent; the same content goes on, whenever it was
+    written, and is answered with the report once the job is finished."""
+    first, out = tmp_path / "g1.json", str(tmp_path / "out")
+    send = DyingFeeder(Feeder(server.url), str(tmp_path), 100, gives_up=True)
+    with pytest.raises(TaskError, match="enough"):
+        feed(call_file(first, 30), send, job="g", to=out, spark=spark)
+    before = counters(server, 30)
+    second = call_file(tmp_path / "g2.json", 40)
+    with pytest.raises(OtherJob, match=rf"unfinished feed with other calls .*path: then {first}, now {second.path}") as refused:
+        feed(second, Feeder(server.url), job="g", to=out, spark=spark)
+    assert "--job and an OUT of their own" in refused.value.hint
+    with pytest.raises(OtherJob, match=r"g1.json: then \d+ bytes, sha256 \w+, now \d+ bytes"):
+        feed(call_file(first, 30, amount=2), Feeder(server.url), job="g", to=out, spark=spark)
+    assert (counters(server, 30), counters(server, 40)) == (before, [])
+    done = feed(call_file(first, 30), Feeder(server.url), job="g", to=out, spark=spark)
+    assert (done.manifest["statuses"], done.already) == ({"ok": BUMPS}, False)
+    again = feed(call_file(first, 30), Feeder("http://127.0.0.1:9"), job="g", to=out, spark=no_session)
+    assert (again.manifest, again.already) == (orjson.loads(orjson.dumps(done.manifest)), True)
+    with pytest.raises(OtherJob, match=rf"{out} holds a finished feed with other calls"):
+        feed(second, Feeder(server.url), job="g", to=out, spark=no_session)
+    assert counters(server, 30) == [BUMPS // IDS] * IDS
+
+
+def no_session() -> SparkSession:
+    """Instead of Spark, where none is needed."""
+    raise AssertionError("Spark was asked for")
+
+
+def test_frame_with_other_rows_neither_goes_on_with_a_job_nor_passes_for_it(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    """The rows are compared, since a plan may change while they do not; the rows that were written down go on as well."""
+    out = str(tmp_path / "out")
+    send = DyingFeeder(Feeder(server.url), str(tmp_path), 100, gives_up=True)
+    with pytest.raises(TaskError, match="enough"):
+        feed(bumps(spark, 50), send, job="g", to=out)
+    for other in (bumps(spark, 60), bumps(spark, 50).limit(BUMPS - 1), bumps(spark, 50).union(bumps(spark, 50).limit(1))):
+        with pytest.raises(OtherJob, match=r"unfinished feed with other calls .*digest: then -?\d+, now -?\d+"):
+            feed(other, Feeder(server.url), job="g", to=out)
+    done = feed(spark.read.parquet(f"{out}.unfinished/calls"), Feeder(server.url), job="g", to=out)
+    assert done.manifest["statuses"] == {"ok": BUMPS}
+    assert feed(bumps(spark, 50).orderBy("params.id"), Feeder("http://127.0.0.1:9"), job="g", to=out).already
+    with pytest.raises(OtherJob, match=r"finished feed with other calls .*digest"):
+        feed(bumps(spark, 60), Feeder(server.url), job="g", to=out)
+    assert (counters(server, 50), counters(server, 60)) == ([BUMPS // IDS] * IDS, [])
+
+
+def test_frames_of_chance_are_compared_by_columns_and_files(spark: SparkSession, tmp_path: Path) -> None:
+    """`rand()` gives other rows each time, and is the same job all the same; other columns or input files are another one."""
+    call_file(tmp_path / "a.json", 70)
+    rows = "'bump' AS procedure", "struct(cast(rand() * 10 AS int) AS id, 1 AS amount) AS params"
+    stated = [chance_stated(spark.range(3).selectExpr(*rows)) for _ in range(2)]
+    assert stated[0] is not None
+    assert stated[0] == stated[1]
+    assert chance_stated(spark.range(3).selectExpr(*rows, "id")) not in (None, stated[0])
+    read = spark.read.json(str(tmp_path / "a.json"))
+    files = [chance_stated(read.selectExpr("procedure", "struct(rand() AS id) AS params"))]
+    call_file(tmp_path / "a.json", 700)
+    read = spark.read.json(str(tmp_path / "a.json"))
+    files += [chance_stated(read.selectExpr("procedure", "struct(rand() AS id) AS params"))]
+    assert files[0] is not None
+    assert files[1] is not None
+    assert files[0]["columns"] == files[1]["columns"]
+    assert files[0]["files"] != files[1]["files"]
+    assert chance_stated(bumps(spark, 70)) is None
 
 
 def test_calls_that_end_badly_are_reported(spark: SparkSession, server: Server, tmp_path: Path) -> None:
