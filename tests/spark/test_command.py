@@ -12,7 +12,7 @@ import pytest
 
 from cmdlog.cli.output import out
 from cmdlog.cli.program import run
-from cmdlog.cli.spark import uri_of
+from replay.spark.calls import uri_of
 from tests.replay.ledgers import Versions, importable, logged_calls
 from tests.spark.spark_nodes import ACCOUNTS, SHOP, make_node
 
@@ -53,7 +53,7 @@ def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 def test_rebuild_tells_progress_and_the_manifest(command: Any, node: Path, tmp_path: Path) -> None:
-    """With --json the last line is the result, those before it say how far it is; a second run over OUT is refused by name."""
+    """With --json the last line is the result, those before it say how far it is; a second run over OUT gives it again."""
     calls = logged_calls(node)
     moments = [str(calls[20].txn_id), str(calls[-1].txn_id)]
     arguments = ["rebuild", str(node), "--to", str(tmp_path / "out"), "--json", "--table", "accounts"]
@@ -65,8 +65,9 @@ def test_rebuild_tells_progress_and_the_manifest(command: Any, node: Path, tmp_p
     progress = lines[-2]["progress"]
     assert (progress["job"], progress["calls"], progress["partitions_done"]) == ("rebuild", len(calls), 2)
     code, lines = command(*arguments)
-    assert code != 0
-    assert "a finished output" in lines[-1]["error"]["message"]
+    assert (code, [line["already"] for line in lines]) == (0, [True])
+    code, lines = command(*arguments, "--accept-data-loss")
+    assert (code, "finished rebuild with other accept_data_loss" in lines[-1]["error"]["message"]) == (1, True)
     code, lines = command("rebuild", str(node), "--to", str(tmp_path / "other"), "--json", "--table", "acounts")
     assert (code, lines[-1]["error"]["message"][:26]) == (2, "there is no table acounts;")
 

@@ -12,15 +12,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
-from cmdlog.wal.errors import Corrupt, Locked, NotEmpty
+from cmdlog.client.feeder import Feeder
+from cmdlog.wal.errors import Corrupt, Locked, NotEmpty, WrongDirectory
 from replay.errors import Divergence, Interrupted
 from replay.spark import job
+from replay.spark.backfill import backfill
+from replay.spark.calls import CallFiles
+from replay.spark.feed import feed
 from replay.spark.job import SparkFailed, TaskError
 from replay.spark.rebuild import Rebuilt, rebuild
 from replay.spark.staging import OUTDATED, OtherJob
 from replay.spark.versions import OtherVersions, versions
+from tests.node.apps import faulty
 from tests.replay.archiverig import ArchiveRig
 from tests.replay.damage import flip, segments, used_bytes
 from tests.replay.ledgers import Versions, importable
@@ -97,8 +103,51 @@ def test_second_run_does_only_what_is_left(spark: SparkSession, node: Path, soun
     done = rebuild(spark, str(node), to=str(tmp_path / "out"))
     assert [runs(tmp_path / "out", "ran", key) for key in ("p0000", "p0001")] == [1, 1]
     check(tmp_path / "out", done, sound)
-    with pytest.raises(NotEmpty, match="a finished output"):
-        rebuild(spark, str(node), to=str(tmp_path / "out"))
+
+
+def test_finished_output_answers_its_own_request_only(spark: SparkSession, sound: Rebuilt, node: Path, tmp_path: Path) -> None:
+    """A scheduler that tries again gets the same manifest, without Spark, and no file is touched; another request is named."""
+    before = {path: path.stat().st_mtime_ns for path in Path(sound.path).rglob("*")}
+
+    def no_session() -> SparkSession:
+        raise AssertionError("Spark was asked for")
+
+    again = rebuild(no_session, str(node), to=sound.path)
+    assert (again.already, again.manifest) == (True, orjson.loads(orjson.dumps(sound.manifest)))
+    with pytest.raises(OtherJob, match=r'holds a finished rebuild with other tables .*then none, now \["accounts"\]'):
+        rebuild(no_session, str(node), to=sound.path, tables=["accounts"])
+    with pytest.raises(OtherJob, match=r"holds a finished rebuild, and this is a feed"):
+        feed(spark.range(1).selectExpr("'a' AS procedure", "'{}' AS params"), Feeder(), job="x", to=sound.path)
+    assert {path: path.stat().st_mtime_ns for path in Path(sound.path).rglob("*")} == before
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("do not lose")
+    with pytest.raises(NotEmpty, match=r"thesis\.txt"):
+        rebuild(no_session, str(node), to=str(tmp_path / "mine"))
+
+
+def test_output_in_or_around_an_input_or_a_node_is_refused(node: Path, tmp_path: Path) -> None:
+    """Also by another name of the folder; a node's directory stays as it is, for jobs that do not read it, too."""
+    calls = tmp_path / "calls" / "day1"
+    calls.mkdir(parents=True)
+    (calls / "a.json").write_text('{"procedure": "a", "params": {}}\n')
+    (tmp_path / "link").symlink_to(node)
+    app = faulty.db
+
+    def no_session() -> SparkSession:
+        raise AssertionError("Spark was asked for")
+
+    for out in (node / "out", node, node.parent, tmp_path / "link" / "new" / "out"):
+        with pytest.raises(WrongDirectory, match="which stays as it is"):
+            rebuild(no_session, str(node), to=str(out))
+        with pytest.raises(WrongDirectory, match="which stays as it is"):
+            backfill(no_session, str(node), app, to=str(out))
+    for out in (node / "out", calls / "out", calls.parent):
+        with pytest.raises(WrongDirectory, match="which stays as it is"):
+            feed(CallFiles.at(calls), Feeder(), job="x", to=str(out), spark=no_session)
+    with pytest.raises(WrongDirectory, match="the directory of a node, which stays as it is"):
+        rebuild(no_session, str(calls), to=str(node / "out"))
+    assert not list(tmp_path.rglob("*.unfinished"))
+    assert not list(node.parent.rglob("*.unfinished"))
 
 
 def test_driver_that_dies_while_it_publishes_is_followed_up(
