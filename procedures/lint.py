@@ -55,6 +55,7 @@ _GROWING = ("append", "extend", "insert", "update", "setdefault", "add")
 _MUTATORS = frozenset((*_GROWING, "remove", "pop", "clear", "discard", "popitem", "sort", "reverse"))
 _OUTLIVES = "which outlives the call; use a table"
 _CACHES = "keeps results between calls; right only for pure functions"
+_TABLE_BUILDERS = frozenset(("insert", "update"))  # of a table, without arguments; of a list or a dict they have some
 _BUILDERS = frozenset(f"sqlalchemy.{name}" for name in ("select", "insert", "update", "delete", "text"))
 
 
@@ -81,8 +82,11 @@ class _Module:
         self.imports: dict[str, str] = {}  # local name -> dotted name
         self.definitions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef] = {}
         self.variables: set[str] = set()
+        self.tables: set[str] = set()  # those variables that are bound to `db.table(…)` alone
+        self._others: set[str] = set()
         for node in ast.parse(source).body:
             self._enter(node)
+        self.tables -= self._others
 
     def _enter(self, node: ast.stmt) -> None:
         if isinstance(node, ast.Import):
@@ -96,7 +100,9 @@ class _Module:
             self.definitions[node.name] = node
         elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            self.variables.update(name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
+            bound = {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+            self.variables |= bound
+            (self.tables if _makes_table(node) else self._others).update(bound)
 
     def _base(self, node: ast.ImportFrom) -> str:
         if node.level == 0:
@@ -112,6 +118,16 @@ class _Module:
             base = self.dotted(node.value)
             return None if base is None else f"{base}.{node.attr}"
         return None
+
+
+def _makes_table(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> bool:
+    """`accounts = db.table(…)`."""
+    return (
+        isinstance(node, ast.Assign | ast.AnnAssign)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Attribute)
+        and node.value.func.attr == "table"
+    )
 
 
 def _reachable(modules: Mapping[str, _Module], roots: set[tuple[str, str]]) -> set[tuple[str, str]]:
@@ -195,12 +211,25 @@ class _Visitor(ast.NodeVisitor):
             self._report(node, "chance", "error", "random.Random() without a seed differs at every replay; use tx.random")
         if name in _BUILDERS:
             self._report(node, "slow_statement", "warning", f"{name}: built at every call; build it once at module level")
-        if isinstance(node.func, ast.Attribute):
+        if self._builds_on_table(node):
+            self._report(node, "slow_statement", "warning", f"{name}(): built at every call; build it once at module level")
+        elif isinstance(node.func, ast.Attribute):
             self._check_mutation(node.func)
         if name not in _ORDERED_USES:
             for argument in node.args:
                 self._check_set_order(argument)
         self.generic_visit(node)
+
+    def _builds_on_table(self, node: ast.Call) -> bool:
+        """`accounts.insert()`: a statement, which changes nothing before it is executed."""
+        function = node.func
+        return (
+            isinstance(function, ast.Attribute)
+            and isinstance(function.value, ast.Name)
+            and function.value.id in self._module.tables - self._locals
+            and function.attr in _TABLE_BUILDERS
+            and not (node.args or node.keywords)
+        )
 
     def _check_mutation(self, function: ast.Attribute) -> None:
         holder = function.value

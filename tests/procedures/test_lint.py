@@ -79,6 +79,45 @@ def test_rule_finds(body: str, code: str) -> None:
     assert code in codes(body)
 
 
+TABLES = """
+from sqlalchemy import Column, Integer, Table
+from procedures import Database
+db = Database("shop")
+cfg = db.table("cfg", Column("id", Integer, primary_key=True), replicated=True)
+typed: Table = db.table("typed", Column("id", Integer, primary_key=True))
+rebound = db.table("rebound", Column("id", Integer, primary_key=True))
+rebound = {}
+"""
+
+
+@pytest.mark.parametrize("body", ["tx.execute(cfg.insert().values(id=n))", "tx.execute(typed.update().values(id=n))"])
+def test_statement_on_a_table_changes_no_global(body: str) -> None:
+    """`cfg.insert()` is a statement, and what it changes is a table; that it is built at every call is told."""
+    assert codes(body, outside=TABLES) == ["slow_statement"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "cfg.insert(0, n)",
+        "cfg.update(n=n)",
+        "cfg.info['x'] = n",
+        "cfg.info.update(n=n)",
+        "rebound.update()",
+        "COUNTS.update()",
+        "typed.comment = 'x'",
+    ],
+)
+def test_table_itself_is_as_global_as_anything(body: str) -> None:
+    """Only statements are let through: what hangs on the table, or is bound to its name later, outlives the call."""
+    assert codes(body, outside=TABLES) == ["global_state"]
+
+
+def test_local_of_a_table_name_is_no_table() -> None:
+    """A parameter hides it, and may be changed."""
+    assert codes("typed = {}\ntyped.update()", outside=TABLES) == []
+
+
 @pytest.mark.parametrize(
     "body",
     [
