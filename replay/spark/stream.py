@@ -97,9 +97,9 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _chosen(self, reached: Mapping[int, Reached]) -> Chosen:
         """What counts now. Raises: as `choose`; BadOption.
 
-        The first time, what the options name must be known: a misspelt procedure would give an empty stream for ever, and one that
-        is still to come is deployed before its stream is started. Later it is not asked again, since the log may forget code that
-        has no calls any more.
+        The first time, what the options name must be known: a misspelt procedure would give an empty stream for ever, and one
+        that is still to come is deployed before its stream is started. Later it is not asked again, since the log may forget
+        code that has no calls any more.
         """
         chosen = choose(self._behind(reached), known=_known(reached))
         if not self._is_checked:
