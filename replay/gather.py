@@ -48,7 +48,7 @@ def gather(files: Files, directory: str, *, known_damage: Iterable[Gap] = ()) ->
     except WalError as error:
         return _refused(directory, None, error)
     except OSError as error:
-        return _refused(directory, None, WalError(f"{directory} cannot be read: {error.strerror}"))
+        return _refused(directory, None, WalError(f"{directory} cannot be read: {error.strerror or error}"))
     attempt = 0
     while True:
         attempt += 1

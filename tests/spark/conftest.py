@@ -17,19 +17,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two cores where a task may fail three times. Tests that use it are slow, the first one by its start."""
     from replay.spark import session
 
-    running = session(
-        "tests",
-        master="local[2,4]",
-        scratch=str(tmp_path_factory.mktemp("spark")),
-        tuning="start",
-        conf={
-            "spark.sql.shuffle.partitions": "2",
-            "spark.default.parallelism": "2",
-            "spark.sql.adaptive.enabled": "false",
-            "spark.sql.codegen.wholeStage": "false",  # compiling code for a hundred rows is a fifth of the CPU of these tests
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        },
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "testing")  # of a store that a test starts; a session's Pythons have the environment of its start
+        running = session(
+            "tests",
+            master="local[2,4]",
+            scratch=str(tmp_path_factory.mktemp("spark")),
+            tuning="start",
+            conf={
+                "spark.sql.shuffle.partitions": "2",
+                "spark.default.parallelism": "2",
+                "spark.sql.adaptive.enabled": "false",
+                "spark.sql.codegen.wholeStage": "false",  # compiling code for a hundred rows is a fifth of the CPU of these tests
+                "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            },
+        )
     yield running
     with contextlib.suppress(Exception):
         running.stop()
