@@ -5,9 +5,13 @@ One rule: a row is named by job, file and place in it, and the file never change
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 from typing import Any, Final, Protocol
 
 import orjson
@@ -33,14 +37,8 @@ REPORT: Final = pyarrow.schema(
     ]
 )
 REPORT_ROWS: Final = 4096  # written at a time
-NOT_AN_OBJECT: Final = {
-    "key": "",
-    "ended": "refused",
-    "code": "invalid_parameters",
-    "abort_code": "",
-    "detail": "it needs a procedure, and params that are a JSON object",
-    "txn_id": 0,
-}
+NOT_SENT: Final = {"key": "", "ended": "refused", "code": "invalid_parameters", "abort_code": "", "txn_id": 0}
+_LONG: Final = re.compile(r"\d[\d.]{15,}|\d[eE]")  # a number that a float may not hold; what is shorter than that it does
 Row = tuple[str, Mapping[str, Any], str]
 
 
@@ -59,10 +57,10 @@ def feed_file(order: Mapping[str, Any], attempt: Attempt, send: Send) -> dict[st
 
         def rows() -> Iterator[Row]:
             for at, (procedure, params) in enumerate(_read(order["path"])):
-                value = _object(params)
-                if value is None or not procedure:
+                value = call_of(procedure, params)
+                if isinstance(value, str) or not procedure:
                     ended["refused"] += 1
-                    report.add(at, procedure or "", params or "", NOT_AN_OBJECT)
+                    report.add(at, procedure or "", params or "", {**NOT_SENT, "detail": value})
                     continue
                 waiting.append((at, procedure, params or ""))
                 yield procedure, value, f"{order['job']}/{order['partition']}/{at}"
@@ -83,12 +81,25 @@ def _read(path: str) -> Iterator[tuple[str | None, str | None]]:
             yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
 
 
-def _object(params: str | None) -> dict[str, Any] | None:
+def call_of(procedure: str | None, params: str | None) -> dict[str, Any] | str:
+    """The params of a row; or why it is no call. A number is exactly the one that is written there."""
+    if not procedure:
+        return f"the column {PROCEDURE} is {'NULL' if procedure is None else 'empty'}"
+    if params is None:
+        return f"the column {PARAMS} is NULL; a call without parameters has {{}}"
     try:
-        value = orjson.loads(params or "{}")
-    except orjson.JSONDecodeError:
-        return None
-    return value if isinstance(value, dict) else None
+        value = json.loads(params, parse_float=_exact, parse_constant=_exact) if _LONG.search(params) else orjson.loads(params)
+    except (orjson.JSONDecodeError, RecursionError, ValueError) as error:
+        return f"the column {PARAMS} is no JSON value that can be sent: {error}"
+    return value if isinstance(value, dict) else f"the column {PARAMS} is no JSON object"
+
+
+def _exact(text: str) -> float:
+    """Raises: ValueError for a number that would be another one as a float."""
+    value = float(text)
+    if not math.isfinite(value) or Decimal(repr(value)) != Decimal(text):
+        raise ValueError(f"{text} is no number that a float holds; write it as a string")
+    return value
 
 
 class _Report:

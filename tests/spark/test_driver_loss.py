@@ -18,10 +18,11 @@ import pytest
 from cmdlog.client.feeder import Feeder
 from cmdlog.testing import Server
 from replay.spark.backfill import backfill
+from replay.spark.calls import CallFiles
 from replay.spark.feed import feed
 from replay.spark.rebuild import rebuild
 from replay.spark.scratch import sweep
-from replay.spark.staging import SUFFIX
+from replay.spark.staging import SUFFIX, OtherJob
 from tests.replay.ledgers import Versions, importable
 from tests.spark import failing_work
 from tests.spark.failing_work import runs
@@ -219,7 +220,10 @@ def test_feed_of_a_dead_driver_executes_no_call_twice(spark: SparkSession, tmp_p
         arguments = ["feed", str(calls), "--job", "add", "--to", str(out), "--url", server.url]
         ended = end_in_the_middle(tmp_path, number, (tmp_path / "waits").exists, *arguments)
         check_ended(ended, number, out)
-        done = feed(spark.read.json(f"file://{calls}"), Feeder(server.url), job="add", to=str(out))
+        (tmp_path / "other.json").write_text(calls.read_text().replace('"id":0', '"id":9'))
+        with pytest.raises(OtherJob, match=rf"path: then {calls}, now {tmp_path}/other.json"):
+            feed(CallFiles.at(tmp_path / "other.json"), Feeder(server.url), job="add", to=str(out), spark=spark)
+        done = feed(CallFiles.at(calls), Feeder(server.url), job="add", to=str(out), spark=spark)
         assert done.manifest["statuses"] == {"ok": CALLS}
         rows = server.client.query("SELECT id, n FROM counters").dicts()
         assert {row["id"]: row["n"] for row in rows} == {account: sum(range(account, CALLS, 5)) for account in range(5)}

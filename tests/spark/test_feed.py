@@ -14,6 +14,7 @@ from cmdlog.client.feeder import Feeder, key_of
 from cmdlog.testing import Server
 from replay.spark.calls import BadCalls, CallFiles, chance_stated
 from replay.spark.feed import feed
+from replay.spark.feedtask import call_of
 from replay.spark.job import TaskError
 from replay.spark.staging import OtherJob
 from tests.spark.failing_work import DyingFeeder
@@ -159,10 +160,12 @@ def test_calls_that_end_badly_are_reported(spark: SparkSession, server: Server, 
         ("nobody", "{}"),
         (None, "{}"),
         ("bump", '{"id": 1000, "amount": 6}'),
+        ("bump", None),
+        ("bump", '{"id": 1000, "amount": 99999999999999999999}'),
     ]
     given = spark.createDataFrame(rows, "procedure string, params string").coalesce(1)
     done = feed(given, Feeder(server.url), job="some", to=str(tmp_path / "out"))
-    assert done.manifest["statuses"] == {"aborted": 1, "failed": 1, "ok": 2, "refused": 4}
+    assert done.manifest["statuses"] == {"aborted": 1, "failed": 1, "ok": 2, "refused": 6}
     report: list[Any] = done.report().orderBy("row").collect()
     assert [(row.row, row.ended, row.code, row.abort_code) for row in report] == [
         (1, "aborted", "aborted", "no_luck"),
@@ -171,7 +174,12 @@ def test_calls_that_end_badly_are_reported(spark: SparkSession, server: Server, 
         (4, "refused", "invalid_parameters", ""),
         (5, "refused", "unknown_procedure", ""),
         (6, "refused", "invalid_parameters", ""),
+        (8, "refused", "invalid_parameters", ""),
+        (9, "refused", "invalid_parameters", ""),
     ]
+    assert report[-2].detail == "the column params is NULL; a call without parameters has {}"
+    assert "amount" in report[-1].detail
+    assert "64 bit" in report[-1].detail
     assert [row.params for row in report[:2]] == [rows[1][1], rows[2][1]]
     assert counters(server, 1000) == [11]
 
@@ -189,3 +197,50 @@ def test_key_of_a_row_is_always_the_same() -> None:
     keys = {key_of(f"job/{file}/{row}", 1_700_000_000_000) for file in range(20) for row in range(50)}
     assert len(keys) == 1000
     assert {key[:13] for key in keys} == {"018bcfe5-6800"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("9223372036854775807", 9223372036854775807),
+        ("99999999999999999999", 99999999999999999999),
+        ("-123456789012345678901234567890", -123456789012345678901234567890),
+        ("0.1", 0.1),
+        ("1.10", 1.1),
+        ("0.30000000000000004", 0.30000000000000004),
+        ("1e300", 1e300),
+        ('"0.1234567890123456789"', "0.1234567890123456789"),
+    ],
+)
+def test_number_of_a_row_is_the_one_that_is_written_there(text: str, value: object) -> None:
+    """Integers of any length stay integers, and what a float holds stays a float."""
+    found = call_of("bump", f'{{"n": {text}}}')
+    assert isinstance(found, dict)
+    assert (found["n"], type(found["n"])) == (value, type(value))
+
+
+@pytest.mark.parametrize("text", ["0.1234567890123456789", "12345678901234567.25", "1e400", "-1E-400"])
+def test_number_that_no_float_holds_is_refused(text: str) -> None:
+    """It would be another number when it arrives; the row says which one it is."""
+    found = call_of("bump", f'{{"n": {text}}}')
+    assert isinstance(found, str)
+    assert text.strip("-") in found
+
+
+@pytest.mark.parametrize(
+    ("procedure", "params", "why"),
+    [
+        ("bump", None, "params is NULL"),
+        ("bump", "", "params is no JSON value"),
+        ("bump", "[1]", "params is no JSON object"),
+        ("bump", "NaN", "params is no JSON value"),
+        ("bump", '{"n": NaN, "m": 1e5}', "params is no JSON value"),
+        (None, "{}", "procedure is NULL"),
+        ("", "{}", "procedure is empty"),
+    ],
+)
+def test_row_that_is_no_call_names_its_column(procedure: str | None, params: str | None, why: str) -> None:
+    """In particular, params that are missing are not taken for none: the procedure without parameters would run."""
+    found = call_of(procedure, params)
+    assert isinstance(found, str)
+    assert why in found
