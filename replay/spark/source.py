@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 from replay.spark.options import CALLS, BadOption, Options, ParamsFormat, parse_options
 from replay.spark.shipping import planners_path, ship
+from replay.spark.spoken import spoken, spoken_rows
 from replay.spark.tasks import Task
 from replay.spark.versions import READS, check_versions, versions_for_reading
 
@@ -35,6 +36,7 @@ METADATA: Final = "_node int, _segment string, _block_offset bigint, _crc bigint
 class CmdlogSource(DataSource):
     """The command log. What reads is imported when something is read: Spark makes one of these in several processes before."""
 
+    @spoken
     def __init__(self, options: Any) -> None:  # the name is Spark's
         self._options = parse_options(dict(options))
 
@@ -42,6 +44,7 @@ class CmdlogSource(DataSource):
     def name(cls) -> str:
         return NAME
 
+    @spoken
     def schema(self) -> str:
         if self._options.state_table is not None:
             return ", ".join(f"{_quoted(name)} {kind}" for name, kind in _state(self._options)[1].items())
@@ -50,6 +53,7 @@ class CmdlogSource(DataSource):
         every = _types(f"{COLUMNS}, {METADATA}" if self._options.include_metadata else COLUMNS)
         return ", ".join(f"{name} {kind}" for name, kind in _typed(every, self._options.params_format).items())
 
+    @spoken
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._options.state_table is not None:
             return StateReader(self._options, schema)
@@ -59,6 +63,7 @@ class CmdlogSource(DataSource):
         check_calls(schema, self._options)
         return CallReader(self._options, schema.names)
 
+    @spoken
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from replay.spark.stream import CallStream  # noqa: PLC0415
 
@@ -74,11 +79,13 @@ class CallReader(DataSourceReader):
     def __init__(self, options: Options, columns: Sequence[str]) -> None:
         self._options, self._columns, self._by = options, tuple(columns), versions_for_reading()
 
+    @spoken
     def partitions(self) -> Sequence[InputPartition]:
         from replay.spark.planning import plan_read  # noqa: PLC0415
 
         return [InputPartition(task) for task in plan_read(self._options).tasks]
 
+    @spoken_rows
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         from replay.spark.rows import read_task  # noqa: PLC0415
 
@@ -94,6 +101,14 @@ class TableReader(DataSourceReader):
     def __init__(self, options: Options, columns: Sequence[str]) -> None:
         self._options, self._columns, self._by = options, tuple(columns), versions_for_reading()
 
+    @spoken
+    def partitions(self) -> Sequence[InputPartition]:
+        from replay.spark.tables import check_paths  # noqa: PLC0415
+
+        check_paths(self._options)  # here, since a task would be tried four times
+        return [InputPartition(None)]
+
+    @spoken_rows
     def read(self, partition: InputPartition | None) -> Iterator[tuple[Any, ...]]:
         from replay.spark.tables import rows_of  # noqa: PLC0415
 
@@ -107,17 +122,20 @@ class TableReader(DataSourceReader):
 class StateReader(DataSourceReader):
     """A table of the application as it was."""
 
+    @spoken
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options, self._by = options, versions_for_reading()
         self._table, known = _state(options)
         check_columns(schema, known)
         self._columns = tuple(schema.names)
 
+    @spoken
     def partitions(self) -> Sequence[InputPartition]:
         from replay.spark.state import plan_state  # noqa: PLC0415
 
         return [InputPartition(task) for task in plan_state(self._options, self._table, self._columns)]
 
+    @spoken_rows
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         from replay.spark.state import StateTask, read_state  # noqa: PLC0415
 

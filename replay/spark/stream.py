@@ -25,6 +25,7 @@ from replay.spark.look import Entries, SegmentLook, txn_ids
 from replay.spark.options import Bound, Options
 from replay.spark.planning import Chosen, check_named, choose, plan_read
 from replay.spark.rows import read_task
+from replay.spark.spoken import spoken, spoken_rows
 from replay.spark.tasks import Task, Want
 from replay.spark.versions import READS, check_versions, versions_for_reading
 
@@ -57,11 +58,13 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options, self._columns, self._by = options, tuple(columns), versions_for_reading()
         self._is_checked = False
 
+    @spoken
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is all that this run gives, while the node writes on."""
         there = {p: of[-1].end.txn for p, of in _batches(self._chosen({})).items() if of}
         self._options = replace(self._options, ending=Bound(0, there))
 
+    @spoken
     def initialOffset(self) -> dict[str, str]:
         if not self._options.from_latest:
             return {}
@@ -71,6 +74,7 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = self._options.max_txns_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
+    @spoken
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
         reached = _from_json(start)
         batches = _batches(self._chosen(reached), reached)
@@ -78,9 +82,11 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return _to_json({**reached, **{p: of[-1].end for p, of in batches.items() if of}})
         return _to_json(_first_of(batches, reached, limit.max_rows))
 
+    @spoken
     def reportLatestOffset(self) -> dict[str, str]:
         return _to_json({p: of[-1].end for p, of in _batches(self._chosen({})).items() if of})
 
+    @spoken
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         before, upto = _from_json(start), _from_json(end)
         options = self._behind(before)
@@ -88,6 +94,7 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         plan = plan_read(replace(options, ending=ending), known=_known(before))
         return [InputPartition(task) for task in plan.tasks]
 
+    @spoken_rows
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         check_versions(self._by, READS)
         task = partition.value if partition is not None else None

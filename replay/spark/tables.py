@@ -16,6 +16,7 @@ from cmdlog.wal.ids import txn_millis
 from replay.spark.logs import Logs, NodeLog, open_logs
 from replay.spark.look import SegmentLook
 from replay.spark.options import Options
+from replay.spark.places import check_node, open_place
 from replay.spark.planning import choose
 from snapshot.catalog import list_archived, list_snapshots
 
@@ -29,6 +30,12 @@ SCHEMAS: Final[Mapping[str, str]] = {
     "faults": "node int, directory string, path string, offset long, block long, what string",
 }
 Row = tuple[Any, ...]
+
+
+def check_paths(options: Options) -> None:
+    """Each leads to a node's directory, be it damaged. Raises: BadOption."""
+    for path in options.paths:
+        check_node(path, *open_place(path))
 
 
 def rows_of(options: Options) -> Iterator[Row]:

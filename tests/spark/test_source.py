@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PythonException
 
 from tests.replay import damage
 from tests.spark.reading import made, read
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.slow
+SENTENCE_AT_MAX = 4  # line of a message, counted from 0, behind Spark's own words
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +82,25 @@ def test_batch_from_latest_gives_no_rows_at_all(spark: SparkSession, directory: 
     late = f"CREATE TEMPORARY VIEW late USING cmdlog OPTIONS (path '{directory}', startingTxn 'latest')"
     with pytest.raises(PySparkException, match="startingTxn=latest is for streams"):
         [spark.sql(text).collect() for text in (late, "SELECT * FROM late")]
+
+
+def test_sentence_of_an_error_stands_at_its_head(spark: SparkSession, directory: str, tmp_path: Path) -> None:
+    """What the planning Pythons tell is cut to what is to be done, for tables about the log, too, and not told by a task."""
+    (tmp_path / "empty").mkdir()
+    calls: list[Callable[[], object]] = [
+        lambda: load(spark, directory, startTxn="1"),
+        lambda: load(spark, directory, procedures="depositt").collect(),
+        lambda: load(spark, str(tmp_path / "empty"), table="faults").collect(),
+        lambda: load(spark, str(tmp_path / "empty"), table="state.accounts").collect(),
+        lambda: load(spark, directory, table="state.nowhere"),
+    ]
+    for call in calls:
+        with pytest.raises(PySparkException) as caught:
+            call()
+        assert not isinstance(caught.value, PythonException), "a task told it, after four attempts"
+        lines = str(caught.value).splitlines()
+        at = next(number for number, line in enumerate(lines) if re.match(r"replay\.[\w.]+: ", line))
+        assert at <= SENTENCE_AT_MAX, caught.value
 
 
 def test_tables_about_the_log(spark: SparkSession, directory: str) -> None:
