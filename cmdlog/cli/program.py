@@ -6,9 +6,11 @@ A command is a module of this package with a function `register(program)`. To ad
 from __future__ import annotations
 
 import importlib
+import os
+import select
 import sys
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import typer
 
@@ -36,6 +38,8 @@ COMMANDS: Final = (
 )
 """Modules of this package, in the order of `cmdlog --help`."""
 
+READER_GONE: Final = 141  # 128 and the number of SIGPIPE, as of any program in a pipe
+
 HELP: Final = """Durable stored procedures in Python: every acknowledged call survives.
 
 [bold]First steps[/bold]
@@ -49,7 +53,8 @@ HELP: Final = """Durable stored procedures in Python: every acknowledged call su
   0 done, 1 refused, 2 usage, 10 corrupt, 11 foreign or newer format,
   12 locked by another process, 13 code missing or forged, 14 disk full,
   15 write or fsync failed, 16 divergence, 17 completeness not proved,
-  130 interrupted by Ctrl-C, 143 terminated by SIGTERM
+  130 interrupted by Ctrl-C, 143 terminated by SIGTERM,
+  141 whoever read the output went away
 """
 
 
@@ -76,7 +81,38 @@ def make_program() -> typer.Typer:
 def run() -> None:
     """Runs the command line and ends the process."""
     with heeding_signals():
-        sys.exit(_exit_code())
+        sys.exit(_exit_code_read())
+
+
+def _exit_code_read() -> int:
+    """Of the command, unless what it printed found no reader any more (`… | head -1`): it did not come to its end then."""
+    try:
+        code = _exit_code()
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit) as end:  # Typer and rich make the one into the other; rich has closed the stream then
+        if not _reader_gone() and not isinstance(end.__context__, BrokenPipeError):
+            raise
+        return READER_GONE
+    return code
+
+
+def _reader_gone() -> bool:
+    """Whether a stream has lost its reader; what is still to be printed there goes nowhere, instead of failing at exit."""
+    gone = [stream for stream in (sys.stdout, sys.stderr) if _is_broken(stream)]
+    for stream in gone:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    return bool(gone)
+
+
+def _is_broken(stream: TextIO) -> bool:
+    poll = select.poll()
+    try:
+        poll.register(stream.fileno(), 0)
+    except (OSError, ValueError):  # closed, or no file at all
+        return False
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _exit_code() -> int:
@@ -87,10 +123,9 @@ def _exit_code() -> int:
             return _fail(brokenoff.failure())
     except (KeyboardInterrupt, typer.Abort):
         return _fail(brokenoff.failure())
-    except BrokenPipeError:  # the reader of our output has seen enough
-        sys.stderr.close()
-        return 0
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and (_is_broken(sys.stdout) or _is_broken(sys.stderr)):
+            raise  # it is ours, and not a server's
         if hasattr(error, "format_message"):  # of the arguments, in Typer's words
             return _misused(error)
         failure = explain(error)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cmdlog.node.settings import TABLE
+from tests.spark.reading import made
 
 pytestmark = pytest.mark.slow  # each test starts an interpreter
 
@@ -86,3 +87,47 @@ def test_absent_server_is_named() -> None:
     done = cmdlog("status", "--url", f"http://127.0.0.1:{port}")
     assert done.returncode == 1
     assert f"http://127.0.0.1:{port}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (["log", "history", "{node}"], 1),
+        (["log", "dump", "{node}"], 1),
+        (["log", "inspect", "{node}"], 0),
+        (["serve", "--help"], 0),
+    ],
+)
+def test_reader_that_goes_away_ends_the_command(tmp_path: Path, arguments: list[str], lines: int) -> None:
+    """`… | head -1`: no word about it, and the exit code says that the end was not reached; where it was, all is well."""
+    node = made(tmp_path, 40).directory
+    with subprocess.Popen(
+        [sys.executable, "-m", "cmdlog.cli", *(part.format(node=node) for part in arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        for _ in range(lines):
+            running.stdout.readline()
+        running.stdout.close()
+        told = running.stderr.read().decode()
+    assert told == ""
+    assert running.returncode == 141 or (lines == 1 and running.returncode == 0)
+
+
+def test_reader_of_an_error_that_goes_away_ends_the_command() -> None:
+    """An error that nobody hears is no traceback either."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [sys.executable, "-m", "cmdlog.cli", "log", "history", "/no/such/folder"],
+        stdout=subprocess.PIPE,
+        stderr=writing,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stdout) == (141, b"")
