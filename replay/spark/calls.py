@@ -64,8 +64,8 @@ class CallFiles:
             raise BadCalls(f"{path} holds no file" if os.path.isdir(path) else f"there is no {path}")
         is_json = all(Path(name.removesuffix(".gz")).suffix in JSON for name in (names if os.path.isdir(path) else [path]))
         stamps = {name: _stamp(os.path.join(path, name)) for name in names}
-        first = next((name for name in names if stamps[name][0]), names[0])
-        (_check_json if is_json else _check_parquet)(os.path.join(path, first).rstrip("/"))
+        for name in (name for name in names if stamps[name][0]):  # Spark leaves empty files out
+            (_check_json if is_json else _check_parquet)(os.path.join(path, name).rstrip("/"))
         return cls(path, is_json, {name: _content(os.path.join(path, name)) for name in names}, stamps)
 
     @property

@@ -158,6 +158,7 @@ def _fix_rows(given: Given, folder: Staging, rows_per_file: int) -> DataFrame:
     try:
         calls.write.option("maxRecordsPerFile", rows_per_file).parquet(_uri(temporary))
     except (PySparkException, Py4JError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
         raise SparkFailed(f"the rows could not be written to {temporary}: {cause_of(error)}") from error
     if isinstance(given.calls, CallFiles):
         given.calls.check_unchanged()

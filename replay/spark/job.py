@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 ROW: Final = "row string"
 LOOK_EVERY_S: Final = 0.5
 CANCEL_S_MAX: Final = 10.0  # Spark kills the Python workers of a cancelled job within three
+JAVA_CAUSES: Final = 2  # what was done, and what was wrong with it; those below only say the same in other words
 _LAST_LINE: Final = re.compile(r"[A-Za-z_][\w.]*(:|$)")  # of a traceback: the others are indented
 _PLACES: Final = {"Divergence": Divergence, "Poison": Poison}
 
@@ -147,6 +148,9 @@ def cause_of(error: Exception) -> str:
     lines = str(error).splitlines()
     at = next((n for n, line in enumerate(lines) if line.lstrip().startswith("Traceback (most recent call last)")), None)
     if at is None:
+        java = [line.partition(": ")[2] for line in lines if line.startswith((": ", "Caused by: "))]  # "class: message" of each
+        if java:
+            return ": ".join(line.partition(": ")[2].strip() or line for line in java[:JAVA_CAUSES])
         return next((line.strip() for line in lines if line.strip()), type(error).__name__)
     python = itertools.takewhile(lambda line: not line.startswith("\tat ") and "SQLSTATE:" not in line, lines[at + 1 :])
     said = [line.strip() for line in python if _LAST_LINE.match(line)]

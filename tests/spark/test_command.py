@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from cmdlog.cli.output import out
 from cmdlog.cli.program import run
-from replay.spark.calls import uri_of
+from replay.spark.calls import CallFiles, uri_of
 from tests.replay.ledgers import Versions, importable, logged_calls
 from tests.spark.spark_nodes import ACCOUNTS, SHOP, make_node
 
@@ -98,3 +100,87 @@ def test_calls_of_a_feed_are_a_path_or_a_uri(monkeypatch: pytest.MonkeyPatch, tm
     assert uri_of("calls.json") == f"file://{tmp_path}/calls.json"
     for uri in ("file:///data/calls.parquet", "s3a://bucket/calls", "hdfs://name:8020/calls"):
         assert uri_of(uri) == uri
+
+
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark takes some seconds to start; bad input must not wait for it."""
+
+    def refuse(*_: object, **__: object) -> SparkSession:
+        raise AssertionError("Spark was asked for")
+
+    monkeypatch.setattr("cmdlog.cli.spark.spark_session", refuse)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("none", None, "there is no {path}"),
+        ("empty/", None, "{path} holds no file"),
+        ("text.json", b"procedure,params\n", "{path} holds no JSON lines: its first line is no JSON value"),
+        ("number.json", b"\n12\n", "{path} holds no JSON lines: its first line is no object"),
+        ("columns.json", b'{"proc": "a", "params": {}}\n', "{path} has no column procedure; its columns are proc, params"),
+        ("text.parquet", b"procedure,params\n", "{path} is no Parquet file"),
+    ],
+)
+@pytest.mark.usefixtures("no_spark")
+def test_calls_that_are_none_are_told_before_spark_starts(
+    command: Any, tmp_path: Path, name: str, content: bytes | None, why: str
+) -> None:
+    """The path and what is wrong with it, in one line, and nothing is left."""
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    elif name.endswith("/"):
+        path.mkdir()
+    code, lines = command("feed", str(path), "--job", "x", "--to", str(tmp_path / "fx"), "--json")
+    assert (code, len(lines)) == (2, 1)
+    assert lines[0]["error"]["message"].startswith(why.format(path=path))
+    assert not list(tmp_path.glob("fx*"))
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_bad_arguments_are_told_before_spark_starts(command: Any, node: Path, tmp_path: Path) -> None:
+    """A moment that is none, a directory that is not there, an output that holds something, each by name."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("do not lose")
+    calls = tmp_path / "calls.json"
+    calls.write_text('{"procedure": "a", "params": {}}\n')
+    for arguments, why in (
+        (("rebuild", str(node), "--to", f"{tmp_path}/out", "--until", "soon"), "soon"),
+        (("backfill", str(node), "--app", "tests.node.apps.faulty:db", "--to", f"{tmp_path}/out", "--until", "soon"), "soon"),
+        (("rebuild", f"{tmp_path}/nobody", "--to", f"{tmp_path}/out"), f"{tmp_path}/nobody"),
+        (("backfill", f"{tmp_path}/nobody", "--app", "tests.node.apps.faulty:db", "--to", f"{tmp_path}/out"), "nobody"),
+        (("rebuild", str(node), "--to", f"{tmp_path}/full"), f"{tmp_path}/full is not empty"),
+        (("feed", str(calls), "--job", "x", "--to", f"{tmp_path}/full"), f"{tmp_path}/full is not empty"),
+    ):
+        code, lines = command(*arguments, "--json")
+        assert (code != 0, len(lines)) == (True, 1), arguments
+        assert why in lines[0]["error"]["message"], arguments
+    assert not list(tmp_path.glob("*.unfinished"))
+
+
+@pytest.mark.parametrize("damage", ["half", "page"])
+def test_damaged_file_of_calls_is_one_error(command: Any, tmp_path: Path, damage: str) -> None:
+    """Found before Spark starts, or by Spark when it reads the rows: the file is named, and no traceback is told."""
+    (tmp_path / "calls").mkdir()
+    bad = tmp_path / "calls" / "b.parquet"
+    for path in (tmp_path / "calls" / "a.parquet", bad):
+        parquet.write_table(pyarrow.table({"procedure": ["a"] * 9, "params": ["{}"] * 9}), path)
+    data = bad.read_bytes()
+    bad.write_bytes(b"PAR1 half" if damage == "half" else data[:4] + b"\xff" * 60 + data[64:])
+    code, lines = command("feed", f"{tmp_path}/calls", "--job", "x", "--to", f"{tmp_path}/out", "--json")
+    assert (code, len(lines)) == (2 if damage == "half" else 1, 1)
+    assert str(bad) in lines[0]["error"]["message"]
+    assert "Traceback" not in lines[0]["error"]["message"]
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_params_of_json_lines_come_as_they_are_written(spark: SparkSession, tmp_path: Path) -> None:
+    """An object is taken as text: no key of another row, no number by way of a float. A name with a pattern's signs is a name."""
+    written = ['{"a": 99999999999999999999}', '{"b": 0.12345678901234567890, "c": null}', "{}"]
+    rows = [f'{{"procedure": "x", "params": {params}}}\n' for params in written]
+    path = tmp_path / "[odd] *.json"
+    path.write_text("".join(rows) + '{"procedure": "x"}\n')
+    found = [row.params for row in CallFiles.at(path).read(spark).collect()]
+    assert found == [*written, None]
