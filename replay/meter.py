@@ -44,6 +44,7 @@ class Progress(Pace):
     """How far a recovery is."""
 
     partitions: Mapping[int, Pace] = field(default_factory=dict)  # those that have calls to replay
+    waiting: str = ""  # why some partition does not get on
 
 
 class Meter:

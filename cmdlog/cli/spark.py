@@ -221,12 +221,27 @@ class _Bar:
 
     def __init__(self, name: str) -> None:
         self._name, self._display, self._told_at = name, Display(name), 0.0
+        self._waiting = ""
 
     def __enter__(self) -> Callable[[Progress], None]:
-        return self._tell if out.json else self._display.__enter__()
+        if out.json:
+            return self._tell
+        show = self._display.__enter__()
+
+        def tell(progress: Progress) -> None:
+            show(progress)
+            self._say(progress.waiting)
+
+        return tell
 
     def __exit__(self, *error: object) -> None:
         self._display.__exit__(*error)
+
+    def _say(self, waiting: str) -> None:
+        """On a terminal and in a log: when a wait begins, when its reason changes, and when it is over."""
+        if waiting != self._waiting:
+            out.note(f"{self._name}: {waiting or 'goes on'}")
+            self._waiting = waiting
 
     def _tell(self, progress: Progress) -> None:
         now = time.monotonic()
@@ -245,6 +260,8 @@ class _Bar:
                 "left_s": round(progress.left_s, 1) if progress.left_s is not None else None,
             }
         }
+        if progress.waiting:
+            value["progress"]["waiting"] = progress.waiting
         out.line(value)
 
 

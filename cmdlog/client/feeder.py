@@ -10,20 +10,24 @@ job tries again later.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from cmdlog.client.ask import Call
+from cmdlog.client.answer import Attempt, Lost
+from cmdlog.client.ask import Ask, Call
+from cmdlog.client.exchange import Send
 from cmdlog.client.keys import uuid7
 from cmdlog.client.options import DEFAULT_URL
 from cmdlog.client.sync import Client
 from cmdlog.errors import Aborted, CallError, CmdlogError, Forbidden, ProcedureFailed, RequestRefused, Unauthenticated
 from cmdlog.results import Result
 
+BUSY: Final = (429, 502, 503, 504)
 Row = tuple[str, Mapping[str, Any], str]  # procedure, params, what names the row in the job
 
 
@@ -43,6 +47,11 @@ class Feeder:
     token_file: str | os.PathLike[str] | None = None
     ca_file: str | os.PathLike[str] | None = None
     timeout_s: float = 300.0  # of one call, with all waits that the server asks for
+    tell: Callable[[str], None] | None = field(default=None, compare=False)  # is told why a request will be sent again
+
+    def telling(self, tell: Callable[[str], None]) -> Feeder:
+        """The same, which tells why it waits, in the process where it sends."""
+        return replace(self, tell=tell)
 
     def __call__(self, rows: Iterable[Row], *, began_ms: int) -> Iterator[dict[str, Any]]:
         """An answer for each row, in order. Raises: CmdlogError of the server, not of a call."""
@@ -54,9 +63,32 @@ class Feeder:
                 yield Call(procedure, params, sent[-1])
 
         verify = str(self.ca_file) if self.ca_file is not None else True
-        with Client(self.url, token_file=self.token_file, timeout_s=self.timeout_s, verify=verify) as client:
+        with _Telling(self.url, token_file=self.token_file, timeout_s=self.timeout_s, verify=verify) as client:
+            client.tell = self.tell
             for answer in client.batch(calls()):
                 yield {"key": sent.popleft(), **_told(answer)}
+
+
+class _Telling(Client):
+    """A client that says why a request came to nothing; what becomes of the calls is decided as ever."""
+
+    tell: Callable[[str], None] | None = None
+
+    def _send_many(self, asks: Sequence[Ask], step: Send) -> Generator[Attempt, None, None]:
+        told = self.tell is None
+        with contextlib.closing(super()._send_many(asks, step)) as attempts:
+            for attempt in attempts:
+                if not told and self.tell is not None and (why := _why(attempt)):
+                    self.tell(why)
+                    told = True  # the others of the request suffer the same
+                yield attempt
+
+
+def _why(attempt: Attempt) -> str:
+    """Why a request is sent again; "" of an answer."""
+    if isinstance(attempt, Lost):
+        return f"server {'did not answer' if attempt.reached else 'unreachable'}, retrying: {attempt.reason}"
+    return f"server is not ready or busy (status {attempt.status}), retrying" if attempt.status in BUSY else ""
 
 
 def _told(answer: Result[Any] | CmdlogError) -> dict[str, Any]:

@@ -34,6 +34,7 @@ ATTEMPTS: Final = "attempts"
 ROWS: Final = "rows"
 PROGRESS: Final = "progress"
 PROGRESS_EVERY_S: Final = 0.5
+REASON_CHARS_MAX: Final = 200
 READ_BYTES: Final = 1 << 20
 MACHINE: Final = (DiskFull, WriteFailed, EnvironmentFault)  # of what is known by name; OSError and MemoryError are the others
 NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
@@ -49,16 +50,28 @@ class Attempt:
     scratch: str  # on a disk of the executor; it goes at the end
     staging: str
     _told_at: float = field(default=0.0)
+    _calls: int = field(default=0)
+    _waiting: str = field(default="")
 
     def note(self, calls: int) -> None:
         """So many calls of the task are done."""
-        now = time.monotonic()
-        if now - self._told_at < PROGRESS_EVERY_S:
+        self._calls = calls
+        if not self._waiting and time.monotonic() - self._told_at < PROGRESS_EVERY_S:
             return
-        self._told_at = now
+        self._waiting = ""
+        self._tell()
+
+    def waits(self, reason: str) -> None:
+        """It does not get on, and why; until the next note."""
+        if reason[:REASON_CHARS_MAX] != self._waiting:
+            self._waiting = reason[:REASON_CHARS_MAX]
+            self._tell()
+
+    def _tell(self) -> None:
+        self._told_at = time.monotonic()
         path = os.path.join(self.staging, PROGRESS, self.key)
         temporary = f"{path}.{os.path.basename(self.folder)}.tmp"
-        Path(temporary).write_bytes(orjson.dumps({"calls": calls}))
+        Path(temporary).write_bytes(orjson.dumps({"calls": self._calls, "waiting": self._waiting}))
         os.replace(temporary, path)
 
     def sealed(self, path: str) -> dict[str, Any]:

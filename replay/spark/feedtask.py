@@ -43,7 +43,10 @@ Row = tuple[str, Mapping[str, Any], str]
 
 
 class Send(Protocol):
-    """What brings calls to a service (`cmdlog.client.feeder.Feeder` is one): an answer for each row, in order."""
+    """What brings calls to a service (`cmdlog.client.feeder.Feeder` is one): an answer for each row, in order.
+
+    One with a method `telling(tell)` gives a sender that also tells why it waits.
+    """
 
     def __call__(self, rows: Iterable[Row], *, began_ms: int) -> Iterator[Mapping[str, Any]]: ...
 
@@ -52,6 +55,8 @@ def feed_file(order: Mapping[str, Any], attempt: Attempt, send: Send) -> dict[st
     """The work of one order. Raises: what `send` raises; then Spark tries again."""
     report = _Report(os.path.join(attempt.folder, "report.parquet"), int(order["partition"]))
     ended: Counter[str] = Counter()
+    if (telling := getattr(send, "telling", None)) is not None:
+        send = telling(attempt.waits)
     waiting: deque[tuple[int, str, str]] = deque()  # rows that were given to `send` and have no answer
     with report:
 

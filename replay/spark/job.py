@@ -191,9 +191,11 @@ class _Meter:
     def _watch(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):
             whole = {key: int(self._orders[key]["calls"]) for key in {*self._done, *self._folder.rows()} & self._orders.keys()}
-            self._say({**self._folder.progress(), **whole})
+            told = {key: of for key, of in self._folder.progress().items() if key not in whole}
+            waiting = next((reason for _, reason in told.values() if reason), "")
+            self._say({key: calls for key, (calls, _) in told.items()} | whole, waiting)
 
-    def _say(self, calls: Mapping[str, int]) -> None:
+    def _say(self, calls: Mapping[str, int], waiting: str = "") -> None:
         elapsed = time.monotonic() - self._began
         paces = {}
         for key, order in self._orders.items():
@@ -202,4 +204,4 @@ class _Meter:
             paces[int(order["partition"])] = Pace(min(total, calls.get(key, 0)), total, elapsed, before)
         total = sum(pace.calls_total for pace in paces.values())
         done, before = (sum(pace.calls for pace in paces.values()), sum(pace.calls_before for pace in paces.values()))
-        self._tell(Progress(done, total, elapsed, before, paces))
+        self._tell(Progress(done, total, elapsed, before, paces, waiting))

@@ -141,13 +141,14 @@ class Staging:
                 found[row["key"]] = row
         return found
 
-    def progress(self) -> dict[str, int]:
-        """Key -> calls that the running attempts have done."""
+    def progress(self) -> dict[str, tuple[int, str]]:
+        """Key -> calls that the running attempts have done, and what they wait for ("": nothing)."""
         found = {}
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self._path(PROGRESS)):
                 with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError):
-                    found[name] = int(orjson.loads(Path(self._path(PROGRESS), name).read_bytes())["calls"])
+                    told = orjson.loads(Path(self._path(PROGRESS), name).read_bytes())
+                    found[name] = int(told["calls"]), str(told.get("waiting", ""))
         return found
 
     @contextlib.contextmanager

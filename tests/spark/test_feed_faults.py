@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from collections import Counter
@@ -19,8 +20,9 @@ import pytest
 from pyarrow import parquet
 
 from cmdlog.client.feeder import Feeder
+from cmdlog.errors import Unreachable
 from cmdlog.testing import Server
-from replay.spark.attempt import carry_out
+from replay.spark.attempt import Attempt, carry_out
 from replay.spark.feed import feed
 from replay.spark.feedtask import feed_file
 from replay.spark.job import TaskError
@@ -175,6 +177,45 @@ def test_service_that_is_killed_in_the_middle_executes_nothing_twice(tmp_path: P
         assert counters(server, 300) == [ROWS // IDS] * IDS
     finally:
         server.close()
+
+
+def test_server_that_is_down_is_told_and_ends_the_attempt_in_time(tmp_path: Path) -> None:
+    """The progress says that it waits and for what, from the first failure on; the client's deadline ends it with that reason."""
+    order, told = order_of(tmp_path, 500), list[bytes]()
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+
+        class Watching(Feeder):
+            def telling(self, tell: Callable[[str], None]) -> Feeder:
+                def watched(reason: str) -> None:
+                    tell(reason)
+                    told.append((tmp_path / "progress" / "c000000").read_bytes())
+
+                return Feeder.telling(Feeder(self.url, timeout_s=self.timeout_s), watched)
+
+        with pytest.raises(Unreachable, match="refused"):
+            sent(order, Watching(url, timeout_s=0.5))
+    assert told
+    assert orjson.loads(told[0])["calls"] == 0
+    assert orjson.loads(told[0])["waiting"].startswith("server unreachable, retrying: ")
+
+
+def test_wait_for_a_server_ends_with_its_next_answer(server: Server, tmp_path: Path) -> None:
+    """A refusal for a while and a lost answer are told; what is told last says that nothing is waited for."""
+    seen = list[str]()
+    (tmp_path / "progress").mkdir()
+    attempt = Attempt("c000000", str(tmp_path), str(tmp_path), str(tmp_path))
+    acts = ["503", "lost"]
+    with bad_way(server.url, lambda n: acts[n] if n < len(acts) else "good") as (url, _):
+        rows = [("bump", {"id": 600, "amount": 1}, f"wait/0/{n}") for n in range(20)]
+        for number, answer in enumerate(Feeder(url).telling(seen.append)(rows, began_ms=int(time.time() * 1000))):
+            assert answer["ended"] == "ok"
+            for reason in seen[number:]:
+                attempt.waits(reason)
+            attempt.note(number)
+    assert [reason.split(",")[0] for reason in seen] == ["server is not ready or busy (status 503)", "server did not answer"]
+    assert orjson.loads((tmp_path / "progress" / "c000000").read_bytes())["waiting"] == ""
 
 
 def test_rows_of_chance_are_pinned_by_the_first_run(spark: SparkSession, server: Server, tmp_path: Path) -> None:
