@@ -12,24 +12,24 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cmdlog.wal.block import HEADER, BadBlock, BlockFlag
 from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, WalError
 from cmdlog.wal.faultlog import FaultRecord, read_faults
 from cmdlog.wal.files import Files
 from cmdlog.wal.groups import Groups, GroupState, Stated
 from cmdlog.wal.hardstate import HardState
-from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
+from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.instance import LOG_FOLDER, Identity, Instance, load_instance
 from cmdlog.wal.reader import Recycled, read_segment
-from cmdlog.wal.record import BadRecord, Record, decode_body
+from cmdlog.wal.record import BadRecord
 from cmdlog.wal.restart import Verdict, decide
-from cmdlog.wal.scan import EndKind, Place, Walk, read_block, walk_segment
+from cmdlog.wal.scan import EndKind, Walk, walk_segment
 from cmdlog.wal.segment import segment_sequence
 from cmdlog.wal.survey import SegmentFile, Survey, identity_text, survey_log, tail_corrupt
+from replay.behind import Beyond, behind_damage, folded
 from replay.evidence import Fault, GroupEvidence, NodeEvidence, Run, SnapshotEvidence, StatedConfiguration
 from snapshot.catalog import list_snapshots
 
@@ -140,59 +140,24 @@ class _Stretch:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Beyond:
-    """The end of a log that is damaged before it: the fold of what can be read, and of which groups that shows the end."""
-
-    end: Groups
-    known: Mapping[int, int]  # group -> last index that may lie in the damaged place; 0 when nothing of the group does
-
-
-def _behind_damage(data: bytes, walk: Walk) -> _Beyond | None:
-    """What the blocks behind a damaged place say, when the last of all blocks is there: a seal, with none of this life behind it.
-
-    A group with an entry behind the place ends where its last one stands. The last entry of any other may have been in the place.
-    """
-    places: list[Place] = []
-    for place in walk.later:
-        try:
-            read_block(data, place.offset, walk.segment)
-        except BadBlock:
-            places = []
-            continue
-        before = places[-1].header if places else None
-        if before is not None and (place.header.number, place.header.chain) != (before.number + 1, before.checksum):
-            places = []
-        places.append(place)
-    if not places or not places[-1].header.flags & BlockFlag.SEAL or places[-1].header.number != walk.later[-1].header.number:
-        return None
-    front = _folded(data, walk.places)
-    known: dict[int, int] = {}
-    for place in places:
-        for _, record in _records(data, place):
-            if record.is_entry and record.partition not in known:
-                goes_on = record.index <= front.state(record.partition).last_index + 1
-                known[record.partition] = 0 if goes_on else record.index - 1
-    return _Beyond(_folded(data, [*walk.places, *places]), known)
-
-
 @dataclass(slots=True)
 class _Log:
     """One look at a log."""
 
     files: Files
+    directory: str
     survey: Survey
     gaps: Sequence[Gap]
     stretches: list[_Stretch] = field(default_factory=list)
     damage: list[Fault] = field(default_factory=list)
     end_known: bool = True
-    beyond: _Beyond | None = None
+    beyond: Beyond | None = None
 
     @classmethod
     def look(cls, files: Files, directory: str, instance: Instance, gaps: Sequence[Gap]) -> _Log:
         """Raises: Foreign, NewerFormat, FileNotFoundError."""
         survey, lost = survey_anyway(files, directory, instance)
-        log = cls(files, survey, gaps, damage=lost, end_known=not lost)
+        log = cls(files, directory, survey, gaps, damage=lost, end_known=not lost)
         log._note_problems()
         log._fold_stretches()
         return log
@@ -266,11 +231,15 @@ class _Log:
         if fault is not None:
             self.damage.append(fault)
             if last.sequence == newest and self.end_known:
-                self.end_known, self.beyond = False, _behind_damage(data, walk) if gap is None else None
+                self.end_known, self.beyond = False, self._behind(data, walk) if gap is None else None
         places = [place for place in walk.places if gap is None or place.header.number < gap[0]]
         if places:
-            begin, end = self._head(first), _folded(data, places)
+            begin, end = self._head(first), folded(data, places)
             self.stretches.append(_Stretch(int(first.header.first_block), int(places[-1].header.number), begin, end))
+
+    def _behind(self, data: bytes, walk: Walk) -> Beyond | None:
+        snapshots = list_snapshots(self.files, self.directory, self.survey.instance.identity)
+        return behind_damage(data, walk, [s.manifest for s in snapshots if s.manifest is not None])
 
     def _fault_in(self, segment: SegmentFile, data: bytes, walk: Walk, gap: Gap | None, *, is_newest: bool) -> Fault | None:
         """Why the run ends in this segment before the segment does."""
@@ -325,20 +294,6 @@ def _partitions(state: GroupState) -> int:
 
 def _continues(segment: SegmentFile, after: SegmentFile) -> bool:
     return after.sequence == segment.sequence + 1 and after.header.previous_generation == segment.header.generation
-
-
-def _folded(data: bytes, places: Sequence[Place]) -> Groups:
-    """The state behind these blocks, of which the first is a head. Raises: BadRecord."""
-    groups = Groups()
-    for place in places:
-        for offset, record in _records(data, place):
-            groups.observe(Lsn(place.header.number, offset), record)
-    return groups
-
-
-def _records(data: bytes, place: Place) -> Iterator[tuple[int, Record]]:
-    start = place.offset + HEADER.bytes
-    yield from decode_body(data[start : start + place.header.body_bytes])
 
 
 def survey_anyway(files: Files, directory: str, instance: Instance) -> tuple[Survey, list[Fault]]:

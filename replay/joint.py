@@ -31,7 +31,7 @@ from replay.plan import Kind, MissingCode, PartitionPlan, Plan, make_plan
 from replay.scan import Scan, cluster_policy, scan, skips_of
 from replay.source import LogSource, open_source
 from replay.spans import BEGINNING, Mark, Span, Step, join, restricted, salvage, spans_of
-from snapshot.catalog import Snapshot, check, list_snapshots
+from snapshot.catalog import Snapshot, check, list_archived, list_snapshots
 
 FORMAT: Final = 1
 KIND: Final = "joint"  # tells a plan over several directories from one over a single directory
@@ -148,6 +148,9 @@ def make_joint_plan(
     if until is not None and not accept_data_loss:
         check_newest_of_all(files, evidence, until)
     legs = planner.legs()
+    doubts = [*unproved(verdict), *(_not_counted(evidence, doubtful) if doubtful else ())]
+    if len(evidence) == 1 and not is_of_a_cluster(evidence[0]) and planner.is_settled():
+        doubts = []  # whatever is missing behind the moment, nobody else could have changed what is in front of it
     if until is not None and not planner.lost:
         check_begin_of_all(legs, until)
     return JointPlan(
@@ -159,7 +162,7 @@ def make_joint_plan(
         sequence=verdict.sequence,
         failed=tuple(sorted(verdict.failed)),
         legs=tuple(legs),
-        incomplete=(*unproved(verdict), *(_not_counted(evidence, doubtful) if doubtful else ()), *planner.lost),
+        incomplete=(*doubts, *planner.lost),
         notes=tuple(planner.notes),
     )
 
@@ -233,6 +236,8 @@ class _Planner:
         self._files, self._verdict, self._until, self._given, self._missing_code = files, verdict, until, given, missing_code
         self._usable = [node.directory for node in evidence if node.refused is None]
         self._damage = [_say(fault) for node in evidence for fault in node.damage]
+        self._bad = min((fault.block or 0 for node in evidence for fault in node.damage), default=0)  # first block; 0: not known
+        self._settled: set[int] = set()  # partitions with all that they need in front of it
         self._sources: dict[str, LogSource] = {}
         self._spans: dict[str, dict[int, list[Span]]] = {}
         self._groups: dict[str, Groups] = {}
@@ -252,6 +257,10 @@ class _Planner:
                 self._tell(f"{directory} alone does not suffice: {error.args[0]}")
                 left += of
         return [*legs, *(leg for partition in left for leg in self._stitched(partition))]
+
+    def is_settled(self) -> bool:
+        """Whether every partition has passed the moment in blocks that stand in front of all damage."""
+        return not self.lost and self._settled >= {group for group in self._verdict.groups if group < PARTITIONS_MAX}
 
     def _tell(self, note: str) -> None:
         if note not in self.notes:
@@ -318,7 +327,11 @@ class _Planner:
         for directory in order:
             if directory not in self._sources:
                 continue
-            for snapshot in list_snapshots(self._files, directory, self._sources[directory].instance.identity):
+            identity = self._sources[directory].instance.identity
+            live = list_snapshots(self._files, directory, identity)
+            names = {(snapshot.partition, snapshot.name) for snapshot in live}
+            old = [s for s in list_archived(self._files, directory, identity) if (s.partition, s.name) not in names]
+            for snapshot in [*live, *old]:
                 m = snapshot.manifest
                 if m is None or snapshot.partition != partition or (self._until is not None and m.txn_id > self._until):
                     continue
@@ -379,10 +392,21 @@ class _Planner:
             skips=skips,
             voids=tuple(stream.voids),
         )
+        if self._is_before_damage(partition, step, first, to, ended=ended):
+            self._settled.add(partition)
         catalogs = self._code(partition, stream.catalogs, found)
         chosen = self._groups.get(self._verdict.groups[CLUSTER_GROUP].chosen, found.groups)
         plan = _plan(source, found, part, self._until)
         return replace(plan, catalogs=catalogs, key_policy=cluster_policy(chosen)), ended
+
+    def _is_before_damage(self, partition: int, step: Step, first: int, to: Mark, *, ended: bool) -> bool:
+        """Whether all that is applied stands in front of the damage, and nothing up to the moment can stand in it."""
+        if self._until is None or first >= self._bad:
+            return False
+        source = restricted(self._sources[step.span.directory], self._bad - 1)
+        front = scan(source, first, {partition: step.from_mark.index}, {}, until=self._until)
+        passed = ended or front.groups.state(partition).closed_txn >= self._until
+        return passed and max(front.streams[partition].to_index, step.from_mark.index) >= to.index
 
     def _code(self, partition: int, versions: Iterable[int], found: Scan) -> tuple[Mapping[str, Any], ...]:
         """Catalog records of these versions, from whichever log names them. Raises: CodeMissing, BundleForged, unless left."""

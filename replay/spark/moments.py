@@ -13,11 +13,12 @@ from typing import Any
 
 import orjson
 
+from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import CLUSTER_GROUP
-from replay.errors import BadUntil, Incomplete, UntilUnreachable
+from replay.errors import BadUntil, Incomplete, ReplayError, UntilUnreachable
 from replay.gather import gather
-from replay.joint import check_complete, fold_end, is_of_a_cluster, make_joint_plan, open_or_salvage
+from replay.joint import JointPlan, check_complete, fold_end, is_of_a_cluster, make_joint_plan, open_or_salvage
 from replay.plan import Plan, make_plan, parse_until
 from replay.spark.logs import strays_told
 
@@ -72,18 +73,36 @@ def find_history(files: Files, paths: Sequence[str], until: int | None, *, accep
         joint = make_joint_plan(files, paths, until=until, accept_data_loss=accept_data_loss)
         if not accept_data_loss:
             check_complete(joint)
-        catalogs: dict[int, Mapping[str, Any]] = {}
-        for node in joint.nodes:
-            catalogs |= catalogs_at_end(files, node.directory) if not node.refused else {}
-        return History(until, joint.legs, (*joint.incomplete, *joint.notes), catalogs)
+        return _jointly(files, joint)
     try:
         planned = make_plan(files, paths[0], use_state="never", until=until, accept_data_loss=accept_data_loss)
     except (Incomplete, UntilUnreachable) as error:
         if told := strays_told(files, paths[0]):
             error.args = (f"{error.args[0]}; {told}",)
         raise
+    except Corrupt as damage:
+        return _around_damage(files, paths[0], until, damage)
     known = {**planned.scan.catalogs, **planned.scan.groups.state(CLUSTER_GROUP).catalogs}
     return History(until, (planned.plan,), planned.plan.notes, {version: of.value for version, of in known.items()})
+
+
+def _jointly(files: Files, joint: JointPlan) -> History:
+    catalogs: dict[int, Mapping[str, Any]] = {}
+    for node in joint.nodes:
+        catalogs |= catalogs_at_end(files, node.directory) if not node.refused else {}
+    return History(joint.until, joint.legs, (*joint.incomplete, *joint.notes), catalogs)
+
+
+def _around_damage(files: Files, directory: str, until: int | None, damage: Corrupt) -> History:
+    """Snapshots and the rest of the log may suffice. Raises: `damage`, with what is missing besides."""
+    try:
+        joint = make_joint_plan(files, [directory], until=until)
+    except ReplayError:
+        raise damage from None
+    if joint.incomplete:
+        damage.args = (f"{damage.args[0]}; {'; '.join(joint.incomplete)}",)
+        raise damage
+    return _jointly(files, joint)
 
 
 def plan_json(plan: Plan) -> Any:

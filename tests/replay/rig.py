@@ -152,6 +152,7 @@ class Rig:
         self.history: list[tuple[int, dict[int, int]]] = []  # (TxnId, balances after it)
         configuration = {"voters": [1], "learners": [], "epoch": 1, "partitions": partitions, "key_policy": asdict(self.policy)}
         initial = [encode_json(Kind.CONFIGURATION, configuration, partition=CLUSTER_GROUP, term=1, index=1)]
+        self.configuration: dict[str, Any] = configuration
         voters = {"voters": [1], "learners": [], "epoch": 1}
         initial += [encode_json(Kind.CONFIGURATION, voters, partition=p, term=1, index=1) for p in range(partitions)]
         Log.create(self.files, self.directory, self.identity, segment_bytes=segment_bytes, segments=segments,
@@ -194,6 +195,7 @@ class Rig:
         """Another configuration of the cluster group, in force for what follows."""
         self.policy, self.cluster_index = policy, self.cluster_index + 1
         value = {"voters": [1], "learners": [], "epoch": 2, "partitions": self.partitions, "key_policy": asdict(policy)}
+        self.configuration = value
         self.log(encode_json(Kind.CONFIGURATION, value, partition=CLUSTER_GROUP, term=self.term, index=self.cluster_index))
         for engine in self.engines.values():
             engine.executor.key_policy = policy
@@ -274,13 +276,13 @@ class Rig:
         report = {name: value for name, value in capture.report().items() if name != "path"}
         final = free_path(self.files, self.directory, partition=partition, index=report["index"])
         facts = {
-            **report, "log_block": self.feed.durable_block, "epoch": 1, "configuration": None, "catalogs": self.bundles,
-            "environment": None, "key_policy": asdict(self.policy), "created": "2026-01-01T00:00:00Z",
+            **report, "log_block": self.feed.durable_block, "epoch": 1, "configuration": self.configuration,
+            "catalogs": self.bundles, "environment": None, "key_policy": asdict(self.policy), "created": "2026-01-01T00:00:00Z",
             "cluster_id": self.identity.cluster_id.hex(), "node_id": 1, "incarnation": self.identity.incarnation.hex(),
         }  # fmt: skip
         seal(self.files, temporary, final, facts)
         if mark:
-            value = {"name": os.path.basename(final), **report}
+            value = {"name": os.path.basename(final), **report, "log_block": facts["log_block"]}
             self.log(encode_json(Kind.SNAPSHOT_MARK, value, partition=partition, term=report["term"], index=report["index"]))
         return final
 
