@@ -14,6 +14,7 @@ from pyarrow import parquet
 
 from cmdlog.cli.output import out
 from cmdlog.cli.program import run
+from cmdlog.client.feeder import Feeder
 from replay.spark.calls import CallFiles, uri_of
 from tests.replay.ledgers import Versions, importable, logged_calls
 from tests.spark.spark_nodes import ACCOUNTS, SHOP, make_node
@@ -184,3 +185,19 @@ def test_params_of_json_lines_come_as_they_are_written(spark: SparkSession, tmp_
     path.write_text("".join(rows) + '{"procedure": "x"}\n')
     found = [row.params for row in CallFiles.at(path).read(spark).collect()]
     assert found == [*written, None]
+
+
+def test_feed_says_that_it_waits_for_the_server(command: Any, tmp_path: Path) -> None:
+    """The lines of progress name the reason while the server is down; behind the client's deadline it is the command's error."""
+    calls, patch = tmp_path / "calls.json", pytest.MonkeyPatch()
+    calls.write_text('{"procedure": "a", "params": {}}\n')
+
+    def impatient(url: str, token_file: str | None, ca_file: str | None) -> Feeder:
+        patch.undo()
+        return Feeder(url, token_file, ca_file, timeout_s=0.2)
+
+    patch.setattr("cmdlog.client.feeder.Feeder", impatient)
+    code, lines = command("feed", str(calls), "--job", "x", "--to", f"{tmp_path}/out", "--url", "http://127.0.0.1:9", "--json")
+    told = [line["progress"].get("waiting", "") for line in lines[:-1]]
+    assert any(reason.startswith("server unreachable, retrying: ") for reason in told)
+    assert (code, "Unreachable" in lines[-1]["error"]["message"]) == (1, True)
