@@ -129,12 +129,22 @@ def _exit_code() -> int:
         if hasattr(error, "format_message"):  # of the arguments, in Typer's words
             return _misused(error)
         failure = explain(error)
+        if failure is None and _came_of_signal(error):
+            failure = brokenoff.failure()
         if failure is None:
             raise
         if failure.exit_code == BROKEN_OFF:
             failure = replace(failure, exit_code=brokenoff.exit_code())
         return _fail(failure)
     return code
+
+
+def _came_of_signal(error: BaseException) -> bool:
+    """Whether it was met on the way out of an interruption: what a signal to the whole process group ended as well is gone."""
+    before = error.__context__
+    while before is not None and not isinstance(before, KeyboardInterrupt):
+        before = before.__context__
+    return before is not None
 
 
 def _fail(failure: Failure) -> int:

@@ -5,6 +5,7 @@ Spark runs inside this process on all cores, or on the cluster that `--master` (
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -203,6 +204,7 @@ def spark_session(master: str | None, tuning: Tuning = "throughput", conf: Seque
         raise CommandFailed("Spark is not installed", hint=hint) from None
     from replay.spark.session import session
 
+    _keep_quiet()
     return session(master=master, tuning=tuning, conf={key: value for key, _, value in pairs})
 
 
@@ -214,6 +216,17 @@ def _title(done: Rebuilt | Backfilled | Fed, what: str) -> str:
     if done.already:
         return f"{done.path} is this {done.manifest['job']} already, finished; nothing was done"
     return f"{what} in {done.seconds:.2f} s"
+
+
+def _keep_quiet() -> None:
+    """py4j logs what it raises as well: a command that is ended from outside would show tracebacks beside its error."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_no_interruption)  # logged by py4j to the root
+
+
+def _is_no_interruption(record: logging.LogRecord) -> bool:
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or not issubclass(kind, KeyboardInterrupt)
 
 
 class _Bar:

@@ -59,6 +59,7 @@ class Ended:
     printed: str
     scratch: list[str]  # folders in its TMPDIR
     processes: list[int]  # of it, that had run and were gone in the end
+    logged: str  # to standard error
 
 
 def wait_for(what: Callable[[], object], seconds: float, why: str) -> None:
@@ -108,7 +109,9 @@ def end_in_the_middle(
         for left in [process.pid, *below(process.pid)]:
             if is_running(left):
                 os.kill(left, signal.SIGKILL)
-    return Ended(process.returncode, (folder / "stdout").read_text(), sorted(os.listdir(tmp)), theirs)
+    return Ended(
+        process.returncode, (folder / "stdout").read_text(), sorted(os.listdir(tmp)), theirs, (folder / "stderr").read_text()
+    )
 
 
 def half_done(out: Path) -> Callable[[], bool]:
@@ -145,6 +148,7 @@ def check_ended(ended: Ended, number: signal.Signals, out: Path) -> None:
     told = json.loads(ended.printed.splitlines()[-1])["error"]
     assert told["exit_code"] == 128 + number
     assert f"{out}{SUFFIX} keeps what is done" in told["message"]
+    assert "Traceback" not in ended.logged, ended.logged
     assert not ended.scratch  # who is asked to end tidies up
 
 
