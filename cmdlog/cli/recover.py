@@ -220,14 +220,17 @@ def _to_out(wanted: Wanted, run: Callable[..., Report]) -> tuple[Report, str]:
 def _around_damage(wanted: Wanted, damage: Corrupt) -> None:
     """What a recovery from several nodes does with a damaged copy, with one: snapshots and the rest of the log may suffice."""
     from replay.errors import ReplayError
+    from replay.untouched import newest_before_damage, told
 
     try:
         plan = _joint_plan(wanted)
     except ReplayError:
         raise damage from None
     if plan.incomplete and not wanted.accept_data_loss:
-        hint = "restore the file from a copy, or recover what there is with `--accept-data-loss --to OUT`"
-        raise CommandFailed(f"{damage.args[0]}; {'; '.join(plan.incomplete)}", hint=hint, exit_code=damage.exit_code)
+        before = told(newest_before_damage(wanted.files, wanted.directories[0]))
+        hint = f"{before}; restore the file from a copy, or recover what there is with `--accept-data-loss --to OUT`"
+        why = f"the log behind the damage is not proved: {'; '.join(plan.incomplete)}"
+        raise CommandFailed(f"{damage.args[0]}; {why}", hint=hint, exit_code=damage.exit_code)
     _carry_out_jointly(wanted, plan)
 
 

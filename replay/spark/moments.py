@@ -6,6 +6,7 @@ handed out is that plan cut down to one partition, in legs.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -13,14 +14,16 @@ from typing import Any
 
 import orjson
 
-from cmdlog.wal.errors import Corrupt
+from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.errors import BadUntil, Incomplete, ReplayError, UntilUnreachable
 from replay.gather import gather
 from replay.joint import JointPlan, check_complete, fold_end, is_of_a_cluster, make_joint_plan, open_or_salvage
 from replay.plan import Plan, make_plan, parse_until
+from replay.reach import time_of
 from replay.spark.logs import strays_told
+from replay.untouched import newest_before_damage, told
 
 Moment = int | str | datetime | None
 
@@ -68,7 +71,21 @@ def parse_moment(moment: Moment) -> int | None:
 
 
 def find_history(files: Files, paths: Sequence[str], until: int | None, *, accept_data_loss: bool) -> History:
-    """The plan for one moment. Raises: Incomplete; what `make_plan` and `make_joint_plan` raise."""
+    """The plan for one moment. Raises: Incomplete; what `make_plan` and `make_joint_plan` raise.
+
+    With `accept_data_loss` it is whole all the same where snapshots and the rest of the log suffice. Else every partition stands
+    where the log in front of the damage ends, and that is told.
+    """
+    if accept_data_loss:
+        with contextlib.suppress(WalError, ReplayError):
+            return find_history(files, paths, until, accept_data_loss=False)
+        found = _find_history(files, paths, until, accept_data_loss=True)
+        _warn(found)
+        return found
+    return _find_history(files, paths, until, accept_data_loss=False)
+
+
+def _find_history(files: Files, paths: Sequence[str], until: int | None, *, accept_data_loss: bool) -> History:
     if len(paths) > 1 or is_of_a_cluster(gather(files, paths[0])):
         joint = make_joint_plan(files, paths, until=until, accept_data_loss=accept_data_loss)
         if not accept_data_loss:
@@ -77,13 +94,25 @@ def find_history(files: Files, paths: Sequence[str], until: int | None, *, accep
     try:
         planned = make_plan(files, paths[0], use_state="never", until=until, accept_data_loss=accept_data_loss)
     except (Incomplete, UntilUnreachable) as error:
-        if told := strays_told(files, paths[0]):
-            error.args = (f"{error.args[0]}; {told}",)
+        if strays := strays_told(files, paths[0]):
+            error.args = (f"{error.args[0]}; {strays}",)
         raise
     except Corrupt as damage:
         return _around_damage(files, paths[0], until, damage)
     known = {**planned.scan.catalogs, **planned.scan.groups.state(CLUSTER_GROUP).catalogs}
     return History(until, (planned.plan,), planned.plan.notes, {version: of.value for version, of in known.items()})
+
+
+def _warn(history: History) -> None:
+    """On the driver's stderr: a table of a state does not show what it lacks."""
+    import logging  # noqa: PLC0415 - no task needs it
+
+    ends: dict[int, int] = {}
+    for part in (part for leg in history.legs for part in leg.partitions):
+        ends[part.partition] = max(ends.get(part.partition, 0), part.to_txn)
+    stand = ", ".join(f"partition {p} at transaction {txn} ({time_of(txn)})" for p, txn in sorted(ends.items()))
+    what = "; ".join(history.notes)
+    logging.getLogger("replay.spark").warning("what was lost is not in the state, which stands so: %s; %s", stand, what)
 
 
 def _jointly(files: Files, joint: JointPlan) -> History:
@@ -100,7 +129,8 @@ def _around_damage(files: Files, directory: str, until: int | None, damage: Corr
     except ReplayError:
         raise damage from None
     if joint.incomplete:
-        damage.args = (f"{damage.args[0]}; {'; '.join(joint.incomplete)}",)
+        why = f"the log behind the damage is not proved: {'; '.join(joint.incomplete)}"
+        damage.args = (f"{damage.args[0]}; {why}; {told(newest_before_damage(files, directory))}",)
         raise damage
     return _jointly(files, joint)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.reader import LogReader, read_segment
 from replay.engine import CodeMissing
@@ -20,6 +21,7 @@ from replay.gather import gather
 from replay.joint import JointPlan, make_joint_plan
 from replay.jointrun import rebuild_jointly
 from replay.spark.moments import find_history
+from replay.untouched import newest_before_damage
 from snapshot.seal import seal
 from tests.replay import damage
 from tests.replay.rig import DEPOSIT, Rig, balances_of
@@ -183,3 +185,32 @@ def test_any_moment_of_a_damaged_log_is_exact_or_refused(tmp_path: Path) -> None
             assert restored(plan, tmp_path / "out") == balances, f"seed {seed}, block {number}, moment {txn}"
             done["exact"] += 1
     assert min(done.values()) >= HISTORIES
+
+
+def test_refusal_names_the_newest_moment_before_the_damage(tmp_path: Path) -> None:
+    """Where no snapshot behind the damage proves the rest, the error says so, and the moment that it offers is restored."""
+    rig = Rig(tmp_path, segment_bytes=2 << 20)
+    rig.deposits(20)
+    bad = rig.feed.durable_block
+    rig.deposits(6)
+    rig.close()
+    spoil(rig.directory, bad)
+    moment = newest_before_damage(RealFiles(), rig.directory)
+    assert moment is not None
+    with pytest.raises(Corrupt, match=f"damage is not proved: .*newest restorable moment before it is transaction {moment}"):
+        find_history(RealFiles(), [rig.directory], None, accept_data_loss=False)
+    assert restored(planned(rig.directory, moment), tmp_path / "out") == truth(rig, moment)
+
+
+def test_state_around_loss_is_whole_where_it_can_be_and_told_where_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Accepting loss costs nothing that can be proved; else partitions and the moments at which they stand are told."""
+    rig, bad = made(tmp_path / "n")
+    rig.close()
+    spoil(rig.directory, bad)
+    assert find_history(RealFiles(), [rig.directory], None, accept_data_loss=True).txn_id() == rig.history[-1][0]
+    assert not caplog.records
+    shutil.rmtree(Path(rig.directory, "snapshots"))
+    found = find_history(RealFiles(), [rig.directory], None, accept_data_loss=True)
+    assert found.txn_id() < rig.history[-1][0]
+    assert f"at transaction {found.txn_id()} (" in caplog.text
+    assert "partition 0 at transaction" in caplog.text
