@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from cmdlog.cli import program
 from replay import diff
 from tests.commands import Command
 from tests.replay.rig import DEPOSIT, TRAP, Rig, balances_of
@@ -162,3 +163,21 @@ def test_misuse_without_json_shows_the_usage(command: Command) -> None:
     assert code == 2
     assert "Usage" in text
     assert "--nothing" in text
+
+
+def test_failure_on_the_way_out_of_a_signal_is_no_defect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A signal to the whole process group ends what the command needs, too: it says so, and shows no traceback."""
+
+    def ended(**_: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise RuntimeError("the other process is gone")  # noqa: B904 - as a library does
+
+    monkeypatch.setattr(program, "make_program", lambda: ended)
+    with pytest.raises(SystemExit) as left:
+        program.run()
+    assert left.value.code == 130
+    assert "interrupted" in capsys.readouterr().err
