@@ -39,7 +39,7 @@ from replay.spark.job import Sessions, opened, run_orders
 from replay.spark.legs import Stitched, start_of, stitch, stream_of
 from replay.spark.manifest import agree_on_types, tables_of
 from replay.spark.moments import History, Moment, find_history, parse_moment, plan_json
-from replay.spark.staging import FORMAT, finished, staging
+from replay.spark.staging import FORMAT, Staging, finished, staging
 from replay.spark.versions import versions
 
 JOB: Final = "backfill"
@@ -108,22 +108,34 @@ def backfill(
     with staging(files, to) as folder:
         manifest = folder.decided(request)
         if manifest is None:
-            orders = folder.begun(request)
-            if orders is None:
-                with inputs(request["paths"]) as given:
-                    told = {**request, "paths": given.directories}
-                    orders = given.stamp(_orders(files, told, app, bundle, fork=fork, end=end))
-                session = opened(spark)
-                folder.begin(request, orders)
-            else:
-                session = opened(spark)
-            with folder.planned_anew():
-                rows = run_orders(session, folder, orders, backfill_partition, progress)
+            rows = _carried_out(
+                spark, folder, request, lambda told: _orders(files, told, app, bundle, fork=fork, end=end), progress
+            )
             manifest = _manifest(request, rows)
             agree_on_types(folder.folder, [manifest["state"]])
             agree_on_types(folder.folder, [manifest["diff"]])
         folder.publish(manifest, _moves(manifest))
     return Backfilled(folder.out, manifest, time.monotonic() - began)
+
+
+def _carried_out(
+    spark: Sessions,
+    folder: Staging,
+    request: Mapping[str, Any],
+    plan: Callable[[Mapping[str, Any]], Iterator[dict[str, Any]]],
+    progress: Callable[[Progress], None],
+) -> Sequence[Mapping[str, Any]]:
+    """The rows of all orders: those of an earlier run, or new ones."""
+    orders = folder.begun(request)
+    begun = orders is not None
+    if orders is None:
+        with inputs(request["paths"]) as given:
+            orders = given.stamp(plan({**request, "paths": given.directories}))
+    session = opened(spark)
+    if not begun:
+        folder.begin(request, orders)
+    with folder.planned_anew():
+        return run_orders(session, folder, orders, backfill_partition, progress)
 
 
 def _orders(

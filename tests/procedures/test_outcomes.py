@@ -474,9 +474,9 @@ def test_a_million_keys_load_within_a_second_or_so(tmp_path: Path) -> None:
     )
     with state.connection:
         state.connection.executemany("INSERT INTO _cmdlog_keys VALUES (?, ?, ?, ?, ?)", rows)
-    start = time.perf_counter()
+    start = time.process_time()
     table = KeyTable(state, KeyPolicy())
-    spent = time.perf_counter() - start
+    spent = time.process_time() - start
     state.close()
     assert len(table) == 1_000_000
-    assert spent < 5, f"{spent:.2f} s; about 0.6 s on an idle machine"
+    assert spent < 5, f"{spent:.2f} s of CPU time; about 0.6 s on an idle machine"

@@ -84,7 +84,8 @@ def change_row(snapshot: str, *, account: int) -> None:
 
 def test_whole_node_is_proven_in_two_ways(rig: Rig) -> None:
     """Both proofs of every partition, with calls replayed and digests and tables compared; the node's own files are untouched."""
-    before = {path: path.stat().st_mtime_ns for path in Path(rig.directory).rglob("*") if path.is_file()}
+    files = [path for path in Path(rig.directory).rglob("*") if path.is_file() and not path.name.startswith("free-")]
+    before = {path: path.stat().st_mtime_ns for path in files}  # but for segments that the log's own thread makes ready
     report = run_drill(rig)
     assert (report.error, report.verdict, report.attempts) == (None, "proven", 1)
     for partition in (0, 1):

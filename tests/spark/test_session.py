@@ -15,6 +15,7 @@ import pytest
 from cmdlog.cli.failure import CommandFailed
 from cmdlog.cli.spark import spark_session
 from replay.spark.session import MasterSilent, check_master
+from tests.spark.reading import made
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,14 +75,15 @@ def test_setting_without_value_is_refused() -> None:
 def test_command_with_a_dead_master_ends_at_once(tmp_path: Path, how: str) -> None:
     """Every job takes the master as an option or from SPARK_MASTER; a dead one is an error of one line, and nothing was begun."""
     dead = "spark://127.0.0.1:1"
-    command = [sys.executable, "-m", "cmdlog.cli", "spark", "rebuild", str(tmp_path), "--to", str(tmp_path / "out")]
+    node = made(tmp_path / "node", 1).directory
+    command = [sys.executable, "-m", "cmdlog.cli", "spark", "rebuild", node, "--to", str(tmp_path / "out")]
     command += ["--master", dead] if how == "option" else []
     environ = os.environ | ({"SPARK_MASTER": dead} if how == "environment" else {})
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 1
     assert f"no Spark master listens at {dead}" in ended.stderr
     assert "Traceback" not in ended.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["node"]
 
 
 def _interpreter(batches: Iterator[Any]) -> Iterator[Any]:
