@@ -66,7 +66,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> fs.FileSystem:
 
 
 def upload(store: fs.FileSystem, folder: Path, inner: str) -> None:
-    """Copies a folder there; like an object store, it has no empty folders. """
+    """Copies a folder there; like an object store, it has no empty folders."""
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             target = f"{inner}/{path.relative_to(folder)}"
