@@ -199,19 +199,30 @@ def test_states_of_another_boot_begin_anew(
 # -- real processes ------------------------------------------------------------------------------------------------------
 
 
-def test_call_that_does_not_come_back_is_named_and_the_fork_goes_on(node: Path, versions: Versions, tmp_path: Path) -> None:
+HANGS: tuple[str, str] = ("hang", "ran for more than 1 s")
+ENDS: tuple[str, str] = ("end", "ended with code 3")
+
+
+@pytest.mark.parametrize(
+    ("traps", "signals"),
+    [([HANGS], []), pytest.param([HANGS, ENDS], [signal.SIGINT, signal.SIGKILL], marks=pytest.mark.torture)],
+    ids=["hangs", "all"],
+)
+def test_call_that_does_not_come_back_is_named_and_the_fork_goes_on(
+    node: Path, versions: Versions, tmp_path: Path, traps: list[tuple[str, str]], signals: list[signal.Signals]
+) -> None:
     """One that hangs, or ends its process: exit code 16; Ctrl-C meanwhile: 130; a kill: no process stays. All on one directory.
 
     Where the cause was outside of the code, the same command goes on, and says what one run says. What is printed is no answer.
     """
     call = next(call for call in deposits_of(node) if call.params[1] == TRAPPED)
-    for trap, words in (("hang", "ran for more than 1 s"), ("end", "ended with code 3")):
+    for trap, words in traps:
         code, failed = ended(begun(node, tmp_path / "out", trap, "--call-timeout-s", "1"))
         assert (code, failed["error"]["kind"]) == (16, "CallStuck"), failed
         assert words in failed["error"]["message"]
         place = failed["error"]["place"]
         assert (place["txn_id"], place["position"], place["procedure"]) == (str(call.txn_id), call.position, "deposit")
-    for number in (signal.SIGINT, signal.SIGKILL):
+    for number in signals:
         process = begun(node, tmp_path / "out", "hang")
         assert process.stderr is not None
         assert f"in deposit {TRAPPED}\n" in iter(process.stderr.readline, "")

@@ -26,7 +26,7 @@ from tests.replay.archiverig import ArchiveRig
 from tests.replay.histories import random_history
 from tests.spark.reading import made, plan_of, rows_of, txns
 
-CASES = 24
+CASES = 12
 CLUSTERS = 6
 
 

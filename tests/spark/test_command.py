@@ -187,6 +187,7 @@ def test_params_of_json_lines_come_as_they_are_written(spark: SparkSession, tmp_
     assert found == [*written, None]
 
 
+@pytest.mark.torture
 def test_feed_says_that_it_waits_for_the_server(command: Any, tmp_path: Path) -> None:
     """The lines of progress name the reason while the server is down; behind the client's deadline it is the command's error."""
     calls, patch = tmp_path / "calls.json", pytest.MonkeyPatch()
