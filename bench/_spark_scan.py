@@ -14,9 +14,7 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -28,9 +26,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from bench._common import Bar, Bench, in_turns, paired
+from bench._feed import Feed
 from bench._spark_jobs import tree_cpu_s, watched
 from cmdlog.wal.batch import encode_batch
-from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.ids import CLUSTER_GROUP, make_txn_id
 from cmdlog.wal.instance import Identity
@@ -239,26 +237,6 @@ def orders(seed: int) -> Kindred:
     return Kindred(names, pool)
 
 
-class _Feed:
-    """A source of the blocks that it is given."""
-
-    def __init__(self) -> None:
-        self.blocks: deque[list[bytes]] = deque()
-        self.pending_bytes = 0
-        self.arrived = threading.Event()
-
-    def take(self, _bytes_max: int) -> Sequence[bytes]:
-        return self.blocks.popleft() if self.blocks else ()
-
-    def written(self, block: int) -> None: ...
-
-    def durable(self, _block: int) -> None:
-        self.arrived.set()
-
-    def failed(self, error: WalError) -> None:
-        raise error
-
-
 def write_log(directory: Path, kindred: Kindred, calls: int) -> None:
     """A node's log with so many calls, without a sync: nobody cuts the power here."""
     size = sum(len(text) + 32 for text in kindred.pool[0][1]) * (calls // BATCH_CALLS + 1)
@@ -271,7 +249,7 @@ def write_log(directory: Path, kindred: Kindred, calls: int) -> None:
     initial.append(encode_json(Kind.CATALOG, catalog, partition=CLUSTER_GROUP, term=1, index=2))
     segments = max(4, size * 5 // 4 // SEGMENT_BYTES + 3)
     Log.create(files, str(directory), Identity.fresh(), segment_bytes=SEGMENT_BYTES, segments=segments, initial=initial)
-    log, feed = Log.open(files, str(directory)), _Feed()
+    log, feed = Log.open(files, str(directory)), Feed()
     log.start(feed, threads=1, seal_after_s=60, sync="off")
     records = _records(kindred, calls)
     while block := list(itertools.islice(records, BLOCK_RECORDS)):

@@ -18,9 +18,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,8 +26,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder, whose replay.py is no package
 
 from bench._common import Bar, Bench, in_turns, make_parser, paired, work_directory
+from bench._feed import Feed
 from cmdlog.wal.batch import decode_batch, encode_batch
-from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.ids import make_txn_id
 from cmdlog.wal.instance import Identity
@@ -70,26 +68,6 @@ def main() -> None:
 
 
 # -- the logs ------------------------------------------------------------------------------------------------------------
-
-
-class Feed:
-    """A source of the blocks that it is given."""
-
-    def __init__(self) -> None:
-        self.blocks: deque[list[bytes]] = deque()
-        self.pending_bytes = 0
-        self.arrived = threading.Event()
-
-    def take(self, _bytes_max: int) -> Sequence[bytes]:
-        return self.blocks.popleft() if self.blocks else ()
-
-    def written(self, block: int) -> None: ...
-
-    def durable(self, _block: int) -> None:
-        self.arrived.set()
-
-    def failed(self, error: WalError) -> None:
-        raise error
 
 
 def write_log(directory: Path, records: Iterator[bytes], *, log_bytes: int) -> ChosenLog:

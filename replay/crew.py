@@ -206,38 +206,47 @@ def _spawn(
     careful: bool,
     doomed: Mapping[int, Doomed],
 ) -> Worker:
-    descriptor, cell = make_cell()
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "replay.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            pass_fds=(descriptor,),
-            process_group=0,  # Ctrl-C reaches the terminal's whole group; what becomes of workers is decided here
-        )
-    finally:
-        os.close(descriptor)
     order = {
         "plan": orjson.Fragment(plan.to_json()),
         "partitions": list(partitions),
         "target": target.directory,
-        "cell": descriptor,
         "quarantine": terms.quarantine,
         "careful": careful,
         "doomed": {str(p): {str(index): found for index, found in of.items()} for p, of in doomed.items()},
     }
-    assert process.stdin is not None
-    try:
-        process.stdin.write(orjson.dumps(order).replace(b"\n", b" ") + b"\n")  # the rest of the stream says that we live
-        process.stdin.flush()
-    except BrokenPipeError:
-        process.kill()  # it ended before it had its order, which is seen when its words are read
+    process, cell = start_process("replay.worker", order)
     return Worker(list(partitions), process, cell, careful, doomed={p: dict(of) for p, of in doomed.items()})
 
 
-def make_cell() -> tuple[int, mmap.mmap]:
+def start_process(module: str, order: Mapping[str, Any]) -> tuple[subprocess.Popen[bytes], mmap.mmap]:
+    """`python -m module` with its order, a line of JSON; and the memory in which it says what is about to run.
+
+    It lives as long as we do: the rest of its standard input says so (`replay.worker.serve_order`).
+    """
+    descriptor, cell = _make_cell()
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            pass_fds=(descriptor,),
+            process_group=0,  # Ctrl-C reaches the terminal's whole group; what becomes of the process is decided here
+        )
+    finally:
+        os.close(descriptor)
+    assert process.stdin is not None
+    try:
+        line = orjson.dumps({**order, "cell": descriptor}, option=orjson.OPT_NON_STR_KEYS)
+        process.stdin.write(line.replace(b"\n", b" ") + b"\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        process.kill()  # it ended before it had its order, which is seen when its words are read
+    return process, cell
+
+
+def _make_cell() -> tuple[int, mmap.mmap]:
     """Memory that is shared with a process which gets the descriptor."""
     descriptor = os.memfd_create("replay")
     os.truncate(descriptor, mmap.PAGESIZE)

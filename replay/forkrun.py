@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +30,7 @@ from procedures.executor import Applied
 from procedures.state import PartitionState
 from replay import forkplace
 from replay.apply import Result
-from replay.crew import CELL_LOOK_S, DEFECT_CODE, Worker, make_cell
+from replay.crew import CELL_LOOK_S, DEFECT_CODE, Worker, start_process
 from replay.engine import CodeMissing
 from replay.errors import Place as CallPlace
 from replay.errors import RemoteError, ReplayError, WorkerFailed
@@ -293,24 +291,5 @@ def stream_of(value: Mapping[str, Any]) -> Stream:
 
 
 def _spawn(order: Mapping[str, Any], partitions: list[int], *, careful: bool) -> Worker:
-    descriptor, cell = make_cell()
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "replay.forkworker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            pass_fds=(descriptor,),
-            process_group=0,  # Ctrl-C reaches the terminal's whole group; what becomes of the process is decided here
-        )
-    finally:
-        os.close(descriptor)
-    assert process.stdin is not None
-    try:
-        line = orjson.dumps({**order, "cell": descriptor}, option=orjson.OPT_NON_STR_KEYS)
-        process.stdin.write(line + b"\n")  # the rest of the stream says that we live
-        process.stdin.flush()
-    except BrokenPipeError:
-        process.kill()  # it ended before it had its order, which is seen when its words are read
+    process, cell = start_process("replay.forkworker", order)
     return Worker(partitions, process, cell, careful)

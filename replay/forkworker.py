@@ -7,22 +7,16 @@ it at any moment: an unfinished SQLite transaction was never there.
 from __future__ import annotations
 
 import gc
-import signal
 import sys
-import threading
-import traceback
 from typing import Any
-
-import orjson
 
 from cmdlog.wal.files import RealFiles
 from procedures.bundle import Bundle, load_bundle
-from replay.crew import DEFECT_CODE
 from replay.fitting import Fitting
 from replay.forkrun import Hands, stream_of
 from replay.reach import source_from
 from replay.rerun import Place
-from replay.worker import claim_stdout, end_with_parent, exit_code_of, tell, told_of, writer
+from replay.worker import serve_order, tell, writer
 
 
 def run(order: dict[str, Any]) -> None:
@@ -48,19 +42,7 @@ def run(order: dict[str, Any]) -> None:
 
 def main() -> int:
     """Entry point of the process."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    claim_stdout()
-    try:
-        order = orjson.loads(sys.stdin.buffer.readline())
-        threading.Thread(target=end_with_parent, daemon=True).start()
-        run(order)
-    except Exception as error:  # noqa: BLE001 - told to whoever started us, or printed as the defect that it is
-        code = getattr(error, "exit_code", None) or exit_code_of(error)
-        if code is None:
-            traceback.print_exc()
-            return DEFECT_CODE
-        tell({"error": told_of(error, code)})
-    return 0
+    return serve_order(run)
 
 
 if __name__ == "__main__":

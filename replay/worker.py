@@ -79,12 +79,17 @@ def run(order: dict[str, Any]) -> None:
 
 def main() -> int:
     """Entry point of the process."""
+    return serve_order(run)
+
+
+def serve_order(carry_out: Callable[[dict[str, Any]], None]) -> int:
+    """The life of a process for one order, a line on standard input; its exit code. What fails is told, a defect is printed."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     claim_stdout()
     try:
         order = orjson.loads(sys.stdin.buffer.readline())
         threading.Thread(target=end_with_parent, daemon=True).start()
-        run(order)
+        carry_out(order)
     except Exception as error:  # noqa: BLE001 - told to whoever started us, or printed as the defect that it is
         code = getattr(error, "exit_code", None) or exit_code_of(error)
         if code is None:

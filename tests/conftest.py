@@ -9,7 +9,10 @@ import pytest
 from cmdlog.node.quiet import log_as_library
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.commands import Command
+    from tests.replay.ledgers import Versions
 
 BY_NAME_ONLY = ("torture", "fuzz", "sim")
 """Markers of tests that run for minutes: left out unless `-m` names them, also under `-m 'not slow'`."""
@@ -30,6 +33,15 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     from tests.commands import Command  # the command line is imported for who asks
 
     return Command(monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
+    """Where a module's tests make versions of an application, and import them from."""
+    from tests.replay.ledgers import importable  # an application is imported for who has one
+
+    with importable(tmp_path_factory.mktemp("versions")) as versions:
+        yield versions
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from replay.plan import Plan
 from tests.commands import Command
 from tests.replay import damage
 from tests.replay.archiverig import ArchiveRig
-from tests.replay.ledgers import SMALL, Versions, importable, logged_calls
+from tests.replay.ledgers import SMALL, Versions, logged_calls
 from tests.replay.rig import Rig, balances_of
 
 pytestmark = pytest.mark.slow
@@ -29,13 +28,6 @@ def rig(tmp_path: Path) -> Rig:
     rig.deposits(6)
     rig.close()
     return rig
-
-
-@pytest.fixture(scope="module")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
-    """Where versions of the application are made."""
-    with importable(tmp_path_factory.mktemp("versions")) as versions:
-        yield versions
 
 
 @pytest.fixture(scope="module")

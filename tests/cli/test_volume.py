@@ -14,20 +14,13 @@ import cmdlog
 from cmdlog.cli.failure import explain
 from cmdlog.cli.volume import writing
 from tests.commands import Command
-from tests.replay.ledgers import LEDGER, SMALL, Versions, importable, logged_calls
+from tests.replay.ledgers import LEDGER, SMALL, Versions, logged_calls
 
 pytestmark = pytest.mark.slow
 ACCOUNTS = 500
 BULKY = "import random\n" + LEDGER.replace("balance=0)\n", 'balance=0, note=bindparam("note_"))\n').replace(
     "id_=account)\n    return account", "id_=account, note_=random.Random(account).randbytes(1500).hex())\n    return account"
 )
-
-
-@pytest.fixture(scope="module")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
-    """Where the application is."""
-    with importable(tmp_path_factory.mktemp("versions")) as versions:
-        yield versions
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,10 @@ from procedures.errors import SchemaConflict
 from replay.errors import BadUntil, Interrupted, UntilBeyond, UntilUnreachable
 from replay.fork import START, ForkReport, OtherDatabase, fork
 from replay.rerun import CallUnfit
-from tests.replay.ledgers import LEDGER, SMALL, Call, Versions, importable, logged_calls, rows_of
+from tests.replay.ledgers import LEDGER, SMALL, Call, Versions, logged_calls, rows_of
 
 pytestmark = pytest.mark.slow
 ACCOUNTS = 8
-
-
-@pytest.fixture(scope="module")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
-    """Where versions of the application are made."""
-    with importable(tmp_path_factory.mktemp("versions")) as versions:
-        yield versions
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,10 @@ import pytest
 import cmdlog
 from replay.trust import state_path
 from tests.commands import Command
-from tests.replay.ledgers import SMALL, Versions, importable, logged_calls
+from tests.replay.ledgers import SMALL, Versions, logged_calls
 
 pytestmark = pytest.mark.slow
 ACCOUNTS = 6
-
-
-@pytest.fixture(scope="module")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
-    """Where versions of the application are made."""
-    with importable(tmp_path_factory.mktemp("versions")) as versions:
-        yield versions
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from replay.spark.attempt import carry_out
 from replay.spark.backfill import _orders
 from replay.spark.backfilltask import backfill_partition
 from replay.spark.versions import versions as versions_here
-from tests.replay.ledgers import SMALL, Call, Versions, importable, logged_calls
+from tests.replay.ledgers import SMALL, Call, Versions, logged_calls
 
 pytestmark = pytest.mark.slow
 KEYS = 5
@@ -103,13 +102,6 @@ class Model:
             self.cells.pop(cell, None)
         elif name == "move" and cell in self.cells and cell + 100 not in self.cells:
             self.cells[cell + 100] = self.cells.pop(cell)
-
-
-@pytest.fixture(scope="module")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
-    """Where versions of the application are made."""
-    with importable(tmp_path_factory.mktemp("versions")) as versions:
-        yield versions
 
 
 @pytest.fixture(scope="module")

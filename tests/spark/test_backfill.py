@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from replay.fork import START, fork
 from replay.rerun import CallUnfit
 from replay.spark.backfill import backfill
 from replay.spark.job import TaskError
-from tests.replay.ledgers import Call, Versions, importable, logged_calls, rows_of
+from tests.replay.ledgers import Call, Versions, logged_calls, rows_of
 from tests.spark.spark_nodes import ACCOUNTS, SHOP, make_node
 
 if TYPE_CHECKING:
@@ -29,13 +28,6 @@ COUNT = update(audits).where(audits.c.id == bindparam("id_")).values(count=audit
 """
 DEPOSIT = "    tx.execute(ADD, id_=account, amount_=amount * 1)\n"
 AUDITED = f"{DEPOSIT}    if not tx.execute(COUNT, id_=account).rowcount:\n        tx.execute(AUDIT, id_=account)\n"
-
-
-@pytest.fixture(scope="module")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
-    """Where versions of the application are made."""
-    with importable(tmp_path_factory.mktemp("versions")) as versions:
-        yield versions
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,19 +26,12 @@ from replay.spark.rebuildtask import rebuild_partition
 from replay.spark.staging import OtherJob, Staging
 from replay.spark.state import find_table
 from replay.spark.versions import versions as own_versions
-from tests.replay.ledgers import Versions, importable
+from tests.replay.ledgers import Versions
 from tests.replay.rig import Rig, make_bundle
 from tests.spark.spark_nodes import SHOP, make_node
 
 pytestmark = pytest.mark.slow
 NO_SPARK = cast(Any, None)  # a job that is refused before its tasks needs none
-
-
-@pytest.fixture(scope="module")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
-    """Where versions of the application are made."""
-    with importable(tmp_path_factory.mktemp("versions")) as versions:
-        yield versions
 
 
 @pytest.fixture(scope="module")

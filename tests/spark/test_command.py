@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +15,13 @@ from cmdlog.cli.output import out
 from cmdlog.cli.program import run
 from cmdlog.client.feeder import Feeder
 from replay.spark.calls import CallFiles, uri_of
-from tests.replay.ledgers import Versions, importable, logged_calls
+from tests.replay.ledgers import Versions, logged_calls
 from tests.spark.spark_nodes import ACCOUNTS, SHOP, make_node
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
-    """Where versions of the application are made."""
-    with importable(tmp_path_factory.mktemp("versions")) as versions:
-        yield versions
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from replay.spark.feed import feed
 from replay.spark.rebuild import rebuild
 from replay.spark.scratch import sweep
 from replay.spark.staging import SUFFIX, OtherJob
-from tests.replay.ledgers import Versions, importable
+from tests.replay.ledgers import Versions
 from tests.spark import failing_work
 from tests.spark.failing_work import runs
 from tests.spark.spark_nodes import SHOP, make_node
@@ -36,13 +36,6 @@ GONE_S_MAX = 60.0
 CALLS = 400
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
-    """Where versions of the application are made."""
-    with importable(tmp_path_factory.mktemp("versions")) as versions:
-        yield versions
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,17 +24,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 IDS = 5
 BUMPS = 600
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """`cmdlog serve` of an application that also misbehaves."""
-    running = Server("tests.node.apps.faulty:db", tmp_path_factory.mktemp("server"), partitions=2, key_window_s=3600)
-    try:
-        running.start()
-        yield running
-    finally:
-        running.close()
 
 
 def bumps(spark: SparkSession, first_id: int) -> DataFrame:

@@ -38,17 +38,6 @@ IDS = 5
 ROWS = 1500
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """`cmdlog serve` of an application that counts."""
-    running = Server("tests.node.apps.faulty:db", tmp_path_factory.mktemp("server"), partitions=2, key_window_s=3600)
-    try:
-        running.start()
-        yield running
-    finally:
-        running.close()
-
-
 def order_of(folder: Path, first_id: int) -> dict[str, Any]:
     """A file of calls that each add 1, as an order."""
     for name in ("attempts", "rows", "progress"):

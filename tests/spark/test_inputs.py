@@ -28,7 +28,7 @@ from replay.spark.rebuild import _orders, rebuild
 from replay.spark.rebuildtask import rebuild_partition
 from replay.spark.versions import versions as versions_here
 from tests.replay.damage import flip, segments, used_bytes
-from tests.replay.ledgers import SMALL, Versions, importable
+from tests.replay.ledgers import SMALL, Versions
 from tests.spark.spark_nodes import SHOP, make_node, read_tables
 
 if TYPE_CHECKING:
@@ -36,13 +36,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 UP_S_MAX = 60.0
-
-
-@pytest.fixture(scope="module")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
-    """Where versions of the application are made."""
-    with importable(tmp_path_factory.mktemp("versions")) as versions:
-        yield versions
 
 
 @pytest.fixture(scope="module")

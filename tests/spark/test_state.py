@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -25,7 +24,7 @@ from replay.spark.state import StateTask, columns_of, find_table, plan_state, re
 from replay.spark.versions import OtherVersions
 from tests.replay import damage
 from tests.replay.archiverig import ArchiveRig
-from tests.replay.ledgers import SMALL, Versions, importable, logged_calls
+from tests.replay.ledgers import SMALL, Versions, logged_calls
 from tests.replay.rig import DRIFT
 from tests.snapshot.test_export import APP, FULL_ROW
 from tests.spark.reading import made
@@ -35,13 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
-    """Where versions of the application are made."""
-    with importable(tmp_path_factory.mktemp("versions")) as versions:
-        yield versions
 
 
 @pytest.fixture(scope="module")
