@@ -28,6 +28,7 @@ import orjson
 import uvloop
 
 from bench._common import percentile
+from cmdlog.streams import answer
 
 END_OF_HEAD = b"\r\n\r\n"
 END_OF_CHUNKS = b"0\r\n\r\n"
@@ -227,7 +228,7 @@ def main() -> None:
     else:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             found = runner.run(_load(targets[0], order["connections"], order["count"], order["seconds"]))
-    sys.stdout.buffer.write(orjson.dumps(found))
+    answer(orjson.dumps(found))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import Any
 import orjson
 
 from bench._load import RECEIVE_BYTES, Sample, Target, complete, decode_targets, encode_targets, run_module, sample_of
+from cmdlog.streams import answer
 
 CONNECTIONS = 128
 
@@ -107,7 +108,7 @@ def main() -> None:
     order = orjson.loads(sys.stdin.buffer.read())
     target = decode_targets(order["targets"])[0]
     found = drive(target, order["per_second"], order["seconds"], order["seed"])
-    sys.stdout.buffer.write(orjson.dumps(found))
+    answer(orjson.dumps(found))
 
 
 if __name__ == "__main__":

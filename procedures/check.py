@@ -20,6 +20,8 @@ from typing import IO, Any
 
 import orjson
 
+from cmdlog.streams import answer
+
 from .bundle import capture_bundle
 from .database import Database
 from .errors import BundleError, EnvironmentFault, InvalidParameters, ProceduresError, StatementRefused
@@ -196,7 +198,7 @@ def _main(arguments: list[str]) -> int:
     target, seed, calls = arguments
     try:
         for record in run_workload(target, seed=int(seed), calls=int(calls)):
-            sys.stdout.buffer.write(orjson.dumps(record) + b"\n")
+            answer(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
     except (ProceduresError, InvalidParameters, EnvironmentFault, KeyError) as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1

@@ -36,6 +36,7 @@ from typing import Any, Final
 
 import orjson
 
+from cmdlog.streams import answer
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.reader import Recycled
@@ -394,7 +395,7 @@ def main() -> int:
     threading.Thread(target=_end_with_the_node, daemon=True).start()
     began = time.time_ns()
     report = drill(RealFiles(), sys.argv[1], seed=began % (1 << 32))
-    sys.stdout.buffer.write(orjson.dumps({**report.to_json(), "file": report.path}, option=orjson.OPT_APPEND_NEWLINE))
+    answer(orjson.dumps({**report.to_json(), "file": report.path}, option=orjson.OPT_APPEND_NEWLINE))
     return report.exit_code
 
 

@@ -257,9 +257,16 @@ def run_all(applier: Applier, records: Iterable[tuple[Lsn, Record]], folder: str
             applier.take(lsn, record)
         return applier.finish()
     except EnvironmentFault as fault:
-        raise disk_error(fault.kind, fault, folder) from fault
+        raise end_of(fault, folder) from fault
     finally:
         applier.close()
+
+
+def end_of(fault: EnvironmentFault, folder: str) -> BaseException:
+    """What a fault in the middle of an entry means: Ctrl-C, the disk, or itself."""
+    if isinstance(fault.__cause__, KeyboardInterrupt):
+        return KeyboardInterrupt(*([f"in {fault.procedure}, transaction {fault.txn_id}"] if fault.procedure else []))
+    return disk_error(fault.kind, fault, folder)
 
 
 def disk_error(kind: str | None, error: Exception, path: str) -> Exception:

@@ -33,7 +33,7 @@ from replay.apply import Result
 from replay.engine import Catalogs, PartitionEngine
 from replay.errors import ReplayError
 from replay.fitting import Fit, Fitting, Unfit
-from replay.recover import disk_error
+from replay.recover import end_of
 from replay.scan import Stream
 
 VERSION: Final = 1  # of the only code that runs here
@@ -277,10 +277,8 @@ class Rerun:
                     break
                 self.take(lsn, record)
         except EnvironmentFault as fault:
-            if isinstance(fault.__cause__, KeyboardInterrupt):  # Ctrl-C within a procedure
-                raise KeyboardInterrupt(f"in {fault.procedure}, transaction {fault.txn_id}") from fault
             folder = next((os.path.dirname(lane.engine.state.path) for lane in self._lanes.values()), "")
-            raise disk_error(fault.kind, fault, folder) from fault
+            raise end_of(fault, folder) from fault
         return [self._end(lane) for _, lane in sorted(self._lanes.items())]
 
     def take(self, lsn: Lsn, record: Record) -> None:

@@ -26,6 +26,7 @@ import apsw
 import google_crc32c
 import orjson
 
+from cmdlog.streams import answer
 from cmdlog.wal.errors import DiskFull, WalError
 from cmdlog.wal.files import Files, RealFiles, parent, sync_file
 from snapshot.digest import open_image, schema_of, table_digests
@@ -161,10 +162,10 @@ def main() -> int:
         manifest = seal(RealFiles(), temporary, final, facts)
     except (SnapshotError, WalError, OSError, apsw.Error) as error:
         kind = "disk_full" if isinstance(error, DiskFull | apsw.FullError) else type(error).__name__
-        sys.stdout.write(orjson.dumps({"error": str(error), "kind": kind}).decode() + "\n")
+        answer(orjson.dumps({"error": str(error), "kind": kind}, option=orjson.OPT_APPEND_NEWLINE))
         return getattr(error, "exit_code", 1)
     summary = {"bytes": manifest.bytes, "rows": sum(table.rows for table in manifest.tables), "index": manifest.index}
-    sys.stdout.write(orjson.dumps(summary).decode() + "\n")
+    answer(orjson.dumps(summary, option=orjson.OPT_APPEND_NEWLINE))
     return 0
 
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import orjson
 
+from cmdlog.streams import answer
 from cmdlog.wal.batch import BATCH, batch_last_txn
 from cmdlog.wal.block import HEADER, SECTOR_BYTES, BadBlock, decode_header
 from cmdlog.wal.errors import Corrupt, DiskFull, WalError, WriteFailed
@@ -142,7 +143,7 @@ def hash_file(files: Files, path: str) -> str:
     return digest.hexdigest()
 
 
-def _answer(order: dict[str, Any]) -> dict[str, Any]:
+def _done(order: dict[str, Any]) -> dict[str, Any]:
     try:
         return asdict(copy_segment(RealFiles(), order["source"], order["target"], last_block=order["last_block"]))
     except DiskFull as error:
@@ -157,9 +158,7 @@ def main() -> int:
     """Entry point of the process."""
     os.nice(NICENESS)
     for line in sys.stdin.buffer:
-        answer = _answer(orjson.loads(line))
-        sys.stdout.buffer.write(orjson.dumps(answer, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS))
-        sys.stdout.buffer.flush()
+        answer(orjson.dumps(_done(orjson.loads(line)), option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS))
     return 0
 
 

@@ -50,11 +50,20 @@ def leaving(what: str, *, hint: str = "", instead_of: tuple[type[Exception], ...
 
     Raises: BrokenOff.
     """
-    ends: tuple[type[BaseException], ...] = (KeyboardInterrupt, *instead_of)
     try:
         yield
-    except ends:
+    except BaseException as end:
+        has_words = getattr(end, "exit_code", None) == BROKEN_OFF
+        if not isinstance(end, instead_of) and (has_words or not came_of_signal(end)):
+            raise
         raise BrokenOff(f"{WORDS[_signal()]}; {what}", hint) from None
+
+
+def came_of_signal(end: BaseException | None) -> bool:
+    """Whether it is an interruption or was met on the way out of one: what a signal ended as well is gone, or says so."""
+    while end is not None and not isinstance(end, KeyboardInterrupt):
+        end = end.__context__
+    return end is not None
 
 
 def exit_code() -> int:

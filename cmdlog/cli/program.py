@@ -18,6 +18,7 @@ from cmdlog.cli import brokenoff
 from cmdlog.cli.brokenoff import heeding_signals
 from cmdlog.cli.failure import BROKEN_OFF, USAGE, Failure, explain
 from cmdlog.cli.output import JsonFlag, out
+from cmdlog.streams import keep_lines_whole
 
 COMMANDS: Final = (
     "serve",
@@ -81,6 +82,7 @@ def make_program() -> typer.Typer:
 def run() -> None:
     """Runs the command line and ends the process."""
     with heeding_signals():
+        keep_lines_whole()
         sys.exit(_exit_code_read())
 
 
@@ -129,7 +131,7 @@ def _exit_code() -> int:
         if hasattr(error, "format_message"):  # of the arguments, in Typer's words
             return _misused(error)
         failure = explain(error)
-        if failure is None and _came_of_signal(error):
+        if brokenoff.came_of_signal(error) and (failure is None or failure.exit_code != BROKEN_OFF):
             failure = brokenoff.failure()
         if failure is None:
             raise
@@ -137,14 +139,6 @@ def _exit_code() -> int:
             failure = replace(failure, exit_code=brokenoff.exit_code())
         return _fail(failure)
     return code
-
-
-def _came_of_signal(error: BaseException) -> bool:
-    """Whether it was met on the way out of an interruption: what a signal to the whole process group ended as well is gone."""
-    before = error.__context__
-    while before is not None and not isinstance(before, KeyboardInterrupt):
-        before = before.__context__
-    return before is not None
 
 
 def _fail(failure: Failure) -> int:

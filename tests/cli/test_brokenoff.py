@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from cmdlog.cli import program
+from cmdlog.cli.brokenoff import BrokenOff, leaving
+from procedures.errors import EnvironmentFault
 from replay import diff
 from tests.commands import Command
 from tests.replay.rig import DEPOSIT, TRAP, Rig, balances_of
@@ -94,7 +96,7 @@ def test_history_says_from_where_to_go_on(tmp_path: Path, number: signal.Signals
     rig.close()
     process = started("log", "history", rig.directory, "--json")
     assert process.stdout is not None
-    first = process.stdout.readline()  # the pipe holds some hundred lines; then the process waits
+    first = os.read(process.stdout.fileno(), 50).decode()  # the pipe holds some hundred lines; then the process waits
     code, printed, _ = signalled(process, number, lambda: True)
     *calls, last = [json.loads(line) for line in (first + printed).splitlines()]
     assert (code, last["error"]["exit_code"]) == (128 + number, 128 + number)
@@ -165,19 +167,32 @@ def test_misuse_without_json_shows_the_usage(command: Command) -> None:
     assert "--nothing" in text
 
 
+FAULT = EnvironmentFault("interrupted", txn_id=1, procedure="deposit", position=0, cause="KeyboardInterrupt()")
+
+
+def on_the_way_out(error: Exception) -> None:
+    """As a library and the executor of procedures do."""
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt as reached:
+        raise error from reached
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the other process is gone"), FAULT])
 def test_failure_on_the_way_out_of_a_signal_is_no_defect(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     """A signal to the whole process group ends what the command needs, too: it says so, and shows no traceback."""
-
-    def ended(**_: object) -> None:
-        try:
-            raise KeyboardInterrupt
-        except KeyboardInterrupt:
-            raise RuntimeError("the other process is gone")  # noqa: B904 - as a library does
-
-    monkeypatch.setattr(program, "make_program", lambda: ended)
+    monkeypatch.setattr(program, "make_program", lambda: lambda **_: on_the_way_out(error))
     with pytest.raises(SystemExit) as left:
         program.run()
     assert left.value.code == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+def test_signal_that_reached_a_call_ends_the_command_in_its_own_words() -> None:
+    """The procedure's error comes out of the interruption; the command says what is left all the same, and of others nothing."""
+    with pytest.raises(BrokenOff, match="interrupted; nothing is left"), leaving("nothing is left"):
+        on_the_way_out(FAULT)
+    with pytest.raises(OSError, match="no memory"), leaving("nothing is left"):
+        raise OSError("no memory")

@@ -1,0 +1,68 @@
+"""What a process prints arrives whole, without Python's own buffer and under a rain of signals."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+RAIN = """
+import signal, sys
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+"""
+DRY = "; signal.setitimer(signal.ITIMER_REAL, 0)"
+ANSWER = RAIN + "from cmdlog.streams import answer; answer(b'x' * 3_000_000 + b'end')" + DRY
+LINES = (
+    RAIN
+    + "from cmdlog.streams import keep_lines_whole; keep_lines_whole(); print('x' * 3_000_000 + 'end', end='', flush=True)"
+    + DRY
+)
+CUT = """
+import signal
+from cmdlog.streams import keep_lines_whole
+keep_lines_whole()
+def stop(*_):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, stop)
+signal.setitimer(signal.ITIMER_REAL, 0.05)
+try:
+    print("x" * 3_000_000 + "end", flush=True)  # nobody reads before the signal: the pipe is full
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def printed(program: str, *, first: float = 0.0) -> bytes:
+    """What a process without Python's buffer printed, read slowly."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    )
+    assert process.stdout is not None
+    if first:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(first)
+    parts = []
+    while data := os.read(process.stdout.fileno(), 1 << 14):
+        parts.append(data)
+    process.stdout.close()
+    assert process.wait(30) == 0
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("program", [ANSWER, LINES], ids=["answer", "lines"])
+def test_everything_is_written_whatever_signals_come(program: str) -> None:
+    """A write into a pipe takes a part when a signal meets it; the rest follows."""
+    assert printed(program) == b"x" * 3_000_000 + b"end"
+
+
+def test_plain_python_loses_the_rest() -> None:
+    """What the two above are for: if this ever fails, Python has become whole and `cmdlog.streams` can go."""
+    assert len(printed(RAIN + "sys.stdout.buffer.write(b'x' * 3_000_000)" + DRY)) < 3_000_000
+
+
+def test_line_that_is_broken_off_ends_before_the_next_begins() -> None:
+    """Whoever reads lines of JSON gets the interrupted one whole, and then what the command says of its end."""
+    assert printed(CUT, first=0.5) == b"x" * 3_000_000 + b"end\ninterrupted\n"
