@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
-from collections.abc import Callable
 from typing import Literal
 
 import pytest
@@ -15,7 +13,7 @@ from cmdlog.wal.errors import Wedged
 from cmdlog.wal.simfiles import Fault, Operation, SimFiles
 from cmdlog.wal.space import READY_WANTED
 from tests.wal.logkit import LOG, NODE, ListSource, generations, numbers_in, sim
-from tests.wal.threadkit import WAIT_S, WaitSource
+from tests.wal.threadkit import WAIT_S, WaitSource, until
 
 Sync = Literal["sync", "async"]
 BOTH = pytest.mark.parametrize("sync", ["sync", "async"])
@@ -30,14 +28,6 @@ def open_promising(files: SimFiles, sync: Sync, waits: list[bool], source: ListS
         waits=lambda: waits[0], early=lambda: waits[1],
     )  # fmt: skip
     return log
-
-
-def until(reached: Callable[[], bool]) -> None:
-    """Bounded; another thread brings it about."""
-    deadline = time.monotonic() + WAIT_S
-    while not reached():
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.001)
 
 
 def syncs(files: SimFiles) -> int:
