@@ -3,18 +3,20 @@
 One rule: only what counts. The authoritative log of each partition is read, superseded entries and calls that were taken out are
 not in it, and where completeness is not proved nothing is told unless the loss is accepted.
 
-Archived segments that end where a live log begins are part of it. Where the loss is accepted, a damaged log is told around its
-damage: what lies between two damaged places is a history of its own, and these are merged.
+Archived segments that end where a live log begins are part of it. Where others stand in front of those, something is missing in
+between: the history begins behind it only for who wants nothing from there, or accepts the loss. Where the loss is accepted, a
+damaged log is told around its damage: what lies between two damaged places is a history of its own, and these are merged.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from cmdlog.wal.errors import Corrupt
+from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX, txn_millis
 from replay.authority import GroupVerdict, Verdict, decide
@@ -26,7 +28,8 @@ from replay.gather import gather
 from replay.joint import fold_end, group_names, unproved
 from replay.merge import Merge, streams_of
 from replay.source import LogSource, in_front, open_source
-from replay.spans import salvage, spans_of
+from replay.spans import Skips, Span, pieces_of, salvage, skips_of_pieces, spans_of
+from replay.strays import nearest_stray, told_of
 from snapshot.archived import ArchivedSegment, list_segments, run_before
 
 Wanted = dict[int, tuple[int, int, int]]  # partition -> number of its log, index that it begins behind, last index
@@ -40,6 +43,34 @@ class HistoryDamaged(ReplayError):
         "tell what can be read with --accept-data-loss, give the directories of other nodes as well, or restore the file from a "
         "copy; the directory is untouched"
     )
+
+
+class HistoryCutOff(HistoryDamaged):
+    """Calls that are wanted stand in front of a log, where archived segments are that do not join it."""
+
+    def __init__(self, holes: Sequence[Hole]) -> None:
+        super().__init__("; ".join(f"{hole.told()}: calls up to there are lost, or may be" for hole in holes))
+        self.hint = (
+            f"tell what is behind it with --from {max(hole.upto for hole in holes) + 1}, or with --accept-data-loss; give the "
+            "directories of other nodes as well, or restore the file from a copy; the directory is untouched"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """In front of a log something is missing."""
+
+    stray: ArchivedSegment  # the nearest that there is in front of it
+    first_block: int  # of the log
+    partitions: Sequence[int]  # that had calls there
+    upto: int  # the highest of their TxnIds
+
+    def told(self) -> str:
+        """It, in words."""
+        gap = (self.stray.last_block + 1, self.first_block - 1)
+        missing = f", and blocks {gap[0]} to {gap[1]} are in no file" if gap[0] <= gap[1] else ""
+        begins = f"the history of {group_names(self.partitions)} begins behind transaction {self.upto} ({_time(self.upto)})"
+        return f"{told_of(self.stray)}{missing}; {begins}"
 
 
 @dataclass(slots=True)
@@ -71,76 +102,196 @@ def history(
     """
     evidence = [gather(files, directory) for directory in directories]
     verdict = decide(evidence, accept_data_loss=accept_data_loss)
-    nodes = {node.directory: node for node in evidence}
-    serving = {of.group: _serving(of, nodes) for of in verdict.groups.values()}
-    damaged = {directory for directory in serving.values() if nodes[directory].damage}
+    reading = _Reading(files, evidence, verdict, first=first, anyway=accept_data_loss)
     if not accept_data_loss:
-        for directory in sorted(damaged):
-            raise _damaged(nodes[directory], verdict, serving)
+        reading.check_undamaged()
         if open_questions := unproved(verdict):
             raise Incomplete("; ".join(open_questions))
-    notes = unproved(verdict)
-    sources, parts = _read(files, verdict, serving, damaged, first=first, notes=notes, anyway=accept_data_loss)
-    names = _names(list(sources.values()))
+    parts = reading.parts()
+    names = _names(list(reading.sources.values()))
     partitions = [group for group in sorted(verdict.groups) if group < PARTITIONS_MAX]
-    told = History(iter(()), partitions, sorted({name for of in names.values() for name, _ in of.values()}), notes)
+    told = History(iter(()), partitions, sorted({name for of in names.values() for name, _ in of.values()}), reading.notes)
     told.calls = _tell(told, _together(parts), names, first, until)
     return told
 
 
-def _read(
-    files: Files,
-    verdict: Verdict,
-    serving: Mapping[int, str],
-    damaged: set[str],
-    *,
-    first: int,
-    notes: list[str],
-    anyway: bool,
-) -> tuple[dict[str, LogSource], list[Iterator[Invocation]]]:
-    """The logs, and what they tell. One that proves to be damaged is told around its damage, `anyway`."""
-    sources: dict[str, LogSource] = {}
-    while True:
-        try:
-            for directory in dict.fromkeys(serving.values()):
-                if directory not in sources:
-                    sources[directory] = salvage(files, directory) if directory in damaged else _open(files, directory, first)
-            sound = [source for directory, source in sources.items() if directory not in damaged]
-            parts = _whole(sound, verdict, serving, notes, first)
-        except Corrupt as damage:
-            bad = next((d for d in serving.values() if damage.path.startswith(f"{d}/") and d not in damaged), None)
-            if bad is None or not anyway:
-                raise _corrupt(damage, verdict, serving) from damage
-            damaged.add(bad)
-            sources.pop(bad, None)
-        else:
-            for directory in sorted(damaged):
-                parts += _around_damage(sources[directory], verdict, serving, notes)
-            return sources, parts
+class _Reading:
+    """Which log serves each group, and what these logs tell."""
+
+    def __init__(self, files: Files, evidence: Sequence[NodeEvidence], verdict: Verdict, *, first: int, anyway: bool) -> None:
+        """`anyway`: the loss is accepted."""
+        self._files, self._verdict, self._first, self._anyway = files, verdict, first, anyway
+        self._nodes = {node.directory: node for node in evidence}
+        self._copies = {group: _whole_copies(of, self._nodes) for group, of in verdict.groups.items()}
+        self._serving = {group: next(iter(self._copies[group]), of.chosen) for group, of in verdict.groups.items()}
+        self._damaged = {directory for directory in self._serving.values() if self._nodes[directory].damage}
+        self.sources: dict[str, LogSource] = {}
+        self.notes = unproved(verdict)
+
+    def check_undamaged(self) -> None:
+        """Raises: HistoryDamaged."""
+        for directory in sorted(self._damaged):
+            raise _damaged(self._nodes[directory], self._served(directory))
+
+    def parts(self) -> list[Iterator[Invocation]]:
+        """The histories to be merged. A log that proves to be damaged is told around its damage, if the loss is accepted."""
+        while True:
+            try:
+                holes = self._holes()
+                if holes and not self._anyway:
+                    raise HistoryCutOff(holes)
+                parts, begun = self._whole()
+            except Corrupt as damage:
+                serving = self._serving.values()
+                bad = next((d for d in serving if damage.path.startswith(f"{d}/") and d not in self._damaged), None)
+                if bad is None or not self._anyway:
+                    raise _corrupt(damage, self._served_by_path(damage.path)) from damage
+                self._damaged.add(bad)
+                self.sources.pop(bad, None)
+            else:
+                self._note_begins(holes, begun)
+                for directory in sorted(self._damaged & set(self._serving.values())):
+                    parts += self._around_damage(self._source(directory))
+                return parts
+
+    def _source(self, directory: str) -> LogSource:
+        """Opened once."""
+        if directory not in self.sources:
+            opened = salvage(self._files, directory) if directory in self._damaged else None
+            self.sources[directory] = opened or _open(self._files, directory, self._first)
+        return self.sources[directory]
+
+    def _served(self, directory: str) -> list[int]:
+        """The partitions that are read from there."""
+        return [group for group in sorted(self._serving) if group < PARTITIONS_MAX and self._serving[group] == directory]
+
+    def _served_by_path(self, path: str) -> list[int]:
+        directories = dict.fromkeys(self._serving.values())
+        return [p for directory in directories if path.startswith(f"{directory}/") for p in self._served(directory)]
+
+    # -- where the logs begin --------------------------------------------------------------------------------------------
+
+    def _holes(self) -> list[Hole]:
+        """What is missing in front of the logs and wanted; a partition of which a copy reaches further back is read there."""
+        found = []
+        for directory in list(dict.fromkeys(self._serving.values())):
+            source = self._source(directory)
+            late = {p: txn for p, txn in self._begins_late(source).items() if self._serving.get(p) == directory}
+            stray = nearest_stray(self._files, source) if late else None
+            left = [p for p in sorted(late) if not self._is_elsewhere(p)] if stray is not None else []
+            if stray is not None and left:
+                found.append(Hole(stray, int(source.segments[0].header.first_block), left, max(late[p] for p in left)))
+        return found
+
+    def _begins_late(self, source: LogSource) -> dict[int, int]:
+        """Partitions of which the log lacks something that is wanted -> the highest TxnId in front of it."""
+        heads = source.checkpoint(source.first_blocks[0]).by_partition if source.first_blocks else {}
+        begun = {p: state.last_txn for p, state in heads.items() if p < PARTITIONS_MAX and state.last_index}
+        return {p: last_txn for p, last_txn in begun.items() if self._first <= last_txn}
+
+    def _is_elsewhere(self, partition: int) -> bool:
+        """Whether another log has it whole; then it is read there."""
+        for directory in self._copies[partition]:
+            if directory == self._serving[partition] or directory in self._damaged:
+                continue
+            with contextlib.suppress(WalError):
+                if partition not in self._begins_late(self._source(directory)):
+                    self._serving[partition] = directory
+                    return True
+        return False
+
+    def _note_begins(self, holes: Sequence[Hole], begun: Sequence[int]) -> None:
+        self.notes += [hole.told() for hole in holes]
+        told = {partition for hole in holes for partition in hole.partitions}
+        if left := [partition for partition in begun if partition not in told]:
+            self.notes.append(f"earlier calls of {group_names(left)} are in no log or archive at hand")
+
+    # -- what they tell --------------------------------------------------------------------------------------------------
+
+    def _whole(self) -> tuple[list[Iterator[Invocation]], list[int]]:
+        """The history of logs that can be read to their ends; and the partitions that begin behind what is wanted."""
+        sources = [self._source(d) for d in dict.fromkeys(self._serving.values()) if d not in self._damaged]
+        numbers = {source.directory: number for number, source in enumerate(sources)}
+        heads = {source.directory: source.checkpoint(source.first_blocks[0]).by_partition for source in sources}
+        late = {source.directory: self._begins_late(source) for source in sources}
+        wanted: Wanted = {}
+        for partition, of in sorted(self._verdict.groups.items()):
+            directory = self._serving[partition]
+            if partition < PARTITIONS_MAX and directory in numbers:
+                head = heads[directory].get(partition)
+                wanted[partition] = (numbers[directory], head.last_index if head else 0, of.last_index)
+        if not wanted:
+            return [], []
+        logs = [ChosenLog(source.directory, source, source.first_blocks[0]) for source in sources]
+        merge = Merge(logs, streams_of(logs, wanted))
+        return [merge.invocations()], [p for p in wanted if p in late[self._serving[p]]]
+
+    def _around_damage(self, source: LogSource) -> list[Iterator[Invocation]]:
+        """Each stretch of a log that can be read, as a history of its own."""
+        partitions = self._served(source.directory)
+        spans, _ = spans_of(source, partitions)
+        alone = _votes_alone(self._nodes[source.directory])
+        stretches: list[tuple[int, Wanted]] = []
+        skips: dict[int, Skips] = {}
+        for partition in partitions:
+            last = self._verdict.groups[partition].last_index
+            pieces = pieces_of(spans[partition], last, alone=alone)
+            skips[partition] = skips_of_pieces(pieces)
+            for number, (span, upto) in enumerate(pieces):
+                if number == len(stretches):
+                    stretches.append((span.from_block, {}))
+                first_block, wanted = stretches[number]
+                wanted[partition] = (0, span.base, upto)
+                stretches[number] = min(first_block, span.from_block), wanted
+            self.notes += _gaps_told(partition, pieces, last)
+        damages = source.patchwork.damages if source.patchwork is not None else ()
+        self.notes += ["; ".join(str(damage.args[0]) for damage in damages)] if damages else []
+        parts = []
+        for first_block, wanted in stretches:
+            logs = [ChosenLog(source.directory, source, max(block for block in source.first_blocks if block <= first_block))]
+            streams = [replace(of, skips=skips[of.partition]) for of in streams_of(logs, wanted)]
+            parts.append(Merge(logs, streams).invocations())
+        return parts
 
 
-def _serving(of: GroupVerdict, nodes: Mapping[str, NodeEvidence]) -> str:
-    """Whose log is read: the chosen one, or one that is whole and ends with the very same entry."""
+def _whole_copies(of: GroupVerdict, nodes: Mapping[str, NodeEvidence]) -> list[str]:
+    """The directories whose log is whole and ends with the very last entry, the chosen one first."""
+    found = []
     for directory in (of.chosen, *of.copies):
         group = nodes[directory].groups.get(of.group)
         ends = (group.last_index, group.last_checksum) if group is not None and not nodes[directory].damage else None
-        if ends == (of.last_index, of.last_checksum):
-            return directory
-    return of.chosen
+        if ends == (of.last_index, of.last_checksum) and directory not in found:
+            found.append(directory)
+    return found
 
 
-def _damaged(node: NodeEvidence, verdict: Verdict, serving: Mapping[int, str]) -> HistoryDamaged:
+def _votes_alone(node: NodeEvidence) -> bool:
+    """Whether no other node votes, as far as its log tells: then what is durable there is committed, marked or not."""
+    newest = [group.configurations[-1] for group in node.groups.values() if group.configurations]
+    return not any((of.voters | of.outgoing) - {node.node_id} for of in newest)
+
+
+def _gaps_told(partition: int, pieces: Sequence[tuple[Span, int]], last: int) -> list[str]:
+    """The entries between and behind the pieces, in words. What these took out of calls in front of them is not known."""
+    notes, told = [], 0
+    for begin, upto in [*((span.base, upto) for span, upto in pieces), (last, last)]:
+        if begin > told:
+            unknown = f"; calls of entries up to {told} that they took out are told all the same" if told else ""
+            notes.append(f"partition {partition}: entries {told + 1} to {begin} cannot be read{unknown}")
+        told = max(told, upto)
+    return notes
+
+
+def _damaged(node: NodeEvidence, partitions: Sequence[int]) -> HistoryDamaged:
     fault = node.damage[0]
     place = f"{fault.path} at offset {fault.offset}" if fault.offset is not None else fault.path or node.directory
     block = f", block {fault.block}" if fault.block is not None else ""
     more = f", and {len(node.damage) - 1} more" if len(node.damage) > 1 else ""
-    groups = [group for group in verdict.groups if group < PARTITIONS_MAX and serving[group] == node.directory]
-    return HistoryDamaged(f"{place}{block}: {fault.what}{more}; calls of {group_names(groups)} are lost behind it, or may be")
+    return HistoryDamaged(f"{place}{block}: {fault.what}{more}; calls of {group_names(partitions)} are lost behind it, or may be")
 
 
-def _corrupt(damage: Corrupt, verdict: Verdict, serving: Mapping[int, str]) -> HistoryDamaged:
-    groups = [group for group in verdict.groups if group < PARTITIONS_MAX and damage.path.startswith(f"{serving[group]}/")]
-    return HistoryDamaged(f"{damage.args[0]}; calls of {group_names(groups)} are lost behind it, or may be")
+def _corrupt(damage: Corrupt, partitions: Sequence[int]) -> HistoryDamaged:
+    return HistoryDamaged(f"{damage.args[0]}; calls of {group_names(partitions)} are lost behind it, or may be")
 
 
 def _open(files: Files, directory: str, first: int) -> LogSource:
@@ -156,56 +307,6 @@ def _all_before(archived: ArchivedSegment, first: int) -> bool:
     """Whether every call of the segment is known to stand before the moment."""
     ranges = archived.manifest.partitions if archived.manifest is not None else None
     return ranges is not None and all(of.last < first for of in ranges.values())
-
-
-def _whole(
-    sources: Sequence[LogSource], verdict: Verdict, serving: Mapping[int, str], notes: list[str], first: int
-) -> list[Iterator[Invocation]]:
-    """The history of logs that can be read to their ends."""
-    numbers = {source.directory: number for number, source in enumerate(sources)}
-    heads = {source.directory: source.checkpoint(source.first_blocks[0]).by_partition for source in sources}
-    wanted: Wanted = {}
-    for partition, of in sorted(verdict.groups.items()):
-        directory = serving[partition]
-        if partition < PARTITIONS_MAX and directory in numbers:
-            head = heads[directory].get(partition)
-            wanted[partition] = (numbers[directory], head.last_index if head else 0, of.last_index)
-    if not wanted:
-        return []
-    logs = [ChosenLog(source.directory, source, source.first_blocks[0]) for source in sources]
-    merge = Merge(logs, streams_of(logs, wanted))
-    if begun := [partition for partition, (_, after, _) in wanted.items() if after and not first]:
-        notes.append(f"earlier calls of {group_names(begun)} are in no log or archive at hand")
-    return [merge.invocations()]
-
-
-def _around_damage(
-    source: LogSource, verdict: Verdict, serving: Mapping[int, str], notes: list[str]
-) -> list[Iterator[Invocation]]:
-    """Each stretch of a log that can be read, as a history of its own."""
-    partitions = [p for p in verdict.groups if p < PARTITIONS_MAX and serving[p] == source.directory]
-    spans, _ = spans_of(source, partitions)
-    problems = "; ".join(str(damage.args[0]) for damage in source.patchwork.damages) if source.patchwork is not None else ""
-    stretches: list[tuple[int, Wanted]] = []
-    for partition in sorted(partitions):
-        last, told = verdict.groups[partition].last_index, 0
-        for number, span in enumerate(sorted(spans[partition], key=lambda span: span.base)):
-            if number == len(stretches):
-                stretches.append((span.from_block, {}))
-            if span.base > told:
-                notes.append(f"partition {partition}: entries {told + 1} to {span.base} cannot be read")
-            first_block, wanted = stretches[number]
-            wanted[partition] = (0, span.base, min(span.last, last))
-            stretches[number] = min(first_block, span.from_block), wanted
-            told = max(told, span.last)
-        if told < last:
-            notes.append(f"partition {partition}: entries {told + 1} to {last} cannot be read")
-    notes += [problems] if problems else []
-    parts = []
-    for first_block, wanted in stretches:
-        logs = [ChosenLog(source.directory, source, max(block for block in source.first_blocks if block <= first_block))]
-        parts.append(Merge(logs, streams_of(logs, wanted)).invocations())
-    return parts
 
 
 def _together(parts: Sequence[Iterator[Invocation]]) -> Iterator[Invocation]:

@@ -31,6 +31,7 @@ from replay.plan import Kind, MissingCode, PartitionPlan, Plan, make_plan
 from replay.scan import Scan, cluster_policy, scan, skips_of
 from replay.source import LogSource, open_source
 from replay.spans import BEGINNING, Mark, Span, Step, join, restricted, salvage, spans_of
+from replay.strays import nearest_stray, told_of
 from snapshot.catalog import Snapshot, check, list_archived, list_snapshots
 
 FORMAT: Final = 1
@@ -302,6 +303,8 @@ class _Planner:
         after = min((span.base + 1 for span in spans if span.base >= reached.index and span.last > reached.index), default=0)
         last = after - 1 if after else of.last_index
         problems = dict.fromkeys([*self._damage, *(p for source in self._sources.values() for p in _problems(source))])
+        strays = [nearest_stray(self._files, source) for source in self._sources.values()]
+        problems |= dict.fromkeys(told_of(stray) for stray in strays if stray is not None)
         behind = f", so entries up to {of.last_index} behind them cannot be used" if last < of.last_index else ""
         why = "; ".join(problems) or of.why
         self.lost.append(f"partition {of.group}: entries {reached.index + 1} to {last} are in no log at hand{behind} ({why})")

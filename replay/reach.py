@@ -24,6 +24,7 @@ from cmdlog.wal.segment import SegmentHeader
 from replay.errors import PlanOutdated
 from replay.patchwork import Gap, Patchwork
 from replay.source import LogSource, alone, around_gaps, in_front, open_source
+from replay.strays import nearest_stray, told_of
 from snapshot.archived import ArchivedSegment, list_segments, run_before, runs, segment_file_name
 from snapshot.catalog import Snapshot, list_archived, list_snapshots
 from snapshot.points import list_points
@@ -161,6 +162,8 @@ class Reach:
         """What a message says about the blocks that are not there; "" when none are."""
         parts = [self._damaged(damage) for damage in self._damages]
         parts += [self._hole(first, last) for first, last in self._holes()]
+        if not parts and (stray := nearest_stray(self._files, self._source)) is not None:  # it stands where another belongs
+            parts = [told_of(stray)]
         return "".join(f"; {part}" for part in parts)
 
     def _needed_from(self) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -53,6 +53,7 @@ class Span:
     terms: array[int] = field(default_factory=lambda: array("Q"))
     checksums: array[int] = field(default_factory=lambda: array("I"))
     taken_out: list[tuple[int, int, int]] = field(default_factory=list)  # of a SKIP: its index, its batch's, position there
+    commit: int = 0  # entries up to here are known committed, by what stands in front of the next gap
 
     @property
     def last(self) -> int:
@@ -76,6 +77,9 @@ class Span:
         keep = max(0, index - self.base - 1)
         del self.terms[keep:], self.checksums[keep:]
         self.taken_out = [skip for skip in self.taken_out if skip[0] < index]
+
+
+Skips = Mapping[int, frozenset[int]]  # index of a batch -> positions that were not run
 
 
 class Step(NamedTuple):
@@ -141,6 +145,31 @@ def spans_of(source: LogSource, partitions: Collection[int]) -> tuple[dict[int, 
     return pass_.spans, pass_.groups
 
 
+def pieces_of(spans: Sequence[Span], last: int, *, alone: bool) -> list[tuple[Span, int]]:
+    """Spans of one log by their first entries, each with its last entry that counts: up to `last`, and as far as none behind it
+    holds others.
+
+    What stands in front of a gap may have been made void in it: unless no other node votes (`alone`), it counts as far as it is
+    known to be committed.
+    """
+    found: list[tuple[Span, int]] = []
+    for number, span in enumerate(spans):
+        behind = spans[number + 1 :]
+        known = [span.last, last, *(later.base for later in behind), *([span.commit] if behind and not alone else [])]
+        found.append((span, min(known)))
+    return sorted((piece for piece in found if piece[1] > piece[0].base), key=lambda piece: piece[0].base)
+
+
+def skips_of_pieces(pieces: Iterable[tuple[Span, int]]) -> Skips:
+    """The calls that any of them takes out, in front of gaps too: index of a batch -> positions."""
+    found: dict[int, set[int]] = {}
+    for span, upto in pieces:
+        for at, index, position in span.taken_out:
+            if at <= upto:
+                found.setdefault(index, set()).add(position)
+    return {index: frozenset(positions) for index, positions in found.items()}
+
+
 class _Pass:
     def __init__(self, source: LogSource, partitions: frozenset[int]) -> None:
         self._source, self._partitions = source, partitions
@@ -165,6 +194,8 @@ class _Pass:
             self._stated(lsn, partition, Mark(state.last_index, state.last_term, state.last_checksum))
         elif record.kind is Kind.TRUNCATION and partition in self._open:
             self._open[partition].cut(record.index)
+        elif record.kind is Kind.COMMIT_MARK and partition in self._open and partition not in self._gapped:
+            self._open[partition].commit = self.groups.by_partition[partition].commit
 
     def end(self, last_block: int) -> None:
         self._look_for_gap()
@@ -192,6 +223,7 @@ class _Pass:
         assert span is not None
         self._gapped.discard(partition)
         span.take(record)
+        span.commit = self.groups.by_partition[partition].commit
         if record.kind is Kind.SKIP:
             value = record.json()
             span.taken_out.append((record.index, int(value["index"]), int(value["position"])))
@@ -201,8 +233,9 @@ class _Pass:
         span = self._open.get(partition)
         if span is not None and (partition not in self._gapped or span.mark(mark.index) == mark == span.mark(span.last)):
             self._gapped.discard(partition)
-            return
-        self._begin(lsn, partition, mark.index, mark)
+        else:
+            span = self._begin(lsn, partition, mark.index, mark)
+        span.commit = self.groups.by_partition[partition].commit
 
     def _begin(self, lsn: Lsn, partition: int, base: int, mark: Mark | None) -> Span:
         self._close(partition, self._block)

@@ -22,8 +22,8 @@ from replay.planned import source_of_plan
 from replay.scan import Stream
 from replay.source import open_source
 from replay.spans import Mark
-from replay.spark.logs import strays_told
 from replay.spark.moments import catalogs_at_end
+from replay.strays import strays_told
 
 _MILLIS: Final = (1 << MILLIS_SHIFT) - 1
 

@@ -25,7 +25,8 @@ from replay.spark.look import Entries, SegmentLook, look_at, looks_at
 from replay.spark.options import BadOption
 from replay.spark.places import check_node, open_place
 from replay.spark.tasks import DataLoss
-from snapshot.archived import ArchivedSegment, list_segments, prefix_of, run_before
+from replay.strays import archived_of, first_block_of, told_of, why_stray
+from snapshot.archived import ArchivedSegment
 
 Floor = Mapping[int, int | None]  # partition -> the lowest TxnId that is wanted; None: from the beginning
 
@@ -113,8 +114,8 @@ class NodeLog:
         self.identity = source.instance.identity
         archived, self.strays = archived_of(self.files, source)
         if not fail:  # as far as it can be read; the holes are told
-            self.damages += [Corrupt(_why(one), path=one.path) for one in self.strays]
-            archived = [*_apart(self.strays, _first_block(archived, source)), *archived] if self.strays else archived
+            self.damages += [Corrupt(why_stray(one), path=one.path) for one in self.strays]
+            archived = [*_apart(self.strays, first_block_of(archived, source)), *archived] if self.strays else archived
         self.segments = [(one.segment, one.last_block) for one in archived if one.segment is not None] + _live(source)
 
     def _salvaged(self) -> LogSource:
@@ -297,26 +298,6 @@ def _live(source: LogSource) -> list[tuple[SegmentFile, int]]:
     return list(zip(source.segments, ends, strict=True)) if source.segments else []
 
 
-def archived_of(files: Files, source: LogSource) -> tuple[list[ArchivedSegment], list[ArchivedSegment]]:
-    """Those that end where the live log begins, without a gap; and the other ones in front of them."""
-    run, strays = _looked_up(files, source)
-    return _looked_up(files, source) if strays else (run, strays)  # a running node may just have been removing one
-
-
-def _looked_up(files: Files, source: LogSource) -> tuple[list[ArchivedSegment], list[ArchivedSegment]]:
-    if not source.segments:
-        return [], []
-    own = f"log-{prefix_of(source.instance.identity)}-"  # the folder may hold another node's, too
-    found = list_segments(files, source.directory, source.instance.identity)
-    run = run_before(found, source.segments[0].header)
-    first = _first_block(run, source)
-    return run, [one for one in found if one.first_block < first and one.name.startswith(own)]
-
-
-def _first_block(run: Sequence[ArchivedSegment], source: LogSource) -> int:
-    return run[0].first_block if run else int(source.segments[0].header.first_block)
-
-
 def _apart(strays: Sequence[ArchivedSegment], first: int) -> list[ArchivedSegment]:
     """The readable ones, none of which begins before another one ends."""
     found: list[ArchivedSegment] = []
@@ -325,24 +306,6 @@ def _apart(strays: Sequence[ArchivedSegment], first: int) -> list[ArchivedSegmen
             found.insert(0, one)
             first = one.first_block
     return found
-
-
-def strays_told(files: Files, directory: str) -> str:
-    """The nearest of them, for an error of a log that does not reach back; else ""."""
-    try:
-        strays = archived_of(files, open_source(files, directory))[1]
-    except WalError:
-        return ""
-    return told_of(strays[-1]) if strays else ""
-
-
-def told_of(stray: ArchivedSegment) -> str:
-    """It, and why it does not count."""
-    return f"{stray.path} cannot be counted in ({_why(stray)})"
-
-
-def _why(stray: ArchivedSegment) -> str:
-    return stray.problem or stray.doubt or "what follows does not go on from it"
 
 
 def _broken(looks: Sequence[SegmentLook]) -> Corrupt | None:

@@ -22,7 +22,7 @@ from replay.gather import gather
 from replay.joint import JointPlan, check_complete, fold_end, is_of_a_cluster, make_joint_plan, open_or_salvage
 from replay.plan import Plan, make_plan, parse_until
 from replay.reach import time_of
-from replay.spark.logs import strays_told
+from replay.strays import strays_told
 from replay.untouched import newest_before_damage, told
 
 Moment = int | str | datetime | None

@@ -72,17 +72,6 @@ def test_segments_before_the_range_are_not_read(archived: ArchiveRig, command: C
     assert set(txn_ids(told)) < known
 
 
-def test_missing_archive_file_is_said(archived: ArchiveRig, command: Command, tmp_path: Path) -> None:
-    """The history begins behind it, and a note says that there was more."""
-    shutil.copytree(archived.directory, tmp_path / "node")
-    (tmp_path / "node" / "archive" / archived.names(".seg")[1]).unlink()
-    code, text = command.text("log", "history", tmp_path / "node")
-    assert code == 0
-    assert "note: earlier calls of partitions 0 to 1 are in no log or archive at hand" in text
-    assert '"txn_id":"' + str(archived.history[-1][0]) in text
-    assert '"txn_id":"' + str(archived.history[0][0]) not in text
-
-
 @pytest.mark.parametrize(("segment", "how"), [(2, "flip"), (-1, "flip"), (2, "delete")])
 def test_damage_is_one_clear_error_or_told_around(whole: Rig, command: Command, tmp_path: Path, segment: int, how: str) -> None:
     """Exit code 10 with file, place and partitions, and what to do; with the loss accepted all that can be read is told."""
