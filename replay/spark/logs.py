@@ -274,9 +274,15 @@ def _cover(spans: Iterable[Piece], found: list[Piece], gaps: Sequence[Gap], need
 
 
 def open_logs(paths: Sequence[str], *, fail: bool) -> Logs:
-    """Looks at the directories and decides.
+    """Looks at the directories and decides. Raises: what `decide` refuses, and `open_each`."""
+    logs = open_each(paths, fail=fail)
+    return Logs(logs, decide([log.evidence for log in logs], accept_data_loss=not fail))
 
-    Raises: what `decide` refuses; WalError or DataLoss for a directory that cannot be read, unless `fail` is False; BadOption.
+
+def open_each(paths: Sequence[str], *, fail: bool) -> list[NodeLog]:
+    """Looks at the directories, each by itself.
+
+    Raises: WalError or DataLoss for a directory that cannot be read, unless `fail` is False; BadOption.
     """
     logs = []
     for path in paths:
@@ -287,7 +293,7 @@ def open_logs(paths: Sequence[str], *, fail: bool) -> Logs:
         raise BadOption("a node directory is given twice")
     for log in logs:
         log.open(fail=fail)
-    return Logs(logs, decide([log.evidence for log in logs], accept_data_loss=not fail))
+    return logs
 
 
 def _live(source: LogSource) -> list[tuple[SegmentFile, int]]:

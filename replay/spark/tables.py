@@ -13,7 +13,9 @@ from typing import Any, Final
 
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.ids import txn_millis
-from replay.spark.logs import Logs, NodeLog, open_logs
+from replay.authority import decide
+from replay.errors import NoLogs, ReplayError
+from replay.spark.logs import Logs, NodeLog, open_each, open_logs
 from replay.spark.look import SegmentLook
 from replay.spark.options import Options
 from replay.spark.places import check_node, open_place
@@ -91,17 +93,28 @@ def _gaps(options: Options) -> Iterator[Row]:
 
 
 def _faults(options: Options) -> Iterator[Row]:
-    """Everything that is wrong with the directories, blocks included: they are all read."""
-    logs = _looked_through(options)
-    for log in logs.logs:
-        seen = set()
-        for fault in _each_fault(log):
-            if fault not in seen:
-                seen.add(fault)
-                yield (log.evidence.node_id, log.path, *fault)
+    """Everything that is wrong with the directories, blocks included: they are all read. What is wrong between directories, as
+    that they are of two clusters, is a row without one."""
+    logs, told = open_each(options.paths, fail=False), False
+    for log in logs:
+        log.read({}, fail=False)
+        for fault in dict.fromkeys(_each_fault(log)):
+            told = True
+            yield (log.evidence.node_id or None, log.path, *fault)
+    try:
+        decide([log.evidence for log in logs], accept_data_loss=True)
+    except NoLogs as error:
+        if not told:
+            yield None, None, None, None, None, str(error)
+    except ReplayError as error:
+        yield None, None, None, None, None, str(error)
 
 
 def _each_fault(log: NodeLog) -> Iterator[tuple[str | None, int | None, int | None, str]]:
+    refused = log.evidence.refused
+    if refused is not None:  # the whole directory; nothing else of it was looked at
+        yield refused.path or None, refused.offset, refused.block, refused.what
+        return
     if log.problem:
         yield None, None, None, log.problem
     if log.evidence.fault_problem:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from cmdlog.wal.ids import txn_millis
+from cmdlog.wal.instance import _checksum
 from replay.spark import look
 from replay.spark.options import parse_options
-from replay.spark.tables import SCHEMAS, rows_of
+from replay.spark.tables import SCHEMAS, check_paths, rows_of
 from tests.replay import damage
 from tests.replay.archiverig import ArchiveRig
 from tests.spark.reading import made, read, txns
 
 
-def table(name: str, directory: str, **options: str) -> list[dict[str, Any]]:
+def table(name: str, *directories: str, **options: str) -> list[dict[str, Any]]:
     """The rows by column; every row has the schema's columns."""
     columns = [column.split()[0] for column in SCHEMAS[name].split(", ")]
-    found = rows_of(parse_options({"path": directory, "table": name, **options}))
+    given = parse_options({"paths": orjson.dumps(directories).decode(), "table": name, **options})
+    check_paths(given)
+    found = rows_of(given)
     return [dict(zip(columns, row, strict=True)) for row in found]
 
 
@@ -71,3 +77,39 @@ def test_damage_is_told_with_its_place_and_what_it_costs(tmp_path: Path, number:
     missing = sum(row["missing"] for row in table("gaps", rig.directory))
     assert len(read(rig.directory, failOnDataLoss="false")) < 96
     assert missing > 0 or number == 2  # the end of the newest segment is behind what is known committed
+
+
+def test_directory_that_is_refused_wholly_is_a_fault(tmp_path: Path) -> None:
+    """Without instance file, with one that is damaged or newer, without log: a row says so, and no read is needed to know it."""
+    changes: list[tuple[Callable[[Path], object], str]] = [
+        (lambda path: path.unlink(), "instance.json is missing"),
+        (lambda path: path.write_bytes(b"{}"), "does not match its checksum"),
+        (lambda path: path.write_bytes(newer(path)), "has format 9, this program reads"),
+        (lambda path: shutil.rmtree(path.parent / "log"), "whose folder log/ is missing"),
+    ]
+    for number, (change, why) in enumerate(changes):
+        rig = made(tmp_path / str(number), 4)
+        change(Path(rig.directory, "instance.json"))
+        (row,) = table("faults", rig.directory)
+        assert (row["node"], row["directory"]) == (None, rig.directory)
+        assert why in row["what"]
+
+
+def newer(path: Path) -> bytes:
+    """The instance file as a program of another format would have written it."""
+    value = {**orjson.loads(path.read_bytes()), "format": 9}
+    del value["checksum"]
+    return orjson.dumps({**value, "checksum": _checksum(value)})
+
+
+def test_faults_are_told_of_each_directory_and_between_them(tmp_path: Path) -> None:
+    """One directory is refused wholly, one is damaged, and two are of different clusters: everything stands in the table."""
+    rigs = [made(tmp_path / name) for name in ("lost", "hurt", "other")]
+    look._kept.clear()
+    Path(rigs[0].directory, "instance.json").unlink()
+    segment = damage.segments(rigs[1].directory)[0]
+    damage.flip(segment, 6 * 4096 + 100)
+    rows = table("faults", *(rig.directory for rig in rigs))
+    assert [row["directory"] for row in rows] == [rigs[0].directory, rigs[1].directory, None]
+    assert (rows[1]["node"], rows[1]["path"], rows[1]["offset"]) == (1, segment, 6 * 4096)
+    assert "of cluster" in rows[2]["what"]
