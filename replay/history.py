@@ -18,7 +18,9 @@ from typing import Any
 
 from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.files import Files
+from cmdlog.wal.groups import Groups, GroupState
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX, txn_millis
+from cmdlog.wal.record import Kind
 from replay.authority import GroupVerdict, Verdict, decide
 from replay.chunks import Invocation
 from replay.cursors import ChosenLog
@@ -185,7 +187,7 @@ class _Reading:
 
     def _begins_late(self, source: LogSource) -> dict[int, int]:
         """Partitions of which the log lacks something that is wanted -> the highest TxnId in front of it."""
-        heads = source.checkpoint(source.first_blocks[0]).by_partition if source.first_blocks else {}
+        heads = _head(source)
         begun = {p: state.last_txn for p, state in heads.items() if p < PARTITIONS_MAX and state.last_index}
         return {p: last_txn for p, last_txn in begun.items() if self._first <= last_txn}
 
@@ -212,7 +214,7 @@ class _Reading:
         """The history of logs that can be read to their ends; and the partitions that begin behind what is wanted."""
         sources = [self._source(d) for d in dict.fromkeys(self._serving.values()) if d not in self._damaged]
         numbers = {source.directory: number for number, source in enumerate(sources)}
-        heads = {source.directory: source.checkpoint(source.first_blocks[0]).by_partition for source in sources}
+        heads = {source.directory: _head(source) for source in sources}
         late = {source.directory: self._begins_late(source) for source in sources}
         wanted: Wanted = {}
         for partition, of in sorted(self._verdict.groups.items()):
@@ -301,6 +303,17 @@ def _open(files: Files, directory: str, first: int) -> LogSource:
     while run and _all_before(run[0], first):
         del run[0]
     return in_front(files, source, run) if run else source
+
+
+def _head(source: LogSource) -> Mapping[int, GroupState]:
+    """What stands in front of the log, as it says before its first entry: a node that began with a state has an empty head."""
+    groups = Groups()
+    for lsn, record in source.read(from_block=source.first_blocks[0]) if source.first_blocks else ():
+        if record.is_entry:
+            break
+        if record.kind is Kind.CHECKPOINT:
+            groups.observe(lsn, record)
+    return groups.by_partition
 
 
 def _all_before(archived: ArchivedSegment, first: int) -> bool:

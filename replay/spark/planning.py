@@ -112,10 +112,19 @@ def choose(options: Options, *, known: Mapping[int, int] | None = None) -> Chose
             raise DataLoss(f"partition {partition}: {lost}")
         for piece in pieces:
             found.setdefault(piece.log.directory, {}).setdefault(partition, []).append(piece)
+    gone = {partition: _gone(logs, found, partition) for partition in partitions}
     wants = []
     for directory, by_partition in found.items():
         log = logs.by_directory(directory)
-        wants.append((log, {partition: _want(options, log, partition, pieces) for partition, pieces in by_partition.items()}))
+        wants.append(
+            (
+                log,
+                {
+                    partition: _want(options, log, partition, pieces, gone[partition])
+                    for partition, pieces in by_partition.items()
+                },
+            )
+        )
     return Chosen(logs, tuple(wants), tuple(gaps))
 
 
@@ -151,13 +160,21 @@ def _lost(logs: Logs, pieces: Sequence[Piece], gaps: Sequence[Gap], low: int | N
     )
 
 
-def _want(options: Options, log: NodeLog, partition: int, pieces: Sequence[Piece]) -> Want:
-    found = log.entries(partition)
+def _want(options: Options, log: NodeLog, partition: int, pieces: Sequence[Piece], gone: Mapping[int, frozenset[int]]) -> Want:
     ranges = tuple(sorted((piece.after, piece.upto) for piece in pieces))
-    voids = tuple(place for of in found for place in of.voids)
-    return Want(
-        ranges, _or(options.starting.of(partition), 0), _or(options.ending.of(partition), TXN_MAX), voids, _skips(found, ranges)
-    )
+    voids = tuple(place for of in log.entries(partition) for place in of.voids)
+    return Want(ranges, _or(options.starting.of(partition), 0), _or(options.ending.of(partition), TXN_MAX), voids, gone)
+
+
+def _gone(logs: Logs, found: Mapping[str, Mapping[int, Sequence[Piece]]], partition: int) -> dict[int, frozenset[int]]:
+    """Calls that are taken out by what is read of any log: the SKIP may stand in another one than its batch."""
+    gone: dict[int, frozenset[int]] = {}
+    for directory, by_partition in found.items():
+        if pieces := by_partition.get(partition):
+            ranges = [(piece.after, piece.upto) for piece in pieces]
+            for index, positions in _skips(logs.by_directory(directory).entries(partition), ranges).items():
+                gone[index] = gone.get(index, frozenset()) | positions
+    return gone
 
 
 def _skips(found: Sequence[Entries], ranges: Sequence[tuple[int, int]]) -> dict[int, frozenset[int]]:

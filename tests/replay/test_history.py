@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cmdlog.wal.files import RealFiles
+from replay.plan import make_plan
+from replay.rebuild import rebuild
 from tests.commands import Command
 from tests.replay import damage
 from tests.replay.archiverig import ArchiveRig
@@ -129,3 +132,23 @@ def test_what_nobody_has_is_a_mistake(whole: Rig, command: Command, tmp_path: Pa
         assert (code, [call["params"] for call in told]) == (0, [{"account": 1}])
         code, text = command.text("log", "history", tmp_path / "node", "--procedure", "deposit")
         assert (code, "note: none of the 1 calls in that range is of procedure deposit" in text) == (0, True)
+
+
+def test_node_that_began_with_a_state_tells_its_own_calls(command: Command, tmp_path: Path) -> None:
+    """A log that a recovery made begins behind entries that it does not hold: what came since is told, and that there was more."""
+    import cmdlog
+
+    with importable(tmp_path) as versions:
+        db = versions.load("ledger_v1")
+        with cmdlog.open(tmp_path / "node", db, **SMALL) as opened:
+            opened.call("begin", account=1)
+        planned = make_plan(RealFiles(), str(tmp_path / "node"), use_state="never", until=None)
+        rebuild(planned, RealFiles(), str(tmp_path / "out"), workers=0)
+        with cmdlog.open(tmp_path / "out", db, **SMALL) as opened:
+            opened.call("deposit", account=1, amount=5)
+    code, told = command.values("log", "history", tmp_path / "out")
+    assert (code, [call["params"] for call in told]) == (0, [{"account": 1, "amount": 5}])
+    code, text = command.text("log", "history", tmp_path / "out")
+    assert "note: earlier calls of partition 0 are in no log or archive at hand" in text
+    code, text = command.text("log", "history", tmp_path / "out", "--from", told[0]["txn_id"])
+    assert (code, "note:" in text) == (0, False)
