@@ -135,7 +135,7 @@ def test_what_nobody_has_is_a_mistake(whole: Rig, command: Command, tmp_path: Pa
 
 
 def test_node_that_began_with_a_state_tells_its_own_calls(command: Command, tmp_path: Path) -> None:
-    """A log that a recovery made begins behind entries that it does not hold: what came since is told, and that there was more."""
+    """A log that a recovery made begins behind entries that it does not hold: what came since is told, and that more was."""
     import cmdlog
 
     with importable(tmp_path) as versions:
@@ -149,6 +149,6 @@ def test_node_that_began_with_a_state_tells_its_own_calls(command: Command, tmp_
     code, told = command.values("log", "history", tmp_path / "out")
     assert (code, [call["params"] for call in told]) == (0, [{"account": 1, "amount": 5}])
     code, text = command.text("log", "history", tmp_path / "out")
-    assert "note: earlier calls of partition 0 are in no log or archive at hand" in text
+    assert "note: earlier calls of partitions 0 to 3 are in no log or archive at hand" in text
     code, text = command.text("log", "history", tmp_path / "out", "--from", told[0]["txn_id"])
     assert (code, "note:" in text) == (0, False)
