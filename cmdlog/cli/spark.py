@@ -154,6 +154,10 @@ def feed_them(
     url: UrlOption = DEFAULT_URL,
     token_file: TokenOption = None,
     ca_file: CaOption = None,
+    give_up_after_s: Annotated[
+        float,
+        typer.Option("--give-up-after-s", min=0.1, help="A server that does not answer at all for so long ends the job."),
+    ] = 60.0,
     master: MasterOption = None,
     conf: ConfOption = None,
     json: JsonFlag = False,
@@ -164,11 +168,15 @@ def feed_them(
         from replay.spark.calls import CallFiles
         from replay.spark.feed import feed
 
-        send = Feeder(
-            url,
-            token_file=os.path.abspath(token_file) if token_file is not None else None,
-            ca_file=os.path.abspath(ca_file) if ca_file is not None else None,
-        )
+        try:
+            send = Feeder(
+                url,
+                token_file=os.path.abspath(token_file) if token_file is not None else None,
+                ca_file=os.path.abspath(ca_file) if ca_file is not None else None,
+                give_up_after_s=give_up_after_s,
+            )
+        except ValueError as error:
+            raise CommandFailed(str(error), exit_code=2) from None
         given = CallFiles.at(calls)
         done = feed(given, send, job=job, to=str(to), spark=partial(spark_session, master, conf=conf), progress=tell)
     out.result(_told(done), lambda: _show_fed(done))

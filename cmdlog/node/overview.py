@@ -6,6 +6,7 @@ One rule: it only looks. Nothing here changes the node, and nothing waits longer
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -65,6 +66,7 @@ class Overview:
         recovered = wal.recovered
         return {
             "node": str(wal.instance.identity),
+            "cluster_id": str(uuid.UUID(bytes=wal.instance.identity.cluster_id)),
             "directory": self.directory,
             "ready": health.ready,
             "error": None if health.error is None else str(health.error),

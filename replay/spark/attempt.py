@@ -33,6 +33,7 @@ from snapshot.errors import SnapshotError
 ATTEMPTS: Final = "attempts"
 ROWS: Final = "rows"
 PROGRESS: Final = "progress"
+GIVEN_UP: Final = ".given-up"  # in the folder of the progress, which every run begins empty
 PROGRESS_EVERY_S: Final = 0.5
 REASON_CHARS_MAX: Final = 200
 READ_BYTES: Final = 1 << 20
@@ -67,11 +68,25 @@ class Attempt:
             self._waiting = reason[:REASON_CHARS_MAX]
             self._tell()
 
+    def give_up(self, reason: str) -> None:
+        """No task can be done any more, and why: those that have not begun should end alike, and at once."""
+        self._write(GIVEN_UP, {"reason": reason})
+
+    def given_up(self) -> str:
+        """Why a task of the same run gave up; "" while none has."""
+        try:
+            return str(orjson.loads(Path(self.staging, PROGRESS, GIVEN_UP).read_bytes())["reason"])
+        except FileNotFoundError:
+            return ""
+
     def _tell(self) -> None:
         self._told_at = time.monotonic()
-        path = os.path.join(self.staging, PROGRESS, self.key)
+        self._write(self.key, {"calls": self._calls, "waiting": self._waiting})
+
+    def _write(self, name: str, value: Mapping[str, Any]) -> None:
+        path = os.path.join(self.staging, PROGRESS, name)
         temporary = f"{path}.{os.path.basename(self.folder)}.tmp"
-        Path(temporary).write_bytes(orjson.dumps({"calls": self._calls, "waiting": self._waiting}))
+        Path(temporary).write_bytes(orjson.dumps(value))
         os.replace(temporary, path)
 
     def sealed(self, path: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from cmdlog.wal.files import RealFiles
 from replay.meter import Progress
 from replay.spark.apart import check_apart
 from replay.spark.calls import CallFiles, Given, calls_of
-from replay.spark.feedtask import PARAMS, PROCEDURE, Send, feed_file
+from replay.spark.feedtask import PARAMS, PROCEDURE, Send, feed_file, target_of
 from replay.spark.inputs import output_path
 from replay.spark.job import Sessions, SparkFailed, cause_of, opened, run_orders
 from replay.spark.staging import FORMAT, OtherRequest, Staging, finished, is_finished, staging
@@ -46,8 +46,8 @@ _DDL: Final = (
 )
 _CALLS_DDL: Final = f"{PROCEDURE} string, {PARAMS} string"
 ADVICE: Final = (
-    "the job goes on with the calls that it was begun with, or is answered by its report; other calls need a --job and an OUT of "
-    "their own"
+    "the job goes on with the calls that it was begun with, on the cluster that it was begun on, or is answered by its report; "
+    "other calls, or another cluster, need a --job and an OUT of their own"
 )
 
 
@@ -86,17 +86,20 @@ def feed(
 ) -> Fed:
     """Sends every row of `calls` (procedure, params) once; the new folder `to` takes the report.
 
-    `send` is `cmdlog.client.feeder.Feeder(url)`; it waits as the server asks (Retry-After). With `CallFiles` `spark` is the
+    `send` is `cmdlog.client.feeder.Feeder(url)`; it waits as the server asks (Retry-After), and gives a server up that does not
+    answer at all for `give_up_after_s`: the job then ends, and the same call goes on with it. With `CallFiles` `spark` is the
     session, or what starts it.
 
     A run that was broken off is gone on with by the same call, with the rows of the first run; a finished one is answered with
-    its report, and nothing is sent. What counts as the same: `job`, and the content of `calls`. Of files name, size and hash
-    count; of a DataFrame its rows, in any order, so they are computed once more. Not noticed is a DataFrame of chance (`rand()`,
-    a UDF marked `asNondeterministic`) that gives other rows, as long as its columns and input files are those of the first run;
-    nor another `send`. Rows that change without Spark's knowledge (`current_timestamp()`, `limit` without order) are refused the
-    second time: `spark.read.parquet(f"{to}.unfinished/calls")` are the rows of the first run, and go on with it.
+    its report, and nothing is sent. What counts as the same: `job`, the server's cluster, which the driver asks for, and the
+    content of `calls`. Of files name, size and hash count; of a DataFrame its rows, in any order, so they are computed once more.
+    Not noticed is a DataFrame of chance (`rand()`, a UDF marked `asNondeterministic`) that gives other rows, as long as its
+    columns and input files are those of the first run. Rows that change without Spark's knowledge (`current_timestamp()`, `limit`
+    without order) are refused the second time: `spark.read.parquet(f"{to}.unfinished/calls")` are the rows of the first run, and
+    go on with it.
 
-    Raises: BadCalls, NotEmpty, OtherJob, Locked; Interrupted, SparkFailed (the server could not be reached, or let nobody in).
+    Raises: BadCalls, NotEmpty, OtherJob, Locked; Interrupted, SparkFailed; ServerAway, or a TaskError that tells of it, when the
+    server could not be reached, or let nobody in.
     """
     began, files, out = time.monotonic(), RealFiles(), output_path(to)
     given = _given(calls, spark)
@@ -106,26 +109,36 @@ def feed(
     def work(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
         return feed_file(order, attempt, send)
 
+    def whole(calls: Mapping[str, Any]) -> dict[str, Any]:
+        return {**request, "calls": calls, **_target(send, progress)}
+
     with _advised():
         if is_finished(out):
-            manifest = finished(out, {**request, "calls": given.stated()})
+            manifest = finished(out, whole(given.stated()))
             if manifest is not None:
                 return Fed(out, manifest, time.monotonic() - began, given, already=True)
         with staging(files, to, beside=(CALLS, f"{CALLS}.tmp")) as folder:
             manifest, orders = None, None
             if folder.is_begun:
-                request["calls"] = given.stated()
+                request = whole(given.stated())
                 manifest = folder.decided(request)
                 orders = folder.begun(request) if manifest is None else None
             if manifest is None:
                 session = given.open_session()
                 if orders is None:
-                    request["calls"] = given.stated(_fix_rows(given, folder, rows_per_file))
-                    orders = list(_orders(folder, job))
+                    request = whole(given.stated(_fix_rows(given, folder, rows_per_file)))
+                    orders = list(_orders(folder, job, request.get("target", "")))
                     folder.begin(request, orders)
                 manifest = _manifest(request, run_orders(session, folder, orders, work, progress))
             folder.publish(manifest, [(file["from"], file["path"]) for file in manifest["files"]])
     return Fed(out, manifest, time.monotonic() - began, given)
+
+
+def _target(send: Send, progress: Callable[[Progress], None]) -> dict[str, str]:
+    """What the request says of the server, which is asked once all that is at hand is known to be good. Raises: ServerAway."""
+    began = time.monotonic()
+    target = target_of(send, lambda why: progress(Progress(0, 0, time.monotonic() - began, waiting=why)))
+    return {"target": target} if target else {}
 
 
 def _given(calls: DataFrame | CallFiles, spark: Sessions | None) -> Given:
@@ -166,7 +179,7 @@ def _fix_rows(given: Given, folder: Staging, rows_per_file: int) -> DataFrame:
     return given.open_session().read.schema(_CALLS_DDL).parquet(_uri(final))
 
 
-def _orders(folder: Staging, job: str) -> Iterator[dict[str, Any]]:
+def _orders(folder: Staging, job: str, target: str) -> Iterator[dict[str, Any]]:
     """One for each file."""
     began_ms = int(time.time() * 1000)
     path = os.path.join(folder.folder, CALLS)
@@ -177,6 +190,7 @@ def _orders(folder: Staging, job: str) -> Iterator[dict[str, Any]]:
             "key": f"c{number:06d}",
             "partition": number,
             "job": job,
+            "target": target,
             "began_ms": began_ms,
             "path": os.path.join(path, name),
             "calls": rows,

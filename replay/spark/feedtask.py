@@ -1,16 +1,20 @@
 """What an executor does for a feed: sends the calls of one file, and writes down those that did not end well.
 
 One rule: a row is named by job, file and place in it, and the file never changes: whoever sends it sends the same call again.
+
+A server that cannot be reached, or lets nobody in, ends the job rather than the attempt: whoever sends waits long enough by
+itself, and Spark would only wait four times as long.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final, Protocol
 
@@ -18,6 +22,8 @@ import orjson
 import pyarrow
 from pyarrow import parquet
 
+from cmdlog.errors import CmdlogError, Forbidden, OutcomeUnknown, Unauthenticated, Unavailable
+from replay.errors import ReplayError
 from replay.spark.attempt import Attempt
 
 PROCEDURE: Final = "procedure"
@@ -45,20 +51,75 @@ Row = tuple[str, Mapping[str, Any], str]
 class Send(Protocol):
     """What brings calls to a service (`cmdlog.client.feeder.Feeder` is one): an answer for each row, in order.
 
-    One with a method `telling(tell)` gives a sender that also tells why it waits.
+    One with a method `telling(tell)` gives a sender that also tells why it waits. One with a method `target()` says whom the
+    calls are for; its `url` is told in errors.
     """
 
     def __call__(self, rows: Iterable[Row], *, began_ms: int) -> Iterator[Mapping[str, Any]]: ...
 
 
+class ServerAway(ReplayError):
+    """The service did not answer for too long, or takes no calls from us."""
+
+    hint = (
+        "when it takes calls again, the same command goes on where this one ended; --give-up-after-s, of Python "
+        "Feeder(give_up_after_s=…), waits longer for an answer"
+    )
+
+
+class OtherServer(ReplayError):
+    """Another cluster answers than the one that the job was begun with."""
+
+    hint = "calls for another cluster need a --job and an OUT of their own"
+
+
+@contextlib.contextmanager
+def serving(send: Send) -> Iterator[None]:
+    """Around calls. Raises: ServerAway."""
+    try:
+        yield
+    except (Unavailable, OutcomeUnknown, Unauthenticated, Forbidden) as error:
+        raise ServerAway(f"{_where(send)} takes no calls: {error}") from error
+
+
+def target_of(send: Send, tell: Callable[[str], None]) -> str:
+    """Whom the calls are for; "" where the sender does not say. Raises: ServerAway."""
+    if (telling := getattr(send, "telling", None)) is not None:
+        send = telling(tell)
+    if (target := getattr(send, "target", None)) is None:
+        return ""
+    try:
+        return str(target())
+    except CmdlogError as error:
+        raise ServerAway(f"{_where(send)} does not say what it is: {error}") from error
+
+
+def _where(send: Send) -> str:
+    url = getattr(send, "url", "")
+    return f"the server at {url}" if url else "the server"
+
+
 def feed_file(order: Mapping[str, Any], attempt: Attempt, send: Send) -> dict[str, Any]:
-    """The work of one order. Raises: what `send` raises; then Spark tries again."""
+    """The work of one order. Raises: ServerAway, OtherServer; what else `send` raises: then Spark tries again."""
+    if why := attempt.given_up():
+        raise ServerAway(why)
+    try:
+        known = order.get("target", "")
+        if known and (found := target_of(send, attempt.waits)) != known:
+            raise OtherServer(f"{_where(send)} is of {found}, and the job was begun with {known}")
+        return _feed_file(order, attempt, send)
+    except ServerAway as error:
+        attempt.give_up(str(error.args[0]))
+        raise
+
+
+def _feed_file(order: Mapping[str, Any], attempt: Attempt, send: Send) -> dict[str, Any]:
     report = _Report(os.path.join(attempt.folder, "report.parquet"), int(order["partition"]))
     ended: Counter[str] = Counter()
     if (telling := getattr(send, "telling", None)) is not None:
         send = telling(attempt.waits)
     waiting: deque[tuple[int, str, str]] = deque()  # rows that were given to `send` and have no answer
-    with report:
+    with report, serving(send):
 
         def rows() -> Iterator[Row]:
             for at, (procedure, params) in enumerate(_read(order["path"])):

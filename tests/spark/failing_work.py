@@ -118,6 +118,10 @@ class DyingFeeder:
     answers: int
     gives_up: bool = False
 
+    def target(self) -> str:
+        """That of the feeder."""
+        return self.feeder.target()
+
     def __call__(self, rows: Iterable[Row], *, began_ms: int) -> Iterator[dict[str, Any]]:
         name = ""
 

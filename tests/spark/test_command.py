@@ -13,7 +13,6 @@ from pyarrow import parquet
 
 from cmdlog.cli.output import out
 from cmdlog.cli.program import run
-from cmdlog.client.feeder import Feeder
 from replay.spark.calls import CallFiles, uri_of
 from tests.replay.ledgers import Versions, logged_calls
 from tests.spark.spark_nodes import ACCOUNTS, SHOP, make_node
@@ -146,6 +145,7 @@ def test_bad_arguments_are_told_before_spark_starts(command: Any, node: Path, tm
         (("backfill", f"{tmp_path}/nobody", "--app", "tests.node.apps.faulty:db", "--to", f"{tmp_path}/out"), "nobody"),
         (("rebuild", str(node), "--to", f"{tmp_path}/full"), f"{tmp_path}/full is not empty"),
         (("feed", str(calls), "--job", "x", "--to", f"{tmp_path}/full"), f"{tmp_path}/full is not empty"),
+        (("feed", str(calls), "--job", "x", "--to", f"{tmp_path}/out", "--url", "here"), "'here' is no address of a server"),
     ):
         code, lines = command(*arguments, "--json")
         assert (code != 0, len(lines)) == (True, 1), arguments
@@ -179,18 +179,14 @@ def test_params_of_json_lines_come_as_they_are_written(spark: SparkSession, tmp_
     assert found == [*written, None]
 
 
-@pytest.mark.torture
 def test_feed_says_that_it_waits_for_the_server(command: Any, tmp_path: Path) -> None:
-    """The lines of progress name the reason while the server is down; behind the client's deadline it is the command's error."""
-    calls, patch = tmp_path / "calls.json", pytest.MonkeyPatch()
+    """The lines of progress name the reason while the server is down; behind the limit one error names it and how to go on."""
+    calls = tmp_path / "calls.json"
     calls.write_text('{"procedure": "a", "params": {}}\n')
-
-    def impatient(url: str, token_file: str | None, ca_file: str | None) -> Feeder:
-        patch.undo()
-        return Feeder(url, token_file, ca_file, timeout_s=0.2)
-
-    patch.setattr("cmdlog.client.feeder.Feeder", impatient)
-    code, lines = command("feed", str(calls), "--job", "x", "--to", f"{tmp_path}/out", "--url", "http://127.0.0.1:9", "--json")
+    arguments = ["feed", str(calls), "--job", "x", "--to", f"{tmp_path}/out", "--url", "http://127.0.0.1:9", "--json"]
+    code, lines = command(*arguments, "--give-up-after-s", "0.3")
     told = [line["progress"].get("waiting", "") for line in lines[:-1]]
     assert any(reason.startswith("server unreachable, retrying: ") for reason in told)
-    assert (code, "Unreachable" in lines[-1]["error"]["message"]) == (1, True)
+    assert code == 1
+    assert "http://127.0.0.1:9 does not say what it is: no answer for 0.3 s" in lines[-1]["error"]["message"]
+    assert "--give-up-after-s" in lines[-1]["error"]["hint"]

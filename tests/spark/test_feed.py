@@ -13,7 +13,7 @@ from cmdlog.client.feeder import Feeder, key_of
 from cmdlog.testing import Server
 from replay.spark.calls import BadCalls, CallFiles, chance_stated
 from replay.spark.feed import feed
-from replay.spark.feedtask import call_of
+from replay.spark.feedtask import ServerAway, call_of
 from replay.spark.job import TaskError
 from replay.spark.staging import OtherJob
 from tests.spark.failing_work import DyingFeeder
@@ -86,11 +86,40 @@ def test_other_files_neither_go_on_with_a_job_nor_pass_for_it(spark: SparkSessio
     assert (counters(server, 30), counters(server, 40)) == (before, [])
     done = feed(call_file(first, 30), Feeder(server.url), job="g", to=out, spark=spark)
     assert (done.manifest["statuses"], done.already) == ({"ok": BUMPS}, False)
-    again = feed(call_file(first, 30), Feeder("http://127.0.0.1:9"), job="g", to=out, spark=no_session)
+    again = feed(call_file(first, 30), Feeder(server.url), job="g", to=out, spark=no_session)
     assert (again.manifest, again.already) == (orjson.loads(orjson.dumps(done.manifest)), True)
     with pytest.raises(OtherJob, match=rf"{out} holds a finished feed with other calls"):
         feed(second, Feeder(server.url), job="g", to=out, spark=no_session)
     assert counters(server, 30) == [BUMPS // IDS] * IDS
+
+
+class Elsewhere(Feeder):
+    """A feeder whose server is one of another cluster."""
+
+    def target(self) -> str:
+        return "cluster e15e"
+
+
+def test_job_is_gone_on_with_on_its_own_cluster_alone(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    """Another one that answers is refused by both names, be the job finished or not, as is one that does not answer; nothing is
+    sent to either, and the job goes on where it was begun."""
+    out, calls = str(tmp_path / "out"), call_file(tmp_path / "calls.json", 80)
+    cluster = str(server.client.status()["node"]).partition(",")[0]
+    with pytest.raises(TaskError, match="enough"):
+        feed(calls, DyingFeeder(Feeder(server.url), str(tmp_path), 100, gives_up=True), job="h", to=out, spark=spark)
+    before = counters(server, 80)
+    told = rf"other target \(target: then {cluster}, now cluster e15e\).*a --job and an OUT of their own"
+    with pytest.raises(OtherJob, match=f"unfinished feed with {told}"):
+        feed(calls, Elsewhere(server.url), job="h", to=out, spark=no_session)
+    assert counters(server, 80) == before
+    feed(calls, Feeder(server.url), job="h", to=out, spark=spark)
+    with pytest.raises(OtherJob, match=f"finished feed with {told}"):
+        feed(calls, Elsewhere(server.url), job="h", to=out, spark=no_session)
+    with pytest.raises(
+        ServerAway, match=r"http://127.0.0.1:9 does not say what it is: no answer for 0.2 s: .*same command goes on"
+    ):
+        feed(calls, Feeder("http://127.0.0.1:9", give_up_after_s=0.2), job="h", to=out, spark=no_session)
+    assert counters(server, 80) == [BUMPS // IDS] * IDS
 
 
 def no_session() -> SparkSession:
@@ -111,7 +140,7 @@ def test_frame_with_other_rows_neither_goes_on_with_a_job_nor_passes_for_it(
             feed(other, Feeder(server.url), job="g", to=out)
     done = feed(spark.read.parquet(f"{out}.unfinished/calls"), Feeder(server.url), job="g", to=out)
     assert done.manifest["statuses"] == {"ok": BUMPS}
-    assert feed(bumps(spark, 50).orderBy("params.id"), Feeder("http://127.0.0.1:9"), job="g", to=out).already
+    assert feed(bumps(spark, 50).orderBy("params.id"), Feeder(server.url), job="g", to=out).already
     with pytest.raises(OtherJob, match=r"finished feed with other calls .*digest"):
         feed(bumps(spark, 60), Feeder(server.url), job="g", to=out)
     assert (counters(server, 50), counters(server, 60)) == ([BUMPS // IDS] * IDS, [])

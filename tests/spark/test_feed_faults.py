@@ -20,7 +20,7 @@ import pytest
 from pyarrow import parquet
 
 from cmdlog.client.feeder import Feeder
-from cmdlog.errors import Unreachable
+from cmdlog.results import Result
 from cmdlog.testing import Server
 from replay.spark.attempt import Attempt, carry_out
 from replay.spark.feed import feed
@@ -28,6 +28,7 @@ from replay.spark.feedtask import feed_file
 from replay.spark.job import TaskError
 from replay.spark.staging import SUFFIX
 from replay.spark.versions import versions
+from tests.client.scripted import ScriptedServer, Step, problem
 from tests.spark.failing_work import DyingFeeder
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def counters(server: Server, first_id: int) -> list[int]:
 
 
 @contextmanager
-def bad_way(url: str, misdeed: Callable[[int], str]) -> Iterator[tuple[str, Counter[str]]]:
+def bad_way(url: str, misdeed: Callable[[int], str], port: int = 0) -> Iterator[tuple[str, Counter[str]]]:
     """A proxy that does to the n-th batch what `misdeed` says; its URL and what it did."""
     did: Counter[str] = Counter()
     lock = threading.Lock()
@@ -68,7 +69,7 @@ def bad_way(url: str, misdeed: Callable[[int], str]) -> Iterator[tuple[str, Coun
             with lock:
                 act = misdeed(did.total())
                 did[act] += 1
-            if act in ("429", "503"):
+            if act.isdigit():
                 self._answer(int(act), b'{"code":"overloaded","detail":"later"}', {"Retry-After": "0"})
                 return
             kept = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "content-length")}
@@ -97,7 +98,7 @@ def bad_way(url: str, misdeed: Callable[[int], str]) -> Iterator[tuple[str, Coun
 
         def log_message(self, *_: Any) -> None: ...
 
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    httpd = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     httpd.daemon_threads = True
     thread = threading.Thread(target=httpd.serve_forever, args=(0.05,))
     thread.start()
@@ -168,26 +169,86 @@ def test_service_that_is_killed_in_the_middle_executes_nothing_twice(tmp_path: P
         server.close()
 
 
-def test_server_that_is_down_is_told_and_ends_the_attempt_in_time(tmp_path: Path) -> None:
-    """The progress says that it waits and for what, from the first failure on; the client's deadline ends it with that reason."""
-    order, told = order_of(tmp_path, 500), list[bytes]()
+@pytest.mark.parametrize("way", ["down", "silent"])
+def test_server_that_does_not_answer_ends_the_job_in_time(tmp_path: Path, way: str) -> None:
+    """No connection, or one on which nothing comes: the progress says what is waited for, from the first failure on; then one
+    error names the server, and a task that had not begun ends with the same one at once."""
+    order, told = order_of(tmp_path, 500), list[dict[str, Any]]()
+
+    class Watching(Feeder):
+        def telling(self, tell: Callable[[str], None]) -> Feeder:
+            def watched(reason: str) -> None:
+                tell(reason)
+                told.append(orjson.loads((tmp_path / "progress" / "c000000").read_bytes()))
+
+            return Feeder.telling(Feeder(self.url, give_up_after_s=self.give_up_after_s), watched)
+
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        if way == "silent":
+            deaf.listen()
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        began = time.monotonic()
+        error = sent(order, Watching(url, give_up_after_s=0.8))["error"]
+        assert 0.8 <= time.monotonic() - began < 8
+    assert (error["kind"], url in error["message"], "no answer for 0.8 s" in error["message"]) == ("ServerAway", True, True)
+    assert "the same command goes on" in error["hint"]
+    assert {of["calls"] for of in told} == ({0} if way == "down" else set())  # the only request took all of the time
+    assert all(of["waiting"].startswith("server unreachable, retrying: ") for of in told)
+    other = sent({**order, "key": "c000001"}, None)["error"]
+    assert (other["kind"], other["message"]) == (error["kind"], error["message"])
+
+
+def test_server_that_comes_back_in_time_is_gone_on_with(server: Server, tmp_path: Path) -> None:
+    """It is away at first, and answers are lost later: within the limit all is sent again, and each row takes effect once."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        port = closed.getsockname()[1]
+    order, rows, waits = order_of(tmp_path, 700), list[dict[str, Any]](), threading.Event()
 
-        class Watching(Feeder):
-            def telling(self, tell: Callable[[str], None]) -> Feeder:
-                def watched(reason: str) -> None:
-                    tell(reason)
-                    told.append((tmp_path / "progress" / "c000000").read_bytes())
+    class Watching(Feeder):
+        def telling(self, tell: Callable[[str], None]) -> Feeder:
+            return Feeder.telling(Feeder(self.url, give_up_after_s=self.give_up_after_s), lambda _reason: waits.set())
 
-                return Feeder.telling(Feeder(self.url, timeout_s=self.timeout_s), watched)
+    thread = threading.Thread(target=lambda: rows.append(sent(order, Watching(f"http://127.0.0.1:{port}", give_up_after_s=20))))
+    thread.start()
+    assert waits.wait(60)
+    with bad_way(server.url, lambda n: "lost" if n in (0, 1, 3) else "good", port) as (_, did):
+        thread.join()
+    assert rows[0]["statuses"] == {"ok": ROWS}
+    assert did["lost"] == 3
+    assert counters(server, 700) == [ROWS // IDS] * IDS
 
-        with pytest.raises(Unreachable, match="refused"):
-            sent(order, Watching(url, timeout_s=0.5))
-    assert told
-    assert orjson.loads(told[0])["calls"] == 0
-    assert orjson.loads(told[0])["waiting"].startswith("server unreachable, retrying: ")
+
+def test_limit_counts_from_the_last_answer(server: Server) -> None:
+    """Silences with an answer between them do not add up, be it a refusal; without one they do."""
+    acts = ["lost", "lost", "503", "lost"]
+    with bad_way(server.url, lambda n: acts[n] if n < len(acts) else "good") as (url, did):
+        heard = list[float]()
+        with Feeder(url)._client() as client:
+            client.tell = lambda _why: heard.append(client._heard_at)
+            assert all(isinstance(answer, Result) for answer in client.batch([("bump", {"id": 800, "amount": 1}, "limit/0/0")]))
+    assert did["lost"] == 3
+    assert heard[0] == heard[1] < heard[2] < heard[3]
+
+
+def test_server_that_lets_nobody_in_is_asked_once(server: Server, tmp_path: Path) -> None:
+    """A credential does not become better by trying."""
+    with bad_way(server.url, lambda _: "401") as (url, did):
+        error = sent(order_of(tmp_path, 900), Feeder(url))["error"]
+    assert (error["kind"], url in error["message"], did) == ("ServerAway", True, Counter({"401": 1}))
+
+
+def test_target_is_the_cluster_or_else_the_address(server: Server, tmp_path: Path) -> None:
+    """A credential that may only call does not see the status; a task that meets another cluster sends nothing."""
+    cluster = str(server.client.status()["node"]).partition(",")[0]
+    assert Feeder(server.url).target() == cluster
+    with ScriptedServer([Step("body read", reply=problem(403, "forbidden"))]) as scripted:
+        assert Feeder(f"{scripted.url}/").target() == f"server {scripted.url}"
+    error = sent({**order_of(tmp_path, 950), "target": "cluster e15e"}, Feeder(server.url))["error"]
+    assert error["kind"] == "OtherServer"
+    assert f"is of {cluster}, and the job was begun with cluster e15e" in error["message"]
+    assert counters(server, 950) == []
 
 
 def test_wait_for_a_server_ends_with_its_next_answer(server: Server, tmp_path: Path) -> None:
