@@ -145,9 +145,11 @@ def fork(
     code = Code(db, capture_bundle(db, target), missing)
     planned = _plan(files, directory, at) if at != START else None
     source = planned.source if planned is not None else open_source(files, directory)
-    places = {part.partition: _place(part) for part in planned.plan.partitions} if planned is not None else {}
+    parts = planned.plan.partitions if planned is not None else ()
+    places = {part.partition: _place(part) for part in parts}
+    skips = {part.partition: {index: of for index, of in part.skips.items() if index <= part.to_index} for part in parts}
     marker = ForkMarker.of(
-        places, source.instance.identity.incarnation, directory, at=at, until=until, code=code.bundle.hash, missing=missing
+        places, skips, source.instance.identity.incarnation, directory, at=at, until=until, code=code.bundle.hash, missing=missing
     )
     if unfinished.is_made(out) and (noted := unfinished.noted(out, asdict(marker))) is not None:
         return _made_before(files, out, _Ran.from_json(noted), code.bundle.hash)
@@ -293,13 +295,27 @@ class _Run:
         return results, tally
 
     def _joins(self, partition: int, done: Done) -> bool:
-        """Whether the state stands at an entry that the log still holds there."""
+        """Whether the state stands at an entry that the log still holds there, and the log says the same of what was applied.
+
+        It may have grown since: by the digest of a batch that could not be compared, or by a SKIP of a call that ran.
+        """
+        begin, skips = _before(self.rest.places[partition]), self.rest.scan.streams[partition].skips
+        if done.gone != [[index, list(of)] for index, of in skips.items() if begin < index <= done.at]:
+            return False
+        if done.open and _is_any_digested(self.rest, partition, frozenset(done.open)):
+            return False
         found, position = self.rest.scan.streams[partition], read_position(state_path(self.out, partition), partition)
         if isinstance(position, str) or done.at > found.to_index:
             return False
         return done.at in (found.base, self.rest.places[partition].index, self.rest.places[partition].index - 1) or (
             found.seen.get(done.at) == (position.term, position.checksum)
         )
+
+
+def _is_any_digested(rest: Rest, partition: int, indexes: frozenset[int]) -> bool:
+    """Whether the log holds a digest of one of these batches."""
+    records = rest.scan.kept if rest.scan.kept is not None else rest.source.read(from_block=rest.scan.from_block)
+    return any(r.kind is Kind.DIGEST and r.partition == partition and r.index in indexes for _, r in records)
 
 
 def _ran_before(files: Files, out: str, value: Mapping[str, Any] | None) -> _Ran | None:

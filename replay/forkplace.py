@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import apsw
@@ -35,7 +35,7 @@ _DROP: Final = "DROP TABLE IF EXISTS _cmdlog_fork"
 class ForkMarker:
     """What `creating.json` says: which fork it is."""
 
-    places: str  # hash of where each partition leaves its log, and of which log it is
+    places: str  # hash of where each partition leaves its log, what the log takes out in front of that, and which log it is
     directory: str  # that is forked
     at: int
     until: int | None
@@ -46,6 +46,7 @@ class ForkMarker:
     def of(
         cls,
         places: Mapping[int, Place],
+        skips: Mapping[int, Mapping[int, Sequence[int]]],
         incarnation: bytes,
         directory: str,
         *,
@@ -54,8 +55,9 @@ class ForkMarker:
         code: str,
         missing: Missing,
     ) -> ForkMarker:
-        """`places` is empty for a fork from the start."""
-        told = orjson.dumps([incarnation.hex(), [asdict(place) for _, place in sorted(places.items())]])
+        """`places` is empty for a fork from the start. `skips`: partition -> index of a batch -> positions."""
+        gone = [[p, [[index, list(found)] for index, found in sorted(of.items())]] for p, of in sorted(skips.items())]
+        told = orjson.dumps([incarnation.hex(), [asdict(place) for _, place in sorted(places.items())], gone])
         return cls(hashlib.sha256(told).hexdigest(), directory, at, until, code, missing)
 
     def write(self, files: Files, out: str) -> None:
@@ -85,6 +87,11 @@ def goes_on(files: Files, out: str, wanted: ForkMarker) -> bool:
         raise NotEmpty(f"{out} holds a fork that was broken off; remove it and begin again") from None
     if found == wanted:
         return True
+    if replace(found, places=wanted.places) == wanted:
+        raise WrongDirectory(
+            f"{out} holds {found}, which was broken off; what the log says of the calls up to there has changed since: remove the "
+            "directory and begin again, or name another one"
+        )
     raise WrongDirectory(
         f"{out} holds {found}, which was broken off; wanted is {wanted}: finish that one, remove the "
         "directory, or name another one"

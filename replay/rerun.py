@@ -157,11 +157,14 @@ class Done:
     entries: int = 0
     calls: int = 0
     tally: Tally = field(default_factory=Tally)
+    gone: list[list[Any]] = field(default_factory=list)  # [index of a batch, positions that the log had taken out], ascending
+    open: list[int] = field(default_factory=list)  # batches of which no digest had come: the log may have grown one since
 
     def kept(self) -> dict[str, Any]:
         """All of it; `of_kept` reads it."""
         return {
             "at": self.at, "shift": self.shift, "entries": self.entries, "calls": self.calls, "tally": self.tally.kept(),
+            "gone": self.gone, "open": self.open,
         }  # fmt: skip
 
     @classmethod
@@ -363,6 +366,8 @@ class Rerun:
             numbers.append(fit.number)
             ran.append(at)
         keys, skips = batch.key_list(), lane.stream.skips.get(record.index, ())
+        if skips:
+            lane.done.gone.append([record.index, list(skips)])
         return ran, Invocations(
             index=record.index + lane.done.shift,
             term=record.term,
@@ -423,6 +428,7 @@ class Rerun:
 
     def _end_group(self, lane: _Lane) -> None:
         if lane.grouped:
+            lane.done.open = list(lane.pending)
             self._keep(lane.engine.state, lane.done)
         lane.engine.executor.end_group()
         lane.grouped = 0

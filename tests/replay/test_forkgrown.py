@@ -1,0 +1,152 @@
+"""A fork that was broken off, gone on with when its log has grown: as one run over the grown log, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmdlog.wal.errors import WrongDirectory
+from cmdlog.wal.files import RealFiles
+from cmdlog.wal.log import Log
+from cmdlog.wal.record import Kind
+from procedures import Database
+from procedures.bundle import load_bundle
+from procedures.state import PartitionState
+from replay import forkplace, rerun
+from replay.errors import Interrupted
+from replay.fork import START, ForkReport, fork
+from replay.rerun import Done
+from tests.replay import rig as rigs
+from tests.replay.ledgers import importable
+from tests.replay.rig import APP, DEPOSIT, Rig, balances_of
+from tests.replay.test_forkgoeson import told
+from tests.replay.test_forklog import stated_bundle
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def tripled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    """The code that forks run: deposits count three times. Rigs have the tables that it declares."""
+    monkeypatch.setattr(rigs, "make_bundle", stated_bundle)
+    monkeypatch.setattr(rigs, "SCHEMA", load_bundle(stated_bundle(1)).schema_statements())
+    with importable(tmp_path) as versions:
+        yield versions.load("ledger_tripled", f"FACTOR = 3\n{APP}")
+
+
+class Growing:
+    """A node at work, and forks of it. The last batch of partition 0 has no digest in the log yet."""
+
+    def __init__(self, folder: Path, db: Database) -> None:
+        (folder / "source").mkdir()
+        self.rig, self.folder, self.db = Rig(folder / "source"), folder, db
+        self.rig.deposits(2)
+        self.middle = self.rig.history[-5][0]  # within a batch
+        self.rig.deposits(1)
+        self.last = self.rig.batch(0, [(DEPOSIT, [0, 5]), (DEPOSIT, [1, 6]), (DEPOSIT, [2, 7])], skips=frozenset({1}))
+
+    def skip(self) -> None:
+        """Now the log says which call of the last batch was taken out."""
+        value = {"index": self.last, "position": 1, "txn_id": self.rig.tick(1, 0)[0]}
+        self.rig.entry(0, Kind.SKIP, value, live=False)
+        for p in range(self.rig.partitions):
+            self.rig.engines[p].close()
+        self.rig.engines = {}
+
+    def fork(self, name: str, at: int, **options: Any) -> ForkReport:
+        """Into a directory of that name."""
+        return fork(RealFiles(), self.rig.directory, at=at, db=self.db, out=str(self.folder / name), workers=0, **options)
+
+    def break_off(self, name: str, at: int, behind: int) -> bool:
+        """Behind so many commits; whether it came to that."""
+        kept, commits = forkplace.keep, 0
+
+        def keep(state: PartitionState, done: Done) -> None:
+            nonlocal commits
+            kept(state, done)
+            commits += 1
+            if commits > behind:
+                state.save(state.position, state.clock)
+                state.connection.execute("COMMIT")
+                raise KeyboardInterrupt
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(forkplace, "keep", keep)
+            try:
+                self.fork(name, at)
+            except Interrupted:
+                return True
+        return False
+
+    def break_off_log(self, name: str, at: int) -> None:
+        """While the new log is made."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Log, "create", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(Interrupted):
+                self.fork(name, at)
+
+    def balances(self, name: str) -> dict[int, int]:
+        return balances_of(str(self.folder / name))
+
+
+@pytest.mark.parametrize(
+    ("grown", "middle"),
+    [
+        ("calls", True),
+        ("skip", False),
+        *(pytest.param(*of, marks=pytest.mark.torture) for of in [("calls", False), ("skip", True)]),
+    ],
+)
+def test_fork_of_a_log_that_grew_is_that_of_one_run(
+    tripled: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grown: str, *, middle: bool
+) -> None:
+    """Broken off behind each commit; then came calls and the digest of a batch not compared, or a SKIP of a call that ran."""
+    monkeypatch.setattr(rerun, "GROUP_CALLS_MAX", 1)
+    node = Growing(tmp_path, tripled)
+    at = node.middle if middle else START
+    names = list[str]()
+    while node.break_off(f"out{len(names)}", at, len(names)):
+        names.append(f"out{len(names)}")
+    assert len(names) >= 4
+    if grown == "skip":
+        node.skip()
+    else:
+        node.rig.deposits(2)
+        node.rig.log()  # the last digest
+    whole = node.fork("whole", at)
+    assert whole.tally.compared == whole.calls
+    for name in names:
+        report = node.fork(name, at)
+        assert told(report) == told(whole), name
+        assert node.balances(name) == node.balances("whole"), name
+
+
+def test_fork_whose_calls_had_all_run_ends_where_they_did(tripled: Database, tmp_path: Path) -> None:
+    """Broken off while its log is made, it is as if nothing had come since; ids go on above what the old log knows now."""
+    node = Growing(tmp_path, tripled)
+    whole = node.fork("whole", START)
+    node.break_off_log("out", START)
+    node.rig.deposits(5)
+    report = node.fork("out", START)
+    assert told(report) == told(whole)
+    assert node.balances("out") == node.balances("whole")
+    wal = Log.open(RealFiles(), str(tmp_path / "out"))
+    assert wal.recovered.txn_id_max >= node.rig.last_txn
+    wal.close()
+
+
+def test_fork_whose_beginning_the_log_tells_otherwise_is_refused(tripled: Database, tmp_path: Path) -> None:
+    """A call in front of the fork, which may have run, was taken out since; nothing in the directory changes."""
+    node = Growing(tmp_path, tripled)
+    at = node.rig.history[-1][0]
+    node.rig.notes = []  # a digest would say that no call is taken out
+    node.rig.batch(0, [(DEPOSIT, [0, 1])], live=False)
+    node.break_off_log("out", at)
+    before = sorted(path.name for path in (tmp_path / "out").rglob("*"))
+    node.skip()
+    with pytest.raises(WrongDirectory, match="has changed since: remove the directory"):
+        node.fork("out", at)
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == before
