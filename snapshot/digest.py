@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import apsw
 
-ROWS_PER_CHUNK: Final = 1000
+ROWS_PER_CHUNK: Final = 100  # a millisecond between two steps of SQLite, where who must may rest
 _TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name"
 _SCHEMA: Final = "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE '\\_cmdlog\\_%' ESCAPE '\\' ORDER BY name"
 

@@ -1,4 +1,5 @@
-"""Seal: makes a captured image or delta a snapshot. `python -m snapshot.seal TEMP FINAL`, the facts as JSON on standard input.
+"""Seal: makes a captured image or delta a snapshot. `python -m snapshot.seal TEMP FINAL POLICY`, the facts as
+JSON on standard input.
 
 One rule: a folder bears a snapshot's name only when everything in it is durable and was read back. So whatever a crash leaves is
 either a whole snapshot or a folder with a temporary name, which the next start removes:
@@ -10,7 +11,8 @@ either a whole snapshot or a folder with a temporary name, which the next start 
     parent folder synced         a snapshot                     -> used; the log's mark and anchor come after it
 
 It is a process of its own, of low priority, because checksums of a large image would hold up the node's threads (the driver keeps
-the interpreter lock between rows). Its last line of output is the manifest's summary as JSON, or `{"error": …}`.
+the interpreter lock between rows). It rests often: low priority alone does not let others in (`snapshot.gentle`). Its last line
+of output is the manifest's summary as JSON, or `{"error": …}`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +33,7 @@ from cmdlog.wal.errors import DiskFull, WalError
 from cmdlog.wal.files import Files, RealFiles, parent, sync_file
 from snapshot.digest import open_image, schema_of, table_digests
 from snapshot.errors import SnapshotDamaged, SnapshotError
-from snapshot.gentle import forget_cache, write_out
+from snapshot.gentle import Breath, forget_cache, make_way, on_and_on, write_out
 from snapshot.manifest import (
     DATA_NAME,
     IMAGE_NAME,
@@ -44,8 +46,8 @@ from snapshot.manifest import (
     encode_manifest,
 )
 
-NICENESS: Final = 15  # below the sites and the log's threads, above nothing
-CHUNK_BYTES: Final = 1 << 20
+CHUNK_BYTES: Final = 256 << 10  # 1 ms of checksums
+STEPS_BETWEEN_RESTS: Final = 100  # of SQLite, which counts pages and cells in a check: 1 ms at most
 _POSITION: Final = "SELECT partition, idx, term, checksum, txn_id FROM _cmdlog_meta"
 
 
@@ -57,24 +59,26 @@ def seal(files: Files, temporary: str, final: str, facts: Mapping[str, Any]) -> 
     """
     name = DATA_NAME[facts.get("kind", "full")]
     data = os.path.join(temporary, name)
+    rest = Breath()
     write_out(data)
     sync_file(files, data)
-    manifest = describe(data, facts) if name == IMAGE_NAME else _describe_delta(files, data, facts, parent(final))
+    manifest = describe(data, facts, rest) if name == IMAGE_NAME else _describe_delta(files, data, facts, parent(final), rest)
     files.write_file_atomic(os.path.join(temporary, MANIFEST_NAME), encode_manifest(manifest))
     files.fsync_dir(temporary)
     files.rename(temporary, final)
     files.fsync_dir(parent(final))
-    forget_cache(os.path.join(final, name))
-    verify(files, final)
+    forget_cache(os.path.join(final, name), rest)
+    verify(files, final, rest)
     return manifest
 
 
-def describe(image: str, facts: Mapping[str, Any]) -> Manifest:
+def describe(image: str, facts: Mapping[str, Any], rest: Callable[[], bool] = on_and_on) -> Manifest:
     """The manifest of an image file. Raises: SnapshotDamaged."""
-    entry = file_entry(image)
+    entry = file_entry(image, rest)
     try:
         connection = open_image(image)
         try:
+            connection.set_progress_handler(rest, STEPS_BETWEEN_RESTS)
             check = connection.execute("PRAGMA quick_check(1)").fetchall()
             found = connection.execute(_POSITION).fetchall()
             tables = tuple(TableEntry(name, d.rows, d.sha256) for name, d in table_digests(connection).items())
@@ -91,20 +95,20 @@ def describe(image: str, facts: Mapping[str, Any]) -> Manifest:
     return Manifest(**{"schema": schema, **facts}, tables=tables, files=(entry,))
 
 
-def _describe_delta(files: Files, delta: str, facts: Mapping[str, Any], folder: str) -> Manifest:
+def _describe_delta(files: Files, delta: str, facts: Mapping[str, Any], folder: str, rest: Callable[[], bool]) -> Manifest:
     """The manifest of a delta file, whose base lies in `folder` and is still the one that the facts name."""
     stated = Base(**facts["base"])
     base = read_manifest(files, os.path.join(folder, stated.name))
     if base.as_base(stated.name) != stated or base.partition != facts["partition"]:
         raise SnapshotDamaged(f"{delta} is a delta on {stated}; the snapshot of that name is another one")
-    return describe(delta, {**facts, "base": stated, "schema": base.schema})  # any change of tables forbids a delta
+    return describe(delta, {**facts, "base": stated, "schema": base.schema}, rest)  # any change of tables forbids a delta
 
 
-def verify(files: Files, path: str) -> Manifest:
+def verify(files: Files, path: str, rest: Callable[[], bool] = on_and_on) -> Manifest:
     """Reads the whole snapshot and compares every checksum. Raises: SnapshotDamaged, SnapshotForeign."""
     manifest = read_manifest(files, path)
     for entry in manifest.files:
-        found = file_entry(os.path.join(path, entry.name))
+        found = file_entry(os.path.join(path, entry.name), rest)
         if found != entry:
             raise SnapshotDamaged(f"{os.path.join(path, entry.name)} has changed: {_difference(entry, found)}")
     return manifest
@@ -120,7 +124,7 @@ def read_manifest(files: Files, path: str) -> Manifest:
     return manifest
 
 
-def file_entry(path: str) -> FileEntry:
+def file_entry(path: str, rest: Callable[[], bool] = on_and_on) -> FileEntry:
     """Size and checksums of a file. Raises: SnapshotDamaged when it cannot be read."""
     crc, sha, size = 0, hashlib.sha256(), 0
     try:
@@ -129,6 +133,7 @@ def file_entry(path: str) -> FileEntry:
                 crc = google_crc32c.extend(crc, chunk)
                 sha.update(chunk)
                 size += len(chunk)
+                rest()
     except OSError as error:
         raise SnapshotDamaged(f"{path} cannot be read: {error.strerror}") from error
     return FileEntry(os.path.basename(path), size, crc, sha.hexdigest())
@@ -155,8 +160,8 @@ def _difference(wanted: FileEntry, found: FileEntry) -> str:
 
 def main() -> int:
     """Entry point of the process."""
-    os.nice(NICENESS)
-    temporary, final = sys.argv[1:3]
+    temporary, final, policy = sys.argv[1:4]
+    make_way(int(policy))
     facts = orjson.loads(sys.stdin.buffer.read())
     try:
         manifest = seal(RealFiles(), temporary, final, facts)

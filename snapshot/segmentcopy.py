@@ -1,22 +1,22 @@
-"""Copies one segment of the log into the archive. `python -m snapshot.segmentcopy` does it for orders on standard input.
+"""Copies one segment of the log into the archive; `python -m snapshot.segmentcopy POLICY` does so for orders on its input.
 
 One rule: the copy that is kept is the one that was checked. Every block of it is read back from the disk, not from the cache, and
 compared with its checksums and with the chain, before anybody is told that it is there.
 
 Only what the blocks take is copied: behind them a recycled file still holds records of its earlier life.
 
-It is a process of its own, of low priority, which lives as long as the node: decoding and checksums would hold the interpreter
-lock against the node's threads, and a thread of low priority that holds that lock makes everybody as slow as itself. It writes
-the temporary file that it is told and nothing else; it ends when its input does, so a killed node leaves none behind. One order
-and one answer per line, as JSON: {"source", "last_block", "target"} -> {"bytes", "sha256", "last_chain", "partitions"} or
-{"error", "kind"}.
+It is a process of its own, of low priority, which rests often (`snapshot.gentle`) and lives as long as the node: decoding and
+checksums would hold the interpreter lock against the node's threads, and a thread of low priority that holds that lock makes
+everybody as slow as itself. It writes the temporary file that it is told and nothing else; it ends when its input does, so a
+killed node leaves none behind. One order and one answer per line, as JSON: {"source", "last_block", "target"} ->
+{"bytes", "sha256", "last_chain", "partitions"} or {"error", "kind"}.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -31,10 +31,9 @@ from cmdlog.wal.reader import read_segment
 from cmdlog.wal.record import RECORD, Kind, Record
 from cmdlog.wal.segment import BadSegment, decode_segment_header
 from cmdlog.wal.survey import SegmentFile
-from snapshot.gentle import forget_cache
+from snapshot.gentle import Breath, forget_cache, make_way, on_and_on
 
-NICENESS: Final = 15  # as the process that seals snapshots: below the sites and the log's threads
-CHUNK_BYTES: Final = 1 << 20  # written and synced at a time: one large sync would hold up the log's own ones
+CHUNK_BYTES: Final = 512 << 10  # written and synced at a time: one large sync would hold up the log's own ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,7 @@ def copy_segment(files: Files, source: str, target: str, *, last_block: int) -> 
 
     Raises: Corrupt (the source is damaged), DiskFull, WriteFailed.
     """
+    rest = Breath()
     file = files.open(source, read_only=True)
     try:
         segment = _segment(file, source)
@@ -62,13 +62,13 @@ def copy_segment(files: Files, source: str, target: str, *, last_block: int) -> 
         _copy(files, file, target, end)
     finally:
         file.close()
-    forget_cache(target)
+    forget_cache(target, rest)
     try:
-        last_chain, partitions = walk_blocks(files, SegmentFile(target, segment.header), last_block)
+        last_chain, partitions = walk_blocks(files, SegmentFile(target, segment.header), last_block, rest)
     except Corrupt as error:
         walk_blocks(files, segment, last_block)
         raise WriteFailed(f"the copy of {source} is not what was written: {error.what}") from error
-    return Copied(end, hash_file(files, target), last_chain, partitions)
+    return Copied(end, hash_file(files, target, rest), last_chain, partitions)
 
 
 def _segment(file: File, path: str) -> SegmentFile:
@@ -106,7 +106,9 @@ def _copy(files: Files, source: File, target: str, end: int) -> None:
         copy.close()
 
 
-def walk_blocks(files: Files, segment: SegmentFile, last_block: int) -> tuple[int, dict[int, tuple[int, int]]]:
+def walk_blocks(
+    files: Files, segment: SegmentFile, last_block: int, rest: Callable[[], bool] = on_and_on
+) -> tuple[int, dict[int, tuple[int, int]]]:
     """Checks every block and record: the last block's checksum, and the transactions of each partition. Raises: Corrupt."""
     chain, reached = segment.header.previous_chain, int(segment.header.first_block) - 1
     found: dict[int, tuple[int, int]] = {}
@@ -116,6 +118,7 @@ def walk_blocks(files: Files, segment: SegmentFile, last_block: int) -> tuple[in
             for txn in transactions_of(record):
                 first, last = found.get(record.partition, (txn, txn))
                 found[record.partition] = min(first, txn), max(last, txn)
+        rest()
     if reached != last_block:
         raise Corrupt(f"segment ends at block {reached}", path=segment.path, block=last_block)
     return chain, found
@@ -131,13 +134,14 @@ def transactions_of(record: Record) -> tuple[int, ...]:
     return ()
 
 
-def hash_file(files: Files, path: str) -> str:
+def hash_file(files: Files, path: str, rest: Callable[[], bool] = on_and_on) -> str:
     digest, file = hashlib.sha256(), files.open(path, read_only=True)
     try:
         offset = 0
         while data := file.pread(CHUNK_BYTES, offset):
             digest.update(data)
             offset += len(data)
+            rest()
     finally:
         file.close()
     return digest.hexdigest()
@@ -156,7 +160,7 @@ def _done(order: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> int:
     """Entry point of the process."""
-    os.nice(NICENESS)
+    make_way(int(sys.argv[1]))
     for line in sys.stdin.buffer:
         answer(orjson.dumps(_done(orjson.loads(line)), option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS))
     return 0

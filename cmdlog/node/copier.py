@@ -19,7 +19,7 @@ from typing import Any, Final
 import orjson
 
 from cmdlog.node import idletime
-from cmdlog.node.idletime import idle_first, set_policy
+from cmdlog.node.idletime import idle_first
 from cmdlog.wal.errors import Corrupt, DiskFull, WriteFailed
 from snapshot.errors import SnapshotFailed
 from snapshot.segmentcopy import Copied
@@ -110,14 +110,13 @@ class Copier:
             if self._process is None or self._process.poll() is not None:
                 self.close()
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "snapshot.segmentcopy"],
+                    [sys.executable, "-m", "snapshot.segmentcopy", str(policy)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
                     process_group=0,  # Ctrl-C reaches the terminal's whole group; the node decides when this one ends
                 )
                 self._policy = policy
-                set_policy(self._process.pid, policy)
             return self._process
 
 

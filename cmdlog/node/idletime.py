@@ -1,14 +1,13 @@
 """Work of other processes in the time that nobody else wants: how it begins, and when it has waited long enough.
 
 One rule: what makes way for others must not be what others wait for. Being nice is not enough: what wakes up waits for the end of
-a nice process's slice, 3 ms, and the p99 of calls at half load was half as long again. A process of SCHED_IDLE makes way at once,
-but gets nothing where others want all there is, and cannot be raised again without privilege. So it is given up, and a nice one
+a nice process's slice, 3 ms, and the p99 of calls at half load was half as long again. A process of SCHED_IDLE makes way, if it
+rests often (`snapshot.gentle`), but gets nothing where others want all there is, and cannot be raised again without privilege. So it is given up, and a nice one
 begins anew: when the log cannot wait any longer, or when it takes longer than its bytes should.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -41,9 +40,3 @@ def idle_first(
             return done
     end = time.monotonic() + timeout_s
     return run(os.SCHED_OTHER, lambda: time.monotonic() > end)
-
-
-def set_policy(pid: int, policy: int) -> None:
-    """Where the machine does not allow it, the process stays as it is."""
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(pid, policy, os.sched_param(0))

@@ -18,7 +18,7 @@ from typing import Any, Final
 import orjson
 
 from cmdlog.node import idletime
-from cmdlog.node.idletime import idle_first, set_policy
+from cmdlog.node.idletime import idle_first
 from snapshot.errors import SnapshotFailed
 
 SEAL_TIMEOUT_S: Final = 3600.0  # an hour is more than any disk needs
@@ -71,12 +71,11 @@ class Sealer:
             if self._stopping:
                 raise SnapshotFailed("the node is stopping")
             process = self._process = subprocess.Popen(
-                [sys.executable, "-m", "snapshot.seal", temporary, final],
+                [sys.executable, "-m", "snapshot.seal", temporary, final, str(policy)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment,
             )
-        set_policy(process.pid, policy)
         try:
             answer = _answer_of(process, order, given_up)
         finally:

@@ -16,6 +16,7 @@ from cmdlog.wal.files import RealFiles
 from cmdlog.wal.survey import SegmentFile
 from snapshot.errors import SnapshotFailed
 from snapshot.segmentcopy import copy_segment
+from tests.processes import watch_policies
 from tests.replay.rig import Rig
 
 pytestmark = pytest.mark.slow
@@ -32,19 +33,6 @@ def segment(tmp_path: Path) -> tuple[SegmentFile, int]:
     last = int(second.header.first_block) - 1
     rig.close()
     return first, last
-
-
-def watch(monkeypatch: pytest.MonkeyPatch, *, starve: bool = False) -> list[int]:
-    """The policies that are asked for; with `starve` a process that asks for idle time gets none at all."""
-    policies: list[int] = []
-
-    def schedule(pid: int, policy: int, _param: os.sched_param) -> None:
-        policies.append(policy)
-        if starve and policy == os.SCHED_IDLE:
-            os.kill(pid, signal.SIGSTOP)
-
-    monkeypatch.setattr(os, "sched_setscheduler", schedule)
-    return policies
 
 
 def test_copies_take_time_that_nobody_wants(segment: tuple[SegmentFile, int], tmp_path: Path) -> None:
@@ -67,7 +55,7 @@ def test_copy_that_gets_no_time_is_done_in_earnest(
     segment: tuple[SegmentFile, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine that is always busy a second process competes with the others; what the first had written does not disturb."""
-    policies = watch(monkeypatch, starve=True)
+    policies = watch_policies(monkeypatch, starve=True)
     monkeypatch.setattr(idletime, "IDLE_S", 0.0)
     monkeypatch.setattr(idletime, "IDLE_BYTES_PER_S_MIN", 1e12)
     monkeypatch.setattr(idletime, "LOOK_EVERY_S", 0.01)
@@ -84,7 +72,7 @@ def test_copy_does_not_wait_when_the_log_cannot(
     segment: tuple[SegmentFile, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It competes at once, or from the moment in which the log presses; afterwards it makes way again."""
-    policies = watch(monkeypatch)
+    policies = watch_policies(monkeypatch)
     monkeypatch.setattr(idletime, "LOOK_EVERY_S", 0.01)
     full = threading.Event()
     copier, (source, last) = Copier(full.is_set), segment
@@ -106,7 +94,7 @@ def test_copy_does_not_wait_when_the_log_cannot(
 
 def test_stop_ends_a_copy_under_way(segment: tuple[SegmentFile, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that gets no time does not hold up the end of the node."""
-    watch(monkeypatch, starve=True)
+    watch_policies(monkeypatch, starve=True)
     copier, (source, last) = Copier(), segment
     failed: list[Exception] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -67,3 +68,32 @@ def test_a_folder_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
     gentle.remove_tree(str(folder))
     assert not folder.exists()
     assert kept.read_bytes() == b"1"
+
+
+def test_rest_is_taken_when_the_last_one_was_a_while_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at every call, which would cost more than the work, and never later than the first one behind `WORK_S`."""
+    now, rests = [0.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: rests.append((now[0], seconds)))
+    rest = gentle.Breath()
+    for _ in range(10):
+        now[0] += gentle.WORK_S * 0.4
+        rest()
+    assert [at for at, _ in rests] == pytest.approx([gentle.WORK_S * 0.4 * call for call in (3, 6, 9)])
+    assert {seconds for _, seconds in rests} == {gentle.REST_S}
+
+
+def test_cache_is_forgotten_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the file, a rest behind each piece."""
+    monkeypatch.setattr(gentle, "FORGET_BYTES", 4096)
+    path = tmp_path / "image"
+    path.write_bytes(bytes(10_000))
+    done: list[str] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _fd, at, size, _advice: done.append(f"{at}+{size}"))
+
+    def rested() -> bool:
+        done.append("rest")
+        return False
+
+    gentle.forget_cache(str(path), rested)
+    assert done == ["0+4096", "rest", "4096+4096", "rest", "8192+4096", "rest"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -18,6 +17,7 @@ from snapshot import lineage
 from snapshot.errors import SnapshotFailed
 from snapshot.points import list_points
 from snapshot.reserve import Reserve
+from tests.processes import watch_policies
 from tests.snapshot.thread import FILES, TIMEOUT_S, Node
 
 
@@ -164,15 +164,7 @@ def anchors_at_start(node: Node) -> dict[str, int]:
 
 def starve_idle_processes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A process that asks for idle time only is stopped for good. Returns the policies asked for, in order."""
-    policies: list[int] = []
-
-    def schedule(pid: int, policy: int, _param: os.sched_param) -> None:
-        policies.append(policy)
-        if policy == os.SCHED_IDLE:
-            os.kill(pid, signal.SIGSTOP)
-
-    monkeypatch.setattr(os, "sched_setscheduler", schedule)
-    return policies
+    return watch_policies(monkeypatch, starve=True)
 
 
 @pytest.mark.slow

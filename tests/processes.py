@@ -1,0 +1,29 @@
+"""Processes that a node starts for work that makes way, watched from a test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+
+
+def watch_policies(monkeypatch: pytest.MonkeyPatch, *, starve: bool = False) -> list[int]:
+    """The policies that are asked for, in order; with `starve` a process that asks for idle time gets none at all.
+
+    Each starts like everybody else: what only takes idle time while Python imports does not rest, and lets nobody in.
+    """
+    policies: list[int] = []
+
+    class Watched(subprocess.Popen[bytes]):
+        def __init__(self, command: list[str], **more: Any) -> None:
+            super().__init__(command, **more)
+            policies.append(int(command[-1]))
+            assert os.sched_getscheduler(self.pid) == os.SCHED_OTHER
+            if starve and policies[-1] == os.SCHED_IDLE:
+                os.kill(self.pid, signal.SIGSTOP)
+
+    monkeypatch.setattr(subprocess, "Popen", Watched)
+    return policies
