@@ -11,7 +11,7 @@ damaged log is told around its damage: what lies between two damaged places is a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -23,9 +23,10 @@ from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX, txn_millis
 from cmdlog.wal.record import Kind
 from replay.authority import GroupVerdict, Verdict, decide
 from replay.chunks import Invocation
-from replay.cursors import ChosenLog
+from replay.cursors import ChosenLog, Stream
 from replay.errors import Incomplete, ReplayError
 from replay.evidence import NodeEvidence
+from replay.firstlook import look
 from replay.gather import gather
 from replay.joint import fold_end, group_names, unproved
 from replay.merge import Merge, streams_of
@@ -73,6 +74,16 @@ class Hole:
         missing = f", and blocks {gap[0]} to {gap[1]} are in no file" if gap[0] <= gap[1] else ""
         begins = f"the history of {group_names(self.partitions)} begins behind transaction {self.upto} ({_time(self.upto)})"
         return f"{told_of(self.stray)}{missing}; {begins}"
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Entries (after, upto] of a partition, in another log than the one that has the rest."""
+
+    directory: str
+    after: int
+    upto: int
+    late: GroupState | None  # what stands in front of that one, if calls of it are wanted
 
 
 @dataclass(slots=True)
@@ -124,9 +135,11 @@ class _Reading:
         """`anyway`: the loss is accepted."""
         self._files, self._verdict, self._first, self._anyway = files, verdict, first, anyway
         self._nodes = {node.directory: node for node in evidence}
-        self._copies = {group: _whole_copies(of, self._nodes) for group, of in verdict.groups.items()}
-        self._serving = {group: next(iter(self._copies[group]), of.chosen) for group, of in verdict.groups.items()}
+        self._serving = {of.group: _serving(of, self._nodes) for of in verdict.groups.values()}
+        self._fronts: dict[int, Front] = {}  # by partition
+        self._begun: list[int] = []  # partitions of which earlier calls are wanted, and nothing says that they should be there
         self._damaged = {directory for directory in self._serving.values() if self._nodes[directory].damage}
+        self._skips: dict[int, Mapping[int, Collection[int]]] = {}  # by partition: of the logs that serve
         self.sources: dict[str, LogSource] = {}
         self.notes = unproved(verdict)
 
@@ -142,16 +155,18 @@ class _Reading:
                 holes = self._holes()
                 if holes and not self._anyway:
                     raise HistoryCutOff(holes)
-                parts, begun = self._whole()
+                parts = [*self._whole(), *self._in_front()]
             except Corrupt as damage:
-                serving = self._serving.values()
-                bad = next((d for d in serving if damage.path.startswith(f"{d}/") and d not in self._damaged), None)
+                used = [*self._serving.values(), *(front.directory for front in self._fronts.values())]
+                bad = next((d for d in used if damage.path.startswith(f"{d}/") and d not in self._damaged), None)
                 if bad is None or not self._anyway:
                     raise _corrupt(damage, self._served_by_path(damage.path)) from damage
                 self._damaged.add(bad)
                 self.sources.pop(bad, None)
             else:
-                self._note_begins(holes, begun)
+                self.notes += [hole.told() for hole in holes]
+                if self._begun:
+                    self.notes.append(f"earlier calls of {group_names(self._begun)} are in no log or archive at hand")
                 for directory in sorted(self._damaged & set(self._serving.values())):
                     parts += self._around_damage(self._source(directory))
                 return parts
@@ -168,54 +183,63 @@ class _Reading:
         return [group for group in sorted(self._serving) if group < PARTITIONS_MAX and self._serving[group] == directory]
 
     def _served_by_path(self, path: str) -> list[int]:
-        directories = dict.fromkeys(self._serving.values())
-        return [p for directory in directories if path.startswith(f"{directory}/") for p in self._served(directory)]
+        used = [*self._serving.items(), *((p, front.directory) for p, front in self._fronts.items())]
+        return sorted({p for p, directory in used if p < PARTITIONS_MAX and path.startswith(f"{directory}/")})
 
     # -- where the logs begin --------------------------------------------------------------------------------------------
 
     def _holes(self) -> list[Hole]:
-        """What is missing in front of the logs and wanted; a partition of which a copy reaches further back is read there."""
-        found = []
+        """What is missing in front of the logs and wanted. What another log at hand has of it is read there (`_fronts`)."""
+        self._fronts, self._begun, found = {}, [], []
         for directory in list(dict.fromkeys(self._serving.values())):
             source = self._source(directory)
-            late = {p: txn for p, txn in self._begins_late(source).items() if self._serving.get(p) == directory}
-            stray = nearest_stray(self._files, source) if late else None
-            left = [p for p in sorted(late) if not self._is_elsewhere(p)] if stray is not None else []
-            if stray is not None and left:
-                found.append(Hole(stray, int(source.segments[0].header.first_block), left, max(late[p] for p in left)))
+            late = {p: state for p, state in self._begins_late(source).items() if self._serving.get(p) == directory}
+            for partition in list(late) if directory not in self._damaged else ():
+                if (front := self._front(partition, directory, late[partition].last_index)) is not None:
+                    self._fronts[partition] = front
+                    if front.late is None:
+                        del late[partition]
+                    else:
+                        late[partition] = front.late
+            used = dict.fromkeys([directory, *(self._fronts[p].directory for p in late if p in self._fronts)])
+            strays = [(self._source(d), nearest_stray(self._files, self._source(d))) for d in used] if late else []
+            hole = next(((source, stray) for source, stray in strays if stray is not None), None)
+            if hole is None:
+                self._begun += late if directory not in self._damaged else ()  # those say more
+            else:
+                upto = max(state.last_txn for state in late.values())
+                found.append(Hole(hole[1], int(hole[0].segments[0].header.first_block), sorted(late), upto))
+        self._begun.sort()
         return found
 
-    def _begins_late(self, source: LogSource) -> dict[int, int]:
-        """Partitions of which the log lacks something that is wanted -> the highest TxnId in front of it."""
-        heads = _head(source)
-        begun = {p: state.last_txn for p, state in heads.items() if p < PARTITIONS_MAX and state.last_index}
-        return {p: last_txn for p, last_txn in begun.items() if self._first <= last_txn}
+    def _begins_late(self, source: LogSource) -> dict[int, GroupState]:
+        """Partitions of which the log lacks something that is wanted, with what stands in front of it."""
+        begun = {p: state for p, state in _head(source).items() if p < PARTITIONS_MAX and state.last_index}
+        return {p: state for p, state in begun.items() if self._first <= state.last_txn}
 
-    def _is_elsewhere(self, partition: int) -> bool:
-        """Whether another log has it whole; then it is read there."""
-        for directory in self._copies[partition]:
-            if directory == self._serving[partition] or directory in self._damaged:
+    def _front(self, partition: int, serving: str, base: int) -> Front | None:
+        """Entries up to `base` in another log that knows them to be committed: then they are the same. The one that has most."""
+        best: Front | None = None
+        for directory in self._verdict.groups[partition].copies:
+            node = self._nodes[directory]
+            group = node.groups.get(partition)
+            if directory == serving or directory in self._damaged or node.damage or group is None or group.commit < base:
                 continue
             with contextlib.suppress(WalError):
-                if partition not in self._begins_late(self._source(directory)):
-                    self._serving[partition] = directory
-                    return True
-        return False
-
-    def _note_begins(self, holes: Sequence[Hole], begun: Sequence[int]) -> None:
-        self.notes += [hole.told() for hole in holes]
-        told = {partition for hole in holes for partition in hole.partitions}
-        if left := [partition for partition in begun if partition not in told]:
-            self.notes.append(f"earlier calls of {group_names(left)} are in no log or archive at hand")
+                source = self._source(directory)
+                head = _head(source).get(partition)
+                after = head.last_index if head is not None else 0
+                if after < (best.after if best is not None else base):
+                    best = Front(directory, after, base, self._begins_late(source).get(partition))
+        return best
 
     # -- what they tell --------------------------------------------------------------------------------------------------
 
-    def _whole(self) -> tuple[list[Iterator[Invocation]], list[int]]:
-        """The history of logs that can be read to their ends; and the partitions that begin behind what is wanted."""
+    def _whole(self) -> list[Iterator[Invocation]]:
+        """The history of logs that can be read to their ends."""
         sources = [self._source(d) for d in dict.fromkeys(self._serving.values()) if d not in self._damaged]
         numbers = {source.directory: number for number, source in enumerate(sources)}
         heads = {source.directory: _head(source) for source in sources}
-        late = {source.directory: self._begins_late(source) for source in sources}
         wanted: Wanted = {}
         for partition, of in sorted(self._verdict.groups.items()):
             directory = self._serving[partition]
@@ -223,10 +247,25 @@ class _Reading:
                 head = heads[directory].get(partition)
                 wanted[partition] = (numbers[directory], head.last_index if head else 0, of.last_index)
         if not wanted:
-            return [], []
+            return []
         logs = [ChosenLog(source.directory, source, source.first_blocks[0]) for source in sources]
-        merge = Merge(logs, streams_of(logs, wanted))
-        return [merge.invocations()], [p for p in wanted if p in late[self._serving[p]]]
+        streams = streams_of(logs, wanted)
+        self._skips = {of.partition: of.skips for of in streams}
+        return [Merge(logs, streams).invocations()]
+
+    def _in_front(self) -> list[Iterator[Invocation]]:
+        """What stands in front of those logs in others. A call of it may be taken out by either."""
+        parts = []
+        for directory in sorted({front.directory for front in self._fronts.values()}):
+            log = ChosenLog(directory, self._source(directory), self._source(directory).first_blocks[0])
+            fronts = {p: front for p, front in sorted(self._fronts.items()) if front.directory == directory}
+            streams = []
+            for p, at in look(log.source.read(from_block=log.from_block), fronts).items():
+                taken_out = [skip for skip in at.taken_out if skip[0] <= fronts[p].upto]
+                skips = _united(replace(at, taken_out=taken_out).skips, self._skips[p])
+                streams.append(Stream(p, 0, fronts[p].after, fronts[p].upto, skips, tuple(at.voids), tuple(at.untrue)))
+            parts.append(Merge([log], streams).invocations())
+        return parts
 
     def _around_damage(self, source: LogSource) -> list[Iterator[Invocation]]:
         """Each stretch of a log that can be read, as a history of its own."""
@@ -256,15 +295,18 @@ class _Reading:
         return parts
 
 
-def _whole_copies(of: GroupVerdict, nodes: Mapping[str, NodeEvidence]) -> list[str]:
-    """The directories whose log is whole and ends with the very last entry, the chosen one first."""
-    found = []
+def _serving(of: GroupVerdict, nodes: Mapping[str, NodeEvidence]) -> str:
+    """Whose log is read: the chosen one, or one that is whole and ends with the very same entry."""
     for directory in (of.chosen, *of.copies):
         group = nodes[directory].groups.get(of.group)
         ends = (group.last_index, group.last_checksum) if group is not None and not nodes[directory].damage else None
-        if ends == (of.last_index, of.last_checksum) and directory not in found:
-            found.append(directory)
-    return found
+        if ends == (of.last_index, of.last_checksum):
+            return directory
+    return of.chosen
+
+
+def _united(one: Mapping[int, Collection[int]], other: Mapping[int, Collection[int]]) -> Skips:
+    return {index: frozenset([*one.get(index, ()), *other.get(index, ())]) for index in {*one, *other}}
 
 
 def _votes_alone(node: NodeEvidence) -> bool:

@@ -103,7 +103,8 @@ def test_entry_of_one_log_takes_out_a_call_of_another(tmp_path: Path) -> None:
     assert cluster.elect(0, 4)
     cluster.deposits(0)
     cluster.spread(0)
-    cluster.deposits(0)  # of the fourth node alone: so its log has the best end
+    tail = cluster.deposits(0)  # of the fourth node alone: so its log has the best end
+    assert tail is not None
     directories = cluster.finish()
     wants = choose(parse_options({"paths": orjson.dumps(directories).decode()})).wants
     assert {log.directory: sorted(of) for log, of in wants} == {directories[3]: [0], directories[0]: [0, 1]}
@@ -111,3 +112,6 @@ def test_entry_of_one_log_takes_out_a_call_of_another(tmp_path: Path) -> None:
     gone = batch.calls[1][0]
     assert gone in every
     assert txns(read(*directories)) == [txn for txn in every if txn != gone]
+    found = history(RealFiles(), directories)
+    told = [int(call["txn_id"]) for call in found.calls]
+    assert (told, found.notes) == ([*(txn for txn in every if txn != gone), *(call[0] for call in tail.calls)], [])
