@@ -27,8 +27,8 @@ from cmdlog.wal.record import decode_record
 from procedures.errors import EnvironmentFault
 from procedures.executor import Applied
 from snapshot.lineage import Wish
+from snapshot.pace import IDLE_PAUSE_S
 
-IDLE_CAPTURE_PAUSE_S: Final = 0.0002
 STOP_LOOK_S: Final = 0.05  # how often a thread that waits for room looks whether the node stops
 
 Work = Callable[[], None]
@@ -119,7 +119,7 @@ class InlineSites:
         while not self._stopping or self._work:
             capturing = self._site is not None and self._site.capturing
             if not self._work:  # a caller who came while this thread held the drive left its work here, and woke nobody
-                self._wake.acquire(timeout=IDLE_CAPTURE_PAUSE_S if capturing else None)
+                self._wake.acquire(timeout=IDLE_PAUSE_S if capturing else None)
             with self._drive:
                 self._do_all()
                 self._step_captures()

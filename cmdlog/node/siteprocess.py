@@ -34,6 +34,7 @@ from procedures.executor import Applied
 from procedures.outcomes import KeyPolicy
 from replay.engine import Catalogs, CodeMissing
 from snapshot.lineage import Wish
+from snapshot.pace import IDLE_PAUSE_S
 
 READ_BYTES: Final = 1 << 20
 
@@ -53,7 +54,7 @@ class SiteProcess:
         """Serves until the node stops it or goes away."""
         while True:
             site = self._site
-            if site is not None and site.capturing and not select.select([self._socket], (), (), 0)[0]:
+            if site is not None and site.capturing and not select.select([self._socket], (), (), IDLE_PAUSE_S)[0]:
                 self._step_captures(site)
                 continue
             data = self._socket.recv(READ_BYTES)
