@@ -69,6 +69,16 @@ def plan_read(options: Options, *, known: Mapping[int, int] | None = None) -> Re
     return ReadPlan(tuple(tasks), chosen.gaps, tuple(damage for log in chosen.logs.logs for damage in log.damages))
 
 
+def warn_of_gaps(gaps: Iterable[Gap]) -> None:
+    """On the driver's stderr: rows do not show that a lost entry might have taken one of them out."""
+    import logging  # noqa: PLC0415 - no task needs it
+
+    for gap in gaps:
+        what = f"partition {gap.partition}: entries {gap.first} to {gap.last} are in no log at hand"
+        unknown = f"calls of entries up to {gap.first - 1} that they took out are given all the same"
+        logging.getLogger("replay.spark").warning("%s; %s", what, unknown)
+
+
 def check_named(options: Options, chosen: Chosen) -> None:
     """What the options name is known to the logs: a name that is none would give no rows, without a word. Raises: BadOption."""
     for name, bound in (("startingTxn", options.starting), ("endingTxn", options.ending)):

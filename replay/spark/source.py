@@ -81,9 +81,11 @@ class CallReader(DataSourceReader):
 
     @spoken
     def partitions(self) -> Sequence[InputPartition]:
-        from replay.spark.planning import plan_read  # noqa: PLC0415
+        from replay.spark.planning import plan_read, warn_of_gaps  # noqa: PLC0415
 
-        return [InputPartition(task) for task in plan_read(self._options).tasks]
+        plan = plan_read(self._options)
+        warn_of_gaps(plan.gaps)
+        return [InputPartition(task) for task in plan.tasks]
 
     @spoken_rows
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

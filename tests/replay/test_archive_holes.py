@@ -17,6 +17,7 @@ from replay.jointrun import rebuild_jointly
 from replay.plan import make_plan
 from replay.reach import time_of
 from replay.rebuild import rebuild
+from snapshot.points import Point, write_point
 from tests.commands import Command
 from tests.replay import damage
 from tests.replay.archiverig import ArchiveRig
@@ -167,3 +168,36 @@ def test_recovery_across_a_hole_restores_the_moment_or_is_refused(rig: ArchiveRi
     assert {"alone restored", "jointly restored"} <= ends
     names = [path.name for path in (node / "archive").glob("*.seg")] + rig.names(".seg")
     assert all(any(name in words for name in names) for words in told), told
+
+
+def test_what_recovery_points_keep_stands_apart_without_a_hole(rig: ArchiveRig, node: Path, command: Command) -> None:
+    """The archive gave up what is between, by its rules: the history begins behind it, as of any archive that was shortened."""
+    with_manifest(segment(rig, node, MIDDLE), Path.unlink)
+    first, last = (int(part) for part in segment(rig, node, MIDDLE - 1).stem.split("-")[3:5])
+    write_point(RealFiles(), str(node), Point(txn_id=7, created="", snapshots={}, from_block=1, to_block=last))
+    code, text = command.text("log", "history", node)
+    assert (code, text.count("note:")) == (0, 1)
+    assert "note: earlier calls of partitions 0 to 1 are in no log or archive at hand" in text
+    write_point(RealFiles(), str(node), Point(txn_id=7, created="", snapshots={}, from_block=1, to_block=first - 1))
+    code, failed = command("log", "history", node, "--json")
+    assert (code, failed["error"]["kind"]) == (10, "HistoryCutOff")
+
+
+@pytest.mark.torture
+def test_cut_segment_and_damage_behind_a_hole_are_named(rig: ArchiveRig, node: Path, command: Command) -> None:
+    """A segment that ends too early is damage with a place; with a hole in front, the loss accepted, a note for each of them."""
+    path = segment(rig, node, LAST)
+    damage.truncate(str(path), path.stat().st_size // 2)
+    code, failed = command("log", "history", node, "--json")
+    assert (code, failed["error"]["kind"]) == (10, "HistoryDamaged")
+    assert path.name in failed["error"]["message"]
+    segment(rig, node, MIDDLE).unlink()
+    code, text = command.text("log", "history", node, "--accept-data-loss")
+    assert code == 0
+    assert f"{segment(rig, node, MIDDLE)} cannot be counted in" in text
+    assert "cannot be read; calls of entries up to" in text
+    code, told = command.values("log", "history", node, "--accept-data-loss")
+    known = [txn for txn, _ in rig.history]
+    assert set(txn_ids(told)) < set(known)
+    assert known[-1] in txn_ids(told)
+    assert sorted(set(txn_ids(told))) == txn_ids(told)

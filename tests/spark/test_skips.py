@@ -17,10 +17,11 @@ from replay.history import history
 from replay.spark import look
 from replay.spark.options import parse_options
 from replay.spark.planning import choose
+from replay.spark.source import CallReader
 from tests.replay import damage
 from tests.replay.historymembers import History
 from tests.replay.rig import DEPOSIT
-from tests.spark.reading import NamedRig, plan_of, read, rows_of, txns
+from tests.spark.reading import COLUMNS, NamedRig, plan_of, read, rows_of, txns
 
 
 class Skipping:
@@ -78,13 +79,19 @@ def test_call_is_left_out_by_an_entry_behind_damage(tmp_path: Path, segment_byte
 
 
 @pytest.mark.parametrize("segment_bytes", [32 << 10, 1 << 20], ids=["many", "one"])
-def test_entry_that_takes_a_call_out_is_lost_and_that_is_said(tmp_path: Path, segment_bytes: int) -> None:
-    """The call is told; a note names the entries that may have taken it out."""
+def test_entry_that_takes_a_call_out_is_lost_and_that_is_said(
+    tmp_path: Path, segment_bytes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The call is told; a note, or a warning, names the entries that may have taken it out."""
     node = Skipping(tmp_path / "n", segment_bytes)
     damage_block_of(node.directory, node.skip)
     found, notes = node.told()
     assert found == sorted([*node.every, node.gone])
     assert unreadable(node.skip) in notes
+    options = parse_options({"path": node.directory, "failOnDataLoss": "false"})
+    CallReader(options, COLUMNS).partitions()
+    unknown = f"calls of entries up to {node.skip - 1} that they took out are given all the same"
+    assert f"partition 0: entries {node.skip} to {node.skip} are in no log at hand; {unknown}" in caplog.text
 
 
 def test_entry_of_one_log_takes_out_a_call_of_another(tmp_path: Path) -> None:
