@@ -1,8 +1,8 @@
 """How much of a snapshot is copied between two batches.
 
 One rule: the site never waits. Behind a batch a step takes `share` of the time that the batch took, and never more than
-`STEP_SECONDS`, which it takes when there is nothing else to do. Then it also rests behind each: a site that went from step to step
-held up the syncs of the log that it waited for, by 200 to 350 ms (why: `snapshot.gentle`).
+`STEP_SECONDS`, which it takes when there is nothing else to do. Then it also rests behind each: a site that went from step to
+step held up the syncs of the log that it waited for, by 200 to 350 ms (why: `snapshot.gentle`).
 """
 
 from __future__ import annotations
