@@ -7,8 +7,8 @@ held a sync of the log up for 395 ms, in pieces 6 ms; one unlink for 160 ms (the
 It also waits for a thread of the kernel that gives the disk its flush, and that thread for a processor. A process of SCHED_IDLE
 should make way for it at once. Traced on Linux 6.18 with autogroups: that thread, woken, got the processor 744 ms later; one of
 SCHED_IDLE had it, which had not slept. (Probably its group's slice, counted in a share that is tiny while the site works, stays
-protected when the share grows, because the site waits.) Who sleeps gives it up: `Breath`. And nothing rests while Python imports,
-so a process starts like everybody else and calls `make_way` behind that.
+protected when the share grows, because the site waits.) One of normal policy did the same for 200 ms. Who sleeps gives it up:
+`Breath`, and `snapshot.gently` for imports, during which a process is not idle yet: `make_way` comes behind them.
 """
 
 from __future__ import annotations

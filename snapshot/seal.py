@@ -1,5 +1,5 @@
-"""Seal: makes a captured image or delta a snapshot. `python -m snapshot.seal TEMP FINAL POLICY`, the facts as
-JSON on standard input.
+"""Seal: makes a captured image or delta a snapshot. `python -m snapshot.gently
+snapshot.seal TEMP FINAL POLICY`, the facts as JSON on standard input.
 
 One rule: a folder bears a snapshot's name only when everything in it is durable and was read back. So whatever a crash leaves is
 either a whole snapshot or a folder with a temporary name, which the next start removes:
@@ -172,7 +172,3 @@ def main() -> int:
     summary = {"bytes": manifest.bytes, "rows": sum(table.rows for table in manifest.tables), "index": manifest.index}
     answer(orjson.dumps(summary, option=orjson.OPT_APPEND_NEWLINE))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

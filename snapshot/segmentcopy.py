@@ -1,4 +1,4 @@
-"""Copies one segment of the log into the archive; `python -m snapshot.segmentcopy POLICY` does so for orders on its input.
+"""Copies one segment of the log into the archive; `python -m snapshot.gently snapshot.segmentcopy POLICY` does so for orders.
 
 One rule: the copy that is kept is the one that was checked. Every block of it is read back from the disk, not from the cache, and
 compared with its checksums and with the chain, before anybody is told that it is there.
@@ -164,7 +164,3 @@ def main() -> int:
     for line in sys.stdin.buffer:
         answer(orjson.dumps(_done(orjson.loads(line)), option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -110,7 +110,7 @@ class Copier:
             if self._process is None or self._process.poll() is not None:
                 self.close()
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "snapshot.segmentcopy", str(policy)],
+                    [sys.executable, "-m", "snapshot.gently", "snapshot.segmentcopy", str(policy)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},

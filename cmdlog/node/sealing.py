@@ -71,7 +71,7 @@ class Sealer:
             if self._stopping:
                 raise SnapshotFailed("the node is stopping")
             process = self._process = subprocess.Popen(
-                [sys.executable, "-m", "snapshot.seal", temporary, final, str(policy)],
+                [sys.executable, "-m", "snapshot.gently", "snapshot.seal", temporary, final, str(policy)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment,
