@@ -28,7 +28,7 @@ from replay.spark.calls import CallFiles, Given, calls_of
 from replay.spark.feedtask import PARAMS, PROCEDURE, Send, feed_file, target_of
 from replay.spark.inputs import output_path
 from replay.spark.job import Sessions, SparkFailed, cause_of, opened, run_orders
-from replay.spark.staging import FORMAT, OtherRequest, Staging, finished, is_finished, staging
+from replay.spark.staging import FORMAT, OtherRequest, Staging, check_same, finished, is_finished, recorded, staging
 from replay.spark.versions import versions
 
 if TYPE_CHECKING:
@@ -109,18 +109,18 @@ def feed(
     def work(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
         return feed_file(order, attempt, send)
 
-    def whole(calls: Mapping[str, Any]) -> dict[str, Any]:
-        return {**request, "calls": calls, **_target(send, progress)}
+    def whole(calls: Mapping[str, Any], folder: str = "") -> dict[str, Any]:
+        return _request({**request, "calls": calls}, folder, send, progress)
 
     with _advised():
         if is_finished(out):
-            manifest = finished(out, whole(given.stated()))
+            manifest = finished(out, whole(given.stated(), out))
             if manifest is not None:
                 return Fed(out, manifest, time.monotonic() - began, given, already=True)
         with staging(files, to, beside=(CALLS, f"{CALLS}.tmp")) as folder:
             manifest, orders = None, None
             if folder.is_begun:
-                request = whole(given.stated())
+                request = whole(given.stated(), folder.folder)
                 manifest = folder.decided(request)
                 orders = folder.begun(request) if manifest is None else None
             if manifest is None:
@@ -134,11 +134,17 @@ def feed(
     return Fed(out, manifest, time.monotonic() - began, given)
 
 
-def _target(send: Send, progress: Callable[[Progress], None]) -> dict[str, str]:
-    """What the request says of the server, which is asked once all that is at hand is known to be good. Raises: ServerAway."""
+def _request(stated: Mapping[str, Any], folder: str, send: Send, tell: Callable[[Progress], None]) -> dict[str, Any]:
+    """The request, with whom it is for. The server is asked once all else is known to be what the folder was begun with.
+
+    Raises: OtherRequest; ServerAway.
+    """
+    if folder and (found := recorded(folder)) is not None:
+        where, known = found
+        check_same(where, known, {**stated, **{name: known[name] for name in ("target",) if name in known}})
     began = time.monotonic()
-    target = target_of(send, lambda why: progress(Progress(0, 0, time.monotonic() - began, waiting=why)))
-    return {"target": target} if target else {}
+    target = target_of(send, lambda why: tell(Progress(0, 0, time.monotonic() - began, waiting=why)))
+    return {**stated, **({"target": target} if target else {})}
 
 
 def _given(calls: DataFrame | CallFiles, spark: Sessions | None) -> Given:

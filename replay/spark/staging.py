@@ -215,6 +215,15 @@ def is_finished(out: str) -> bool:
     return os.path.exists(os.path.join(out, SUCCESS))
 
 
+def recorded(folder: str) -> tuple[str, dict[str, Any]] | None:
+    """What was asked for in an output, finished or not, and words for where; None when nothing there says so."""
+    where = f"{folder} holds {'a finished' if is_finished(folder) else 'an unfinished'}"
+    for name in (MANIFEST, REQUEST):
+        with contextlib.suppress(FileNotFoundError, orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+            return where, dict(orjson.loads(Path(folder, name).read_bytes())["request"])
+    return None
+
+
 def finished(out: str, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     """The manifest of a finished output of the very same request; None when there is none. Raises: OtherJob."""
     return _made(out, f"{out} holds a finished", wanted) if is_finished(out) else None
