@@ -1,6 +1,9 @@
 """`cmdlog spark demo`: a query over the calls of a log, its tables as they were, and what other code would have made of it.
 
 One rule: every figure that it shows is compared with a model in plain Python, and the exit code is 0 only when all agree.
+
+Spark starts, and reads the log for the first time, while calls are still being made: it takes about as long as they do, and a log
+can be read beside its node.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +25,8 @@ import typer
 
 from cmdlog.cli.failure import CommandFailed
 from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.sparkup import ConfOption, MasterOption, check_session, spark_session
+from cmdlog.wal.ids import txn_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +39,8 @@ UNKNOWN: Final = 99  # a contestant that does not exist
 LIMIT: Final = 2  # votes per phone of the other code
 CALLERS: Final = 8  # threads that vote
 BARS: Final = 40  # characters of the longest bar
+CALLS: Final = 10_000
+Seen = dict[int, tuple[int, int]]
 
 
 @dataclass(slots=True)
@@ -55,20 +62,25 @@ class Story:
 
 
 def demo_it(
-    calls: Annotated[int, typer.Option("--calls", min=100, max=1_000_000, help="Calls to make first.")] = 20_000,
+    calls: Annotated[int, typer.Option("--calls", min=100, max=1_000_000, help="Calls to make first.")] = CALLS,
     keep: Annotated[Path | None, typer.Option("--keep", metavar="DIR", help="New folder for log, tables and plot.")] = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Fills a log, and looks at it three ways."""
-    from cmdlog.cli.spark import spark_session
-
+    """Fills a log, and looks at it four ways."""
+    check_session(master, conf)
     with _folder(keep) as folder:
         began = time.monotonic()
-        story = _fill(folder / "data", calls)
-        _say(f"{calls:,} calls of `vote` are in the log of {folder / 'data'} ({time.monotonic() - began:.1f} s)")
-        spark = spark_session(None, tuning="start")
-        _say(f"Spark {spark.version} is up")
+        with _filling(folder / "data", calls) as story_of:
+            _say(f"{calls:,} calls of `vote` are on their way to the log of {folder / 'data'}")
+            spark = spark_session(master, tuning="start", conf=conf)
+            _say(f"Spark {spark.version} is up ({time.monotonic() - began:.1f} s)")
+            seen = _look(spark, folder)
+            story = story_of()
+            _say(f"all calls are in the log ({time.monotonic() - began:.1f} s)")
         found = {
+            "running": _compare(seen, story),
             "query": _query(spark, folder, story),
             "rebuild": _rebuild(spark, folder, story),
             "what_if": _what_if(spark, folder, story),
@@ -82,8 +94,9 @@ def demo_it(
         raise CommandFailed("a figure differs from the model", hint="run it again with --keep DIR, and look there")
 
 
-def _fill(data: Path, calls: int) -> Story:
-    """An embedded node, as a program with some threads would use it. The order is that of the transaction ids."""
+@contextmanager
+def _filling(data: Path, calls: int) -> Iterator[Callable[[], Story]]:
+    """An embedded node, as a program with some threads would use it; gives what waits for the last call."""
     import cmdlog
     from procedures.samples import voter
 
@@ -99,8 +112,34 @@ def _fill(data: Path, calls: int) -> Story:
 
         for name, params in voter.loader():
             node.call(name, **params)
-        done = sorted(callers.map(vote, voter.workload(SEED, calls=calls)))
-    return Story([txn_id for txn_id, _ in done], [ballot for _, ballot in done])
+        voted = callers.map(vote, voter.workload(SEED, calls=calls))
+
+        def story() -> Story:
+            done = sorted(voted)  # the order is that of the TxnIds
+            return Story([txn_id for txn_id, _ in done], [ballot for _, ballot in done])
+
+        try:
+            yield story
+        finally:
+            callers.shutdown(cancel_futures=True)
+
+
+def _look(spark: SparkSession, folder: Path) -> Seen:
+    """What is in the log of the running node: partition -> (votes, the last one's TxnId)."""
+    from pyspark.sql import functions as f
+
+    votes = spark.read.format("cmdlog").option("procedures", '["vote"]').schema("partition_id int, txn_id long")
+    rows = votes.load(str(folder / "data")).groupBy("partition_id").agg(f.count("txn_id"), f.max("txn_id")).collect()
+    seen = {int(partition): (int(count), int(last)) for partition, count, last in rows}
+    _say(f"votes in the log at this moment, read beside its node: {sum(count for count, _ in seen.values()):,}")
+    return seen
+
+
+def _compare(seen: Seen, story: Story) -> dict[str, Any]:
+    """What was seen of a partition is its beginning, without a hole."""
+    found = {p: count for p, (count, _) in seen.items()}
+    model = {p: sum(txn_partition(txn_id) == p and txn_id <= last for txn_id in story.ids) for p, (_, last) in seen.items()}
+    return {"votes": found, "proved": found == model}
 
 
 def _query(spark: SparkSession, folder: Path, story: Story) -> dict[str, Any]:

@@ -5,10 +5,9 @@ Spark runs inside this process on all cores, or on the cluster that `--master` (
 
 from __future__ import annotations
 
-import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -20,15 +19,13 @@ from cmdlog.cli.failure import CommandFailed
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.recover_show import Display
 from cmdlog.cli.remote import DEFAULT_URL, CaOption, TokenOption, UrlOption
+from cmdlog.cli.sparkup import ConfOption, MasterOption, spark_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from replay.recover import Progress
     from replay.spark.backfill import Backfilled
     from replay.spark.feed import Fed
     from replay.spark.rebuild import Rebuilt
-    from replay.spark.session import Tuning
 
 GROUP: Final = (
     "Rebuild tables, replay with other code, and feed calls, on Apache Spark: on this machine, or with --master on a cluster "
@@ -38,18 +35,6 @@ TELL_EVERY_S: Final = 1.0  # a line of progress for a scheduler
 DirectoriesArgument = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Node directories of one cluster.")]
 ToOption = Annotated[Path, typer.Option("--to", metavar="OUT", help="New folder; a job that was broken off goes on there.")]
 TableOption = Annotated[list[str] | None, typer.Option("--table", metavar="T", help="Only this one; can be given again.")]
-MasterOption = Annotated[
-    str | None,
-    typer.Option(
-        "--master",
-        metavar="M",
-        envvar="SPARK_MASTER",
-        help="Spark master (spark://HOST:PORT, yarn, k8s://…, local[N,4]); else all cores of this machine.",
-    ),
-]
-ConfOption = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Setting of Spark; can be given again.")
-]
 
 
 def register(program: typer.Typer) -> None:
@@ -197,25 +182,6 @@ def package_it(
     out.result({"path": path, "version": code_version()}, lambda: out.text(path))
 
 
-# -- Spark ---------------------------------------------------------------------------------------------------------------
-
-
-def spark_session(master: str | None, tuning: Tuning = "throughput", conf: Sequence[str] | None = None) -> SparkSession:
-    """Raises: CommandFailed when Spark is not installed; JavaMissing, MasterSilent, NoSession."""
-    pairs = [pair.partition("=") for pair in conf or ()]
-    if strange := [key for key, equals, _ in pairs if not (key and equals)]:
-        raise CommandFailed(f"--conf takes KEY=VALUE, not {strange[0]!r}", exit_code=2)
-    try:
-        import pyspark  # noqa: F401 - only whether it is there
-    except ImportError:
-        hint = "pip install 'cmdlog[spark]', and 'cmdlog[spark-java]' on a machine without Java"
-        raise CommandFailed("Spark is not installed", hint=hint) from None
-    from replay.spark.session import session
-
-    _keep_quiet()
-    return session(master=master, tuning=tuning, conf={key: value for key, _, value in pairs})
-
-
 def _told(done: Rebuilt | Backfilled | Fed) -> dict[str, Any]:
     return {"path": done.path, "seconds": round(done.seconds, 3), "already": done.already, **done.manifest}
 
@@ -224,17 +190,6 @@ def _title(done: Rebuilt | Backfilled | Fed, what: str) -> str:
     if done.already:
         return f"{done.path} is this {done.manifest['job']} already, finished; nothing was done"
     return f"{what} in {done.seconds:.2f} s"
-
-
-def _keep_quiet() -> None:
-    """py4j logs what it raises as well: a command that is ended from outside would show tracebacks beside its error."""
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(_is_no_interruption)  # logged by py4j to the root
-
-
-def _is_no_interruption(record: logging.LogRecord) -> bool:
-    kind = record.exc_info[0] if record.exc_info else None
-    return kind is None or not issubclass(kind, KeyboardInterrupt)
 
 
 class _Bar:

@@ -11,8 +11,10 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from cmdlog.cli.demo_spark import Story, _compare
 from cmdlog.cli.output import out
 from cmdlog.cli.program import run
+from cmdlog.wal.ids import make_txn_id
 from replay.spark.calls import CallFiles, uri_of
 from tests.replay.ledgers import Versions, logged_calls
 from tests.spark.spark_nodes import ACCOUNTS, SHOP, make_node
@@ -83,7 +85,29 @@ def test_demo_proves_its_figures(command: Any, tmp_path: Path) -> None:
     """Query, rebuild and what-if agree with the model, and what it kept is there."""
     code, lines = command("demo", "--calls", "200", "--keep", str(tmp_path / "kept"), "--json")
     assert (code, lines[-1]["proved"]) == (0, True)
+    assert 0 < sum(lines[-1]["running"]["votes"].values()) <= 200
     assert {"data", "half", "whatif"} <= {path.name for path in (tmp_path / "kept").iterdir()}
+
+
+def test_demo_refuses_a_session_that_cannot_be_before_it_makes_calls(command: Any, tmp_path: Path) -> None:
+    """A setting that is none, and a master that is not there."""
+    for option, why in (
+        ("--conf=fast", "--conf takes KEY=VALUE, not 'fast'"),
+        ("--master=spark://127.0.0.1:9", "no Spark master"),
+    ):
+        code, lines = command("demo", "--keep", str(tmp_path / "kept"), option, "--json")
+        assert (code != 0, len(lines)) == (True, 1)
+        assert lines[0]["error"]["message"].startswith(why)
+        assert not (tmp_path / "kept").exists()
+
+
+def test_beginning_of_the_log_is_compared_by_partition() -> None:
+    """A vote that is missing in front of the last one, or is counted twice, fails the demo."""
+    ids: list[int] = [make_txn_id(millis=millis, counter=0, partition=millis % 2) for millis in range(1, 9)]
+    story = Story(ids, [(1, 1)] * len(ids))
+    assert _compare({0: (3, ids[5]), 1: (4, ids[6])}, story)["proved"]
+    assert not _compare({0: (2, ids[5]), 1: (4, ids[6])}, story)["proved"]
+    assert not _compare({0: (3, ids[5]), 1: (5, ids[6])}, story)["proved"]
 
 
 def test_calls_of_a_feed_are_a_path_or_a_uri(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
