@@ -43,6 +43,7 @@ from replay.recover import Progress, Target, execute
 from replay.rerun import Difference, Done, Missing, Place, Tally
 from replay.scan import Scan, scan, start_block
 from replay.source import LogSource, in_front, open_source
+from replay.strays import strays_told
 from replay.target import HANG_AFTER_S
 from replay.trust import Trust, read_position, state_path
 from snapshot.archived import list_segments, run_before
@@ -166,10 +167,10 @@ def fork(
     with _owned(files, out) as owner:
         marker.write(files, out)
         unfinished.make_ready(files, out)
-        ran = _ran_before(files, out, unfinished.noted(out, asdict(marker)) if goes_on else None)
+        ran = _ran_before(files, out, rest, unfinished.noted(out, asdict(marker)) if goes_on else None)
         if ran is None:
             kept = run.before(done)
-            ran = _Ran(*run.behind(), kept)
+            ran = _Ran(*run.behind(), kept, _gone(rest, {p: stream.to_index for p, stream in rest.scan.streams.items()}))
             unfinished.note(files, out, asdict(marker), ran.to_json())
         forkplace.forget(out, range(len(rest.places)))
         groups, version = _groups(rest.scan.groups, ran.results, db, code.bundle)
@@ -209,7 +210,8 @@ def _plan(files: Files, directory: str, at: int) -> Planned:
 def _no_way(files: Files, directory: str, source: LogSource, error: Corrupt | UntilUnreachable) -> ReplayError:
     """What is behind the fork cannot be read to the end; where it could be, for a fork at another moment."""
     ranges = _restorable(files, directory, source)
-    refused = RestUnreadable(str(error.args[0]))
+    strays = strays_told(files, directory) if isinstance(error, UntilUnreachable) else ""
+    refused = RestUnreadable(f"{error.args[0]}{strays and f': {strays}'}")
     refused.code = error.exit_code
     if ranges:
         refused.hint = f"restorable are {ranges}: fork within the last of them, or bring the named files back from a copy"
@@ -236,13 +238,16 @@ class _Ran:
     results: list[Result]
     tally: Tally
     kept: int
+    gone: list[Any]  # what the log took out of them, as `_gone` says it
 
     def to_json(self) -> dict[str, Any]:
-        return {"results": [asdict(result) for result in self.results], "tally": self.tally.kept(), "kept": self.kept}
+        results = [asdict(result) for result in self.results]
+        return {"results": results, "tally": self.tally.kept(), "kept": self.kept, "gone": self.gone}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> _Ran:
-        return cls([Result(**result) for result in value["results"]], Tally.of_kept(value["tally"]), value["kept"])
+        results = [Result(**result) for result in value["results"]]
+        return cls(results, Tally.of_kept(value["tally"]), value["kept"], value.get("gone", []))
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,11 +323,21 @@ def _is_any_digested(rest: Rest, partition: int, indexes: frozenset[int]) -> boo
     return any(r.kind is Kind.DIGEST and r.partition == partition and r.index in indexes for _, r in records)
 
 
-def _ran_before(files: Files, out: str, value: Mapping[str, Any] | None) -> _Ran | None:
-    """What an earlier run has noted when all calls had run, if the states still stand there."""
+def _gone(rest: Rest, ends: Mapping[int, int]) -> list[Any]:
+    """[[partition, end, [[index of a batch up to it, positions that the log takes out], …]], …]"""
+    skips = {p: stream.skips for p, stream in sorted(rest.scan.streams.items())}
+    return [[p, ends[p], [[at, list(of)] for at, of in skips[p].items() if at <= ends[p]]] for p in skips if p in ends]
+
+
+def _ran_before(files: Files, out: str, rest: Rest, value: Mapping[str, Any] | None) -> _Ran | None:
+    """What an earlier run has noted when all calls had run, if the states still stand there and none was taken out since."""
     if value is None:
         return None
     ran, trust = _Ran.from_json(value), Trust(files, out)
+    if ran.gone != _gone(rest, {p: end for p, end, _ in ran.gone}):
+        for result in ran.results:  # nothing says any more how far these states have come
+            trust.discard(result.partition)
+        return None
     for result in ran.results:
         stands = read_position(state_path(out, result.partition), result.partition)
         there = Position(result.index, result.term, result.checksum, result.txn_id)

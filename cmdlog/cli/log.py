@@ -25,9 +25,10 @@ GROUP_COLUMNS = ("term", "commit", "last_index", "last_txn", "catalog_versions")
 HISTORY_HELP = """Every invocation in the order of transaction ids, one JSON object a line.
 
 Of several nodes' directories the authoritative logs are read; what a later leader replaced is not in it, nor what was taken out.
-The history begins where the archive does, or else the log's ring. Bounded memory. Nothing is told of a damaged log (exit code
-10), nor where the logs at hand do not prove that nothing is missing (17): --accept-data-loss tells what can be read. What is left
-out, and why nothing matches, is said on standard error.
+The history begins where the archive does, or else the log's ring. Bounded memory. Nothing is told of a damaged log, nor where a
+file of the archive is missing or does not join the log and --from does not lie behind it (exit code 10), nor where the logs at
+hand do not prove that nothing is missing (17): --accept-data-loss tells what can be read, of an archive what is behind the hole.
+What is left out, which lost entries may have taken calls out, and why nothing matches, is said on standard error.
 
 [bold]Examples[/bold]
 

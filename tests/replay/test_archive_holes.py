@@ -12,6 +12,7 @@ import pytest
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.instance import Identity
 from replay.errors import Incomplete, UntilUnreachable
+from replay.fork import START, RestUnreadable, fork
 from replay.joint import make_joint_plan
 from replay.jointrun import rebuild_jointly
 from replay.plan import make_plan
@@ -21,7 +22,8 @@ from snapshot.points import Point, write_point
 from tests.commands import Command
 from tests.replay import damage
 from tests.replay.archiverig import ArchiveRig
-from tests.replay.rig import balances_of
+from tests.replay.ledgers import importable
+from tests.replay.rig import APP, balances_of
 
 pytestmark = pytest.mark.slow
 
@@ -168,6 +170,14 @@ def test_recovery_across_a_hole_restores_the_moment_or_is_refused(rig: ArchiveRi
     assert {"alone restored", "jointly restored"} <= ends
     names = [path.name for path in (node / "archive").glob("*.seg")] + rig.names(".seg")
     assert all(any(name in words for name in names) for words in told), told
+
+
+def test_fork_across_a_hole_is_refused_by_name(rig: ArchiveRig, node: Path, hole: str, tmp_path: Path) -> None:
+    """The segment is named, as in a history, and nothing is made."""
+    named = segment(rig, node, HOLES[hole][0] - 1 if hole.endswith("with-manifest") else HOLES[hole][0])
+    with importable(tmp_path) as versions, pytest.raises(RestUnreadable, match=named.name):
+        fork(RealFiles(), str(node), at=START, db=versions.load("ledger_again", f"FACTOR = 1\n{APP}"), out=str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_recovery_points_keep_stands_apart_without_a_hole(rig: ArchiveRig, node: Path, command: Command) -> None:

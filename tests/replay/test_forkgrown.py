@@ -138,6 +138,18 @@ def test_fork_whose_calls_had_all_run_ends_where_they_did(tripled: Database, tmp
     wal.close()
 
 
+@pytest.mark.parametrize("middle", [False, True], ids=["start", "middle"])
+def test_call_that_had_run_and_was_taken_out_since_is_run_no_more(tripled: Database, tmp_path: Path, *, middle: bool) -> None:
+    """Broken off while its log is made: what is noted of its calls does not count then."""
+    node = Growing(tmp_path, tripled)
+    at = node.middle if middle else START
+    node.break_off_log("out", at)
+    node.skip()
+    whole = node.fork("whole", at)
+    assert told(node.fork("out", at)) == told(whole)
+    assert node.balances("out") == node.balances("whole")
+
+
 def test_fork_whose_beginning_the_log_tells_otherwise_is_refused(tripled: Database, tmp_path: Path) -> None:
     """A call in front of the fork, which may have run, was taken out since; nothing in the directory changes."""
     node = Growing(tmp_path, tripled)
