@@ -89,8 +89,8 @@ def goes_on(files: Files, out: str, wanted: ForkMarker) -> bool:
         return True
     if replace(found, places=wanted.places) == wanted:
         raise WrongDirectory(
-            f"{out} holds {found}, which was broken off; what the log says of the calls up to there has changed since: remove the "
-            "directory and begin again, or name another one"
+            f"{out} holds {found}, which was broken off; what the log says of the calls up to there has changed since: remove "
+            "the directory and begin again, or name another one"
         )
     raise WrongDirectory(
         f"{out} holds {found}, which was broken off; wanted is {wanted}: finish that one, remove the "
