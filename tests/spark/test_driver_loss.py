@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 UP_S_MAX = 120.0
 GONE_S_MAX = 60.0
 CALLS = 400
+QUICK = ["--master", "local[2,4]", "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -88,9 +90,11 @@ def end_in_the_middle(
     tmp.mkdir()
     inherited = [str(Path(__file__).parents[2]), *([path] if path else [])]
     environ = {**os.environ, "TMPDIR": str(tmp), "PYTHONPATH": os.pathsep.join(inherited), "WAITS": str(folder / "waits")}
-    command = [sys.executable, "-m", "tests.spark.held_program", "spark", *arguments, "--json", "--master", "local[2,4]"]
+    end, leash = os.pipe()
+    command = [sys.executable, "-m", "tests.spark.held_program", str(end), "spark", *arguments, "--json", *QUICK]
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
-        process = subprocess.Popen(command, env=environ, stdout=out, stderr=err, start_new_session=True)
+        process = subprocess.Popen(command, env=environ, stdout=out, stderr=err, start_new_session=True, pass_fds=[end])
+    os.close(end)
     try:
         wait_for(lambda: is_waiting() or process.poll() is not None, UP_S_MAX, "the job does not come to its middle")
         assert process.poll() is None, (folder / "stderr").read_text() + (folder / "stdout").read_text()
@@ -99,12 +103,27 @@ def end_in_the_middle(
         process.wait(GONE_S_MAX)
         wait_for(lambda: not any(map(is_running, theirs)), GONE_S_MAX, "processes of the dead driver go on")
     finally:
-        for left in [process.pid, *below(process.pid)]:
-            if is_running(left):
-                os.kill(left, signal.SIGKILL)
+        os.close(leash)
+        with contextlib.suppress(ProcessLookupError):  # of a group that is gone
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(GONE_S_MAX)
     return Ended(
         process.returncode, (folder / "stdout").read_text(), sorted(os.listdir(tmp)), theirs, (folder / "stderr").read_text()
     )
+
+
+def test_held_program_ends_with_who_started_it(tmp_path: Path) -> None:
+    """A test run that is killed leaves none: the kernel closes its end of the pipe."""
+    started = (
+        "import os, subprocess, sys; end, _ = os.pipe(); "
+        "held = subprocess.Popen([sys.executable, '-c', sys.argv[1], str(end)], pass_fds=[end], start_new_session=True, "
+        "stdout=subprocess.DEVNULL); "
+        "print(held.pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    held = "import sys, time; from cmdlog.leashed import watch; watch(int(sys.argv[1])); time.sleep(100)"
+    ended = subprocess.run([sys.executable, "-c", started, held], capture_output=True, text=True, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    wait_for(lambda: not is_running(int(ended.stdout)), GONE_S_MAX, "the held program goes on")
 
 
 def half_done(out: Path) -> Callable[[], bool]:

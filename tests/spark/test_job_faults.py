@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -25,7 +26,7 @@ from replay.spark.feed import feed
 from replay.spark.job import SparkFailed, TaskError
 from replay.spark.rebuild import Rebuilt, rebuild
 from replay.spark.staging import OUTDATED, OtherJob
-from replay.spark.versions import OtherVersions, versions
+from replay.spark.versions import OtherVersions, check_versions, versions
 from tests.node.apps import faulty
 from tests.replay.archiverig import ArchiveRig
 from tests.replay.damage import flip, segments, used_bytes
@@ -154,11 +155,13 @@ def test_driver_that_dies_while_it_publishes_is_followed_up(
     spark: SparkSession, node: Path, sound: Rebuilt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Whichever step of the end is the last one, OUT is not there; the next run ends it, without Spark."""
-    steps, rename = 0, os.rename
-    while True:
-        out, calls = tmp_path / f"out{steps}", 0
+    rename, done_tasks = os.rename, tmp_path / "done_tasks"
 
-        def stop_at(source: str, target: str, limit: int = steps) -> None:
+    def end_at(out: Path, limit: int, session: Any) -> bool:
+        """Whether the run came to its end before so many steps were done."""
+        calls = 0
+
+        def stop_at(source: str, target: str) -> None:
             nonlocal calls
             calls += 1
             if calls > limit:
@@ -169,13 +172,26 @@ def test_driver_that_dies_while_it_publishes_is_followed_up(
             patch.setattr("os.replace", stop_at)
             patch.setattr("os.rename", stop_at)
             try:
-                done = rebuild(spark, str(node), to=str(out))
+                rebuild(session, str(node), to=str(out))
             except (KeyboardInterrupt, Interrupted):
                 assert not out.exists()
-            else:
-                break
-        done = rebuild(spark, str(node), to=str(out))
-        check(out, done, sound)
+                return False
+        return True
+
+    def no_session() -> SparkSession:
+        raise AssertionError("Spark was asked for")
+
+    assert not end_at(done_tasks, 0, spark)  # the request is not there
+    assert not end_at(done_tasks, 1, spark)  # it is, and all tasks are done
+    assert len(os.listdir(f"{done_tasks}.unfinished/rows")) == 2
+    steps = 0
+    while True:
+        out = tmp_path / f"out{steps}"
+        shutil.copytree(f"{done_tasks}.unfinished", f"{out}.unfinished")
+        if end_at(out, steps, spark):
+            break
+        begun = os.path.exists(f"{out}.unfinished/manifest.json")
+        check(out, rebuild(no_session if begun else spark, str(node), to=str(out)), sound)
         steps += 1 if steps < 3 else 4
     assert steps > 4
 
@@ -205,10 +221,9 @@ def test_ctrl_c_keeps_what_is_done(spark: SparkSession, node: Path, sound: Rebui
     check(tmp_path / "out", done, sound)
 
 
-def test_damage_is_named_and_nothing_is_published(spark: SparkSession, work: Any, tmp_path: Path) -> None:
+def test_damage_is_named_and_nothing_is_published(spark: SparkSession, node: Path, work: Any, tmp_path: Path) -> None:
     """Found by the plan or by an executor behind it, the error names segment and offset, and is not tried four times."""
-    with importable(tmp_path) as made:
-        node = make_node(made, tmp_path / "node")
+    node = Path(shutil.copytree(node, tmp_path / "node"))
     work(failing_work.refuse)
     with pytest.raises(TaskError, match="not today"):
         rebuild(spark, str(node), to=str(tmp_path / "out"))
@@ -274,17 +289,19 @@ def test_divergence_names_the_first_call(spark: SparkSession, tmp_path: Path) ->
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("different", [("sqlite", "3.1.0"), ("python", "3.8"), ("cmdlog", "0.0.1")], ids=lambda of: of[0])
-def test_executor_of_another_version_refuses(
-    spark: SparkSession, node: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, different: tuple[str, str]
-) -> None:
-    """A replay on another SQLite, Python or cmdlog than the driver's does not begin; both are named."""
-    what, other = different
-    with monkeypatch.context() as patch:
-        patch.setattr(job, "versions", lambda: {**versions(), what: other})
-        with pytest.raises(TaskError, match=rf"the executor of p000\d has {what} {versions()[what]} instead of {other}") as error:
+def test_executor_of_another_version_refuses(spark: SparkSession, node: Path, tmp_path: Path) -> None:
+    """A replay on another SQLite, Python or cmdlog than the driver's does not begin; each that differs is named with both."""
+    others = {"sqlite": "3.1.0", "python": "3.8", "cmdlog": "0.0.1"}
+    own = versions()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "versions", lambda: others)
+        with pytest.raises(TaskError, match=r"the executor of p000\d has ") as error:
             rebuild(spark, str(node), to=str(tmp_path / "out"))
     assert error.value.exit_code == OtherVersions.exit_code
+    for what, other in others.items():
+        assert f"{what} {own[what]} instead of {other}" in str(error.value)
+        with pytest.raises(OtherVersions, match=f"^here has {what} {re.escape(own[what])} instead of {other} "):
+            check_versions({**own, what: other}, "here")
 
 
 def test_two_drivers_do_not_write_one_output(spark: SparkSession, node: Path, tmp_path: Path) -> None:
