@@ -108,13 +108,14 @@ class Transaction:
         self._guard = guard
         self._access = access
         self._random: random.Random = random.Random(0)
-        self._random_of = -1  # transaction for which it was seeded
+        self._random_of = -1  # position of the call for which it was seeded, in the batch that runs
         self._runs: Any = None
         self.close()
 
     def open(self) -> None:
-        """The framework's: calls begin."""
+        """The framework's: calls begin, perhaps for the second time: a batch that must be taken back is run again."""
         self._runs = self._statements
+        self._random_of = -1
 
     def close(self) -> None:
         """The framework's: calls are over."""
@@ -168,13 +169,13 @@ class Transaction:
 
     @property
     def random(self) -> random.Random:
-        """A generator of this call's own, seeded from its transaction id; the same at every replay."""
-        txn_id = self.txn_id
-        if self._random_of != txn_id:
+        """A generator of this call's own, seeded from its transaction id; the same at every run of the call."""
+        txn_id, at = self.txn_id, self._state.at
+        if self._random_of != at:
             # Copies of replicated rows must agree, so only calls on one partition mix its number in.
             salt = self._state.partition + 1 if self._access is not Access.EVERYWHERE else 0
             self._random = random.Random((txn_id << 32) | salt)
-            self._random_of = txn_id
+            self._random_of = at
         return self._random
 
     def uuid(self) -> uuid.UUID:

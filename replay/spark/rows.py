@@ -106,8 +106,9 @@ def read_task(task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     try:
         for stretch in task.stretches:
             for block in _blocks(files, stretch, fail=task.fail_on_data_loss):
+                before = gathered.calls
                 made.gather(block, gathered)
-                if gathered.calls >= ROWS_MAX or gathered.bytes >= TEXT_BYTES_MAX:
+                if 2 * gathered.calls - before > ROWS_MAX or gathered.bytes >= TEXT_BYTES_MAX:  # another such block is too much
                     yield from made.batches(gathered)
                     gathered = _Gathered()
     except Corrupt:

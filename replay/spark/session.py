@@ -39,6 +39,7 @@ DRIVER_MEMORY: Final = "1g"  # a rebuild takes 0.45 GB of it, a sort of five mil
 DISCOVERY_FOLDER: Final = Path(__file__).parent / "discover"
 _KNOWN: Final = "spark.cmdlog.known"  # setting of a session in which `format("cmdlog")` is found
 STANDALONE: Final = "spark://"
+SOCKET_FOLDER_BYTES_MAX: Final = 64  # a socket's path has 107 bytes at most, of which Spark's name for it takes 42
 MASTER_S_MAX: Final = 5.0  # for a connection to one address; a master that runs takes it at once
 Tuning = Literal["throughput", "start"]
 _START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # half the CPU until the first result, less throughput after it
@@ -159,12 +160,20 @@ def _embedded(master: str, scratch: str, tuning: Tuning, driver_memory: str, wor
         "spark.sql.warehouse.dir": os.path.join(scratch, "warehouse"),
     }
     if master.startswith("local"):
-        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} | _local_sockets(scratch)
     if worker_memory is not None:
         settings["spark.executor.pyspark.memory"] = worker_memory
     if tuning == "start":
         settings["spark.driver.extraJavaOptions"] = _START
     return settings
+
+
+def _local_sockets(scratch: str) -> dict[str, str]:
+    """Java and its Pythons talk over Unix sockets, which takes a sixth off what a source's rows cost; if paths may be so long."""
+    if len(os.fsencode(scratch)) > SOCKET_FOLDER_BYTES_MAX:
+        return {}
+    os.makedirs(scratch, exist_ok=True)
+    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": scratch}
 
 
 def _environment(master: str, scratch: str, tuning: Tuning) -> dict[str, str]:

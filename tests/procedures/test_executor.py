@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import tempfile
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Column, Integer, bindparam, insert, select
+from sqlalchemy import Column, Integer, String, bindparam, insert, select
 
 from procedures import Database, Transaction
 from procedures.errors import BatchRefused
@@ -319,6 +322,47 @@ def test_both_ways_to_run_agree_with_the_model(batches: list[list[tuple[str, str
         assert dict(straight.rows("SELECT * FROM counters")) == model
         straight.close()
         guarded.close()
+
+
+@pytest.mark.parametrize("savepoints", [0, 5])
+@pytest.mark.parametrize("names", list(itertools.product(["draw", "draw_then_abort"], repeat=2)))
+def test_every_run_of_a_call_draws_the_same(make_site: MakeSite, savepoints: int, names: tuple[str, str]) -> None:
+    """A batch that is taken back and run again with savepoints answers as one that began with them, and as its ids say."""
+    db = Database("draws")
+    rows = db.table("rows", Column("id", Integer, primary_key=True), Column("drawn", String), partition_by="id")
+    add = insert(rows).values(id=bindparam("number"), drawn=bindparam("text"))
+
+    @db.procedure(partition_by="number")
+    def draw(tx: Transaction, number: int) -> str:
+        drawn = str(tx.uuid())
+        tx.execute(add, number=number, text=drawn)
+        return drawn
+
+    @db.procedure(partition_by="number")
+    def draw_then_abort(tx: Transaction, number: int) -> None:
+        tx.abort("drawn", draw(tx, number))
+
+    site = make_site(db)
+    site.executor._savepoint_batches = savepoints
+    applied = site.apply(*((name, {"number": number}) for number, name in enumerate(names)))
+    drawn = [str(uuid.UUID(int=random.Random(txn << 32 | 1).getrandbits(128), version=4)) for txn in applied.txn_ids]
+    found = [orjson.loads(body) for body in applied.bodies]
+    assert [body if name == "draw" else body["message"] for name, body in zip(names, found, strict=True)] == drawn
+    assert [text for (text,) in site.rows("SELECT drawn FROM rows ORDER BY id")] == [
+        text for name, text in zip(names, drawn, strict=True) if name == "draw"
+    ]
+
+
+def test_reads_draw_alike_wherever_they_stand(make_site: MakeSite) -> None:
+    """Reads share the id of the transaction that they see; none goes on with the numbers of the one before."""
+    db = Database("reads")
+
+    @db.procedure(partition_by="n", read_only=True)
+    def draw(tx: Transaction, n: int) -> str:
+        return str(tx.uuid())
+
+    _, answers = make_site(db).executor.read([(0, [1]), (0, [1])], catalog=1)
+    assert answers[0] == answers[1]
 
 
 def model_outcome(model: dict[str, int], op: tuple[str, str, int]) -> tuple[int, Any]:
