@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from cmdlog.wal.batch import NO_KEY
 from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.groups import Groups, GroupState
@@ -405,6 +406,7 @@ def _tell(
             "position": call.position,
             "procedure": procedure,
             "catalog": call.catalog,
+            "key": call.key.hex() if call.key not in (None, NO_KEY) else None,
             "params": dict(zip(parameters, call.params, strict=True)) if named else call.params,
         }
 

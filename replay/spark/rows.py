@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cmdlog.wal.batch import BATCH, FLAG_TXN_COLUMN, FLAG_ZSTD, decode_batch
+from cmdlog.wal.batch import BATCH, FLAG_KEYS, FLAG_TXN_COLUMN, FLAG_ZSTD, NO_KEY, decode_batch
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import MILLIS_SHIFT
@@ -32,7 +32,9 @@ from replay.spark.tasks import DataLoss, Stretch, Task, Want
 ROWS_MAX: Final = 10_000  # of one record batch: Spark does not cut those that a source gives
 TEXT_BYTES_MAX: Final = 8 << 20  # of parameters that are gathered for one; a single entry may hold more
 PROCEDURES_MAX: Final = 1 << 16  # of a catalog: the log has two bytes for the number of one
+KEY_BYTES: Final = len(NO_KEY)
 LIST_BYTES_MIN: Final = 2  # of the shortest text of parameters, with the sign behind it
+_KEYS_AT: Final = RECORD.bytes + BATCH.bytes  # the first column, where a batch has keys
 _COUNT, _JSON_BYTES = (
     slice(field.offset, field.offset + field.size) for field in BATCH.fields if field.name in ("count", "json_bytes")
 )
@@ -46,6 +48,7 @@ TYPES: Final[Mapping[str, pa.DataType]] = {
     "_segment": pa.string(),
     "_block_offset": pa.int64(),
     "_crc": pa.int64(),
+    "_key": pa.binary(),
 }
 
 
@@ -195,6 +198,8 @@ class _Maker:
         if name == "_segment":
             paths = string_array([os.path.basename(path) for path, _ in rows.gathered.places])
             return pick(paths, rows.spread(np.arange(len(paths), dtype=np.int32)))
+        if name == "_key":
+            return _key_array(rows.keys())
         per_batch = {
             "partition_id": lambda: [record.partition for record in rows.gathered.records],
             "_node": lambda: [self._task.node_id] * len(rows.gathered.records),
@@ -268,6 +273,16 @@ class _Rows:
             kept &= code.wanted[self.procedures]
         return None if kept.all() else np.flatnonzero(kept)
 
+    def keys(self) -> npt.NDArray[np.uint8]:
+        """[rows, 16] the keys' fingerprints; NO_KEY where there is none."""
+        parts = list[bytes]()
+        for record, count, flag in zip(
+            self.gathered.records, self._columns.counts.tolist(), self._columns.flags.tolist(), strict=True
+        ):
+            parts.append(record.raw[_KEYS_AT : _KEYS_AT + KEY_BYTES * count] if flag & FLAG_KEYS else NO_KEY * count)
+        found = np.frombuffer(b"".join(parts), np.uint8).reshape(-1, KEY_BYTES)
+        return found if self._chosen is None else found[self._chosen]
+
     def texts(self) -> Texts:
         """The parameter lists. Raises: Corrupt, BadBatch."""
         parts, offsets = list[memoryview](), list[bytes]()
@@ -284,6 +299,16 @@ class _Rows:
             raise _corrupt(self.gathered, self._batch_of(int(bad[0])), "offsets that do not ascend")
         texts = Texts(parts, bounds)
         return texts if self._chosen is None else texts.only(self._chosen)
+
+
+def _key_array(keys: npt.NDArray[np.uint8]) -> pa.BinaryArray:
+    """[rows, 16] as Arrow's binaries; NO_KEY is null."""
+    fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(KEY_BYTES), len(keys), [_valid(keys.any(axis=1)), pa.py_buffer(keys)])
+    return fixed.cast(TYPES["_key"])
+
+
+def _valid(rows: npt.NDArray[np.bool_]) -> pa.Buffer | None:
+    return None if rows.all() else pa.py_buffer(np.packbits(rows, bitorder="little"))
 
 
 def _unpacked(record: Record) -> bytes:

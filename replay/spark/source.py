@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "cmdlog"
 COLUMNS: Final = "partition_id int, txn_id bigint, procedure string, ts timestamp, params string"
-METADATA: Final = "_node int, _segment string, _block_offset bigint, _crc bigint"
+METADATA: Final = "_node int, _segment string, _block_offset bigint, _crc bigint, _key binary"
 
 
 class CmdlogSource(DataSource):

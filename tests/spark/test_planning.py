@@ -11,10 +11,12 @@ from typing import Any
 import orjson
 import pytest
 
-from cmdlog.wal.batch import encode_batch
+from cmdlog.wal.batch import NO_KEY, encode_batch
+from cmdlog.wal.files import RealFiles
 from cmdlog.wal.ids import MILLIS_SHIFT
 from cmdlog.wal.record import Kind
 from replay.errors import ReplayError
+from replay.history import history
 from replay.spark.logs import Run
 from replay.spark.options import BadOption, parse_options
 from replay.spark.planning import TASK_BYTES_MIN, check_named, choose
@@ -79,6 +81,34 @@ def test_only_the_columns_that_are_asked_for_are_made(directory: str) -> None:
         assert moment.timestamp() * 1000 == pytest.approx(txn >> MILLIS_SHIFT)
         assert os.path.exists(os.path.join(directory, "log", segment))
         assert (offset % 4096, node, crc > 0) == (0, 1, True)
+
+
+def test_key_of_a_call_tells_its_retries(tmp_path: Path) -> None:
+    """`_key` is what was logged, null without one: in batches with and without keys, compressed or with a column of ids, and of
+    chosen rows as well; a retry is a row of its own under the same key."""
+    rig = made(tmp_path, 0)
+    rig.restart()
+    one, two = bytes(range(16)), bytes([*range(15), 0])
+    rig.batch(0, [(DEPOSIT, [1, 5]), (DEPOSIT, [1, 6]), (DEPOSIT, [2, 7])], keys=[one, NO_KEY, two])
+    rig.batch(0, [(DEPOSIT, [1, 5]), (DEPOSIT, [2, 8])], keys=[one, NO_KEY])
+    index, ids = rig.next_index[1], rig.tick(6, 1)[::2]
+    rig.next_index[1] += 1
+    calls = [orjson.dumps([10, amount]) for amount in (1, 2, 3)]
+    rig.log(
+        encode_batch(
+            partition=1, term=rig.term, index=index, catalog=1, txn_ids=ids, procedures=[DEPOSIT] * 3, params=calls,
+            keys=[NO_KEY, two, one], compress=True,
+        )
+    )  # fmt: skip
+    rig.stop()
+    columns = ("_key", "txn_id", "procedure")
+    rows = rows_of(plan_of(rig.directory), columns)
+    assert {row[0] for row in rows if row[2] == "begin"} == {None}
+    deposits = [row[0] for row in rows_of(plan_of(rig.directory, procedures="deposit", partitions="0"), columns)]
+    assert deposits == [one, None, two, one, None]
+    assert [row[0] for row in rows_of(plan_of(rig.directory, startingTxn=str(ids[1]), partitions="1"), columns)] == [two, one]
+    told = list(history(RealFiles(), [rig.directory]).calls)
+    assert {(int(call["txn_id"]), call["key"]) for call in told} == {(txn, key.hex() if key else None) for key, txn, _ in rows}
 
 
 def test_params_may_stay_lists(directory: str) -> None:

@@ -63,8 +63,9 @@ def test_own_schema_leaves_columns_out(spark: SparkSession, directory: str) -> N
     frame = spark.read.format("cmdlog").schema("txn_id long, _segment string").load(directory)
     assert frame.count() == 96
     assert set(frame.columns) == {"txn_id", "_segment"}
-    raw = spark.read.format("cmdlog").options(paramsFormat="binary", procedures="begin").schema("params binary").load(directory)
-    assert {bytes(row.params) for row in raw.collect()} == {b"[%d]" % n for n in (0, 1, 2, 10, 11, 12)}
+    raw = spark.read.format("cmdlog").options(paramsFormat="binary", procedures="begin")
+    found = raw.schema("params binary, _key binary").load(directory).collect()
+    assert {(bytes(row.params), row._key) for row in found} == {(b"[%d]" % n, None) for n in (0, 1, 2, 10, 11, 12)}
     with pytest.raises(PySparkException, match="column txn_id is of type bigint, not int"):
         spark.read.format("cmdlog").schema("txn_id int").load(directory).count()
 
