@@ -42,7 +42,7 @@ def bring_up(
 ) -> tuple[Plan, Report]:
     """Brings every state of the node to the end of its log, by `plan` or by one made here; see `left_over` for `leave`.
 
-    `planned_is` is told the plan before anything of it is done.
+    `planned_is` is told the plan before anything of it is done. Where nothing had to be done, the state files are still sealed.
 
     Raises: Incomplete, Divergence, CodeMissing, BundleForged, EnvironmentFault, PlanOutdated, WalError, SnapshotError.
     """
@@ -55,10 +55,12 @@ def bring_up(
         _check_reaches_end(plan, wal)
         planned_is(plan)
         put_aside(files, plan)
+        target.trust.unseal()
         return plan, execute(plan, target, workers=workers, live=live, progress=progress)
     planned = make_plan(files, wal.directory, use_state="trusted", source=source_of(wal), leave=leave)
     planned_is(planned.plan)
     put_aside(files, planned.plan)
+    target.trust.unseal()
     folder, found = os.path.join(wal.directory, STATE_FOLDER), planned.scan
     note_speed(folder, "check", size_bytes=found.checked_bytes, seconds=found.checked_s)
     return planned.plan, execute(planned, target, workers=workers, live=live, progress=progress)

@@ -38,6 +38,7 @@ from snapshot.catalog import Passed, Snapshot, bytes_of_chain, check, list_snaps
 
 FORMAT: Final = 1
 LEFT_MAX: Final = 128  # entries of a stream that nothing proves executed: more cannot be under way in a node (`site_batches_max`)
+STATE_FILE: Final = "state file"  # its name among the sources that were passed over
 REASONS_MAX: Final = 3  # that a refusal names
 Leave = Literal["nothing", "unproved"]
 MissingCode = Literal["refused", "left"]
@@ -356,7 +357,7 @@ def _candidates(
         problem = Trust(files, directory).doubt(partition)
         position = problem or read_position(path, partition)
         if isinstance(position, str):
-            passed.append(Passed("state file", position))
+            passed.append(Passed(STATE_FILE, position))
         else:
             found.append(Candidate("state", path, position))
     for snapshot in sorted(snapshots, key=lambda s: s.order, reverse=True):

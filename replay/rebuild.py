@@ -39,7 +39,7 @@ from replay.reshape import Moved, check_shape, reshape
 from replay.scan import cluster_policy, scan, start_block
 from replay.source import LogSource
 from replay.target import HANG_AFTER_S
-from replay.trust import state_path
+from replay.trust import Trust, state_path
 from replay.unfinished import Marker
 from snapshot.capture import Capture
 from snapshot.catalog import free_path, temporary_path
@@ -174,9 +174,11 @@ def complete(
 
     Durable on return.
     """
-    identity = instance.identity
+    identity, results, trust = instance.identity, list(results), Trust(files, out)
+    trust.unseal()
     for result in results:
         groups.state(result.partition).snapshots = [_take_snapshot(files, out, result, identity, groups)]
+    trust.seal(result.partition for result in results)
     Log.create(
         files,
         out,

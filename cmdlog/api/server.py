@@ -215,10 +215,13 @@ class _Runner:
         node = self._service.maybe_node
         if node is not None:
             left_s = 0.0 if self._server.force_exit else max(self._drained_by - self._loop.time(), 0.0)
-            await self._loop.run_in_executor(None, partial(node.close, drain_s=left_s))
+            await self._loop.run_in_executor(None, partial(node.close, drain_s=left_s, hurried=self._hurried))
+
+    def _hurried(self) -> bool:
+        return self._server.force_exit
 
     def _stop(self) -> None:
-        """First signal: orderly. Second: without waiting for requests under way."""
+        """First signal: orderly. Second: without waiting for requests under way, or reading the states."""
         self._server.force_exit = self._server.should_exit
         if not self._server.should_exit:
             self._drained_by = self._loop.time() + self._roster.settings.drain_timeout_s  # requests and node together

@@ -317,6 +317,7 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
     from cmdlog.cli.application import load_application
     from cmdlog.wal.log import Log
     from replay.bringup import bring_up
+    from replay.trust import Trust
 
     db = load_application(app) if app else None
     wal = Log.open(files, directory)
@@ -327,6 +328,7 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
             plan, report = bring_up(
                 files, wal, live=_live(db), plan=given, progress=tell, planned_is=partial(_keep_plan, files, plan_file)
             )
+            Trust(files, directory).seal(part.partition for part in plan.partitions)
     finally:
         wal.close()
     close(plan, report, directory)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+import structlog
+
 from cmdlog.node.routes import SlotMap
 from cmdlog.node.settings import BadSetting, Settings
 from cmdlog.wal.errors import WalError
@@ -30,12 +32,14 @@ from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.outcomes import KeyPolicy
 from procedures.state import open_reader
 from procedures.versions import catalog_value
-from replay.plan import Plan
+from replay.plan import STATE_FILE, Plan
 from replay.recover import Progress, Report
 from replay.trust import state_path
 
 NODE_ID: Final = 1  # of the only node of a one-node cluster
 FIRST_TERM: Final = 1
+
+log = structlog.get_logger("cmdlog.node")
 
 
 class OtherApplication(WalError):
@@ -193,7 +197,12 @@ def reporter(progress: Callable[[Any], None] | None) -> Callable[[Progress], Non
 
 
 def tell_recovery(plan: Plan, report: Report) -> list[dict[str, Any]]:
-    """What each partition was rebuilt from, and why, for `status`."""
+    """What each partition was rebuilt from, and why, for `status`; the log is told of state files that were not trusted."""
+    for part in plan.partitions:
+        why = next((passed.why for passed in part.passed if passed.name == STATE_FILE), "")
+        if why and (part.source != "empty" or part.calls):  # else there was no state yet
+            path, source = state_path(plan.directory, part.partition), part.name or "the log's first entry"
+            log.warning("state file rebuilt", partition=part.partition, path=path, reason=why, source=source)
     calls = {result.partition: result.calls for result in report.results}
     digests = {result.partition: result.digests for result in report.results}
     return [

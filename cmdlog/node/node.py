@@ -55,7 +55,7 @@ from procedures.keytable import Figures, Row
 from procedures.state import PartitionState
 from replay.bringup import bring_up, left_over
 from replay.plan import Leave
-from replay.trust import state_path
+from replay.trust import Trust, state_path
 
 SPEEDS_EVERY_S: Final = 5.0  # as much of what is known of procedures' times may be lost with the process
 IDLE_FLUSH_S: Final = 0.02  # how long digests and commit marks may wait for a block that calls pay for
@@ -171,6 +171,7 @@ class Node:
             # New code would have to run old batches: then, and without site processes, the replay goes to the end by itself.
             leave: Leave = "nothing" if inline or boot.changes else "unproved"
             plan, report = bring_up(files, wal, live=live, progress=reporter(progress), leave=leave)
+            Trust(files, directory).unseal()  # from here on they are written to
             node = cls(directory, db, settings, wal, boot, inline=inline, skips=skips_behind(plan))
             node.recovery = tell_recovery(plan, report)
             for part in plan.partitions:
@@ -226,10 +227,11 @@ class Node:
         self._drills.start()
         self._ready = True
 
-    def close(self, *, drain_s: float | None = None) -> None:
-        """Orderly: no new calls, those under way are answered, the log is sealed, sites end. Idempotent.
+    def close(self, *, drain_s: float | None = None, hurried: Callable[[], bool] = lambda: False) -> None:
+        """Orderly: no new calls, those under way are answered, states and log are sealed, sites end. Idempotent.
 
         They are waited for as long as `drain_s`, else the setting `drain_timeout_s`, says; what is in the log stays there.
+        `hurried` ends the sealing of the states, which reads them.
         """
         if self._closed:
             return
@@ -250,6 +252,8 @@ class Node:
         with contextlib.suppress(WalError):
             self.sequencer.flush_notes()  # the last batches' digests: what a replay is compared with
         self.sequencer.abandon(NotReady("the node has stopped"), "the node stopped before the call was answered")
+        if self.error is None:
+            Trust(RealFiles(), self.directory).seal(range(self.settings.partitions), hurried)
         self._wal.close()
 
     def _drain(self, timeout_s: float) -> None:
