@@ -31,6 +31,12 @@ GROUP: Final = (
     "Rebuild tables, replay with other code, and feed calls, on Apache Spark: on this machine, or with --master on a cluster "
     "whose machines see the directories under the same names."
 )
+FEED_HELP: Final = """Send calls from Parquet or JSON files to a running server, each executed once.
+
+Exit code 0 when every call came to an outcome: done, aborted or failed by its own procedure. 1 when a call was refused, so that
+it was not executed (no such procedure, parameters that do not fit, a key that was used up): OUT/report names them. The same
+command again sends nothing and ends as the first one did; mended calls need a --job and an OUT of their own.
+"""
 TELL_EVERY_S: Final = 1.0  # a line of progress for a scheduler
 DirectoriesArgument = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Node directories of one cluster.")]
 ToOption = Annotated[Path, typer.Option("--to", metavar="OUT", help="New folder; a job that was broken off goes on there.")]
@@ -42,7 +48,7 @@ def register(program: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help=GROUP)
     group.command("rebuild", help="Write the tables as of one or several moments as Parquet.")(rebuild_them)
     group.command("backfill", help="Replay the same calls with other code; write its tables and what differs.")(backfill_them)
-    group.command("feed", help="Send calls from Parquet or JSON files to a running server, each executed once.")(feed_them)
+    group.command("feed", help=FEED_HELP, short_help="Send calls from files to a running server, each executed once.")(feed_them)
     group.command("package", help="Write the zip of this package for `spark-submit --py-files`; prints where it is.")(package_it)
     group.command("demo", help="Make calls, then query, rebuild and back-fill their log; proves what it shows.")(demo_it)
     program.add_typer(group, name="spark")
@@ -165,7 +171,7 @@ def feed_them(
         given = CallFiles.at(calls)
         done = feed(given, send, job=job, to=str(to), spark=partial(spark_session, master, conf=conf), progress=tell)
     out.result(_told(done), lambda: _show_fed(done))
-    if done.failed:
+    if done.manifest["statuses"].get("refused"):  # all others have an outcome, which no further run would change
         raise typer.Exit(1)
 
 

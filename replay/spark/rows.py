@@ -303,12 +303,9 @@ class _Rows:
 
 def _key_array(keys: npt.NDArray[np.uint8]) -> pa.BinaryArray:
     """[rows, 16] as Arrow's binaries; NO_KEY is null."""
-    fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(KEY_BYTES), len(keys), [_valid(keys.any(axis=1)), pa.py_buffer(keys)])
+    valid = pa.py_buffer(np.packbits(keys.any(axis=1), bitorder="little"))
+    fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(KEY_BYTES), len(keys), [valid, pa.py_buffer(keys)])
     return fixed.cast(TYPES["_key"])
-
-
-def _valid(rows: npt.NDArray[np.bool_]) -> pa.Buffer | None:
-    return None if rows.all() else pa.py_buffer(np.packbits(rows, bitorder="little"))
 
 
 def _unpacked(record: Record) -> bytes:
