@@ -71,18 +71,24 @@ class Database:
         return table
 
     def procedure(
-        self, *, partition_by: str | None = None, read_only: bool = False, name: str | None = None
+        self, bare: None = None, /, *, partition_by: str | None = None, read_only: bool = False, name: str | None = None
     ) -> Callable[[Function], Function]:
         """Registers the decorated function; it stays an ordinary function.
 
         Args:
+            bare: the function, where the brackets were forgotten; refused.
             partition_by: parameter whose value says on which partition a call runs; None: on all of them.
             read_only: writes nothing, and is therefore not logged.
             name: under which callers know it; default: the function's own.
 
         Raises:
-            DefinitionError: the signature cannot be a contract, or the name is taken.
+            DefinitionError: the signature cannot be a contract, the name is taken, or the decorator has no brackets.
         """
+        if bare is not None:
+            raise DefinitionError(
+                f"{getattr(bare, '__name__', bare)!r}: write @db.procedure(partition_by='<parameter>'), whose value says on "
+                "which partition a call runs, or @db.procedure(partition_by=None) to run on all of them"
+            )
 
         def register(function: Function) -> Function:
             procedure = build_procedure(function, name=name, partition_by=partition_by, read_only=read_only)

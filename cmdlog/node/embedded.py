@@ -25,7 +25,7 @@ from cmdlog.node.outcome import Durability, Outcome, OutcomeUnknown, Refused, Re
 from cmdlog.node.query import QueryResult
 from cmdlog.node.quiet import log_as_library
 from cmdlog.node.routes import Route
-from cmdlog.node.settings import Settings
+from cmdlog.node.settings import Settings, fitted
 from cmdlog.results import Result
 from procedures import Database
 from procedures.outcomes import Status, key_fingerprint
@@ -246,6 +246,6 @@ def open_embedded(data_dir: str | os.PathLike[str], db: Database, **settings: An
     """
     log_as_library()
     inline = not settings.get("sites")
-    node = Node.open(os.fspath(data_dir), db, Settings(**settings), target=None, inline=inline)
+    node = Node.open(os.fspath(data_dir), db, Settings(**fitted(settings)), target=None, inline=inline)
     node.attach(None)
     return Embedded(node)

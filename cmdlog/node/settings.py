@@ -113,7 +113,7 @@ class Settings:
     )
     log_reserve_bytes: int = _setting(
         1 << 20,
-        "room that control records alone may use, so that a full log gets out again",
+        "room that control records alone may use, so that a full log gets out again. Not given: half of segment_bytes at most",
         unit="bytes",
         lowest=4096,
         at_creation=True,
@@ -154,7 +154,13 @@ class Settings:
     inflight_bytes_max: int = _setting(
         64 << 20, "parameters of calls accepted and not answered; beyond it 503", unit="bytes", lowest=1024
     )
-    call_bytes_max: int = _setting(1 << 20, "one call's parameters; beyond it 413", unit="bytes", lowest=64, highest=16 << 20)
+    call_bytes_max: int = _setting(
+        1 << 20,
+        "one call's parameters; beyond it 413. Not given: no more than batch_bytes_max and half of segment_bytes",
+        unit="bytes",
+        lowest=64,
+        highest=16 << 20,
+    )
     call_timeout_s: float = _setting(
         30.0, "longest execution of one call before it is killed by a logged skip", unit="s", lowest=0.05, highest=3600
     )
@@ -316,7 +322,18 @@ def load_settings(
     for source in (_from_config(config, data_dir), _from_environment(environ), _from_flags(flags or {})):
         for name, text, origin in source:
             given[name] = _convert(TABLE[name], text, origin)
-    return Settings(**given)
+    return Settings(**fitted(given))
+
+
+def fitted(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, with the defaults that it leaves no room for made smaller; what cannot be right is left to the check."""
+    sizes = {name: TABLE[name].default for name in ("segment_bytes", "batch_bytes_max", "log_reserve_bytes", "call_bytes_max")}
+    wanted = {name: given.get(name, size) for name, size in sizes.items()}
+    if not all(type(size) is int for size in wanted.values()):
+        return dict(given)
+    half = wanted["segment_bytes"] // 2
+    room = {"log_reserve_bytes": half, "call_bytes_max": min(half, wanted["batch_bytes_max"])}
+    return {**{name: bound for name, bound in room.items() if bound < sizes[name]}, **given}
 
 
 def describe(setting: Setting) -> str:

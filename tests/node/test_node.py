@@ -19,7 +19,7 @@ from cmdlog.node import node as node_module
 from cmdlog.node.boot import OtherApplication
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import Outcome
-from cmdlog.node.settings import BadSetting
+from cmdlog.node.settings import CONFIG_NAME, BadSetting
 from cmdlog.wal.errors import Locked, WrongDirectory
 from procedures import Database
 from procedures.errors import SchemaConflict
@@ -306,7 +306,8 @@ def test_a_setting_that_was_fixed_at_creation_is_not_ignored(tmp_path: Path) -> 
 
 
 def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
-    """Not even a lock is written beside them; a file is no directory; the root of a new volume is empty enough."""
+    """Not even a lock is written beside them; a file is no directory; the root of a new volume is empty enough, and so is
+    a folder with nothing but the settings, which are read from there."""
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.png").write_bytes(b"x")
     with pytest.raises(WrongDirectory, match=r"cat\.png"):
@@ -315,4 +316,5 @@ def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(WrongDirectory, match="is a file"):
         open_node(tmp_path / "photos" / "cat.png", inline=True)
     (tmp_path / "volume" / "lost+found").mkdir(parents=True)
+    (tmp_path / "volume" / CONFIG_NAME).write_text("partitions = 3\n")
     open_node(tmp_path / "volume", inline=True).close()

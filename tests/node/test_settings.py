@@ -46,7 +46,10 @@ def test_file_of_the_data_directory_hides_the_one_beside(tmp_path: Path, monkeyp
         ({"CMDLOG_SEGMENT_BYTES": "16 MB"}, ["CMDLOG_SEGMENT_BYTES", "MiB"]),
         ({"CMDLOG_SEGMENT_BYTES": "1048577"}, ["segment_bytes", "multiple of 4096"]),
         ({"CMDLOG_SITES": "9"}, ["sites", "partitions (4)", "lower it to 4 or raise partitions"]),
-        ({"CMDLOG_SEGMENT_BYTES": "1MiB"}, ["log_reserve_bytes: 1048576", "lower it to 524288", "call_bytes_max: 1048576"]),
+        (
+            {"CMDLOG_SEGMENT_BYTES": "1MiB", "CMDLOG_LOG_RESERVE_BYTES": "1MiB", "CMDLOG_CALL_BYTES_MAX": "1MiB"},
+            ["log_reserve_bytes: 1048576", "lower it to 524288", "call_bytes_max: 1048576"],
+        ),
         ({"CMDLOG_HOST": "0.0.0.0"}, ["host", "token_file"]),  # noqa: S104 - refused is the point
         ({"CMDLOG_QQQQQQQQ": "1"}, ["CMDLOG_QQQQQQQQ", "no such setting"]),
     ],
@@ -89,6 +92,20 @@ def test_missing_named_file_is_refused(tmp_path: Path) -> None:
 def test_sizes_may_carry_binary_units() -> None:
     """Bytes may be written as people say them."""
     assert load_settings(environ={"CMDLOG_SEGMENT_BYTES": "32 MiB"}).segment_bytes == 32 << 20
+
+
+def test_defaults_shrink_to_fit_what_was_given() -> None:
+    """One size alone is enough: the limits that depend on it follow, and those that are given stay, to be refused if they do not
+    fit."""
+    for segment_bytes in (16 << 10, 1 << 20):
+        small = load_settings({"segment_bytes": segment_bytes}, environ={})
+        assert (small.log_reserve_bytes, small.call_bytes_max) == (segment_bytes // 2, segment_bytes // 2)
+    assert load_settings({"batch_bytes_max": 2048}, environ={}).call_bytes_max == 2048
+    assert load_settings({"segment_bytes": 1 << 20, "call_bytes_max": 100}, environ={}).call_bytes_max == 100
+    large = load_settings({"segment_bytes": 64 << 20}, environ={})
+    assert (large.log_reserve_bytes, large.call_bytes_max) == (1 << 20, 1 << 20)
+    with pytest.raises(BadSetting, match=r"^call_bytes_max: 1048576 is more than half of segment_bytes \(524288\)"):
+        load_settings({"segment_bytes": 1 << 20, "call_bytes_max": 1 << 20}, environ={})
 
 
 def test_every_setting_says_its_unit_in_its_name_and_has_a_reason() -> None:

@@ -83,6 +83,16 @@ def test_placement_of_a_table_is_stated_once() -> None:
         db.table("T", key(), replicated=True)
 
 
+def test_decorator_without_brackets_is_told_what_to_write() -> None:
+    """Not a TypeError of ours: the procedure is named, and both ways to declare it."""
+    db = Database("bare")
+    decorate: Any = db.procedure
+    with pytest.raises(DefinitionError, match=r"'pay': write @db\.procedure\(partition_by='<parameter>'\).*partition_by=None\)"):
+
+        @decorate
+        def pay(tx: Any, account: int) -> None: ...
+
+
 def test_tables_are_strict_and_without_hidden_rowids() -> None:
     """One INTEGER key is the rowid itself; every other table has none; both check their types."""
     db = Database("ddl")
