@@ -8,6 +8,9 @@ every machine and Python.
 SQLite also tells changes that it then takes back: of a statement that fails half-way, of a call that is rolled back. After
 either, the rows that were touched are read again instead of trusting the events.
 
+A text that is no UTF-8 (of `CAST(blob AS TEXT)`, or `char()` of half a pair) cannot be read in Python. The batch then has one
+fixed digest, and no delta is made of it: whether digests are switched on must not decide what a call answers.
+
 What was touched is told to `changes.Changes` as well, if there is one: right behind the batch, with the rows as they were before
 it. Of the framework's tables the idempotency keys take part in that; they are no part of the digest here.
 
@@ -31,6 +34,7 @@ from .changes import Changes
 INTERNAL: Final = "_cmdlog_"  # tables of the framework, which are no part of the digest
 KEYS_TABLE: Final = "_cmdlog_keys"
 EMPTY: Final = 0x9E3779B97F4A7C15  # digest of a batch that changed no rows; 0 is kept for "switched off"
+UNREADABLE: Final = EMPTY ^ 1  # of one that touched a row with a text that is no UTF-8
 MARSHAL_VERSION: Final = 2  # binary floats, and no references or interned strings, which differ between processes
 
 Row = tuple[Any, ...]
@@ -77,11 +81,12 @@ class RowLog:
     """The changes of the running batch on one connection. Owned by the executor.
 
     Attributes:
+        unreadable: a row that was touched holds text that is no UTF-8, so what changed is not known.
         uncertain: SQLite took back something that it had told; set by whoever sees that happen.
         changes: who is told what each batch touched; set between two batches.
     """
 
-    __slots__ = ("_connection", "_keys", "_tables", "_touched", "changes", "uncertain")
+    __slots__ = ("_connection", "_keys", "_tables", "_touched", "changes", "uncertain", "unreadable")
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
@@ -89,7 +94,7 @@ class RowLog:
         self.changes: Changes | None = None
         self._tables: dict[str, _Table] = {}
         self._touched: dict[str, _Table] = {}  # since the batch began
-        self.uncertain = False
+        self.uncertain = self.unreadable = False
         connection.preupdate_hook(self._make_hook())
 
     def begin(self) -> None:
@@ -103,6 +108,8 @@ class RowLog:
         """The batch is committed."""
         if self.changes is None:
             return
+        if self.unreadable:
+            self.changes.schema_changed()  # ends a delta under way, too, since rows are missing in what it is told now
         for name, table in self._touched.items():
             self.changes.note(name, table.first)
         if self._keys:
@@ -114,7 +121,7 @@ class RowLog:
             table.last.clear()
         self._touched.clear()
         self._keys.clear()
-        self.uncertain = False
+        self.uncertain = self.unreadable = False
 
     def schema_changed(self) -> None:
         """Tables may have other columns from now on."""
@@ -125,8 +132,10 @@ class RowLog:
 
     def digest(self) -> int:
         """64 bits, never 0. To be called before the framework changes its own tables."""
-        if self.uncertain:
+        if self.uncertain and not self.unreadable:
             self._read_again()
+        if self.unreadable:
+            return UNREADABLE
         hasher = hashlib.blake2b(digest_size=8)
         empty = True
         for name in sorted(self._touched):
@@ -156,8 +165,11 @@ class RowLog:
                         self._note_key(update)
                     return
                 table = touched[name] = self._tables[name]
-            new = update.new
-            old = update.old
+            try:
+                new, old = update.new, update.old
+            except UnicodeDecodeError:
+                self.unreadable = True
+                return
             last = table.last
             if new is None:
                 key = table.key_of(old or ())  # a change has a row before or after it

@@ -141,6 +141,7 @@ class KeyTable:
         self._due: SortedList[int] = SortedList()  # due << 64 | idx of every row of single-partition calls
         self._shared_due: SortedList[int] = SortedList()  # of every other row, by the shared clock
         self._shared: set[int] = set()  # idx of the latter
+        self._hidden: dict[bytes, int] = {}  # place of a single-partition call whose key a call on all partitions used again
         self._figures = Figures.of(state.connection)
         self._mark = self._figures.mark
         self._changes = _Changes(self._figures)
@@ -161,17 +162,39 @@ class KeyTable:
             idx, due, clock, kept, keys = zip(*chunk, strict=True)
             digest += sum(map(_keys_digest, keys, kept))
             digest += sum(idx) * _FACTORS[0] + sum(due) * _FACTORS[1] + sum(clock) * _FACTORS[2]
-            if max(map(len, keys)) == KEY_BYTES:
+            shared = {number for number, since in zip(idx, clock, strict=True) if since < 0}
+            if shared:  # one row after the other: such a row may hide an earlier one
+                for number, several in zip(idx, keys, strict=True):
+                    self._learn(number, split_keys(several), shared=number in shared)
+            elif max(map(len, keys)) == KEY_BYTES:
                 self._known.update(zip(keys, [number << _POSITION_BITS for number in idx], strict=True))
             else:
                 for number, several in zip(idx, keys, strict=True):
                     base = number << _POSITION_BITS
                     self._known.update(zip(split_keys(several), range(base, base + len(several) // KEY_BYTES), strict=True))
             dues += map(_due_key, due, idx)
-            self._shared.update(number for number, since in zip(idx, clock, strict=True) if since < 0)
+            self._shared |= shared
         self._shared_due.update(it for it in dues if it & _MASK in self._shared)
         self._due.update(it for it in dues if it & _MASK not in self._shared)
         self.digest = digest & _MASK
+
+    def _learn(self, index: int, keys: Sequence[bytes], *, shared: bool) -> None:
+        """The keys of a row, in the order of the rows."""
+        known, base = self._known, index << _POSITION_BITS
+        if shared:
+            self._hidden.update((key, known[key]) for key in keys if key in known)
+        known.update(zip(keys, range(base, base + len(keys)), strict=True))
+
+    def _unlearn(self, key: bytes, index: int) -> None:
+        """The row no longer has the key; one that it hid is known again, as it would be after the table was loaded."""
+        known, hidden = self._known, self._hidden
+        if known.get(key, -1) >> _POSITION_BITS != index:
+            if hidden.get(key, -1) >> _POSITION_BITS == index:
+                del hidden[key]
+        elif key in hidden:
+            known[key] = hidden.pop(key)
+        else:
+            del known[key]
 
     def runs_plainly(self, keys: Sequence[bytes]) -> bool:
         """Whether rule 5 holds for every call of a batch; told for all keys together, since that is the common case."""
@@ -298,18 +321,16 @@ class KeyTable:
 
     def accept(self) -> None:
         """The transaction of `store` is committed."""
-        changes, known = self._changes, self._known
+        changes = self._changes
         for row in changes.done:
             (self._shared_due if row.shared else self._due).remove(_due_key(row.due, row.idx))
         for key, index in changes.forgotten:
-            if known.get(key, -1) >> _POSITION_BITS == index:  # not if the key was used again for a call on all partitions
-                del known[key]
+            self._unlearn(key, index)
             self._shared.discard(index)
         for row in changes.dues:
             (self._shared_due if row.shared else self._due).add(_due_key(row.due, row.idx))
         if changes.added is not None:
-            base = changes.added.idx << _POSITION_BITS
-            known.update(zip(changes.keys, range(base, base + len(changes.keys)), strict=True))
+            self._learn(changes.added.idx, changes.keys, shared=changes.added.shared)
             if changes.added.shared:
                 self._shared.add(changes.added.idx)
         if changes.figures is not self._figures:

@@ -31,6 +31,7 @@ from .errors import StatementRefused
 from .guard import Guard, Mode, Seen
 from .results import SHARED, WRITTEN, Result, Rows, Written
 from .signature import Access
+from .wire import INT_MAX
 
 if TYPE_CHECKING:
     from .context import CallState
@@ -179,6 +180,46 @@ class _Anything(dict[str, None]):
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """A change that may leave the number of a new row to SQLite."""
+
+    table: str
+    column: str
+    parameter: int  # which bound value is the number, from 1; it is left to SQLite when that is NULL. 0: it may be always
+
+
+def find_numbered(connection: apsw.Connection, guard: Guard, sql: str) -> Numbered | None:
+    """Whether SQLite gives the new row of a change its INTEGER key, told from the program into which it compiles the text."""
+    before, guard.mode = guard.mode, Mode.FRAMEWORK
+    try:
+        program = connection.cursor().execute(f"EXPLAIN {sql}", _Anything(), can_cache=False).fetchall()
+        roots = {first: second for _, code, first, second, *_ in program if code == "OpenWrite"}
+        for at, (_, code, cursor, register, *_) in enumerate(program):
+            if code == "NewRowid" and cursor in roots:  # others belong to tables that live as long as the statement
+                return _numbered(connection, program, at, roots[cursor], register)
+    except UnicodeDecodeError:  # of a constant in the program; such a text gives its keys itself
+        return None
+    finally:
+        guard.mode = before
+    return None
+
+
+def _numbered(connection: apsw.Connection, program: list[tuple[Any, ...]], at: int, root: int, register: int) -> Numbered | None:
+    asked = "SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c WHERE m.rootpage = ? AND c.pk = 1"
+    table, column = connection.execute(asked, (root,)).fetchall()[0]
+    if program[at - 1][1:3] != ("NotNull", register):
+        return Numbered(table, column, 0)
+    sources = [(code, first) for _, code, first, second, *_ in program[:at] if second == register and code in _SOURCES]
+    if len(sources) != 1:
+        return Numbered(table, column, 0)
+    code, first = sources[0]
+    return Numbered(table, column, first) if code == "Variable" else None
+
+
+_SOURCES = ("Variable", "Integer", "Int64")  # instructions that fill a register with one value
+
+
 class Runs(dict[object, Run]):
     """Statement → closure that runs it on one connection, for the procedures of one database with one kind of access.
 
@@ -204,10 +245,15 @@ class Runs(dict[object, Run]):
     def _run(self, compiled: Compiled, sql: str) -> Run:
         facts = probe(self._cursor.connection, self._guard, sql)
         self._check_tables(facts)
-        if not facts.columns:
-            return _writing(self._cursor, compiled, sql, facts.parameters, self._state)
-        fetch = _reading(self._cursor, compiled, sql, facts.parameters, _rows_class(facts.columns))
-        return fetch if facts.readonly else _marking(fetch, self._state)
+        if facts.columns:
+            run = _reading(self._cursor, compiled, sql, facts.parameters, _rows_class(facts.columns))
+            if facts.readonly:
+                return run
+            run = _marking(run, self._state)
+        else:
+            run = _writing(self._cursor, compiled, sql, facts.parameters, self._state)
+        numbered = find_numbered(self._cursor.connection, self._guard, sql)
+        return run if numbered is None else _numbering(self._cursor, run, numbered, compiled, facts.parameters)
 
     def _check_tables(self, facts: Probe) -> None:
         """Holds the statement to what its procedure may touch; see `Access`."""
@@ -351,6 +397,21 @@ def _reading(cursor: apsw.Cursor, compiled: Compiled, sql: str, names: tuple[str
         )
 
     return run_converting if processors else run
+
+
+def _numbering(cursor: apsw.Cursor, run: Run, numbered: Numbered, compiled: Compiled, names: tuple[str, ...]) -> Run:
+    """For a change that leaves the number to SQLite: one more than the largest. Behind the last one it would draw by chance."""
+    execute, table = cursor.execute, numbered.table
+    asked = f'SELECT 1 FROM "{table}" WHERE "{numbered.column}" = {INT_MAX}'  # noqa: S608 - names that the schema holds
+    name = names[numbered.parameter - 1] if numbered.parameter else ""
+    key, constant = compiled.keys.get(name, name), compiled.constants.get(name)
+
+    def run_numbered(params: dict[str, Any]) -> Result:
+        if (not name or params.get(key, constant) is None) and execute(asked).fetchall():
+            raise apsw.ConstraintError(f"table {table}: {INT_MAX} is taken, there is no number behind it; give the key yourself")
+        return run(params)
+
+    return run_numbered
 
 
 def _marking(fetch: Run, state: CallState) -> Run:

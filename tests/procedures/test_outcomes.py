@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,25 @@ def test_one_key_of_two_kinds_of_call_runs_alike_everywhere(make_site: MakeSite)
     assert list(site.apply(count("a"), keys=[key("1")]).statuses) == [Status.KEY_REUSED]
     wait(site, 3 * HOUR + 240_000)  # the single call's row is forgotten, the other key stays
     assert site.apply(note(1), keys=[key("1")]).bodies == [b"null"]
+
+
+@pytest.mark.parametrize("reopen", [False, True])
+def test_key_that_a_call_on_all_partitions_used_again_is_known_behind_it(make_site: MakeSite, reopen: bool) -> None:
+    """When a shorter window forgets the later use of a key first, the earlier call still answers, with and without a restart."""
+    site = make_site(counters(), name="hidden.db", policy=POLICY)
+    first = site.apply(count("a"), keys=[key("both")])
+    short = replace(POLICY, window_ms=1000, forget_ms=1000)
+    site.executor.key_policy = short
+    site.apply(("add_note", {"number": 1, "text": "later"}), keys=[key("both")])
+    for number in range(2, 8):
+        site.milliseconds += 1500
+        site.apply(("add_note", {"number": number, "text": "time passes"}), keys=[key(f"other {number}")])
+    if reopen:
+        site.close()
+        site = make_site(counters(), name="hidden.db", policy=short)
+    again = site.apply(count("a"), keys=[key("both")])
+    assert (again.bodies, list(again.txn_ids)) == (first.bodies, list(first.txn_ids))
+    assert site.rows("SELECT value FROM counters") == [(1,)]
 
 
 def test_states_that_differ_in_a_key_differ_in_every_later_digest(make_site: MakeSite) -> None:

@@ -32,6 +32,7 @@ from sqlalchemy import (
 )
 
 from procedures import Database, StatementRefused, Transaction
+from procedures.digest import UNREADABLE
 from procedures.executor import Status
 from procedures.statements import check_text, compile_statement, probe
 from tests.procedures.sites import Site
@@ -377,3 +378,61 @@ def test_statements_built_per_call_do_not_pile_up(bench: Bench) -> None:
     assert (status, sum(body)) == (Status.OK, 0)
     runs = bench.site.executor._catalogs[1]._transactions.values()
     assert all(len(tx._statements) <= 20 for tx in runs)
+
+
+LAST = (1 << 63) - 1
+
+
+@pytest.mark.parametrize(
+    ("sql", "values"),
+    [
+        ("INSERT INTO rows (name) VALUES (:name)", {"name": "x"}),
+        ("INSERT INTO rows (name) VALUES (:name) RETURNING id", {"name": "x"}),
+        ("INSERT INTO rows (id, name) VALUES (:number, :name)", {"name": "x", "number": None}),
+        ("INSERT INTO rows (id, name) VALUES (nullif(:number, 1), :name)", {"name": "x", "number": 1}),
+        ("INSERT INTO rows (name, other) SELECT name, other FROM rows", {}),
+        ("INSERT INTO rows (id) VALUES (:number) ON CONFLICT (id) DO UPDATE SET other = 1", {"number": None}),
+    ],
+)
+def test_number_is_never_drawn_by_chance(bench: Bench, sql: str, values: dict[str, Any]) -> None:
+    """SQLite gives a new row the next number; behind the last one it would draw, and every replay would get another row."""
+    statement = text(sql)
+    assert bench.run(lambda tx: tx.execute(statement, **values).rowcount)[0] == Status.OK
+    bench.run(lambda tx: tx.execute(insert(bench.rows).values(id=LAST)).rowcount)
+    before = bench.site.rows("SELECT * FROM rows")
+    status, body = bench.run(lambda tx: tx.execute(statement, **values).rowcount)
+    assert (status, body["type"]) == (Status.FAILED, "ConstraintError")
+    assert str(LAST) in body["message"]
+    assert bench.site.rows("SELECT * FROM rows") == before
+
+
+def test_number_of_its_own_passes_beside_the_last_one(bench: Bench) -> None:
+    """Only a row whose number SQLite would have to draw is refused; one with a stated number goes in, old or new."""
+    add = insert(bench.rows).values(id=bindparam("number"), name="x")
+    for number in (LAST, 7, -3, 0):
+        assert bench.run(lambda tx, number=number: tx.execute(add, number=number).rowcount) == (Status.OK, 1)  # type: ignore[misc]
+    assert bench.run(lambda tx: tx.execute(text("INSERT INTO rows (id) VALUES (9)")).rowcount) == (Status.OK, 1)
+
+
+@pytest.mark.parametrize("digest_rows", [True, False])
+def test_text_that_is_no_utf8_is_written_with_and_without_digests(make_site: MakeSite, digest_rows: bool) -> None:
+    """Whether changed rows are digested does not decide what a call answers; no digest and no delta comes of such a row."""
+    db = Database("raw")
+    rows = db.table("rows", Column("id", Integer, primary_key=True), Column("name", String), partition_by="id")
+    write = insert(rows).values(id=bindparam("number"), name=func.char(bindparam("code")))
+
+    @db.procedure(partition_by="number")
+    def put(tx: Transaction, number: int, code: int) -> int:
+        return tx.execute(write, number=number, code=code).rowcount
+
+    site = make_site(db, digest_rows=digest_rows)
+    changes = site.executor.gather_changes()
+    if changes is not None:
+        changes.cut(site.state.position, keep=())
+    assert site.call("put", number=1, code=0xE9) == (Status.OK, 1)
+    assert changes is None or changes.gathering
+    applied = site.apply(("put", {"number": 2, "code": 0xD800}), ("put", {"number": 3, "code": 65}))
+    assert applied.bodies == [b"1", b"1"]
+    assert applied.rows_digest == (UNREADABLE if digest_rows else 0)
+    assert changes is None or not changes.gathering
+    assert site.rows("SELECT hex(name) FROM rows") == [("C3A9",), ("EDA080",), ("41",)]
