@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 from cmdlog.node.quiet import log_as_library
 
@@ -19,12 +20,14 @@ BY_NAME_ONLY = ("torture", "fuzz", "sim")
 
 
 def pytest_configure() -> None:
-    """What a node logs is not printed, as in any program that embeds one.
+    """What a node logs is not printed, as in any program that embeds one; and no drawn case fails for being slow.
 
-    Said here, since `capture_logs` of structlog counts as the program's own word: all nodes behind it would print, also into what
-    a test captures.
+    The first is said here, since `capture_logs` of structlog counts as the program's own word: all nodes behind it would print,
+    also into what a test captures.
     """
     log_as_library()
+    settings.register_profile("unhurried", deadline=None)
+    settings.load_profile("unhurried")
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,7 +118,7 @@ def test_watch_goes_on_while_the_server_is_away(capsys: pytest.CaptureFixture[st
             raise found
 
     monkeypatch.setattr(out, "json", True)
-    monkeypatch.setattr(time, "sleep", nap)
+    monkeypatch.setattr("cmdlog.cli.status.time", SimpleNamespace(sleep=nap))  # other threads may sleep, too
     again = Step("body read", reply=problem(503, "not_ready", "Retry-After: 60"))
     with ScriptedServer([Step(reply=http(200, TOLD)), again, Step(reply=http(200, TOLD))]) as server:
         status(server.url, watch=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -73,8 +73,8 @@ def test_a_folder_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
 def test_rest_is_taken_when_the_last_one_was_a_while_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at every call, which would cost more than the work, and never later than the first one behind `WORK_S`."""
     now, rests = [0.0], []
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(time, "sleep", lambda seconds: rests.append((now[0], seconds)))
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: rests.append((now[0], seconds)))
+    monkeypatch.setattr(gentle, "time", clock)
     rest = gentle.Breath()
     for _ in range(10):
         now[0] += gentle.WORK_S * 0.4
