@@ -31,6 +31,7 @@ from .errors import StatementRefused
 from .guard import Guard, Mode, Seen
 from .results import SHARED, WRITTEN, Result, Rows, Written
 from .signature import Access
+from .state import rows_of
 from .wire import INT_MAX
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def find_numbered(connection: apsw.Connection, guard: Guard, sql: str) -> Number
     """Whether SQLite gives the new row of a change its INTEGER key, told from the program into which it compiles the text."""
     before, guard.mode = guard.mode, Mode.FRAMEWORK
     try:
-        program = connection.cursor().execute(f"EXPLAIN {sql}", _Anything(), can_cache=False).fetchall()
+        program: list[tuple[Any, ...]] = connection.cursor().execute(f"EXPLAIN {sql}", _Anything(), can_cache=False).fetchall()
         roots = {first: second for _, code, first, second, *_ in program if code == "OpenWrite"}
         for at, (_, code, cursor, register, *_) in enumerate(program):
             if code == "NewRowid" and cursor in roots:  # others belong to tables that live as long as the statement
@@ -207,7 +208,7 @@ def find_numbered(connection: apsw.Connection, guard: Guard, sql: str) -> Number
 
 def _numbered(connection: apsw.Connection, program: list[tuple[Any, ...]], at: int, root: int, register: int) -> Numbered | None:
     asked = "SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c WHERE m.rootpage = ? AND c.pk = 1"
-    table, column = connection.execute(asked, (root,)).fetchall()[0]
+    table, column = rows_of(connection, asked, (root,))[0]
     if program[at - 1][1:3] != ("NotNull", register):
         return Numbered(table, column, 0)
     sources = [(code, first) for _, code, first, second, *_ in program[:at] if second == register and code in _SOURCES]
