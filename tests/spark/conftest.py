@@ -28,6 +28,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             scratch=str(tmp_path_factory.mktemp("spark")),
             tuning="start",
             conf={
+                "spark.python.daemon.module": "tests.spark.warm_daemon",  # half of the wall time of tests whose tasks fail
                 "spark.sql.shuffle.partitions": "2",
                 "spark.default.parallelism": "2",
                 "spark.sql.adaptive.enabled": "false",
