@@ -480,7 +480,7 @@ def test_real_node_killed_at_random_moments_restores_every_acknowledged_moment(t
     assert list(answered.values()) == sorted(answered.values()), "one caller's calls are in order"
     identity = load_instance(RealFiles(), str(directory)).identity
     assert len(list_segments(RealFiles(), str(directory), identity)) > 5
-    wanted = sorted(chance.sample(range(20, 120), 4) + chance.sample(range(120, total), 3))
+    wanted = sorted(chance.sample(range(20, 120), 3) + chance.sample(range(120, total), 1))
     model, listed, archived = Model(), pitrnode.calls(), 0
     for number in range(total):
         model.apply(*listed[number])
@@ -493,4 +493,4 @@ def test_real_node_killed_at_random_moments_restores_every_acknowledged_moment(t
         accounts, rates = bank_of(out)
         assert accounts == model.accounts, f"until call {number}"
         assert rates == [model.rates] * 3, f"until call {number}"
-    assert archived >= 4, "the early ones are behind the ring"
+    assert archived >= 3, "the early ones are behind the ring"

@@ -120,7 +120,7 @@ def test_rows_and_answers_survive_any_shape_and_the_way_back(tmp_path: Path) -> 
     """1 -> 3 -> 2 -> 1 partitions: the rows of the start, and every key, also those used on the way, has its first answer."""
     source = tmp_path / "1"
     with opened(source, bank.db, partitions=1) as node:
-        known = told(node, bank_calls(1, 25))
+        known = told(node, bank_calls(1, 16))
     expected = whole(source, 1, bank.db)
     for step, partitions in enumerate((3, 2, 1)):
         out = reshaped(source, tmp_path / f"{step} of {partitions}", partitions)
@@ -128,7 +128,7 @@ def test_rows_and_answers_survive_any_shape_and_the_way_back(tmp_path: Path) -> 
         with opened(out, bank.db) as node:
             check_keys(node, known)
             late: dict[str, tuple[Call, Any]] = {}
-            for branch in range(14):
+            for branch in range(8):
                 call: Call = ("transact_savings", {"branch": branch, "customer": 2, "amount": 5})
                 late[f"late {step} {branch}"] = (call, answer_of(node, call, f"late {step} {branch}"))
             rate: Call = ("set_rate", {"name": f"step {step}", "basis_points": step})
