@@ -10,11 +10,14 @@ Proofs per partition, each with all that a recovery does (checksums, the log's o
              a batch drawn at random behind it
     second   the newest snapshot that shares no file with it is restored and replayed to exactly the newest one's last entry; all
              tables have the digests of the restored newest one
+    oldest   what is older still, best of all the log's first entry, is replayed to exactly the entry at which the way of the
+             second proof begins, or to the newest snapshot's when there is no second; all tables have the digests of that one
     moment   where a past was promised: all partitions are restored to a moment drawn at random from it, from the archive
 
 The second proof compares two ways to one state: an image of what the live run had, and an older image with the log in between. A
 row that changed in an image together with its checksums, a procedure that is not deterministic, an entry that is missing in the
-log: each lets the two ways end in different tables.
+log: each lets the two ways end in different tables. A row that changed in the live state is in both images. What was at hand
+before it changed tells: so the third proof goes back as far as log and archive lead (`replay.drillway`).
 
 A report of each drill stays in `drills/<UTC time>.json`.
 """
@@ -41,8 +44,10 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.reader import Recycled
 from procedures.errors import ProceduresError
+from procedures.state import Position
 from replay.drillmoment import draw_moment, oldest_moment
 from replay.drillreport import FOLDER, Proof, Report, alone, sweep, write_report
+from replay.drillway import Ways, find_ways
 from replay.errors import Divergence, PlanOutdated, RemoteError, ReplayError, UntilBeyond, UntilUnreachable
 from replay.plan import PartitionPlan, Planned, make_plan
 from replay.recover import WORKER_BYTES_MIN, Progress, Target, execute
@@ -65,7 +70,19 @@ class DrillDiverged(ReplayError):
     """Two ways to one state ended in different tables, or a call did something else than when it was live."""
 
     exit_code = 16
-    hint = "do not rely on this node's snapshots: keep the directory, and see `cmdlog check` for what makes procedures diverge"
+    hint = (
+        "do not rely on this node's snapshots: keep the directory, see `cmdlog check` for what makes procedures diverge, "
+        "and look at disk and memory"
+    )
+
+
+class SnapshotWrong(DrillDiverged):
+    """A snapshot holds other rows than the log leads to: the live state had them when it was taken."""
+
+    hint = (
+        "move it and every newer one of the partition out of snapshots/ of a stopped node, and `cmdlog recover DIR --to OUT` "
+        "restores what the log says; look at disk and memory, and see `cmdlog check` for what makes procedures diverge"
+    )
 
 
 class DrillDamaged(ReplayError):
@@ -95,7 +112,7 @@ def drill(
     progress: Callable[[Progress], None] = lambda _progress: None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Report:
-    """Runs both proofs and writes the report. `work` is the folder for the throw-away one, else the node directory's `drills`.
+    """Runs the proofs and writes the report. `work` is the folder for the throw-away one, else the node directory's `drills`.
 
     Everything that was found is in the report, errors of the node's files too. Raises: Locked when another drill is running,
     WrongDirectory; OSError when there can be no report.
@@ -138,26 +155,32 @@ def _prove(files: Files, report: Report, work: str, progress: Callable[[Progress
 
 
 class _Attempt:
-    """Both proofs of all partitions, of what is there now."""
+    """The proofs of all partitions, of what is there now."""
 
     def __init__(self, files: Files, report: Report, temporary: str, progress: Callable[[Progress], None]) -> None:
         self._files, self._report, self._temporary, self._progress = files, report, temporary, progress
         self._directory = report.directory
         self._chance = random.Random(report.seed)
         self._expected: dict[int, dict[str, TableDigest]] = {}  # tables of the restored newest snapshots
+        self._older: dict[int, dict[str, TableDigest]] = {}  # of those where the second proof begins
 
     def run(self) -> None:
         planned = make_plan(self._files, self._directory, use_state="never")
         snapshots = list_snapshots(self._files, self._directory, planned.source.instance.identity)
         of = {part.partition: [s for s in snapshots if s.partition == part.partition] for part in planned.plan.partitions}
         newest = {part.partition: _newest(part, of[part.partition]) for part in planned.plan.partitions}
-        seconds = {p: fallback(of[p]) for p, snapshot in newest.items() if snapshot is not None}
+        seconds = {p: second for p, s in newest.items() if s is not None and (second := fallback(of[p])) is not None}
+        targets = {p: seconds.get(p, s) for p, s in newest.items() if s is not None}
+        ways = find_ways(self._files, planned, snapshots, targets)
         try:
             self._first(planned, newest)
-            self._second(planned, newest, {p: second for p, second in seconds.items() if second is not None})
+            self._second(planned, newest, seconds)
+            if ways is not None:
+                self._oldest(planned, ways, targets)
             self._moment(planned)
         except (SnapshotError, OSError, PlanOutdated) as error:
-            used = [link for s in [*newest.values(), *seconds.values()] if s is not None for link in s.chain]
+            begins = [start.snapshot for start in ways.starts.values()] if ways is not None else []
+            used = [link for s in [*newest.values(), *seconds.values(), *begins] if s is not None for link in s.chain]
             if all(os.path.exists(snapshot.path) for snapshot in used):
                 raise
             raise _Moved from error
@@ -191,10 +214,12 @@ class _Attempt:
         source, indexes = planned.source, {p: snapshot.index for p, snapshot in seconds.items()}
         claims = {p: {index} for p, index in indexes.items()}
         found = scan(source, start_block(source, indexes), indexes, claims)
-        parts = [
-            self._restored(_part_to(_manifest(seconds[p]), _manifest(newest[p]), found.streams[p]), seconds[p])
-            for p in sorted(seconds)
-        ]
+        parts = []
+        for p in sorted(seconds):
+            m = _manifest(seconds[p])
+            begin = Position(m.index, m.term, m.checksum, m.txn_id)
+            parts.append(self._restored(_part_to(begin, _manifest(newest[p]), found.streams[p]), seconds[p]))
+            self._older[p] = self._digests(p)
         plan = replace(planned.plan, from_block=found.from_block, last_block=found.last_block, partitions=tuple(parts))
         for result in self._replay(Planned(replace(plan, row_digests=found.row_digests), found, source)):
             p = result.partition
@@ -207,6 +232,30 @@ class _Attempt:
             )
             self._report.second[p] = Proof(
                 seconds[p].name, seconds[p].index, result.index, result.txn_id, result.calls, result.digests, *_counts(tables)
+            )
+        self._clear()
+
+    def _oldest(self, planned: Planned, ways: Ways, targets: Mapping[int, Snapshot]) -> None:
+        """What was there before leads to the tables that the other proofs began with."""
+        self._check_room([targets[p] for p in ways.starts])
+        parts = []
+        for p, start in ways.starts.items():
+            part = _part_to(start.position, _manifest(targets[p]), ways.found.streams[p])
+            parts.append(replace(part, source="empty") if start.snapshot is None else self._restored(part, start.snapshot))
+        found = ways.found
+        plan = replace(planned.plan, from_block=found.from_block, last_block=found.last_block, partitions=tuple(parts))
+        for result in self._replay(Planned(replace(plan, row_digests=found.row_digests), found, ways.source)):
+            p, name = result.partition, targets[result.partition].name
+            start, tables = ways.starts[p], self._digests(p)
+            _compare(
+                f"partition {p}: snapshot {name} does not hold what the log says: its tables",
+                self._older.get(p, self._expected[p]),
+                f"those replayed from {start.name or 'the first entry'} to index {result.index}",
+                tables,
+                SnapshotWrong,
+            )
+            self._report.oldest[p] = Proof(
+                start.name, start.position.index, result.index, result.txn_id, result.calls, result.digests, *_counts(tables)
             )
         self._clear()
 
@@ -291,11 +340,11 @@ def _newest(part: PartitionPlan, snapshots: list[Snapshot]) -> Snapshot | None:
     raise DrillDamaged(f"snapshot {newest.name} of partition {part.partition} cannot be used: {why}")
 
 
-def _part_to(begin: Manifest, end: Manifest, stream: Stream) -> PartitionPlan:
-    """From one snapshot's last entry to that of a newer one."""
-    p = begin.partition
+def _part_to(begin: Position, end: Manifest, stream: Stream) -> PartitionPlan:
+    """From one state's last entry to that of a newer snapshot."""
+    p = end.partition
     if begin.index < stream.base:
-        raise DrillDamaged(f"partition {p}: the log begins behind index {stream.base}, the older snapshot ends at {begin.index}")
+        raise DrillDamaged(f"partition {p}: the log begins behind index {stream.base}, the older state ends at {begin.index}")
     if begin.index > stream.base and stream.seen.get(begin.index) != (begin.term, begin.checksum):
         raise DrillDamaged(f"partition {p}: the older snapshot holds another entry at index {begin.index} than the log")
     return PartitionPlan(
@@ -326,12 +375,18 @@ def _compare_with_manifest(snapshot: Snapshot, found: Mapping[str, TableDigest])
         _compare(f"partition {snapshot.partition}: the restored tables of {snapshot.name}", found, "its manifest", stated)
 
 
-def _compare(what: str, found: Mapping[str, TableDigest], other: str, expected: Mapping[str, TableDigest]) -> None:
-    """Raises: DrillDiverged naming the tables."""
+def _compare(
+    what: str,
+    found: Mapping[str, TableDigest],
+    other: str,
+    expected: Mapping[str, TableDigest],
+    error: type[DrillDiverged] = DrillDiverged,
+) -> None:
+    """Raises: `error` naming the tables."""
     wrong = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
     if wrong:
         rows = ", ".join(f"{name} ({_rows(found, name)} rows, there {_rows(expected, name)})" for name in wrong)
-        raise DrillDiverged(f"{what} and {other} differ in {rows}")
+        raise error(f"{what} and {other} differ in {rows}")
 
 
 def _rows(tables: Mapping[str, TableDigest], name: str) -> str:

@@ -54,6 +54,7 @@ class Report:
     attempts: int = 1
     newest: dict[int, Proof] = field(default_factory=dict)  # by partition
     second: dict[int, Proof] = field(default_factory=dict)  # without those that have one snapshot alone
+    oldest: dict[int, Proof] = field(default_factory=dict)  # without those for which nothing older is at hand
     moment: dict[int, Proof] = field(default_factory=dict)  # of all partitions; empty where no past was promised
     moment_txn: int | None = None  # the moment that was drawn
     archive: tuple[str, ...] = ()  # files of the archive that were read for it
@@ -88,6 +89,7 @@ class Report:
                     "partition": p,
                     "newest": _told(self.newest[p]),
                     "second": _told(self.second.get(p)),
+                    "oldest": _told(self.oldest.get(p)),
                     "moment": _told(self.moment.get(p)),
                 }
                 for p in sorted(self.newest)

@@ -62,9 +62,10 @@ def _show(report: Report, value: dict[str, Any]) -> None:
                 continue
             numbers = (proof.to_index, proof.to_txn, proof.calls, proof.digests, proof.tables, proof.rows)
             rows.append([partition, name, proof.snapshot or "nothing", *numbers])
-        if (past := report.moment.get(partition)) is not None:
-            numbers = (past.to_index, past.to_txn, past.calls, past.digests, past.tables, past.rows)
-            rows.append([partition, "moment", past.snapshot or "nothing", *numbers])
+        for name, past in (("oldest", report.oldest.get(partition)), ("moment", report.moment.get(partition))):
+            if past is not None:
+                numbers = (past.to_index, past.to_txn, past.calls, past.digests, past.tables, past.rows)
+                rows.append([partition, name, past.snapshot or "nothing", *numbers])
     out.table(f"{report.verdict} in {value['seconds']:.1f} s, seed {report.seed}", COLUMNS, rows)
     if report.moment_txn is not None:
         out.text(

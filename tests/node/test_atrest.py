@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from structlog.testing import capture_logs
 
 import cmdlog
+from cmdlog.wal.files import RealFiles
+from replay.drill import drill
 from replay.trust import STATE_FOLDER, TRUST_NAME, state_path
 from tests.commands import Command
 from tests.node.apps.faulty import db
 from tests.node.rig import SMALL
 
 AMOUNT = 0x1234567  # is found in the file
+FILES = RealFiles()
 
 
 def reopen(directory: Path) -> cmdlog.Embedded:
@@ -103,3 +107,39 @@ def test_hurried_stop_leaves_the_states_as_a_kill_does(tmp_path: Path) -> None:
     assert seals(tmp_path) == []
     with reopen(tmp_path) as again:
         assert again.status()["start"]["recovery"][0]["from"] == "state"
+
+
+def rot(directory: Path, *, snapshots: int) -> None:
+    """A value changes while the node runs, and gets into so many snapshots; the calls behind it do not meet it."""
+    with reopen(directory) as opened:
+        for row in range(3):
+            opened.call("bump", id=row, amount=AMOUNT)
+    trust = directory / STATE_FOLDER / TRUST_NAME
+    trust.write_bytes(orjson.dumps({**orjson.loads(trust.read_bytes()), "seals": {}}))  # as while the node runs
+    flip(state_path(str(directory), 0))
+    with reopen(directory) as opened:
+        for n in range(snapshots):
+            opened.call("bump", id=10 + n, amount=1)
+            opened.node.take_snapshot()
+
+
+@pytest.mark.parametrize("snapshots", [1, 2])
+def test_drill_finds_snapshots_of_a_state_that_had_rotted(tmp_path: Path, command: Command, snapshots: int) -> None:
+    """They agree with each other and with their checksums; the log, which reaches back to the first entry, does not.
+
+    What the drill then advises brings the row back.
+    """
+    node = tmp_path / "node"
+    rot(node, snapshots=snapshots)
+    report = drill(FILES, str(node), seed=1)
+    assert (report.verdict, report.exit_code) == ("diverged", 16)
+    taken = sorted((node / "snapshots").glob("p0000-*"))
+    assert len(taken) == snapshots
+    assert f"snapshot {taken[0].name} does not hold what the log says" in str(report.error)
+    assert "replayed from the first entry" in str(report.error)
+    assert "differ in counters" in str(report.error)
+    for path in taken:
+        path.rename(tmp_path / path.name)
+    assert command("recover", node, "--to", tmp_path / "out")[0] == 0
+    with reopen(tmp_path / "out") as opened:
+        assert [value_of(opened, row) for row in range(3)] == [AMOUNT] * 3
