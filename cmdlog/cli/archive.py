@@ -35,12 +35,14 @@ As long as no block is missing, `cmdlog recover DIR --until TIME --to OUT` resto
 """
 VERIFY_HELP: Final = """Read every archived segment and snapshot: all checksums, each file's predecessor, the chain of blocks.
 
-Exit code 10 when something is damaged or missing, 11 when it is of another node; all files are looked at first.
+Exit code 10 when something is damaged or missing, 11 when it is of another node, 1 when all is whole but the node runs without
+the window that it had promised; all files are looked at first.
 """
 PRUNE_HELP: Final = """Remove what is only needed for moments before the given one.
 
 The node itself removes what its retention_window_s does not need any more. This is for keeping less than that, or for the rest
 after the window was switched off. What the window or a recovery point still needs is refused; `--force` removes it all the same.
+When a promised window was switched off, pruning up to now takes the promise back.
 """
 
 
@@ -83,6 +85,7 @@ def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:
             hint="bring the named files back from a copy; moments behind the newest of them can still be restored",
             exit_code=code or 10,
         )
+    _check_kept(place)
 
 
 def prune(
@@ -106,6 +109,7 @@ def prune(
             remove_segment(place, segment)
         for snapshot in snapshots:
             remove_folder(place, snapshot.path)
+        _take_back(place, wanted)
     names = [*(segment.name for segment in segments), *(os.path.basename(snapshot.path) for snapshot in snapshots)]
     value = {"removed": [] if dry_run else names, "would_remove": names if dry_run else [], "before": _time(wanted)}
 
@@ -146,6 +150,29 @@ def _to_go(place: Place, wanted_millis: int, *, force: bool) -> tuple[list[Archi
         hint = f"prune less, lower retention_window_s and restart the node, {drop}, or use --force; nothing was removed"
         raise CommandFailed(f"{who} {which}", hint=hint)
     return segments, old
+
+
+def _check_kept(place: Place) -> None:
+    """Raises: CommandFailed when the node runs without the window that it promised."""
+    from snapshot.promise import promise_end, read_promise
+
+    if (ended := promise_end(place.files, place.directory)) is None:
+        return
+    window_s = read_promise(place.files, place.directory)
+    raise CommandFailed(
+        f"a window of {window_s:g} s was promised, and the node runs without since {_time(ended)}: what is newer is not archived",
+        hint=f"start it with --retention-window-s {window_s:g}; if it is meant to end, `cmdlog archive prune {place.directory} "
+        "--older-than 0s --force` gives up the promise and the archive, what recovery points need of it included",
+    )
+
+
+def _take_back(place: Place, wanted_millis: int) -> None:
+    """A promise that ended is over when all that it covered is given up."""
+    from snapshot.promise import promise_end, write_promise
+
+    ended = promise_end(place.files, place.directory)
+    if ended is not None and ended <= wanted_millis:
+        write_promise(place.files, place.directory, window_s=0)
 
 
 def _place(directory: Path) -> Place:
@@ -197,7 +224,7 @@ def _of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
 def _show(place: Place, rows: list[dict[str, Any]], title: str) -> int:
     """Prints rows and gaps; how many gaps there are."""
     from snapshot.points import describe_points, list_points
-    from snapshot.promise import read_promise
+    from snapshot.promise import promise_end, read_promise
 
     holes = _holes(place)
     promised = read_promise(place.files, place.directory)
@@ -206,6 +233,7 @@ def _show(place: Place, rows: list[dict[str, Any]], title: str) -> int:
         "missing_blocks": [list(hole) for hole in holes],
         "bytes": sum(row.get("bytes", 0) for row in rows),
         "promised_window_s": None if math.isinf(promised) else promised,
+        "promise_ended": _time(promise_end(place.files, place.directory)),
         "points": describe_points(*list_points(place.files, place.directory)),
     }
 
@@ -221,6 +249,8 @@ def _show(place: Place, rows: list[dict[str, Any]], title: str) -> int:
                 out.text(f"{row['name']}: {row['problem']}")
         for first, last in holes:
             out.text(f"blocks {first} to {last} are missing: moments before {last + 1} cannot be restored from older snapshots")
+        if value["promise_ended"]:
+            out.text(f"the promised window of {promised:g} s is not kept since {value['promise_ended']}")
 
     out.result(value, show)
     return len(holes) if promised else 0  # gaps between what only recovery points need are nobody's loss

@@ -132,6 +132,8 @@ def summary(told: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("log", _plain(_log(told["log"]))))
     if "predicted_recovery_s" in told:
         rows.append(("recovery", f"about {told['predicted_recovery_s']} s after a crash now"))
+    if reach := _reach(_part(told, "archive")):
+        rows.append(("restorable", _plain(reach)))
     calls = [f"{told[name]} {words}" for name, words in LOADS if name in told]
     if calls:
         rows.append(("load", ", ".join(calls)))
@@ -156,6 +158,7 @@ def _troubles(told: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("disk full", log.get("disk_full")),
         ("partitions", _stuck(told)),
         ("snapshots", told.get("snapshot_error")),
+        ("archive", _unkept(_part(told, "archive"))),
         ("clock", clock.get("jumped") and "jumped ahead of what transaction ids follow"),
         ("failed nodes", ", ".join(map(str, failed.get("nodes") or ()))),
     ]
@@ -166,6 +169,23 @@ def _disk_full(full: Mapping[str, Any]) -> str:
     if not full:
         return ""
     return f"{full.get('path')}: {full.get('free_bytes', 0):,} bytes free; calls are refused until there is room"
+
+
+def _unkept(archive: Mapping[str, Any]) -> str:
+    """That an earlier run promised what this one does not keep."""
+    promised = archive.get("unkept_window_s")
+    if not isinstance(promised, int | float) or not promised:
+        return ""
+    return f"a window of {promised:g} s was promised, this node runs without: see retention_window_s"
+
+
+def _reach(archive: Mapping[str, Any]) -> str:
+    """How far back one can go, where any past is promised."""
+    if not archive.get("window_s"):
+        return ""
+    oldest = archive.get("oldest_txn")
+    since = "since the beginning" if oldest == "0" else f"since {archive.get('oldest_time')}"
+    return f"every moment {since}" if oldest is not None else "no moment but the newest yet"
 
 
 def _stuck(told: Mapping[str, Any]) -> str:

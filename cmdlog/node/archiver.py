@@ -16,12 +16,14 @@ still be restored, only later, make room first. Then the rule `archive_full` dec
 The log's turn holder never waits for any of this: `may_go` answers from memory, one thread decides and names, and a process of
 low priority copies and checks (`cmdlog.node.copier`). The ring keeps all of its files, so a full disk costs it none.
 
-A node whose window is 0 again does not throw away what an earlier run had promised: `cmdlog archive prune` does.
+A node whose window is 0 again does not throw away what an earlier run had promised: `cmdlog archive prune` does. It says at its
+start, in its status and in `archive/promise.json` that the promise is not kept.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -42,7 +44,7 @@ from snapshot.archiveindex import ArchiveIndex
 from snapshot.catalog import Snapshot, remove
 from snapshot.errors import SnapshotError
 from snapshot.points import BadPoint, list_points
-from snapshot.promise import read_promise, write_promise
+from snapshot.promise import end_promise, read_promise, write_promise
 from snapshot.retention import Needs, needs, oldest_restorable, window_begin
 from snapshot.segmentcopy import Copied
 
@@ -94,9 +96,12 @@ class Archiver:
         clean(place, hooks.segments())
         promised = read_promise(place.files, place.directory)
         self._purges = bool(rules.window_s) or not promised
-        if self._purges:
-            with contextlib.suppress(DiskFull):  # written at the next start; until then the CLI believes the older one
+        self._unkept_s = 0.0 if self._purges else promised  # window of an earlier run, which this one does not keep
+        with contextlib.suppress(DiskFull):  # written at the next start; until then the CLI believes the older one
+            if self._purges:
                 write_promise(place.files, place.directory, window_s=rules.window_s)
+            else:
+                self._warn_of_promise()
         self._index = ArchiveIndex(place)
         self._status: dict[str, Any] = {}
         self._refresh_status()
@@ -310,6 +315,20 @@ class Archiver:
 
     # -- what is shown ---------------------------------------------------------------------------------------------------
 
+    def _warn_of_promise(self) -> None:
+        """Raises: DiskFull, when it has been logged."""
+        log.warning(
+            "an earlier run promised a window that this one does not keep: older moments stop being restorable",
+            promised_window_s=self._told_unkept_s(),
+            retention_window_s=self._rules.window_s,
+            remedy="start with that retention_window_s; see `cmdlog archive verify`",
+        )
+        end_promise(self._place.files, self._place.directory, now_millis=self._hooks.now_millis())
+
+    def _told_unkept_s(self) -> float | None:
+        """None as well of a file that cannot be read: it promises everything."""
+        return self._unkept_s if 0 < self._unkept_s < math.inf else None
+
     def _note_problem(self, problem: str) -> None:
         if self._stopping:
             return
@@ -334,6 +353,7 @@ class Archiver:
             "segments": len(self._index.segments),
             "snapshots": sum(snapshot.archived for snapshot in self._index.snapshots),
             "window_s": self._rules.window_s,
+            "unkept_window_s": self._told_unkept_s(),
             "when_full": self._rules.when_full,
             "first_block": log_from,
             "damaged_points": [point.name for point in self._bad_points],
@@ -343,7 +363,12 @@ class Archiver:
     def _reach(self, oldest: int | None) -> Mapping[str, Any]:
         """How far back one can really go; a window that is younger than the node is whole when all of its life is there."""
         if oldest is None:
-            return {"oldest_txn": None, "oldest_time": None, "real_window_s": 0.0, "window_kept": not self._rules.window_s}
+            return {
+                "oldest_txn": None,
+                "oldest_time": None,
+                "real_window_s": 0.0,
+                "window_kept": not (self._rules.window_s or self._unkept_s),
+            }
         now, first = self._hooks.now_millis(), txn_millis(oldest)
         begin = window_begin(now_millis=now, window_s=self._rules.window_s)
         shown = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(first / 1000)) if oldest else None
@@ -351,7 +376,7 @@ class Archiver:
             "oldest_txn": str(oldest),  # "0": all that there ever was
             "oldest_time": shown,
             "real_window_s": round(max(0, now - first) / 1000, 3) if oldest else None,
-            "window_kept": begin is None or oldest <= begin,
+            "window_kept": not self._unkept_s and (begin is None or oldest <= begin),
         }
 
     def _log_begins_empty(self) -> bool:

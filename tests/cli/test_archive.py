@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cmdlog.wal.files import RealFiles
-from snapshot.promise import write_promise
+from snapshot.promise import end_promise, promise_end, read_promise, write_promise
 from tests.commands import Command
 from tests.replay.archiverig import ArchiveRig
 from tests.replay.rig import balances_of
@@ -105,6 +105,27 @@ def test_prune_refuses_what_was_promised_unless_forced(node: Path, command: Comm
     assert code == 0
     assert lines[0]["removed"]
     assert len(listed) > len(command.values("archive", "list", node)[1][0]["files"])
+
+
+def test_promise_that_is_not_kept_is_told_until_it_is_taken_back(node: Path, command: Command) -> None:
+    """A node that runs without the window that it promised: 1 with what to do, also of a whole archive, until it is pruned."""
+    files = RealFiles()
+    end_promise(files, str(node), now_millis=1_700_000_000_000)
+    code, (listed, failed) = command.values("archive", "verify", node)
+    assert (code, listed["promise_ended"]) == (1, "2023-11-14T22:13:20.000Z")
+    assert "runs without since 2023-11-14T22:13:20.000Z" in failed["error"]["message"]
+    code, text = command.text("archive", "list", node)
+    assert (code, "is not kept since 2023-11-14T22:13:20.000Z" in text) == (0, True)
+    for arguments in (
+        ("--older-than", "0s"),
+        ("--older-than", "0s", "--force", "--dry-run"),
+        ("--older-than", "2023-01-01T00:00:00Z"),
+    ):
+        command("archive", "prune", node, *arguments)
+        assert promise_end(files, str(node)) is not None, arguments
+    assert command.text("archive", "prune", node, "--older-than", "0s", "--force")[0] == 0
+    assert (read_promise(files, str(node)), promise_end(files, str(node))) == (0, None)
+    assert command.text("archive", "verify", node)[0] == 0
 
 
 def test_prune_keeps_what_later_moments_need(history: ArchiveRig, node: Path, command: Command, tmp_path: Path) -> None:

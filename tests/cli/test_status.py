@@ -69,6 +69,16 @@ def test_troubles_come_first() -> None:
     assert names[:6] == ["error", "disk full", "snapshots", "clock", "failed nodes", "state"]
 
 
+def test_reach_of_the_archive_is_shown_and_a_promise_that_is_not_kept() -> None:
+    """How far back one can go, where a window is kept; where one was promised and is not, that is a trouble."""
+    assert "restorable" not in dict(summary({**TOLD, "archive": {"window_s": 0.0, "oldest_txn": "0"}}))
+    for oldest, says in (("0", "since the beginning"), ("7", "since 2026-01-31T12:00:00Z"), (None, "no moment but the newest")):
+        archive = {"window_s": 60.0, "oldest_txn": oldest, "oldest_time": "2026-01-31T12:00:00Z" if oldest == "7" else None}
+        assert says in dict(summary({**TOLD, "archive": archive}))["restorable"]
+    name, text = summary({**TOLD, "archive": {"window_s": 0.0, "unkept_window_s": 604800.0}})[0]
+    assert (name, "604800 s was promised" in text) == ("archive", True)
+
+
 def test_a_full_volume_is_named_with_what_it_has_left() -> None:
     """Path and free bytes stand first, and the table says which partitions met it; without trouble it has no such column."""
     full = {"path": "/data/[x]", "free_bytes": 4096, "partitions": [0]}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from cmdlog.node.archiver import ArchiveHooks, Archiver, Rules
 from cmdlog.wal.errors import DiskFull
@@ -23,7 +24,7 @@ from replay.rebuild import rebuild
 from snapshot.archive import Place, remove_segment
 from snapshot.archivecheck import check_segments
 from snapshot.archived import gaps
-from snapshot.promise import read_promise
+from snapshot.promise import promise_end, read_promise
 from snapshot.segmentcopy import Copied, copy_segment
 from tests.replay.archiverig import FOREVER_S, RULES, SEGMENT_BYTES, ArchiveRig, wait_until
 from tests.replay.rig import Feed, balances_of
@@ -310,16 +311,30 @@ def test_clock_an_hour_back_does_not_shorten_the_window(tmp_path: Path) -> None:
 
 
 def test_switching_the_window_off_throws_nothing_away(tmp_path: Path) -> None:
-    """A setting that got lost is no order to delete the history; the promise on disk stays as it was for `archive prune`."""
+    """A setting that got lost is no order to delete the history: the promise on disk stays for `archive prune`. That it is not
+    kept is said at the start, in the status and on disk, until a start keeps it again."""
     rig = ArchiveRig(tmp_path, segments=6)
     rig.rotate(3)
     before = rig.names()
     rig.stop()
     rig.rules = Rules(**{**RULES, "window_s": 0.0})
-    rig.restart()
+    with capture_logs() as logs:
+        rig.restart()
+    assert [(line["log_level"], line["promised_window_s"]) for line in logs if "promised" in line["event"]] == [
+        ("warning", FOREVER_S)
+    ]
+    status = rig.archiver.status()
+    assert (status["unkept_window_s"], status["window_kept"]) == (FOREVER_S, False)
     rig.rotate(2)
     assert set(before) <= set(rig.names())
     assert read_promise(RealFiles(), rig.directory) == FOREVER_S
+    assert promise_end(RealFiles(), rig.directory) is not None
+    rig.stop()
+    rig.rules = Rules(**RULES)
+    with capture_logs() as logs:
+        rig.restart()
+    assert not [line for line in logs if "promised" in line["event"]]
+    assert (rig.archiver.status()["unkept_window_s"], promise_end(RealFiles(), rig.directory)) == (None, None)
     rig.close()
 
 

@@ -25,7 +25,7 @@ from snapshot.catalog import Snapshot
 from snapshot.errors import SnapshotDamaged, SnapshotForeign
 from snapshot.manifest import Base, Manifest, snapshot_name
 from snapshot.points import Point
-from snapshot.promise import PROMISE_NAME, read_promise, write_promise
+from snapshot.promise import PROMISE_NAME, end_promise, promise_end, read_promise, write_promise
 from snapshot.retention import needs, oldest_restorable, retain, window_begin
 from snapshot.segmentcopy import copy_segment
 from tests.replay.rig import Rig
@@ -194,6 +194,24 @@ def test_promise_that_cannot_be_read_promises_everything(tmp_path: Path) -> None
     path = tmp_path / "archive" / PROMISE_NAME
     path.write_bytes(path.read_bytes().replace(b"60", b"16"))
     assert read_promise(RealFiles(), str(tmp_path)) == float("inf")
+
+
+def test_end_of_a_promise_is_stated_once_and_until_it_is_made_again(tmp_path: Path) -> None:
+    """The window stays what it was; the first moment without it stands, and nothing ends where nothing was promised."""
+    files, node = RealFiles(), str(tmp_path)
+    (tmp_path / "archive").mkdir()
+    end_promise(files, node, now_millis=1)
+    assert (read_promise(files, node), promise_end(files, node)) == (0, None)
+    write_promise(files, node, window_s=60)
+    assert promise_end(files, node) is None
+    for now_millis in (5, 9):
+        end_promise(files, node, now_millis=now_millis)
+        assert (read_promise(files, node), promise_end(files, node)) == (60, 5)
+    write_promise(files, node, window_s=60)
+    assert (read_promise(files, node), promise_end(files, node)) == (60, None)
+    (tmp_path / "archive" / PROMISE_NAME).write_bytes(b"{}")
+    end_promise(files, node, now_millis=1)
+    assert (read_promise(files, node), promise_end(files, node)) == (float("inf"), None)
 
 
 def test_copy_takes_the_blocks_alone_and_says_what_they_hold(tmp_path: Path) -> None:
