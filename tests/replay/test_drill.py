@@ -263,6 +263,7 @@ def test_way_begins_as_far_back_as_log_and_archive_lead(tmp_path: Path, monkeypa
     monkeypatch.undo()
     for name in rig.names(".seg"):
         Path(rig.directory, "archive", name).write_bytes(b"nonsense")
+    write_promise(FILES, rig.directory, window_s=0)
     report = run_drill(rig)
     assert (report.verdict, report.error) == ("proven", None), "nothing was promised of the archive"
 
