@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cmdlog.cli.failure import CommandFailed
-from cmdlog.cli.spark import spark_session
+from cmdlog.cli.sparkup import spark_session
 from replay.spark.session import MasterSilent, check_master
 from tests.spark.reading import made
 
