@@ -192,7 +192,7 @@ def _owned(files: Files, out: str) -> Iterator[Owner]:
         if not isinstance(error, (*GONE_ON, CallStuck)):
             give_up(out)
         if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(" ".join([f"the fork to {out} was broken off", *map(str, error.args)])) from None
+            raise Interrupted(" ".join([f"the fork to {out} was broken off", *filter(None, map(str, error.args))])) from None
         raise
     owner.close()
 

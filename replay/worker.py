@@ -87,7 +87,10 @@ def serve_order(carry_out: Callable[[dict[str, Any]], None]) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     claim_stdout()
     try:
-        order = orjson.loads(sys.stdin.buffer.readline())
+        line = sys.stdin.buffer.readline()
+        if not line:  # whoever started us was ended before it said what for
+            return 0
+        order = orjson.loads(line)
         threading.Thread(target=end_with_parent, daemon=True).start()
         carry_out(order)
     except Exception as error:  # noqa: BLE001 - told to whoever started us, or printed as the defect that it is

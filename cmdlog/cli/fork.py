@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from cmdlog.cli.brokenoff import leaving
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.volume import writing
 
@@ -54,29 +56,36 @@ def fork_it(
     json: JsonFlag = False,
 ) -> None:
     """Parameters as the user gave them."""
-    from cmdlog.cli.application import load_application
-    from cmdlog.cli.recover_show import Display
-    from cmdlog.wal.files import RealFiles
-    from replay.fork import START, fork
-    from replay.plan import parse_until
+    target = os.path.abspath(to)
+    with broken_off(target):
+        from cmdlog.cli.application import load_application
+        from cmdlog.cli.recover_show import Display
+        from cmdlog.wal.files import RealFiles
+        from replay.fork import START, fork
+        from replay.plan import parse_until
 
-    moment = START if at == "start" else parse_until(at)
-    end = parse_until(until) if until else None
-    db, target = load_application(app), os.path.abspath(to)
-    with writing(target), Display("fork") as tell:
-        report = fork(
-            RealFiles(),
-            os.path.abspath(directory),
-            at=moment,
-            db=db,
-            out=target,
-            until=end,
-            target=app,
-            missing="skip" if skip_missing else "refuse",
-            progress=tell,
-            hang_after_s=call_timeout_s,
-        )
+        moment = START if at == "start" else parse_until(at)
+        end = parse_until(until) if until else None
+        db = load_application(app)
+        with writing(target), Display("fork") as tell:
+            report = fork(
+                RealFiles(),
+                os.path.abspath(directory),
+                at=moment,
+                db=db,
+                out=target,
+                until=end,
+                target=app,
+                missing="skip" if skip_missing else "refuse",
+                progress=tell,
+                hang_after_s=call_timeout_s,
+            )
     out.result({"directory": target, **report.to_json()}, lambda: show_fork(report, target))
+
+
+def broken_off(out: str) -> AbstractContextManager[None]:
+    """Around a fork, for a signal that comes before it has words of its own."""
+    return leaving(f"the fork to {out} was broken off before its first call", hint="the same command goes on from there")
 
 
 def show_fork(report: ForkReport, directory: str) -> None:

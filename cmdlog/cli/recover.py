@@ -275,7 +275,7 @@ def _carry_out_jointly(wanted: Wanted, plan: JointPlan) -> None:
 def _with_current_code(wanted: Wanted, app: str | None) -> None:
     """A fork that begins before the first transaction."""
     from cmdlog.cli.application import load_application
-    from cmdlog.cli.fork import show_fork
+    from cmdlog.cli.fork import broken_off, show_fork
     from replay.fork import START, fork
     from replay.rerun import CallUnfit
 
@@ -290,7 +290,7 @@ def _with_current_code(wanted: Wanted, app: str | None) -> None:
         raise CommandFailed(f"--code current takes no {' and no '.join(without)}", hint=hint, exit_code=USAGE)
     target = os.path.abspath(wanted.to)
     try:
-        with writing(target), Display("replay") as tell:
+        with broken_off(target), writing(target), Display("replay") as tell:
             report = fork(
                 wanted.files,
                 wanted.directories[0],

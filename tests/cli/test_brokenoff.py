@@ -86,6 +86,32 @@ def test_recovery_says_how_to_go_on(rig: Rig, tmp_path: Path, number: signal.Sig
     assert "Traceback" not in errors
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
+def test_fork_says_how_to_go_on_wherever_it_is(
+    rig: Rig, command: Command, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Both signals in the same words, whether it still reads or has begun to write."""
+
+    def signalled(*_: Any, **__: Any) -> Any:
+        os.kill(os.getpid(), number)
+        time.sleep(5)  # the handler ends it
+
+    target = f"{rig.directory}.fork"
+    for where in ("_ran_before", "find_rest"):
+        monkeypatch.setattr(f"replay.fork.{where}", signalled)
+        arguments = ("--at", rig.history[-2][0], "--app", "tests.node.apps.faulty:db", "--to", target, "--json")
+        code, failed = command("fork", rig.directory, *arguments)
+        assert (code, "was broken off" in failed["error"]["message"]) == (128 + number, True), failed
+        assert failed["error"]["hint"] == "the same command goes on from there"
+
+
+@pytest.mark.slow
+def test_process_without_an_order_ends_in_silence() -> None:
+    """Whoever started it was broken off before it said what for: no traceback beside the words of that one."""
+    ended = subprocess.run([sys.executable, "-m", "replay.worker"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
 def test_history_says_from_where_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
