@@ -1,8 +1,9 @@
 """`check`: is an application fit to be replayed? Lint, declarations, and the same seeded workload twice.
 
-The double run starts two processes that differ in what a correct procedure cannot see: hash seed, time zone, locale, and the
-order of rows that no ORDER BY asks for. Digests of rows and results are compared batch by batch; the first difference is
-named with its procedure. It needs `workload(seed, *, calls)` beside the `Database`, and takes `loader()` if there is one.
+The double run starts two processes that differ in what a correct procedure cannot see: hash seed, time zone, locale, the order
+of rows that no ORDER BY asks for, and a restart: one of them ends half-way and goes on as another process, which finds the
+tables and nothing else. Digests of rows and results are compared batch by batch; the first difference is named with its
+procedure. It needs `workload(seed, *, calls)` beside the `Database`, and takes `loader()` if there is one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import importlib
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,6 +34,8 @@ from .statements import is_statement, sql_of
 
 CALLS = 2000
 BATCH = 16  # small, so that a difference is narrowed down to few calls
+REVERSE = "CMDLOG_CHECK_REVERSE"  # set for a run: rows come the other way round when no ORDER BY asks for an order
+RESTART = "CMDLOG_CHECK_RESTART"  # set for a run: half-way, another process goes on
 RUN_SECONDS_MAX = 120
 _MILLIS_BITS = 21
 
@@ -90,7 +94,7 @@ def _check_statements(modules: Iterable[str]) -> Iterator[Finding]:
 def _double_run(target: str, *, seed: int, calls: int) -> list[Finding]:
     worlds = (
         {"PYTHONHASHSEED": "1", "TZ": "UTC", "LC_ALL": "C"},
-        {"PYTHONHASHSEED": "2", "TZ": "Asia/Kathmandu", "LC_ALL": "C.UTF-8", "CMDLOG_CHECK_REVERSE": "1"},
+        {"PYTHONHASHSEED": "2", "TZ": "Asia/Kathmandu", "LC_ALL": "C.UTF-8", REVERSE: "1", RESTART: "1"},
     )
     first, second = (_finish(run) for run in [_start(target, world, seed=seed, calls=calls) for world in worlds])
     module = target.partition(":")[0]
@@ -114,7 +118,8 @@ def _differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
 def _difference(one: dict[str, Any], other: dict[str, Any]) -> str:
     rows = [row for row in one["rows"] if row not in other["rows"]] or [row for row in other["rows"] if row not in one["rows"]]
     where = f"; rows that differ: {', '.join(f'{table} {key}' for table, key, _ in rows[:3])}" if rows else ""
-    return f"two runs of the same calls differ in batch {one['batch']} (other hash seed, time zone, unordered rows){where}"
+    worlds = "other hash seed, time zone, unordered rows; a restart half-way"
+    return f"two runs of the same calls differ in batch {one['batch']} ({worlds}){where}"
 
 
 _Started = tuple[subprocess.Popen[bytes], IO[bytes]]
@@ -145,23 +150,27 @@ def _finish(started: _Started) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in lines]
 
 
-def run_workload(target: str, *, seed: int, calls: int) -> Iterator[dict[str, Any]]:
-    """Runs loader and workload on a fresh state; one record per batch, with everything that must repeat."""
+def _batches(target: str, *, seed: int, calls: int) -> tuple[Database, list[list[tuple[str, dict[str, Any]]]]]:
+    """What loader and workload call, in batches."""
     name, database = _resolve(target)
     module: Any = sys.modules[name.partition(":")[0]]
     work: list[tuple[str, dict[str, Any]]] = list(module.loader()) if hasattr(module, "loader") else []
     work += itertools.islice(module.workload(seed, calls=calls), calls)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        contextlib.closing(PartitionState.open(Path(folder) / "check.db", partition=0)) as state,
-    ):
-        state.connection.pragma("reverse_unordered_selects", int(os.environ.get("CMDLOG_CHECK_REVERSE", "0")))
+    return database, [work[number : number + BATCH] for number in range(0, len(work), BATCH)]
+
+
+def _run(database: Database, batches: list[list[tuple[str, dict[str, Any]]]], path: Path) -> Iterator[dict[str, Any]]:
+    """Runs them on the state of that path; one record per batch, with everything that must repeat."""
+    with contextlib.closing(PartitionState.open(path, partition=0)) as state:
+        state.connection.pragma("reverse_unordered_selects", int(os.environ.get(REVERSE, "0")))
         executor = Executor(
             state, lambda _version: database, digest_rows=True, millis_of=lambda txn: txn >> _MILLIS_BITS, progress=None
         )
-        executor.apply_schema(index=1, term=1, checksum=0, txn_id=1, statements=database.schema_statements())
-        for number in range(0, len(work), BATCH):
-            yield _run_batch(executor, database, work[number : number + BATCH])
+        if not executor.position.index:
+            executor.apply_schema(index=1, term=1, checksum=0, txn_id=1, statements=database.schema_statements())
+        for calls in batches:
+            yield _run_batch(executor, database, calls)
+        executor.close()
 
 
 def _run_batch(executor: Executor, database: Database, calls: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
@@ -195,13 +204,22 @@ def _run_batch(executor: Executor, database: Database, calls: list[tuple[str, di
 
 
 def _main(arguments: list[str]) -> int:
-    target, seed, calls = arguments
+    """TARGET SEED CALLS [FOLDER]: a run, or with FOLDER the second half of one that stopped there."""
+    target, seed, calls, *resumed = arguments
+    folder = resumed[0] if resumed else tempfile.mkdtemp()
     try:
-        for record in run_workload(target, seed=int(seed), calls=int(calls)):
+        database, batches = _batches(target, seed=int(seed), calls=int(calls))
+        half = len(batches) // 2 if RESTART in os.environ else 0
+        part = batches[half:] if resumed or not half else batches[:half]
+        for record in _run(database, part, Path(folder) / "check.db"):
             answer(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+        if half and not resumed:
+            os.execv(sys.executable, [sys.executable, "-m", "procedures.check", *arguments, folder])  # noqa: S606 - this very program
     except (ProceduresError, InvalidParameters, EnvironmentFault, KeyError) as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # not reached by a process that another one follows
     return 0
 
 

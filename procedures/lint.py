@@ -55,6 +55,7 @@ _GROWING = ("append", "extend", "insert", "update", "setdefault", "add")
 _MUTATORS = frozenset((*_GROWING, "remove", "pop", "clear", "discard", "popitem", "sort", "reverse"))
 _OUTLIVES = "which outlives the call; use a table"
 _CACHES = "keeps results between calls; right only for pure functions"
+_GOING_ON = frozenset(("random.Random", "itertools.count", "itertools.cycle", "iter", "enumerate"))  # each use changes them
 _TABLE_BUILDERS = frozenset(("insert", "update"))  # of a table, without arguments; of a list or a dict they have some
 _BUILDERS = frozenset(f"sqlalchemy.{name}" for name in ("select", "insert", "update", "delete", "text"))
 
@@ -83,6 +84,7 @@ class _Module:
         self.definitions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef] = {}
         self.variables: set[str] = set()
         self.tables: set[str] = set()  # those variables that are bound to `db.table(…)` alone
+        self.going_on: set[str] = set()  # those that are bound to a generator, a counter or the like
         self._others: set[str] = set()
         for node in ast.parse(source).body:
             self._enter(node)
@@ -103,6 +105,8 @@ class _Module:
             bound = {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
             self.variables |= bound
             (self.tables if _makes_table(node) else self._others).update(bound)
+            if isinstance(node.value, ast.Call) and self.dotted(node.value.func) in _GOING_ON:
+                self.going_on |= bound
 
     def _base(self, node: ast.ImportFrom) -> str:
         if node.level == 0:
@@ -185,6 +189,11 @@ class _Visitor(ast.NodeVisitor):
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load) and node.id not in self._locals:
             self._check_banned(node)
+            self._check_going_on(node)
+
+    def _check_going_on(self, node: ast.Name) -> None:
+        if node.id in self._module.going_on:
+            self._report(node, "global_state", "error", f"{node.id} goes on from call to call; use tx.random, or a table")
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         root = node.value
@@ -192,6 +201,7 @@ class _Visitor(ast.NodeVisitor):
             root = root.value
         if isinstance(root, ast.Name) and root.id not in self._locals:
             self._check_banned(node)
+            self._check_going_on(root)
         elif not isinstance(root, ast.Name):
             self.visit(node.value)
 
@@ -243,6 +253,13 @@ class _Visitor(ast.NodeVisitor):
             node = node.value
         return isinstance(node, ast.Name) and node.id in self._module.variables and node.id not in self._locals
 
+    def _is_named_elsewhere(self, node: ast.expr) -> bool:
+        """Whether something belongs to a class, a function or an import."""
+        while isinstance(node, ast.Attribute | ast.Subscript):
+            node = node.value
+        known = self._module.definitions.keys() | self._module.imports.keys()
+        return isinstance(node, ast.Name) and node.id in known - self._locals
+
     def _is_set(self, node: ast.expr) -> bool:
         if isinstance(node, ast.Set | ast.SetComp):
             return True
@@ -292,7 +309,7 @@ class _Visitor(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _check_target(self, target: ast.expr) -> None:
-        if isinstance(target, ast.Attribute | ast.Subscript) and self._is_global(target):
+        if isinstance(target, ast.Attribute | ast.Subscript) and (self._is_global(target) or self._is_named_elsewhere(target)):
             self._report(target, "global_state", "error", f"changes {ast.unparse(target)}, {_OUTLIVES}")
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:

@@ -77,6 +77,15 @@ def test_double_run_names_what_differs(write: Write, body: str, code: str | None
 
 
 @pytest.mark.slow
+def test_double_run_finds_what_a_restart_forgets(write: Write) -> None:
+    """What a module keeps from call to call is not in the tables: the run that is restarted half-way answers otherwise."""
+    more = "\nDICE = [__import__('random').Random(1)]\n\ndef step():\n    return DICE[0].random()\n"
+    findings = check(write("return step()", more=more), calls=40)
+    assert [(finding.code, finding.function) for finding in findings] == [("divergence", "add")]
+    assert "restart" in findings[0].message
+
+
+@pytest.mark.slow
 def test_run_that_cannot_end_is_a_finding(write: Write) -> None:
     """A workload with parameters that do not fit is reported with its reason."""
     findings = check(write("pass", more="\ndef workload(seed, *, calls):\n    yield 'add', {'number': 'x', 'names': []}\n"))

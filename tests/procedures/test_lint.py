@@ -14,6 +14,12 @@ from datetime import datetime
 from random import choice
 from uuid import uuid4
 from sqlalchemy import select
+from itertools import count
+from elsewhere import CACHE
+DICE = random.Random(1)
+NUMBERS = count()
+class Memory:
+    calls = 0
 COUNTS = {}
 SEEN = []
 LIMIT = 5
@@ -64,6 +70,12 @@ def codes(body: str, *, outside: str = "") -> list[str]:
         ("COUNTS['x'] += 1", "global_state"),
         ("del COUNTS[n]", "global_state"),
         ("SEEN.append(n)", "global_state"),
+        ("return DICE.random()", "global_state"),
+        ("return choice_of(DICE, n)", "global_state"),
+        ("return next(NUMBERS)", "global_state"),
+        ("Memory.calls += 1", "global_state"),
+        ("run.calls = n", "global_state"),
+        ("CACHE[n] = 1", "global_state"),
         ("COUNTS.setdefault(n, 1)", "global_state"),
         ("global LIMIT\nLIMIT = 3", "global_state"),
         ("try:\n    tx.abort('x')\nexcept:\n    pass", "swallow"),
