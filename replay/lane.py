@@ -184,6 +184,7 @@ class Lane:
             self._late.clear()
 
     def _take_policy(self, policy: KeyPolicy) -> None:
+        self._end_group()  # a batch that is run again, since a later one of its group failed, belongs to the policy before
         self._policy = self._engine.executor.key_policy = policy
 
     # -- the ordinary way --------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 from cmdlog.wal.log import Log
 from procedures.executor import Invocations, Status
 from procedures.failures import SKIPPED
+from procedures.outcomes import KeyPolicy
 from procedures.state import PartitionState
 from replay import quarantine
 from replay.engine import CodeMissing, PartitionEngine
@@ -67,6 +68,17 @@ def test_diverging_call_is_set_aside_with_all_that_is_known(rig: Rig, tmp_path: 
     assert (line["params"], line["kind"]) == ({"account": 0}, "divergence")
     assert "not deterministic" in str(line["reason"])
     assert balances_of(str(tmp_path / "out")) == rig.balances, "the model has no drift"
+
+
+def test_what_came_before_a_set_aside_call_keeps_the_key_policy_of_its_time(rig: Rig, tmp_path: Path) -> None:
+    """The batches in front of it are taken back and run again; the policy that the log brought in between is not theirs."""
+    rig.set_policy(KeyPolicy(keys_max=2))
+    rig.batch(0, [(DEPOSIT, [0, 5]), (DEPOSIT, [1, 5]), (DEPOSIT, [2, 5])], keys=[b"%016d" % number for number in range(1, 4)])
+    rig.set_policy(KeyPolicy())
+    rig.batch(0, [(DRIFT, [0])])
+    rig.close()
+    (aside,) = here(rig, tmp_path / "out")
+    assert [call.procedure for call in aside.calls] == ["drift"]
 
 
 def test_later_calls_on_the_same_rows_are_listed(rig: Rig, tmp_path: Path) -> None:
