@@ -45,6 +45,7 @@ class LiveRows:
 
     def __init__(self, files: Files, directory: str, work: str) -> None:
         self._files, self._directory, self._work = files, directory, work
+        self._trust = Trust(files, directory)  # one for all rows: it may have to read the state files whole
 
     def read(self, partition: int, index: int, tables: Tables, keys: Sequence[Key]) -> Found | None:
         """The rows in the first state at or behind the index; None when there is none that can be read."""
@@ -62,7 +63,7 @@ class LiveRows:
         path = state_path(self._directory, partition)
         replayed = state_path(os.path.dirname(self._work), partition)
         same = os.path.exists(path) and os.path.exists(replayed) and os.path.samefile(path, replayed)
-        if not same and not Trust(self._files, self._directory).doubt(partition) and _size(path) <= COPY_BYTES_MAX:
+        if not same and not self._trust.doubt(partition) and _size(path) <= COPY_BYTES_MAX:
             with contextlib.suppress(OSError, apsw.Error), self._folder() as folder, self._open(path, folder) as live:
                 at = int(str(live.execute("SELECT idx FROM _cmdlog_meta").get))
                 if at >= index:

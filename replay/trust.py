@@ -51,6 +51,7 @@ class Trust:
         self._boot_id = files.boot_id()
         self._files: dict[str, list[int]] = {}
         self._seals: dict[str, Content] = {}  # of those of `_files` that nobody writes to
+        self._whole: set[str] = set()  # sealed files that were found to hold what they should: they are read once
         with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
             value = orjson.loads(Path(self._path).read_bytes())
             if self._boot_id and value["boot_id"] == self._boot_id:
@@ -76,12 +77,17 @@ class Trust:
 
     def _change(self, path: str) -> str:
         """How a sealed file has changed."""
-        seal = self._seals.get(os.path.basename(path))
+        name = os.path.basename(path)
+        if name not in self._seals or name in self._whole:
+            return ""
         try:
-            why = "" if seal is None else difference(path, seal)
+            why = difference(path, self._seals[name])
         except OSError as error:
             return f"the state file cannot be read: {error.strerror}"
-        return why and f"the state file does not hold what the stop wrote: {why}"
+        if why:
+            return f"the state file does not hold what the stop wrote: {why}"
+        self._whole.add(name)
+        return ""
 
     def seal(self, partitions: Iterable[int], hurried: Callable[[], bool] = lambda: False) -> None:
         """Nobody writes to the trusted files of these partitions until the next `unseal` or `grant`.

@@ -62,6 +62,21 @@ def test_content_is_that_of_the_whole_file_whatever_the_chunks_are(node: str, mo
     assert atrest.content_of(path) == whole
 
 
+def test_sealed_file_is_read_once_by_whoever_asks_often(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay asks for each call that diverges; a file of gigabytes is not read for each of them."""
+    Trust(FILES, node).seal((0, 1))
+    trust, content_of = Trust(FILES, node), atrest.content_of
+    read: list[str] = []
+
+    def counted(path: str) -> atrest.Content:
+        read.append(path)
+        return content_of(path)
+
+    monkeypatch.setattr(atrest, "content_of", counted)
+    assert [trust.doubt(0) for _ in range(3)] == [""] * 3
+    assert read == [state_path(node, 0)]
+
+
 def test_file_of_another_size_is_told_without_reading_it(node: str) -> None:
     """And so is one that got a write-ahead log."""
     Trust(FILES, node).seal((0, 1))
