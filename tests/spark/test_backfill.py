@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyarrow import parquet
 
+import cmdlog
 from cmdlog.wal.files import RealFiles
 from procedures import Database
 from replay.fork import START, fork
 from replay.rerun import CallUnfit
 from replay.spark.backfill import backfill
 from replay.spark.job import TaskError
-from tests.replay.ledgers import Call, Versions, logged_calls, rows_of
+from tests.replay.ledgers import SMALL, Call, Versions, logged_calls, rows_of
 from tests.spark.spark_nodes import ACCOUNTS, SHOP, make_node
 
 if TYPE_CHECKING:
@@ -32,8 +33,13 @@ AUDITED = f"{DEPOSIT}    if not tx.execute(COUNT, id_=account).rowcount:\n      
 
 @pytest.fixture(scope="module")
 def node(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stopped node."""
-    return make_node(versions, tmp_path_factory.mktemp("shop") / "node")
+    """A stopped node; each account has one more deposit, which was retried twice under its idempotency key."""
+    folder = make_node(versions, tmp_path_factory.mktemp("shop") / "node")
+    with cmdlog.open(folder, versions.load("shop_v1", SHOP), **SMALL) as opened:
+        for _ in range(3):
+            for account in range(ACCOUNTS):
+                opened.call("deposit", account=account, amount=50, idempotency_key=f"order {account}")
+    return folder
 
 
 def read(out: Path, manifest: Any, kind: str, table: str) -> list[dict[str, Any]]:
@@ -79,13 +85,14 @@ def test_rows_are_those_of_a_fork_and_name_the_first_call(
 def test_new_procedures_fill_tables_that_history_did_not_have(
     spark: SparkSession, node: Path, versions: Versions, tmp_path: Path
 ) -> None:
-    """A derived table is made of calls that ran before it was thought of; two versions of one module run in one session."""
+    """A derived table is made of calls that ran before it was thought of, each once though it was retried; two versions of one
+    module run in one session."""
     first = versions.load("shop_v3", SHOP)
     assert backfill(spark, str(node), first, to=str(tmp_path / "same")).changes["accounts"]["changed"] == 0
     audited = versions.load("shop_v3", SHOP.replace(DEPOSIT, AUDITED).replace("PRICE = ", AUDIT + "PRICE = "))
     done = backfill(spark, str(node), audited, to=str(tmp_path / "out"))
     rows = read(tmp_path / "out", done.manifest, "state", "audits")
-    assert {row["id"]: row["count"] for row in rows} == dict.fromkeys(range(ACCOUNTS), 120 // ACCOUNTS)
+    assert {row["id"]: row["count"] for row in rows} == dict.fromkeys(range(ACCOUNTS), 120 // ACCOUNTS + 1)
     diff = read(tmp_path / "out", done.manifest, "diff", "audits")
     firsts = {account: next(c.txn_id for c in deposits(node) if c.params[0] == account) for account in range(ACCOUNTS)}
     assert {(row["id"], row["change"], row["first_txn_id"]) for row in diff} == {(a, "added", txn) for a, txn in firsts.items()}
