@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 from structlog.testing import capture_logs
@@ -13,6 +15,7 @@ import cmdlog
 from cmdlog.wal.files import RealFiles
 from replay.drill import drill
 from replay.trust import STATE_FOLDER, TRUST_NAME, state_path
+from tests.api.bankserver import Server
 from tests.commands import Command
 from tests.node.apps.faulty import db
 from tests.node.rig import SMALL
@@ -143,3 +146,36 @@ def test_drill_finds_snapshots_of_a_state_that_had_rotted(tmp_path: Path, comman
     assert command("recover", node, "--to", tmp_path / "out")[0] == 0
     with reopen(tmp_path / "out") as opened:
         assert [value_of(opened, row) for row in range(3)] == [AMOUNT] * 3
+
+
+@pytest.mark.torture
+def test_server_seals_at_one_signal_and_at_no_other_end(tmp_path: Path) -> None:
+    """An orderly stop states what the sites' files hold; a kill and a second signal leave them as they are, and trusted."""
+
+    def stopped(*signals: signal.Signals) -> list[str]:
+        """The files that are sealed after a life of the server that these end; the balance was right in it."""
+        server = Server(tmp_path, "--port", "0")
+        try:
+            server.wait_ready()
+            if not (balance := httpx.post(server.url + "/v1/procedures/balance", json={"account": 1}).json()["result"]):
+                httpx.post(server.url + "/v1/procedures/open_account", json={"account": 1, "amount": AMOUNT})
+            assert balance in (AMOUNT, None)
+            recovery.append([part["from"] for part in httpx.get(server.url + "/v1/status").json()["start"]["recovery"]])
+            for number in signals:
+                server.process.send_signal(number)
+            assert server.process.wait(30) == (-signal.SIGKILL if signal.SIGKILL in signals else 0)
+        finally:
+            server.kill()
+        return seals(tmp_path / "data")
+
+    recovery: list[list[str]] = []
+    assert stopped(signal.SIGTERM) == ["p0000.sqlite", "p0001.sqlite"]
+    (holding,) = [
+        path for path in (tmp_path / "data" / "state").glob("*.sqlite") if AMOUNT.to_bytes(4, "big") in path.read_bytes()
+    ]
+    flip(holding)
+    assert stopped(signal.SIGKILL) == []
+    assert sorted(recovery[-1]) == ["empty", "state"]
+    assert stopped(signal.SIGTERM, signal.SIGINT) == []
+    assert stopped(signal.SIGTERM) == ["p0000.sqlite", "p0001.sqlite"]
+    assert recovery[-2:] == [["state", "state"]] * 2
