@@ -24,7 +24,7 @@ from procedures.errors import BundleError, EnvironmentFault
 from procedures.executor import Applied, Invocations
 from procedures.outcomes import KeyPolicy
 from procedures.state import PartitionState
-from replay.engine import Catalogs, CodeMissing, PartitionEngine, invocations
+from replay.engine import Catalogs, CodeMissing, PartitionEngine, invocations, replay_calls
 from replay.errors import Divergence, EntryMissing, Place, Poison
 from replay.livevalue import LiveRows
 from replay.plan import PartitionPlan
@@ -226,7 +226,7 @@ class Lane:
         if record.index in self._set_aside and not self._teller.procedures(batch):
             self._pass_over(record, calls)
             return None
-        applied = self._engine.executor.apply(calls)
+        applied = replay_calls(self._engine.executor, calls)
         if self._setting.begun is not None:
             self._setting.begun(self.plan.partition, record.index, IDLE)
         problem = None
@@ -388,7 +388,7 @@ class Lane:
         executor = engine.executor
         try:
             executor.begin_group()
-            applied = executor.apply(self._calls(batch))
+            applied = replay_calls(executor, self._calls(batch))
             changed = {(row.table, row.key): row for row in executor.changed_rows()}
             return Trial(applied.statuses, applied.result_hashes, applied.rows_digest, changed, rows.take(applied.statuses))
         except EnvironmentFault as fault:

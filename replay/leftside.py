@@ -16,7 +16,7 @@ from cmdlog.wal.record import Kind, Record, decode_digest
 from procedures.executor import Applied, Invocations
 from procedures.outcomes import KeyPolicy
 from procedures.state import PartitionState
-from replay.engine import Catalogs, PartitionEngine, invocations
+from replay.engine import Catalogs, PartitionEngine, invocations, replay_calls
 from replay.errors import Divergence, Place, PlanOutdated
 from replay.lane import GROUP_CALLS_MAX
 from replay.rerun import Place as ForkPlace
@@ -71,7 +71,7 @@ class LeftSide:
         if not self._grouped:
             self._engine.executor.begin_group()
         batch = decode_batch(record)
-        applied = self._engine.executor.apply(self._calls(batch))
+        applied = replay_calls(self._engine.executor, self._calls(batch))
         trails = self._trail.take(applied.statuses, range(len(applied.statuses)))
         self._grouped += len(applied.statuses)
         if self._grouped >= GROUP_CALLS_MAX or record.index == self._stream.to_index:

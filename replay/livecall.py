@@ -23,7 +23,7 @@ from procedures.errors import ProceduresError
 from procedures.executor import Applied, Invocations
 from procedures.outcomes import KeyPolicy, Status
 from procedures.state import PartitionState
-from replay.engine import Catalogs, CodeMissing, PartitionEngine
+from replay.engine import Catalogs, CodeMissing, PartitionEngine, replay_calls
 from replay.errors import ReplayError
 from replay.plan import Planned, make_plan
 from replay.recover import Target, execute
@@ -61,7 +61,7 @@ def _run_again(files: Files, directory: str, found: Difference, batch: Batch, ca
         state = PartitionState.open(state_path(scratch, found.partition), partition=found.partition)
         engine = PartitionEngine(state, known, digest_rows=False, policy=KeyPolicy(**cluster_policy(planned.scan.groups)))
         try:
-            return engine.executor.apply(_alone(found, batch, state.position.index + 1))
+            return replay_calls(engine.executor, _alone(found, batch, state.position.index + 1))
         finally:
             engine.close()
 

@@ -30,7 +30,7 @@ from procedures.executor import Applied, Invocations
 from procedures.outcomes import KeyPolicy, Status
 from procedures.state import PartitionState
 from replay.apply import Result
-from replay.engine import Catalogs, PartitionEngine
+from replay.engine import Catalogs, PartitionEngine, replay_calls
 from replay.errors import ReplayError
 from replay.fitting import Fit, Fitting, Unfit
 from replay.recover import end_of
@@ -338,7 +338,7 @@ class Rerun:
             lane.engine.executor.apply_schema(index=calls.index, **last, statements=())
             return
         self._begins(record, ran)
-        applied = lane.engine.executor.apply(calls)
+        applied = replay_calls(lane.engine.executor, calls)
         self._ended(batch, ran, applied)
         lane.done.tally.statuses.update(applied.statuses)
         lane.done.calls += len(ran)
