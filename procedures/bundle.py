@@ -37,11 +37,11 @@ from sqlalchemy.sql import Executable
 
 from .database import Database
 from .errors import BundleError, BundleForged, BundleSqlChanged, StatementRefused
+from .failures import BUNDLED_MAIN, MAIN
 from .statements import sql_of
 
 FRAMEWORK: Final = ("cmdlog", "procedures", "replay", "snapshot")
 SAMPLES: Final = "procedures.samples"
-MAIN: Final = "__main__"
 BUNDLE_BYTES_MAX: Final = 8 << 20  # a catalog record must fit a block beside others; an application's own sources are far smaller
 _LOCK: Final = threading.RLock()  # of sys.modules while a bundle stands in it
 
@@ -342,4 +342,4 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def _alias(name: str) -> str:
     """A program's main module must not run as one again: `if __name__ == "__main__"` stays false."""
-    return "cmdlog_bundled_main" if name == MAIN else name
+    return BUNDLED_MAIN if name == MAIN else name

@@ -1,7 +1,7 @@
 """Bodies of calls that did not succeed.
 
 They are compared between replicas and replays, so they hold nothing that differs between processes: no memory addresses,
-no traceback. The length is bounded, and text that is no Unicode is replaced.
+no traceback, and a class of the main module is called as it was live. The length is bounded, and text that is no Unicode is replaced.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from .context import Abort
 from .outcomes import Status
 
 MESSAGE_CHARACTERS_MAX = 1000
+MAIN = "__main__"
+BUNDLED_MAIN = "cmdlog_bundled_main"  # what a bundle calls the program's main module, see bundle.py
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -44,6 +46,7 @@ def _message_of(error: BaseException) -> str:
 
 
 def _clean(text: str) -> str:
+    text = text.replace(BUNDLED_MAIN, MAIN)
     text = _ADDRESS.sub("", text[: 2 * MESSAGE_CHARACTERS_MAX])[:MESSAGE_CHARACTERS_MAX]
     return text.encode("utf-8", "replace").decode()
 

@@ -20,6 +20,7 @@ from sqlalchemy import Column, Integer, String, bindparam, insert, select
 from procedures import Database, Transaction
 from procedures.errors import BatchRefused
 from procedures.executor import Executor, Invocations, Status
+from procedures.failures import outcome_of
 from procedures.state import PartitionState, Position
 from tests.procedures.sites import Site, counters, txn_at
 
@@ -273,6 +274,12 @@ def test_kept_transaction_refuses_after_its_call(make_site: MakeSite) -> None:
     for use in uses:
         with pytest.raises(Exception, match="used outside of its call"):
             use(kept[0])
+
+
+def test_failure_names_a_class_of_the_main_module_as_it_was_live() -> None:
+    """A replay loads the program's main module under another name, which no outcome may show."""
+    live = outcome_of(ValueError("<__main__.Order object at 0x7f0000000001> is late " + "x" * 2000))
+    assert live == outcome_of(ValueError("<cmdlog_bundled_main.Order object at 0x7f0000000002> is late " + "x" * 2000))
 
 
 def test_failure_bodies_hold_no_addresses_and_are_bounded(make_site: MakeSite) -> None:
