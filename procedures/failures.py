@@ -1,7 +1,8 @@
 """Bodies of calls that did not succeed.
 
 They are compared between replicas and replays, so they hold nothing that differs between processes: no memory addresses,
-no traceback, and a class of the main module is called as it was live. The length is bounded, and text that is no Unicode is replaced.
+no traceback, and a class of the main module is called as it was live. The length is bounded, and text that is no Unicode is
+replaced.
 """
 
 from __future__ import annotations

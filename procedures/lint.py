@@ -219,6 +219,10 @@ class _Visitor(ast.NodeVisitor):
         name = self._module.dotted(node.func) or ""
         if name == "random.Random" and not node.args:
             self._report(node, "chance", "error", "random.Random() without a seed differs at every replay; use tx.random")
+        zone_at = 1 if name == "datetime.datetime.fromtimestamp" else 0  # where a time zone is given, if it is
+        to_local = zone_at or (isinstance(node.func, ast.Attribute) and node.func.attr == "astimezone")
+        if to_local and len(node.args) <= zone_at and not node.keywords:
+            self._report(node, "environment", "error", f"{ast.unparse(node.func)}: in the machine's time zone; give it one")
         if name in _BUILDERS:
             self._report(node, "slow_statement", "warning", f"{name}: built at every call; build it once at module level")
         if self._builds_on_table(node):

@@ -54,6 +54,8 @@ def codes(body: str, *, outside: str = "") -> list[str]:
         ("print(n)", "io"),
         ("return os.environ['X']", "environment"),
         ("return os.getpid()", "environment"),
+        ("return datetime.fromtimestamp(n)", "environment"),
+        ("return tx.now.astimezone()", "environment"),
         ("decimal.getcontext().prec = 5", "environment"),
         ("threading.Thread(target=run).start()", "threads"),
         ("return hash(n)", "identity"),
@@ -146,6 +148,8 @@ def test_local_of_a_table_name_is_no_table() -> None:
         "open = n\nreturn open",
         "return datetime.fromisoformat('2026-01-01')",
         "return dt.timedelta(days=1)",
+        "return datetime.fromtimestamp(n, dt.UTC)",
+        "return tx.now.astimezone(tz=dt.UTC)",
     ],
 )
 def test_rule_lets_pass(body: str) -> None:
