@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .context import CallState
     from .database import Database
 
+ROWS_NUMBERED_MAX = 1 << 32  # more than one statement adds; so that its own rows do not lead to the last number
 STATEMENTS_MAX = 4096  # per procedure class; code that builds statements per call must not eat the memory
 VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "VALUES", "REPLACE")
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -188,6 +189,7 @@ class Numbered:
     table: str
     column: str
     parameter: int  # which bound value is the number, from 1; it is left to SQLite when that is NULL. 0: it may be always
+    free_from: int  # no row may have this number or a larger one
 
 
 def find_numbered(connection: apsw.Connection, guard: Guard, sql: str) -> Numbered | None:
@@ -210,12 +212,12 @@ def _numbered(connection: apsw.Connection, program: list[tuple[Any, ...]], at: i
     asked = "SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c WHERE m.rootpage = ? AND c.pk = 1"
     table, column = rows_of(connection, asked, (root,))[0]
     if program[at - 1][1:3] != ("NotNull", register):
-        return Numbered(table, column, 0)
+        return Numbered(table, column, 0, INT_MAX - ROWS_NUMBERED_MAX)
     sources = [(code, first) for _, code, first, second, *_ in program[:at] if second == register and code in _SOURCES]
-    if len(sources) != 1:
-        return Numbered(table, column, 0)
+    if len(sources) != 1:  # several rows, or a number that is computed: most of them state it, and may do so up to the end
+        return Numbered(table, column, 0, INT_MAX)
     code, first = sources[0]
-    return Numbered(table, column, first) if code == "Variable" else None
+    return Numbered(table, column, first, INT_MAX) if code == "Variable" else None
 
 
 _SOURCES = ("Variable", "Integer", "Int64")  # instructions that fill a register with one value
@@ -403,13 +405,15 @@ def _reading(cursor: apsw.Cursor, compiled: Compiled, sql: str, names: tuple[str
 def _numbering(cursor: apsw.Cursor, run: Run, numbered: Numbered, compiled: Compiled, names: tuple[str, ...]) -> Run:
     """For a change that leaves the number to SQLite: one more than the largest. Behind the last one it would draw by chance."""
     execute, table = cursor.execute, numbered.table
-    asked = f'SELECT 1 FROM "{table}" WHERE "{numbered.column}" = {INT_MAX}'  # noqa: S608 - names that the schema holds
+    asked = f'SELECT 1 FROM "{table}" WHERE "{numbered.column}" >= {numbered.free_from} LIMIT 1'  # noqa: S608 - names that the schema holds
     name = names[numbered.parameter - 1] if numbered.parameter else ""
     key, constant = compiled.keys.get(name, name), compiled.constants.get(name)
 
     def run_numbered(params: dict[str, Any]) -> Result:
         if (not name or params.get(key, constant) is None) and execute(asked).fetchall():
-            raise apsw.ConstraintError(f"table {table}: {INT_MAX} is taken, there is no number behind it; give the key yourself")
+            raise apsw.ConstraintError(
+                f"table {table}: a row has {numbered.free_from} or more, so numbers (up to {INT_MAX}) run out; give one"
+            )
         return run(params)
 
     return run_numbered

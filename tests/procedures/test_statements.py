@@ -406,6 +406,14 @@ def test_number_is_never_drawn_by_chance(bench: Bench, sql: str, values: dict[st
     assert bench.site.rows("SELECT * FROM rows") == before
 
 
+def test_rows_of_one_statement_do_not_run_into_the_last_number(bench: Bench) -> None:
+    """The first of them would get it, and the second one would be drawn."""
+    bench.run(lambda tx: tx.execute(insert(bench.rows).values(id=LAST - 1)).rowcount)
+    two = text("INSERT INTO rows (name) VALUES ('a'), ('b')")
+    assert bench.run(lambda tx: tx.execute(two).rowcount)[0] == Status.FAILED
+    assert bench.site.rows("SELECT id FROM rows") == [(LAST - 1,)]
+
+
 def test_number_of_its_own_passes_beside_the_last_one(bench: Bench) -> None:
     """Only a row whose number SQLite would have to draw is refused; one with a stated number goes in, old or new."""
     add = insert(bench.rows).values(id=bindparam("number"), name="x")
