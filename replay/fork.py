@@ -148,18 +148,15 @@ def fork(
     source = planned.source if planned is not None else open_source(files, directory)
     parts = planned.plan.partitions if planned is not None else ()
     places = {part.partition: _place(part) for part in parts}
-    skips = {part.partition: {index: of for index, of in part.skips.items() if index <= part.to_index} for part in parts}
-    marker = ForkMarker.of(
-        places, skips, source.instance.identity.incarnation, directory, at=at, until=until, code=code.bundle.hash, missing=missing
-    )
+    incarnation = source.instance.identity.incarnation
+    told: dict[str, Any] = {"at": at, "until": until, "code": code.bundle.hash, "missing": missing}
+    marker = ForkMarker.of(places, _skips(parts), incarnation, directory, **told)
     if unfinished.is_made(out) and (noted := unfinished.noted(out, asdict(marker))) is not None:
         return _made_before(files, out, _Ran.from_json(noted), code.bundle.hash)
     goes_on = forkplace.goes_on(files, out, marker)
     done = forkplace.all_done(Trust(files, out), out, _partitions(source)) if goes_on else {}
-    try:
+    with _finding_a_way(files, directory, source):
         rest = find_rest(files, directory, list(places.values()), until, {p: of.at for p, of in done.items()})
-    except (Corrupt, UntilUnreachable) as error:
-        raise _no_way(files, directory, source, error) from error
     check_database(rest.scan.groups, db)
     if not goes_on:
         begin(files, directory, out)
@@ -179,6 +176,11 @@ def fork(
         complete(files, out, owner, instance, groups=groups, results=ran.results, begun_by=FORK)
     seconds = time.monotonic() - began
     return ForkReport(ran.results, ran.kept, ran.tally, instance.identity, origin, version, code.bundle.hash, seconds)
+
+
+def _skips(parts: Sequence[PartitionPlan]) -> dict[int, dict[int, Any]]:
+    """What was taken out of the calls in front of the fork, by partition and entry."""
+    return {part.partition: {index: of for index, of in part.skips.items() if index <= part.to_index} for part in parts}
 
 
 @contextlib.contextmanager
@@ -205,6 +207,15 @@ def _plan(files: Files, directory: str, at: int) -> Planned:
         if error.hint == type(error).hint:  # no ranges are known that would say more
             error.hint = "choose another moment for the fork; `--at start` is before the first transaction"
         raise
+
+
+@contextlib.contextmanager
+def _finding_a_way(files: Files, directory: str, source: LogSource) -> Iterator[None]:
+    """Raises: RestUnreadable."""
+    try:
+        yield
+    except (Corrupt, UntilUnreachable) as error:
+        raise _no_way(files, directory, source, error) from error
 
 
 def _no_way(files: Files, directory: str, source: LogSource, error: Corrupt | UntilUnreachable) -> ReplayError:
