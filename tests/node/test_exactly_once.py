@@ -25,7 +25,7 @@ from procedures.state import PartitionState
 from replay.errors import Divergence
 from replay.plan import make_plan
 from replay.rebuild import rebuild
-from replay.trust import state_path
+from replay.trust import Trust, state_path
 from tests.node.rig import Pending, ask, counters, kill, open_node, send, wait_for
 
 NOW = 1_700_000_000.0
@@ -366,6 +366,7 @@ def test_a_lost_key_is_found_by_the_next_replay(tmp_path: Path) -> None:
     state = PartitionState.open(state_path(str(data), 0), partition=0)
     state.connection.execute("DELETE FROM _cmdlog_keys")
     state.close()
+    Trust(RealFiles(), str(data)).unseal()  # as a kill leaves it: nothing says what the file held
     with opened(data) as node:
         for _ in range(3):  # a batch's digest goes with a later block
             ask(node, "bump", id=2, amount=1)
