@@ -14,8 +14,6 @@ import itertools
 import os
 import random
 import tempfile
-import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -23,8 +21,8 @@ from pathlib import Path
 
 import orjson
 
+from bench._feed import Feed
 from cmdlog.wal.batch import encode_batch
-from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS, make_txn_id
 from cmdlog.wal.instance import Identity, load_instance
@@ -228,19 +226,17 @@ def _batch(partition: int, index: int, millis: int, number: int, did: Did) -> It
 
 
 class _Writer:
-    """A log, and the source of the blocks that it writes."""
+    """Puts records into a log, so many in a block."""
 
     def __init__(self, directory: Path, identity: Identity, segments: int, initial: Sequence[bytes], records: int) -> None:
         files = RealFiles()
         Log.create(files, str(directory), identity, segment_bytes=SEGMENT_BYTES, segments=segments, initial=initial)
         self._log = Log.open(files, str(directory))
         self._records, self._block = records, list[bytes]()
-        self._blocks: deque[list[bytes]] = deque()
-        self._arrived = threading.Event()
-        self.pending_bytes = 0
+        self._feed = Feed()
 
     def __enter__(self) -> _Writer:
-        self._log.start(self, threads=1, seal_after_s=60, sync="off")
+        self._log.start(self._feed, threads=1, seal_after_s=60, sync="off")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -254,23 +250,10 @@ class _Writer:
             self._flush()
 
     def _flush(self) -> None:
-        self._arrived.clear()
-        self._blocks.append(self._block)
+        self._feed.arrived.clear()
+        self._feed.blocks.append(self._block)
         self._block = []
         if not self._log.run_turn():  # the segment is full: a thread of the log goes on to the next
             self._log.kick()
-        if not self._arrived.wait(60):
+        if not self._feed.arrived.wait(60):
             raise RuntimeError("the log does not take the block")
-
-    # -- as the log asks for them --
-
-    def take(self, _bytes_max: int) -> Sequence[bytes]:
-        return self._blocks.popleft() if self._blocks else ()
-
-    def written(self, block: int) -> None: ...
-
-    def durable(self, _block: int) -> None:
-        self._arrived.set()
-
-    def failed(self, error: WalError) -> None:
-        raise error

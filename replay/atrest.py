@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Final
 
 import apsw
-import google_crc32c
 
-CHUNK_BYTES: Final = 1 << 20  # is memory that is taken, and how much is read before somebody who waits is looked after
+from snapshot import seal
 
 Content = list[int]  # bytes, CRC-32C; as it stands in JSON
 
@@ -26,14 +24,12 @@ class Hurried(Exception):
 
 def content_of(path: str, hurried: Callable[[], bool] = lambda: False) -> Content:
     """Size and CRC-32C of a file. Raises: OSError; Hurried."""
-    crc = size = 0
-    with open(path, "rb", buffering=0) as file:
-        while chunk := file.read(CHUNK_BYTES):
-            crc = google_crc32c.extend(crc, chunk)
-            size += len(chunk)
-            if hurried():
-                raise Hurried
-    return [size, crc]
+
+    def look() -> None:
+        if hurried():
+            raise Hurried
+
+    return list(seal.content_of(path, look))
 
 
 def bring_in(path: str) -> bool:

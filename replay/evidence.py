@@ -110,3 +110,9 @@ class NodeEvidence:
     damage: tuple[Fault, ...] = ()  # of the log: its entries end before it, or have a hole there
     refused: Fault | None = None
     exit_code: int = 0  # the command line's code for `refused`: 10, 11 or 1
+
+    @property
+    def votes_alone(self) -> bool:
+        """Whether no other node votes, as far as its log tells: then whatever is durable is committed, marked or not."""
+        newest = [group.configurations[-1] for group in self.groups.values() if group.configurations]
+        return not any((of.voters | of.outgoing) - {self.node_id} for of in newest)

@@ -272,7 +272,7 @@ class _Reading:
         """Each stretch of a log that can be read, as a history of its own."""
         partitions = self._served(source.directory)
         spans, _ = spans_of(source, partitions)
-        alone = _votes_alone(self._nodes[source.directory])
+        alone = self._nodes[source.directory].votes_alone
         stretches: list[tuple[int, Wanted]] = []
         skips: dict[int, Skips] = {}
         for partition in partitions:
@@ -308,12 +308,6 @@ def _serving(of: GroupVerdict, nodes: Mapping[str, NodeEvidence]) -> str:
 
 def _united(one: Mapping[int, Collection[int]], other: Mapping[int, Collection[int]]) -> Skips:
     return {index: frozenset([*one.get(index, ()), *other.get(index, ())]) for index in {*one, *other}}
-
-
-def _votes_alone(node: NodeEvidence) -> bool:
-    """Whether no other node votes, as far as its log tells: then what is durable there is committed, marked or not."""
-    newest = [group.configurations[-1] for group in node.groups.values() if group.configurations]
-    return not any((of.voters | of.outgoing) - {node.node_id} for of in newest)
 
 
 def _gaps_told(partition: int, pieces: Sequence[tuple[Span, int]], last: int) -> list[str]:

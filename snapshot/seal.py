@@ -141,14 +141,20 @@ def file_entry(path: str, rest: Callable[[], bool] = on_and_on) -> FileEntry:
 
 def size_and_crc(path: str) -> tuple[int, int]:
     """Size and CRC-32C of a file. Raises: SnapshotDamaged when it cannot be read."""
-    crc = size = 0
     try:
-        with Path(path).open("rb") as file:
-            while chunk := file.read(CHUNK_BYTES):
-                crc = google_crc32c.extend(crc, chunk)
-                size += len(chunk)
+        return content_of(path)
     except OSError as error:
         raise SnapshotDamaged(f"{path} cannot be read: {error.strerror}") from error
+
+
+def content_of(path: str, rest: Callable[[], object] = on_and_on) -> tuple[int, int]:
+    """Size and CRC-32C of a file, in bounded memory; `rest` is called behind each piece. Raises: OSError, what `rest` raises."""
+    crc = size = 0
+    with Path(path).open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            crc = google_crc32c.extend(crc, chunk)
+            size += len(chunk)
+            rest()
     return size, crc
 
 

@@ -80,12 +80,6 @@ class NodeLog:
     damages: list[Corrupt] = field(default_factory=list)
 
     @property
-    def votes_alone(self) -> bool:
-        """Whether no other node votes, as far as its log tells: then whatever is durable is committed, marked or not."""
-        newest = [group.configurations[-1] for group in self.evidence.groups.values() if group.configurations]
-        return not any((of.voters | of.outgoing) - {self.evidence.node_id} for of in newest)
-
-    @property
     def looks(self) -> list[SegmentLook]:
         return [look for run in self.runs for look in run.looks]
 
@@ -211,7 +205,7 @@ class Logs:
 
     def upto(self, of: GroupVerdict) -> int:
         """The last entry that counts."""
-        return of.last_index if self.by_directory(of.chosen).votes_alone else of.commit
+        return of.last_index if self.by_directory(of.chosen).evidence.votes_alone else of.commit
 
     def strays_told(self) -> str:
         """The archived segment in front of what is read that is nearest to it, and why it does not count; else ""."""
@@ -251,7 +245,7 @@ class Logs:
             Piece(log, base, end, base_txn)
             for run in reversed(log.runs)
             for base, base_txn in (run.base(partition),)
-            if (end := min(run.end(partition, votes_alone=log.votes_alone), upto)) > base
+            if (end := min(run.end(partition, votes_alone=log.evidence.votes_alone), upto)) > base
         ]
 
 

@@ -24,7 +24,7 @@ from cmdlog.wal.reader import Recycled
 from cmdlog.wal.record import decode_record
 from procedures.samples import bank
 from replay import drill as module
-from replay import drillreport, drillway
+from replay import drillreport
 from replay.drill import NoRoom, drill
 from replay.drillreport import FOLDER, Proof, Report, alone, last_proven, last_report
 from replay.plan import make_plan
@@ -37,33 +37,17 @@ from snapshot.manifest import TableEntry, decode_manifest, encode_manifest
 from snapshot.promise import write_promise
 from snapshot.seal import file_entry
 from tests.commands import Command
-from tests.replay.archiverig import FOREVER_S, SEGMENT_BYTES, ArchiveRig
-from tests.replay.rig import ACCOUNTS, BEGIN, DEPOSIT, DRIFT, Rig
+from tests.replay.archiverig import FOREVER_S, ArchiveRig
+from tests.replay.drills import left_behind, run_drill, with_snapshots
+from tests.replay.rig import ACCOUNTS, DEPOSIT, DRIFT, Rig
 
 FILES = RealFiles()
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Rig:
-    """A running node whose partitions have two snapshots each, with calls before, between and behind them."""
-    rig = Rig(tmp_path)
-    for _ in range(2):
-        rig.deposits(8)
-        for partition in (0, 1):
-            rig.snapshot(partition)
-    rig.deposits(8)
-    rig.log()
-    return rig
-
-
-def run_drill(rig: Rig, seed: int = 1) -> Report:
-    """A drill beside the rig's node."""
-    return drill(FILES, rig.directory, seed=seed)
-
-
-def left_behind(rig: Rig) -> list[str]:
-    """What drills left in the node's directory, without reports."""
-    return [name for name in os.listdir(Path(rig.directory, FOLDER)) if not name.endswith(".json")]
+    """See `with_snapshots`."""
+    return with_snapshots(tmp_path)
 
 
 def change_row(snapshot: str, *, account: int) -> None:
@@ -195,77 +179,6 @@ def test_row_that_changed_together_with_its_checksums_is_caught(tmp_path: Path, 
     assert "differ in accounts (3 rows, there 3)" in str(report.error)
     assert last_proven(rig.directory) is None
     assert left_behind(rig) == ["lock"]
-
-
-def rot(rig: Rig, *, account: int) -> None:
-    """Changes a row of the live state that no call touches, as a bit that flips in the file does."""
-    connection = apsw.Connection(rig.state_file(account // 10))
-    connection.execute("UPDATE accounts SET balance = balance + 4 WHERE id = ?", (account,))
-    connection.close()
-
-
-@pytest.mark.parametrize("taken", [1, 2, 3])
-def test_row_that_changed_in_the_live_state_is_caught(tmp_path: Path, taken: int) -> None:
-    """All snapshots that are behind it agree with each other; what the log leads to from its first entry does not."""
-    rig, paths = Rig(tmp_path), []
-    rot(rig, account=12)
-    for _ in range(taken):
-        rig.batch(1, [(DEPOSIT, [10, 5])])
-        paths.append(Path(rig.snapshot(1)).name)
-    report = run_drill(rig)
-    assert (report.verdict, report.exit_code) == ("diverged", 16)
-    assert f"partition 1: snapshot {paths[-2:][0]} does not hold what the log says" in str(report.error)
-    assert "out of snapshots/" in str(report.error)
-    assert left_behind(rig) == ["lock"]
-
-
-def test_row_that_changed_in_the_live_state_and_was_used_is_caught_by_digests(tmp_path: Path) -> None:
-    """Each later call answered with what had changed; the report names the first one."""
-    rig = Rig(tmp_path)
-    rot(rig, account=12)
-    rig.batch(1, [(DEPOSIT, [12, 5])])
-    rig.snapshot(1)
-    report = run_drill(rig)
-    assert (report.verdict, report.exit_code) == ("diverged", 16)
-    assert "replayed id=12 balance=5, live id=12 balance=9" in str(report.error)
-
-
-def test_way_from_the_first_entry_is_reported(rig: Rig, command: Command) -> None:
-    """It ends where the second proof begins, and its tables are those; the command shows it."""
-    report = run_drill(rig)
-    for partition in (0, 1):
-        oldest, second = report.oldest[partition], report.second[partition]
-        assert (oldest.snapshot, oldest.from_index, oldest.to_index) == ("", 0, second.from_index)
-        assert (oldest.calls, oldest.tables) == (ACCOUNTS + 12, 3)
-        assert oldest.digests == 5
-    assert report.to_json()["partitions"][1]["oldest"] == {**asdict(report.oldest[1]), "to_txn": str(report.oldest[1].to_txn)}
-    assert command("drill", rig.directory)[1].count("oldest") == 2
-
-
-@pytest.mark.slow
-def test_way_begins_as_far_back_as_log_and_archive_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the archive, or, when less of the log may be read or no more can be, at an older snapshot or nowhere."""
-    rig = ArchiveRig(tmp_path, segments=6)
-    rig.batch(0, [(BEGIN, [5])])  # which no deposit touches
-    rig.rotate(4)
-    rot(rig, account=5)
-    rig.rotate(4)
-    rig.snapshot(0)
-    report = run_drill(rig)
-    assert report.verdict == "diverged"
-    assert "replayed from the first entry to index" in str(report.error)
-    for more, verdict in ((1, "proven"), (3, "diverged")):  # what is behind the change agrees with itself
-        monkeypatch.setattr(drillway, "LOG_BYTES_MAX", (len(rig.wal.segments) + more) * SEGMENT_BYTES)
-        report = run_drill(rig)
-        assert report.verdict == verdict
-        begin = report.oldest[0].snapshot if verdict == "proven" else str(report.error).split("replayed from ")[1].split()[0]
-        assert any(name.endswith(begin) for name in os.listdir(Path(rig.directory, "archive"))), "a snapshot that is kept there"
-    monkeypatch.undo()
-    for name in rig.names(".seg"):
-        Path(rig.directory, "archive", name).write_bytes(b"nonsense")
-    write_promise(FILES, rig.directory, window_s=0)
-    report = run_drill(rig)
-    assert (report.verdict, report.error) == ("proven", None), "nothing was promised of the archive"
 
 
 def test_procedure_that_is_not_deterministic_is_caught_by_digests(rig: Rig) -> None:
@@ -494,6 +407,18 @@ def test_command_tells_the_report_and_its_exit_code(rig: Rig, command: Command) 
     assert code == 16
     assert report["verdict"] == "diverged"
     assert told["error"]["exit_code"] == 16
+
+
+def test_way_from_the_first_entry_is_reported(rig: Rig, command: Command) -> None:
+    """It ends where the second proof begins, and its tables are those; the command shows it."""
+    report = run_drill(rig)
+    for partition in (0, 1):
+        oldest, second = report.oldest[partition], report.second[partition]
+        assert (oldest.snapshot, oldest.from_index, oldest.to_index) == ("", 0, second.from_index)
+        assert (oldest.calls, oldest.tables) == (ACCOUNTS + 12, 3)
+        assert oldest.digests == 5
+    assert report.to_json()["partitions"][1]["oldest"] == {**asdict(report.oldest[1]), "to_txn": str(report.oldest[1].to_txn)}
+    assert command("drill", rig.directory)[1].count("oldest") == 2
 
 
 def test_directory_that_is_no_nodes_gets_no_folder(tmp_path: Path, command: Command) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +12,15 @@ from cmdlog.wal.files import RealFiles
 from cmdlog.wal.log import Log
 from cmdlog.wal.record import Kind
 from procedures import Database
-from procedures.bundle import load_bundle
 from procedures.state import PartitionState
 from replay import forkplace, rerun
 from replay.errors import Interrupted
 from replay.fork import START, ForkReport, fork
 from replay.rerun import Done
-from tests.replay import rig as rigs
-from tests.replay.ledgers import importable
-from tests.replay.rig import APP, DEPOSIT, Rig, balances_of
+from tests.replay.rig import DEPOSIT, Rig, balances_of
 from tests.replay.test_forkgoeson import told
-from tests.replay.test_forklog import stated_bundle
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def tripled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
-    """The code that forks run: deposits count three times. Rigs have the tables that it declares."""
-    monkeypatch.setattr(rigs, "make_bundle", stated_bundle)
-    monkeypatch.setattr(rigs, "SCHEMA", load_bundle(stated_bundle(1)).schema_statements())
-    with importable(tmp_path) as versions:
-        yield versions.load("ledger_tripled", f"FACTOR = 3\n{APP}")
 
 
 class Growing:

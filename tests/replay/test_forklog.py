@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pytest
 
 import cmdlog
@@ -16,38 +12,13 @@ from cmdlog.wal.groups import Groups
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.record import Kind, encode_json
 from procedures import Database
-from procedures.bundle import Bundle, load_bundle
 from replay.fork import START, fork
 from replay.source import open_source
-from tests.replay import rig as rigs
 from tests.replay.archiverig import ArchiveRig
-from tests.replay.ledgers import importable
-from tests.replay.rig import APP, DEPOSIT, Rig, balances_of
+from tests.replay.rig import DEPOSIT, Rig, balances_of
+from tests.replay.tripled import TRIPLE
 
 pytestmark = pytest.mark.slow
-PARAMETERS = {"begin": ["account"], "clock": ["account"], "deposit": ["account", "amount"], "drift": ["account"]}
-TRIPLE = 3
-
-
-def stated_bundle(factor: int) -> Bundle:
-    """The rig's application, with what a real bundle states of its procedures."""
-    content: dict[str, Any] = {
-        "target": "ledger:db",
-        "modules": {"ledger": f"FACTOR = {factor}\n{APP}"},
-        "packages": [],
-        "sql": {},
-        "procedures": [{"name": name, "parameters": names} for name, names in sorted(PARAMETERS.items())],
-    }
-    return Bundle(**content, hash=hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest())
-
-
-@pytest.fixture
-def tripled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
-    """The code that forks run: deposits count three times. Rigs have the tables that it declares."""
-    monkeypatch.setattr(rigs, "make_bundle", stated_bundle)
-    monkeypatch.setattr(rigs, "SCHEMA", load_bundle(stated_bundle(1)).schema_statements())
-    with importable(tmp_path) as versions:
-        yield versions.load("ledger_tripled", f"FACTOR = {TRIPLE}\n{APP}")
 
 
 def expected(rig: Rig, at: int, deposits: dict[int, tuple[int, int]]) -> dict[int, int]:

@@ -168,7 +168,7 @@ def test_damage_of_a_node_of_several_gives_committed_calls_only(tmp_path: Path) 
             assert len(rows) == len(set(rows)), about
             alone = (
                 len(directories) == 1
-                and choose(parse_options({"path": directories[0], "failOnDataLoss": "false"})).logs.logs[0].votes_alone
+                and choose(parse_options({"path": directories[0], "failOnDataLoss": "false"})).logs.logs[0].evidence.votes_alone
             )
             assert set(rows) <= true or alone, about
             read_around += bool(plan.damages and rows)

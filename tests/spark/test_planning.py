@@ -205,7 +205,8 @@ def test_any_history_gives_its_committed_calls_once(tmp_path: Path) -> None:
             of = chosen.logs.verdict.groups[partition]
             upto = chosen.logs.upto(of)
             found = txns([row for row in rows if row[0] == partition])
-            if chosen.logs.by_directory(of.chosen).votes_alone:  # a start would commit what is durable and was not answered yet
+            evidence = chosen.logs.by_directory(of.chosen).evidence
+            if evidence.votes_alone:  # a start would commit what is durable and was not answered yet
                 last = history.truth.last_txn(partition)
                 found, upto = [txn for txn in found if txn <= last], min(upto, history.truth.last(partition))
             wanted = [txn for txn, _ in committed_rows(history, partition, upto)]
