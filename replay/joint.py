@@ -120,12 +120,6 @@ def is_joint(data: bytes) -> bool:
     return isinstance(value, dict) and value.get("kind") == KIND
 
 
-def is_of_a_cluster(node: NodeEvidence) -> bool:
-    """Whether other nodes vote beside this one, as far as its log tells."""
-    newest = [group.configurations[-1] for group in node.groups.values() if group.configurations]
-    return any(configuration.voters | configuration.outgoing > {node.node_id} for configuration in newest)
-
-
 def make_joint_plan(
     files: Files,
     directories: Sequence[str],
@@ -150,7 +144,7 @@ def make_joint_plan(
         check_newest_of_all(files, evidence, until)
     legs = planner.legs()
     doubts = [*unproved(verdict), *(_not_counted(evidence, doubtful) if doubtful else ())]
-    if len(evidence) == 1 and not is_of_a_cluster(evidence[0]) and planner.is_settled():
+    if len(evidence) == 1 and evidence[0].votes_alone and planner.is_settled():
         doubts = []  # whatever is missing behind the moment, nobody else could have changed what is in front of it
     if until is not None and not planner.lost:
         check_begin_of_all(legs, until)

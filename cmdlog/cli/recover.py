@@ -163,11 +163,11 @@ def _check_options(wanted: Wanted, code: Code) -> None:
 def _is_joint(wanted: Wanted) -> bool:
     """Whether the logs of several nodes matter: several are given, or one of a cluster that has more."""
     from replay.gather import gather
-    from replay.joint import is_joint, is_of_a_cluster
+    from replay.joint import is_joint
 
     if wanted.apply is not None:
         return is_joint(_read(wanted.apply))
-    return len(wanted.directories) > 1 or is_of_a_cluster(gather(wanted.files, wanted.directories[0]))
+    return len(wanted.directories) > 1 or not gather(wanted.files, wanted.directories[0]).votes_alone
 
 
 def _look_or_copy(wanted: Wanted) -> None:

@@ -19,7 +19,7 @@ from cmdlog.wal.files import Files
 from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.errors import BadUntil, Incomplete, ReplayError, UntilUnreachable
 from replay.gather import gather
-from replay.joint import JointPlan, check_complete, fold_end, is_of_a_cluster, make_joint_plan, open_or_salvage
+from replay.joint import JointPlan, check_complete, fold_end, make_joint_plan, open_or_salvage
 from replay.plan import Plan, make_plan, parse_until
 from replay.reach import time_of
 from replay.strays import strays_told
@@ -86,7 +86,7 @@ def find_history(files: Files, paths: Sequence[str], until: int | None, *, accep
 
 
 def _find_history(files: Files, paths: Sequence[str], until: int | None, *, accept_data_loss: bool) -> History:
-    if len(paths) > 1 or is_of_a_cluster(gather(files, paths[0])):
+    if len(paths) > 1 or not gather(files, paths[0]).votes_alone:
         joint = make_joint_plan(files, paths, until=until, accept_data_loss=accept_data_loss)
         if not accept_data_loss:
             check_complete(joint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,11 @@ Call = tuple[str, dict[str, Any]]
 def txn_at(milliseconds: int, counter: int = 0) -> int:
     """A transaction id of the log's layout, on partition 0."""
     return milliseconds << 21 | counter << 10
+
+
+def uuid7(milliseconds: int, tail: int = 1) -> str:
+    """A UUID of version 7 with a stated time."""
+    return str(uuid.UUID(int=milliseconds << 80 | 7 << 76 | 2 << 62 | tail))
 
 
 class Site:
