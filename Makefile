@@ -13,7 +13,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input install --constraint constraints.txt
 # Two processes, one file each at a time: tests of one file may share an expensive fixture.
 WORKERS ?= 2
-PYTEST := $(BIN)/python -m pytest -q
+# Under the hash seed of sites small replays need no process of their own; tests of other seeds start theirs.
+PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest -q
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | while IFS=$$'\t' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
@@ -48,8 +49,8 @@ format: $(VENV)/.installed-test ## rewrite the code in the one format, sort impo
 	$(BIN)/ruff check --select I --fix .
 	$(BIN)/ruff format .
 
-torture: $(VENV)/.installed-test ## kill the real server in a loop, for minutes
-	$(PYTEST) -m torture --timeout 0
+torture: $(VENV)/.installed-test ## kill the real server in a loop, for minutes: make torture SEEDS=200 CAMPAIGN_S=600
+	SEEDS=$(if $(filter command line environment,$(origin SEEDS)),$(SEEDS)) $(PYTEST) -m torture --timeout 0
 
 fuzz: $(VENV)/.installed-test ## random input and random faults, for minutes
 	$(PYTEST) -m fuzz --timeout 0

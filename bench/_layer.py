@@ -12,9 +12,9 @@ import gc
 import uvloop
 
 from bench._empty import ANSWER, HEADERS, asgi_app
-from cmdlog.api.exchange import Answer
-from cmdlog.api.framing import Request
-from cmdlog.api.roster import Roster
+from cmdlog.api.connections.connection_registry import Roster
+from cmdlog.api.connections.http_parser import Request
+from cmdlog.api.connections.request_cycle import Answer
 from cmdlog.api.server import Server, listen, make_config
 from cmdlog.node.settings import Settings
 

@@ -28,7 +28,7 @@ import orjson
 import uvloop
 
 from bench._common import percentile
-from cmdlog.streams import answer
+from cmdlog.whole_line_stdout import answer
 
 END_OF_HEAD = b"\r\n\r\n"
 END_OF_CHUNKS = b"0\r\n\r\n"

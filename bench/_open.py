@@ -22,7 +22,7 @@ from typing import Any
 import orjson
 
 from bench._load import RECEIVE_BYTES, Sample, Target, complete, decode_targets, encode_targets, run_module, sample_of
-from cmdlog.streams import answer
+from cmdlog.whole_line_stdout import answer
 
 CONNECTIONS = 128
 

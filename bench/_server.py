@@ -15,7 +15,7 @@ import orjson
 from bench._common import ROOT
 from bench._load import Target, request, run_load
 from bench._nodes import BRANCHES, CUSTOMERS
-from cmdlog.cli.demo_server import ServerProcess
+from cmdlog.cli.demo.server import ServerProcess
 from procedures.samples import bank
 
 FETCH_TIMEOUT_S = 30.0

@@ -23,13 +23,13 @@ from bench._common import Bar, Bench, cpu_seconds, rss_bytes
 from bench._transfer_log import TARGET, moment_behind, put_snapshots, write_nodes
 from cmdlog.wal.files import RealFiles
 from procedures.samples import bank
-from replay.plan import make_plan
-from replay.recover import Target, execute
-from replay.spark import backfill, rebuild
-from replay.spark.moments import Moment, find_history
-from replay.trust import state_path
-from snapshot.digest import open_image, table_digests
+from replay.plan.planner import make_plan
+from replay.recover.execute import Target, execute
+from replay.spark.jobs import backfill, rebuild
+from replay.spark.jobs.as_of import Moment, find_history
+from replay.state.trust import state_path
 from snapshot.export import Source, write_tables
+from snapshot.table_digest import open_image, table_digests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

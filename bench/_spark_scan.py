@@ -28,17 +28,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from bench._common import Bar, Bench, in_turns, paired
 from bench._feed import Feed
 from bench._spark_jobs import tree_cpu_s, watched
-from cmdlog.wal.batch import encode_batch
+from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.format.batch import encode_batch
+from cmdlog.wal.format.record import Kind, encode_commit_mark, encode_digest, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, make_txn_id
-from cmdlog.wal.instance import Identity
 from cmdlog.wal.log import Log
-from cmdlog.wal.record import Kind, encode_commit_mark, encode_digest, encode_json
-from procedures.outcomes import KeyPolicy
-from replay.spark.options import parse_options
-from replay.spark.planning import plan_read
-from replay.spark.rows import read_task
-from replay.spark.tasks import Task
+from procedures.execution.idempotency import KeyPolicy
+from replay.spark.base.options import parse_options
+from replay.spark.reading.arrow_rows import read_task
+from replay.spark.reading.read_plan import plan_read
+from replay.spark.reading.read_task import Task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

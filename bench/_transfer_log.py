@@ -22,25 +22,25 @@ from pathlib import Path
 import orjson
 
 from bench._feed import Feed
-from cmdlog.wal.batch import encode_batch
+from cmdlog.wal.directory.instance import Identity, load_instance
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.format.batch import encode_batch
+from cmdlog.wal.format.record import Kind, decode_record, encode_commit_mark, encode_digest, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS, make_txn_id
-from cmdlog.wal.instance import Identity, load_instance
 from cmdlog.wal.log import Log
-from cmdlog.wal.record import Kind, decode_record, encode_commit_mark, encode_digest, encode_json
 from procedures.bundle import capture_bundle
-from procedures.outcomes import KeyPolicy
+from procedures.execution.idempotency import KeyPolicy
+from procedures.procedure_versions import catalog_value
 from procedures.samples import bank
-from procedures.state import PartitionState
-from procedures.versions import catalog_value
+from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
-from replay.plan import make_plan
-from replay.recover import Target, execute
-from replay.trust import state_path
-from snapshot.capture import Capture
+from replay.plan.planner import make_plan
+from replay.recover.execute import Target, execute
+from replay.state.trust import state_path
+from snapshot.capture.image import Capture
+from snapshot.capture.seal import seal
 from snapshot.catalog import free_path, temporary_path
 from snapshot.manifest import IMAGE_NAME
-from snapshot.seal import seal
 
 PARTITIONS = 4
 CUSTOMERS = 5_000

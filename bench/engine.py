@@ -22,13 +22,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this fold
 from bench._common import Bar, Bench, in_turns, make_parser, paired, rss_bytes, work_directory
 from bench._nodes import open_node, run_window, transfers
 from cmdlog.node.embedded import Embedded
-from cmdlog.wal.batch import encode_batch
-from cmdlog.wal.block import block_bytes
+from cmdlog.wal.format.batch import encode_batch
+from cmdlog.wal.format.block import block_bytes
+from cmdlog.wal.format.record import Record, decode_record
 from cmdlog.wal.ids import PARTITION_BITS, make_txn_id
-from cmdlog.wal.record import Record, decode_record
-from procedures.outcomes import KeyPolicy, key_fingerprint
+from procedures.execution.idempotency import KeyPolicy, key_fingerprint
 from procedures.samples import bank
-from procedures.state import PartitionState
+from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
 
 RAW_BYTES = 4096

@@ -22,13 +22,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cmdlog.wal import Identity, Log
-from cmdlog.wal.block import HEADER, BlockFlag, aligned, encode_block, padded
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.format.block import HEADER, BlockFlag, aligned, encode_block, padded
+from cmdlog.wal.format.record import Kind, encode_record
+from cmdlog.wal.format.segment import write_zeros
 from cmdlog.wal.ids import Lsn
-from cmdlog.wal.marks import Sync
-from cmdlog.wal.record import Kind, encode_record
-from cmdlog.wal.segment import write_zeros
+from cmdlog.wal.writing.watermarks import Sync
 
 RECORD_BYTES = 200
 CALLERS = 256  # records in flight in the throughput runs

@@ -27,15 +27,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this fold
 
 from bench._common import Bar, Bench, in_turns, make_parser, paired, work_directory
 from bench._feed import Feed
-from cmdlog.wal.batch import decode_batch, encode_batch
+from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.format.batch import decode_batch, encode_batch
+from cmdlog.wal.format.record import Kind, Record, encode_commit_mark
 from cmdlog.wal.ids import make_txn_id
-from cmdlog.wal.instance import Identity
 from cmdlog.wal.log import Log
-from cmdlog.wal.record import Kind, Record, encode_commit_mark
-from replay.cursors import ChosenLog, Stream
-from replay.merge import Merge, streams_of
-from replay.source import open_source
+from replay.history.cursors import ChosenLog, Stream
+from replay.history.merge import Merge, streams_of
+from replay.log.source import open_source
 
 FILES = RealFiles()
 CALLS = 64  # of a batch

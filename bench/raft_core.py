@@ -26,13 +26,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this fold
 
 from bench._common import Bar, Bench, in_turns, make_parser
 from cmdlog.raft import Configuration, Core, HardState, Manifest, NodeId, Restored, Role
-from cmdlog.raft.codec import LENGTH, Link, Opener, Peer, Seal, Sealer, Secret
 from cmdlog.raft.configuration import nodes
-from cmdlog.raft.decoding import Decoder
-from cmdlog.raft.encoding import Encoder
 from cmdlog.raft.messages import HeartbeatBundle, HeartbeatReplyBundle, Message
-from cmdlog.raft.multi import Groups, Parcel
-from cmdlog.raft.wire import NO_GROUP, Addressed
+from cmdlog.raft.multi_raft import Groups, Parcel
+from cmdlog.raft.wire.decoding import Decoder
+from cmdlog.raft.wire.encoding import Encoder
+from cmdlog.raft.wire.layout import NO_GROUP, Addressed
+from cmdlog.raft.wire.secure_frames import LENGTH, Link, Opener, Peer, Seal, Sealer, Secret
 from cmdlog.wal.ids import PartitionId
 
 PAYLOAD_BYTES: Final = 200

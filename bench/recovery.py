@@ -27,13 +27,13 @@ from bench._load import run_load
 from bench._nodes import transfers
 from bench._server import answered, bank_server, batch_request, call_requests
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.record import Kind, Record
-from procedures.outcomes import KeyPolicy
+from cmdlog.wal.format.record import Kind, Record
+from procedures.execution.idempotency import KeyPolicy
 from procedures.samples import bank
-from procedures.state import PartitionState
+from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
-from replay.plan import Planned, make_plan
-from replay.recover import Target, execute
+from replay.plan.planner import Planned, make_plan
+from replay.recover.execute import Target, execute
 
 PARTITIONS = 2
 CONNECTIONS = 32
@@ -70,7 +70,7 @@ def process_start() -> float:
 
     def start() -> float:
         before = _cpu_seconds()
-        subprocess.run([sys.executable, "-c", "import replay.worker"], check=True)
+        subprocess.run([sys.executable, "-c", "import replay.recover.worker"], check=True)
         return _cpu_seconds() - before
 
     return min(start() for _ in range(3))

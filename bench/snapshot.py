@@ -33,10 +33,10 @@ from bench._timeline import Phase, Run, Slice, plot
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import Outcome, Reply
 from cmdlog.node.settings import Settings
+from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.instance import load_instance
+from snapshot.background_io import forget_cache
 from snapshot.catalog import Snapshot, list_snapshots, restore
-from snapshot.gentle import forget_cache
 
 TARGET = "bench._boxes:db"
 FILL_ROWS = 1000  # of one loading call

@@ -22,12 +22,12 @@ import orjson
 import structlog
 
 from bench._common import Bench, cpu_seconds, make_parser, work_directory
-from cmdlog.cli.demo_clients import Http
-from cmdlog.cli.demo_server import ServerProcess
+from cmdlog.cli.demo.clients import Http
+from cmdlog.cli.demo.server import ServerProcess
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import Outcome, Reply
-from cmdlog.node.routes import SlotMap
 from cmdlog.node.settings import Settings
+from cmdlog.node.slot_map import SlotMap
 from procedures.samples import tpcc
 from procedures.samples.tpcc import checks
 from procedures.samples.tpcc.population import Call

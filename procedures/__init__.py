@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from apsw import ConstraintError as IntegrityError
 
-    from .context import Abort, Transaction
-    from .database import Database
-    from .errors import DefinitionError, InvalidParameters, ProceduresError, StatementRefused
-    from .slots import SLOTS, slot_of
+    from procedures.declaration.database import Database
+    from procedures.declaration.hash_slots import SLOTS, slot_of
+    from procedures.errors import DefinitionError, InvalidParameters, ProceduresError, StatementRefused
+    from procedures.execution.context import Abort, Transaction
 
 __all__ = [
     "SLOTS",
@@ -30,9 +30,9 @@ __all__ = [
     "slot_of",
 ]
 
-_HOMES = {"Database": ("procedures.database", "Database"), "IntegrityError": ("apsw", "ConstraintError")}
-_HOMES |= {name: ("procedures.context", name) for name in ("Abort", "Transaction")}
-_HOMES |= {name: ("procedures.slots", name) for name in ("SLOTS", "slot_of")}
+_HOMES = {"Database": ("procedures.declaration.database", "Database"), "IntegrityError": ("apsw", "ConstraintError")}
+_HOMES |= {name: ("procedures.execution.context", name) for name in ("Abort", "Transaction")}
+_HOMES |= {name: ("procedures.declaration.hash_slots", name) for name in ("SLOTS", "slot_of")}
 _HOMES |= {name: ("procedures.errors", name) for name in __all__ if name not in _HOMES}
 
 

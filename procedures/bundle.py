@@ -35,10 +35,10 @@ import orjson
 import sqlalchemy
 from sqlalchemy.sql import Executable
 
-from .database import Database
-from .errors import BundleError, BundleForged, BundleSqlChanged, StatementRefused
-from .failures import BUNDLED_MAIN, MAIN
-from .statements import sql_of
+from procedures.declaration.database import Database
+from procedures.errors import BundleError, BundleForged, BundleSqlChanged, StatementRefused
+from procedures.execution.outcome_bodies import BUNDLED_MAIN, MAIN
+from procedures.execution.statements import sql_of
 
 FRAMEWORK: Final = ("cmdlog", "procedures", "replay", "snapshot")
 SAMPLES: Final = "procedures.samples"

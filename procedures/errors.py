@@ -2,7 +2,7 @@
 
 The caller (`InvalidParameters`), the author of the application (`DefinitionError`, `StatementRefused`, `SchemaConflict`),
 the machine (`EnvironmentFault`), the node that drives us (`BatchRefused`) or the files (`StateRefused`, the bundle errors).
-What a procedure itself raises is an outcome, not one of these: it is logged, replicated and answered.
+What a procedure itself raises is an outcome, not one of these: it is logged and answered.
 """
 
 from __future__ import annotations

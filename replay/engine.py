@@ -10,14 +10,14 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from cmdlog.wal.batch import Batch, decode_batch
+from cmdlog.wal.format.batch import Batch, decode_batch
+from cmdlog.wal.format.record import Kind, Record
 from cmdlog.wal.ids import txn_millis
-from cmdlog.wal.record import Kind, Record
 from procedures import Database
 from procedures.bundle import Bundle, load_bundle
-from procedures.executor import Applied, Executor, Invocations
-from procedures.outcomes import KeyPolicy
-from procedures.state import PartitionState
+from procedures.execution.executor import Applied, Executor, Invocations
+from procedures.execution.idempotency import KeyPolicy
+from procedures.storage.state import PartitionState
 
 FRAMES_MORE: Final = 250  # a replay stands deeper on Python's stack than a node does: 20 frames in a worker, 100 in a tool
 NO_SKIPS: Final[Mapping[int, frozenset[int]]] = {}

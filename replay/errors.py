@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 
 ROWS_MAX: Final = 50  # of a place: enough to see what kind of difference it is
 ROWS_TOLD: Final = 5  # of them in the message
+SUSPECTS_TOLD: Final = 3  # calls that the hint names; all are in the place
 
 
 class ReplayError(Exception):
@@ -15,6 +16,7 @@ class ReplayError(Exception):
 
     exit_code: ClassVar[int] = 1
     hint: str = ""
+    details: tuple[str, ...] = ()  # lines below the message, for who wants all of it
 
     def __str__(self) -> str:
         message = super().__str__()
@@ -39,11 +41,16 @@ class RowDifference:
     def from_json(cls, value: Mapping[str, Any]) -> RowDifference:
         return cls(**{**value, "txn_id": int(value["txn_id"])})
 
+    @property
+    def cells(self) -> tuple[str, str, str, str]:
+        """Table, key, replayed, live."""
+        at = self.live_as_of_index
+        live = "not at hand" if at is None else f"{_pairs(self.live)} as of index {at}"
+        return self.table, _pairs(self.key), _pairs(self.replayed), live
+
     def __str__(self) -> str:
-        where = f"{self.table} {_pairs(self.key)}"
-        if self.live_as_of_index is None:
-            return f"{where}: replayed {_pairs(self.replayed)}, live not at hand"
-        return f"{where}: replayed {_pairs(self.replayed)}, live {_pairs(self.live)} as of index {self.live_as_of_index}"
+        table, key, replayed, live = self.cells
+        return f"{table} {key}: replayed {replayed}, live {live}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +69,19 @@ class Place:
     rows: tuple[RowDifference, ...] = ()  # that the call, or one of the batch, changed; those that differ first
     rows_left_out: int = 0  # beyond ROWS_MAX
     reruns: str = ""  # what replaying it again brought; "" = not tried
+    kind: str = ""  # divergence, fault, hang, death, code; "" = not said
+    suspects: tuple[tuple[int, str], ...] = ()  # TxnId, procedure: calls that a quarantine sets aside here, at most ROWS_MAX
+    suspects_left_out: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "txn_id": str(self.txn_id), "rows": [row.to_json() for row in self.rows]}
+        suspects = [{"txn_id": str(txn_id), "procedure": name} for txn_id, name in self.suspects]
+        return {**asdict(self), "txn_id": str(self.txn_id), "rows": [row.to_json() for row in self.rows], "suspects": suspects}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Place:
         rows = tuple(RowDifference.from_json(row) for row in value["rows"])
-        return cls(**{**value, "txn_id": int(value["txn_id"]), "rows": rows})
+        suspects = tuple((int(one["txn_id"]), str(one["procedure"])) for one in value.get("suspects", ()))
+        return cls(**{**value, "txn_id": int(value["txn_id"]), "rows": rows, "suspects": suspects})
 
     @property
     def call(self) -> str:
@@ -86,20 +98,53 @@ class _AtPlace(ReplayError):
     """A partition's replay ended at a call; the others went on to their ends, or to places of their own."""
 
     what: ClassVar[str]
+    cause: str
 
     def __init__(self, place: Place, also: Sequence[_AtPlace] = ()) -> None:
         self.place = place
         self.also = tuple(also)  # the other partitions that stopped
-        parts = [f"{self.what} in {place}: {self.why()}"]
-        parts += [place.reruns] if place.reruns else []
-        parts += [str(row) for row in place.rows[:ROWS_TOLD]]
-        left = len(place.rows) + place.rows_left_out - ROWS_TOLD
-        parts += [f"and {left} more rows"] if left > 0 else []
-        parts += [f"also stopped: {other.what} in {other.place}" for other in self.also]
-        super().__init__("; ".join(parts))
+        self.hint = self.cause
+        super().__init__("; also stopped: ".join(stop.summary for stop in (self, *also)))
+
+    @property
+    def stops(self) -> tuple[_AtPlace, ...]:
+        """Of every partition that stopped."""
+        return (self, *self.also)
+
+    @property
+    def summary(self) -> str:
+        """This partition alone, with its first rows."""
+        rows, left = self.place.rows[:ROWS_TOLD], len(self.place.rows) + self.place.rows_left_out - ROWS_TOLD
+        return "; ".join([self.headline, *map(str, rows), *([f"and {left} more rows"] if left > 0 else [])])
+
+    @property
+    def headline(self) -> str:
+        """The call, and what it did, in a line; its rows are another matter."""
+        text = f"{self.what} in {self.place}: {self.why()}"
+        return f"{text}; {self.place.reruns}" if self.place.reruns else text
 
     def why(self) -> str:
         return f"live {self.place.expected}, replayed {self.place.got}"
+
+    def keeps(self, paths: Sequence[str]) -> None:
+        """Says where the states are that were not trusted, if the live run left any."""
+        if paths:
+            kept = "is" if len(paths) == 1 else "are"
+            self.cause += f"; the state that was not trusted {kept} kept as {', '.join(paths)} until a start succeeds"
+            self.hint = self.cause
+
+    def advise(self, command: str) -> None:
+        """Names the command that recovers without the calls in question. No advice where it would stop as well."""
+        if not all(stop.place.suspects for stop in self.stops):
+            return
+        calls = [f"{txn_id} ({name})" for stop in self.stops for txn_id, name in stop.place.suspects]
+        more = len(calls) - SUSPECTS_TOLD + sum(stop.place.suspects_left_out for stop in self.stops)
+        named = ", ".join(calls[:SUSPECTS_TOLD]) + (f" and {more} more" if more > 0 else "")
+        what = "transaction" if len(calls) == 1 else "transactions"
+        self.hint = (
+            f"{self.cause}; `{command}` recovers without the effect of {what} {named}, and of any later call "
+            "that stops the replay, and lists them"
+        )
 
 
 class Divergence(_AtPlace):
@@ -107,8 +152,9 @@ class Divergence(_AtPlace):
 
     exit_code = 16
     what = "divergence"
-    hint = (
-        "the procedure is not deterministic, or code or environment differ: see `cmdlog check`; the partition's state was removed"
+    cause = (
+        "the procedure is not deterministic, code or environment differ, or it was written under another hash seed (an embedding "
+        "program without PYTHONHASHSEED=0): see `cmdlog check`; the partition's state was removed"
     )
 
 
@@ -116,14 +162,21 @@ class Poison(_AtPlace):
     """An invocation that cannot be run, though it could when it was live. The partition's state stands before its batch."""
 
     what = "a call that cannot be replayed"
-    hint = "repair what is named and start again, or set the call aside with `--quarantine`"
+    cause = "repair what is named and start again"
 
     @property
     def exit_code(self) -> int:  # type: ignore[override]
-        return 13 if self.place.position < 0 else 16  # whole batches are stopped by missing code alone
+        return 13 if self.place.kind == "code" else 16
 
     def why(self) -> str:
         return self.place.got
+
+
+class StateDamaged(ReplayError):
+    """A state file of a node that was killed is no whole database. It is not trusted any more."""
+
+    exit_code = 10
+    hint = "start again: the partition is rebuilt from snapshot and log"
 
 
 class Interrupted(ReplayError):
@@ -137,7 +190,24 @@ class Incomplete(ReplayError):
     """Log and snapshots at hand do not reach every acknowledged invocation."""
 
     exit_code = 17
+    headline = ""  # where the text says several things
     hint = "restore the missing files from a copy, or recover what there is with `--accept-data-loss --to OUT`"
+
+    @classmethod
+    def of(cls, losses: Sequence[str]) -> Incomplete:
+        """All of them are its text and its details; the first alone is its headline."""
+        error = cls("; ".join(losses))
+        error.headline, error.details = first_of(losses), tuple(losses)
+        return error
+
+
+class NotSoleVoter(Incomplete):
+    """One directory of a cluster, or one whose log was emptied, was to be read or served as if its node decided alone."""
+
+    hint = (
+        "recover from the directories of all nodes (`cmdlog recover DIR DIR2 DIR3 --to OUT`), start it together with the other "
+        "nodes, or recover what it holds by itself with `cmdlog recover DIR --accept-data-loss --to OUT`"
+    )
 
 
 class BadUntil(ReplayError):
@@ -215,17 +285,23 @@ class RemoteError(ReplayError):
         return self.code
 
 
+def first_of(items: Sequence[str]) -> str:
+    """The first of several things to say, and how many more there are: for an error of one line."""
+    return items[0] + (f" (and {len(items) - 1} more)" if len(items) > 1 else "")
+
+
 def _pairs(values: Mapping[str, Any] | None) -> str:
     return "no row" if values is None else " ".join(f"{name}={value!r}" for name, value in values.items())
 
 
 class NoLogs(ReplayError):
-    """None of the directories holds a log that may be used. `exit_code` is that of the first refusal."""
+    """None of the directories holds a log that may be used. `exit_code` is that of the first refusal, else that of `Incomplete`:
+    a log that was emptied held something."""
 
     hint = "check the paths; each must be a node's directory"
 
     def __init__(self, what: str, exit_code: int = 1) -> None:
-        self.code = exit_code or 1
+        self.code = exit_code or Incomplete.exit_code
         super().__init__(what)
 
     @property

@@ -17,16 +17,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from cmdlog.wal.directory.instance import Identity
+from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files, parent
-from cmdlog.wal.instance import Identity
-from procedures.state import Position
-from snapshot.archived import ARCHIVE, archived_snapshot
-from snapshot.delta import apply_deltas
+from procedures.storage.state import Position
+from snapshot.archive_layout import ARCHIVE, archived_snapshot
+from snapshot.background_io import remove_tree
+from snapshot.capture.delta import apply_deltas
+from snapshot.capture.seal import read_manifest, size_and_crc, verify
 from snapshot.errors import SnapshotDamaged, SnapshotError, SnapshotForeign
-from snapshot.gentle import remove_tree
 from snapshot.manifest import DATA_NAME, Base, Manifest, parse_name, snapshot_name
-from snapshot.restorespeed import note_speed
-from snapshot.seal import read_manifest, size_and_crc, verify
+from snapshot.restore_speed import note_speed
 
 FOLDER: Final = "snapshots"
 TEMPORARY: Final = re.compile(r"tmp-p\d{4}-[0-9a-f]{16}")
@@ -195,21 +196,22 @@ def bytes_of_chain(snapshot: Snapshot) -> int:
 
 
 def _copy_image(snapshot: Snapshot, target: str) -> None:
-    shutil.copyfile(_data_path(snapshot), target)
+    shutil.copyfile(data_path(snapshot), target)
     if not _is_stated(target, snapshot):
-        raise SnapshotDamaged(f"{_data_path(snapshot)} changed while it was copied")
+        raise SnapshotDamaged(f"{data_path(snapshot)} changed while it was copied")
 
 
 def _apply_chain(snapshot: Snapshot, deltas: Sequence[Snapshot], target: str) -> None:
     for delta in deltas:
-        if not _is_stated(_data_path(delta), delta):
-            raise SnapshotDamaged(f"{_data_path(delta)} has changed")
+        if not _is_stated(data_path(delta), delta):
+            raise SnapshotDamaged(f"{data_path(delta)} has changed")
     m = snapshot.manifest
     assert m is not None
-    apply_deltas(target, [_data_path(d) for d in reversed(deltas)], Position(m.index, m.term, m.checksum, m.txn_id))
+    apply_deltas(target, [data_path(d) for d in reversed(deltas)], Position(m.index, m.term, m.checksum, m.txn_id))
 
 
-def _data_path(snapshot: Snapshot) -> str:
+def data_path(snapshot: Snapshot) -> str:
+    """The image, or the changes of a delta."""
     return os.path.join(snapshot.path, DATA_NAME[snapshot.manifest.kind if snapshot.manifest is not None else "full"])
 
 
@@ -275,27 +277,32 @@ def _look(files: Files, path: str, parsed: tuple[int, int, int], identity: Ident
     try:
         manifest = read_manifest(files, path)
         _check_owner(manifest, path, parsed, identity)
-        _check_size(path, manifest)
+        _check_size(files, path, manifest)
     except SnapshotError as error:
         return Snapshot(path, partition, index, copy, None, str(error))
     return Snapshot(path, partition, index, copy, manifest)
 
 
 def _check_owner(manifest: Manifest, path: str, parsed: tuple[int, int, int], identity: Identity) -> None:
-    ours = (identity.cluster_id.hex(), identity.node_id, identity.incarnation.hex())
-    if (manifest.cluster_id, manifest.node_id, manifest.incarnation) != ours:
+    if not identity.owns(_owner(manifest)):
         whose = f"cluster {manifest.cluster_id}, node {manifest.node_id}, incarnation {manifest.incarnation}"
         raise SnapshotForeign(f"{path} is a snapshot of {whose}; this directory belongs to {identity}")
     if (manifest.partition, manifest.index) != parsed[:2]:
         raise SnapshotForeign(f"{path} holds partition {manifest.partition} at {manifest.index}: it was renamed")
 
 
-def _check_size(path: str, manifest: Manifest) -> None:
+def _owner(manifest: Manifest) -> Identity:
+    return Identity(bytes.fromhex(manifest.cluster_id), manifest.node_id, bytes.fromhex(manifest.incarnation))
+
+
+def _check_size(files: Files, path: str, manifest: Manifest) -> None:
     for entry in manifest.files:
         name = os.path.join(path, entry.name)
         try:
-            size = os.stat(name).st_size
-        except OSError as error:
-            raise SnapshotDamaged(f"{name} cannot be read: {error.strerror}") from error
+            with contextlib.closing(files.open(name, read_only=True)) as file:
+                size = file.size()
+        except (OSError, WalError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise SnapshotDamaged(f"{name} cannot be read: {why}") from error
         if size != entry.bytes:
             raise SnapshotDamaged(f"{name} has {size} bytes instead of {entry.bytes}")

@@ -4,61 +4,41 @@ One rule: a value that does not have its column's type is an error that names ta
 guessed. A file appears under its name only when it is whole and durable: all of them are written in a folder with a temporary
 name, which is renamed at the end.
 
-| declared | in SQLite | in Parquet |
-|---|---|---|
-| Integer, BigInteger, SmallInteger | INTEGER | int64 |
-| Boolean | INTEGER | bool |
-| Float, Double | REAL | double |
-| Numeric(p, s), p up to 38 | TEXT | decimal(p, s) |
-| Numeric without precision or scale | TEXT | decimal(38, the largest scale that is there); string when 38 digits are too few |
-| DateTime | TEXT | timestamp in microseconds, UTC |
-| Date | TEXT | date |
-| Uuid, JSON, String, Text, Enum | TEXT | string |
-| LargeBinary | BLOB | binary |
-
-A table that the application does not declare any more has the types of its columns in SQLite. Rows of all partitions stand in one
-file, in the order of partitions and keys; of a replicated table, which every partition holds, those of one.
+Types are those of `snapshot.column_types`. Rows of all partitions stand in one file, in the order of partitions and keys; of a
+replicated table, which every partition holds, those of one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from datetime import date, datetime
-from decimal import Decimal, InvalidOperation
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final
 
 import apsw
 import orjson
-from sqlalchemy import types
 
 from cmdlog.wal.errors import NotEmpty
 from cmdlog.wal.files import Files, parent, sync_file
 from procedures import Database
 from procedures.bundle import bundle_of, load_bundle
-from procedures.schema import TABLE_NAME
+from procedures.declaration.schema import TABLE_NAME
 from snapshot.catalog import Snapshot, check, restore
-from snapshot.digest import open_image
+from snapshot.column_types import UNFIT, ColumnType, column_type
 from snapshot.errors import SnapshotDamaged, SnapshotError
 from snapshot.manifest import IMAGE_NAME
+from snapshot.table_digest import open_image
 
-DECIMAL_DIGITS_MAX: Final = 38  # of a decimal that DuckDB and Spark read
 CHUNK_ROWS: Final = 4096  # converted at a time …
 CHUNK_BYTES: Final = 4 << 20  # … or fewer, when they are long
 GROUP_ROWS: Final = 131_072  # of a row group: what a reader takes at a time …
 GROUP_BYTES: Final = 64 << 20  # … or fewer
 METADATA_KEY: Final = b"cmdlog"
 _VALUE_BYTES: Final = 16  # of a number, for the size of a chunk
-
-Convert = Callable[[Any], Any]
-OpenScale = Literal["values", "text"]
-"""What a Numeric that declares no scale becomes: a decimal of the scale that its values need, or their digits as text."""
 
 
 class ExportError(SnapshotError):
@@ -102,8 +82,7 @@ class _Column:
     """A column of the file."""
 
     name: str
-    type: Any  # pyarrow.DataType
-    convert: Convert  # of a value that is not NULL; raises TypeError, ValueError or InvalidOperation
+    type: ColumnType
     nullable: bool
 
 
@@ -155,24 +134,24 @@ def write_tables(
 ) -> list[Exported]:
     """Writes the tables of one partition, as `export` writes those of all, into a folder that is there; not synced.
 
-    `declared` is what `declarations` gives. The scale of a Numeric without one is what this partition needs.
+    `declared` is what `declarations` gives.
     Raises: ParquetMissing, BadValue, OSError.
     """
     return _export_all(_pyarrow(), [source], folder, declared, lambda _progress: None, skip=skip)
 
 
-def column_types(connection: apsw.Connection, table: str, *, declared: Any) -> dict[str, Any]:
-    """Column -> Arrow type, as `read_table` gives them, whatever the rows are; `declared` is the table's `TableInfo`, if any."""
-    file = _File(_pyarrow(), table, [Source(0, "", {}, connection)], declared, open_scale="text")
+def column_types(connection: apsw.Connection, table: str, *, declared: Any) -> dict[str, ColumnType]:
+    """Column -> its type, whatever the rows are; `declared` is the table's `TableInfo`, if any."""
+    file = _File(_pyarrow(), table, [Source(0, "", {}, connection)], declared)
     return {column.name: column.type for column in file.columns}
 
 
 def read_table(source: Source, table: str, *, declared: Any, wanted: Sequence[str]) -> Iterator[Any]:
     """These columns of the partition's rows, in the order of its keys, as Arrow record batches without NOT NULL.
 
-    Types are those of `write_tables`, but a Numeric without a declared scale is its digits as text. Raises: BadValue.
+    Raises: BadValue.
     """
-    yield from _File(_pyarrow(), table, [source], declared, wanted=wanted, open_scale="text").batches()
+    yield from _File(_pyarrow(), table, [source], declared, wanted=wanted).batches()
 
 
 def declarations(catalogs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
@@ -280,9 +259,8 @@ class _File:
         declared: Any,
         *,
         wanted: Sequence[str] | None = None,  # columns, in order; None: all
-        open_scale: OpenScale = "values",
     ) -> None:
-        self._arrow, self._table, self._sources, self._open_scale = arrow, table, sources, open_scale
+        self._arrow, self._table, self._sources = arrow, table, sources
         self._info = sources[0].connection.execute(
             "SELECT name, type, \"notnull\", pk FROM pragma_table_xinfo(?) WHERE hidden <> 1", (table,)
         ).fetchall()  # fmt: skip
@@ -293,7 +271,7 @@ class _File:
         names = [str(row[0]) for row in self._info]
         columns = declared.table.columns if declared is not None else {}
         self.columns = [
-            self._column(str(name), str(kind), columns.get(name), nullable=not (notnull or pk))
+            _Column(str(name), column_type(arrow.core, str(kind), columns.get(name)), not (notnull or pk))
             for name, kind, notnull, pk in self._info
         ]
         order = f" ORDER BY {', '.join(map(_quoted, self._keys))}" if self._keys else ""
@@ -303,7 +281,7 @@ class _File:
         """Writes the file, not synced."""
         core, parquet = self._arrow.core, self._arrow.parquet
         schema = core.schema(
-            [core.field(column.name, column.type, nullable=column.nullable) for column in self.columns],
+            [core.field(column.name, column.type.arrow, nullable=column.nullable) for column in self.columns],
             metadata={METADATA_KEY: orjson.dumps(self._about())},
         )
         name = f"{self._table}.parquet"
@@ -314,13 +292,13 @@ class _File:
                 writer.write_table(group, row_group_size=GROUP_ROWS)
                 rows += group.num_rows
                 tell(rows)
-        types_of = {column.name: str(column.type) for column in self.columns}
+        types_of = {column.name: str(column.type.arrow) for column in self.columns}
         return Exported(self._table, name, rows, os.stat(path).st_size, types_of)
 
     def batches(self) -> Iterator[Any]:
         """The rows as they come."""
         core = self._arrow.core
-        schema = core.schema([core.field(column.name, column.type) for column in self.columns])
+        schema = core.schema([core.field(column.name, column.type.arrow) for column in self.columns])
         for chunk in self._chunks():
             yield self._batch(chunk, schema)
 
@@ -348,11 +326,11 @@ class _File:
         core = self._arrow.core
         arrays = []
         for at, column in enumerate(self.columns):
-            convert = column.convert
+            convert = column.type.convert
             try:
                 values = [None if row[at] is None else convert(row[at]) for row in rows]
-                arrays.append(core.array(values, type=column.type))
-            except (TypeError, ValueError, InvalidOperation, OverflowError, core.ArrowException) as error:
+                arrays.append(core.array(values, type=column.type.arrow))
+            except (*UNFIT, core.ArrowException) as error:
                 raise self._culprit(rows, at) or error from error
         return core.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -362,56 +340,14 @@ class _File:
         names = [str(row[0]) for row in self._info]
         for row in rows:
             try:
-                core.array([None if row[at] is None else column.convert(row[at])], type=column.type)
-            except (TypeError, ValueError, InvalidOperation, OverflowError, core.ArrowException) as error:
+                core.array([None if row[at] is None else column.type.convert(row[at])], type=column.type.arrow)
+            except (*UNFIT, core.ArrowException) as error:
                 key = ", ".join(f"{name}={row[names.index(name)]!r}" for name in self._keys if name in names)
                 shown = repr(row[at])[:100]
-                return BadValue(f"table {self._table}, row {key}, column {column.name}: {shown} is no {column.type} ({error})")
+                return BadValue(
+                    f"table {self._table}, row {key}, column {column.name}: {shown} is no {column.type.arrow} ({error})"
+                )
         return None
-
-    def _column(self, name: str, kind: str, declared: Any, *, nullable: bool) -> _Column:
-        core = self._arrow.core
-        by_kind: dict[str, tuple[Any, Convert]] = {
-            "INTEGER": (core.int64(), _only(int)),
-            "INT": (core.int64(), _only(int)),
-            "REAL": (core.float64(), _only(float)),
-            "BLOB": (core.binary(), _only(bytes)),
-        }
-        wanted: Any = None if declared is None else declared.type
-        arrow_type, convert = by_kind.get(kind.upper(), (core.string(), _only(str)))
-        if isinstance(wanted, types.Boolean):
-            arrow_type, convert = core.bool_(), _to_bool
-        elif isinstance(wanted, types.DateTime):
-            arrow_type, convert = core.timestamp("us", tz="UTC"), _to_datetime
-        elif isinstance(wanted, types.Date):
-            arrow_type, convert = core.date32(), _to_date
-        elif isinstance(wanted, types.Numeric) and not isinstance(wanted, types.Float):
-            arrow_type, convert = self._decimal(name, wanted)
-        return _Column(name, arrow_type, convert, nullable)
-
-    def _decimal(self, name: str, wanted: Any) -> tuple[Any, Convert]:
-        """Declared digits, or those that are there; without a decimal that everybody reads, the text itself."""
-        core, precision, scale = self._arrow.core, wanted.precision, wanted.scale
-        if (precision is None or scale is None) and self._open_scale == "text":
-            return core.string(), _only(str)
-        if precision is None or scale is None:
-            whole, scale = self._digits(name)
-            precision = DECIMAL_DIGITS_MAX if whole + scale <= DECIMAL_DIGITS_MAX else whole + scale
-        if precision > DECIMAL_DIGITS_MAX:
-            return core.string(), _only(str)
-        return core.decimal128(precision, scale), _to_decimal
-
-    def _digits(self, name: str) -> tuple[int, int]:
-        """The most digits before and behind the point of any value. What is no number is found later, with its row."""
-        whole = scale = 0
-        for source in self._sources:
-            values = source.connection.execute(f"SELECT {_quoted(name)} FROM {_quoted(self._table)}")  # noqa: S608 - quoted
-            for (value,) in values:
-                with contextlib.suppress(InvalidOperation, TypeError, ValueError):
-                    _, digits, exponent = Decimal(str(value)).as_tuple()
-                    if isinstance(exponent, int):
-                        whole, scale = max(whole, len(digits) + exponent), max(scale, -exponent)
-        return whole, scale
 
 
 def _chunked(rows: Iterable[Sequence[Any]]) -> Iterator[list[tuple[Any, ...]]]:
@@ -426,43 +362,6 @@ def _chunked(rows: Iterable[Sequence[Any]]) -> Iterator[list[tuple[Any, ...]]]:
             chunk, size = [], 0
     if chunk:
         yield chunk
-
-
-def _only(kind: type) -> Convert:
-    """Lets values of this very type through: Arrow would take 1 for 1.0, and "1" for nothing it knows."""
-
-    def convert(value: Any) -> Any:
-        if type(value) is not kind:
-            raise TypeError(f"{type(value).__name__} instead of {kind.__name__}")
-        return value
-
-    return convert
-
-
-def _to_bool(value: Any) -> bool:
-    if type(value) is not int or value not in (0, 1):
-        raise ValueError("neither 0 nor 1")
-    return bool(value)
-
-
-def _to_datetime(value: Any) -> datetime:
-    moment = datetime.fromisoformat(value)
-    if moment.tzinfo is None:
-        raise ValueError("a time without its offset from UTC")
-    return moment
-
-
-def _to_date(value: Any) -> date:
-    return date.fromisoformat(value)
-
-
-def _to_decimal(value: Any) -> Decimal:
-    if type(value) is not str:
-        raise TypeError(f"{type(value).__name__} instead of digits")
-    number = Decimal(value)
-    if not number.is_finite():
-        raise ValueError("not finite")
-    return number
 
 
 def _quoted(name: str) -> str:

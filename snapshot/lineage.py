@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from procedures.state import Position
+from procedures.storage.state import Position
 from snapshot.catalog import Snapshot
 
 DELTAS_MAX: Final = 16  # of a chain

@@ -6,8 +6,9 @@ environment and key policy.
 
 A snapshot is the folder `snapshots/p<partition>-<index>` (a further image of the same position: `-2`, `-3`, …) with
 `manifest.json` and one SQLite file: `image.sqlite`, the whole state, or `delta.sqlite`, the rows that changed since another
-snapshot, its *base* (`snapshot.delta`). A delta names its base by the checksum of the base's manifest: another snapshot of the
-same name is not it. Format 1 knew no deltas and is still read.
+snapshot, its *base* (`snapshot.capture.delta`). A delta names its base by the checksum of the base's manifest: another snapshot
+of the same name is not it. Format 1 knew no deltas and is still read. Format 3 adds `fault_record` and is written only where
+there is one.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
+from snapshot.checksummed_json import checksum, decode_manifest_fields, encode_manifest_fields
 from snapshot.errors import SnapshotDamaged, SnapshotForeign
-from snapshot.selfchecked import checksum, decode_manifest_fields, encode_manifest_fields
 
 FORMAT: Final = 2
+FORMAT_WITH_FAULTS: Final = 3  # of a node whose cluster has ever declared a failure
 FORMAT_WITHOUT_DELTAS: Final = 1
 MANIFEST_NAME: Final = "manifest.json"
 IMAGE_NAME: Final = "image.sqlite"
@@ -44,7 +46,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """A table of the snapshot's file: see `snapshot.digest`."""
+    """A table of the snapshot's file: see `snapshot.table_digest`."""
 
     name: str
     rows: int
@@ -75,7 +77,7 @@ class Manifest:
     checksum: int  # of that entry's record
     txn_id: int  # the last transaction that the snapshot holds
     log_block: int  # every later entry of the partition lies in this block of this node's log, or behind it
-    epoch: int  # index of the configuration in force
+    epoch: int  # of the configuration in force
     configuration: dict[str, Any] | None
     catalogs: dict[str, Any]  # catalog version -> the catalog record's value, with its bundle
     environment: dict[str, Any] | None
@@ -86,6 +88,7 @@ class Manifest:
     created: str  # RFC 3339; for the reader, decides nothing
     kind: SnapshotKind = "full"
     base: Base | None = None  # of a delta
+    fault_record: str | None = None  # hex of the newest record of the node's fault log; None: there never was one
 
     @property
     def bytes(self) -> int:
@@ -99,7 +102,7 @@ class Manifest:
     @property
     def crc32c(self) -> int:
         """The checksum that the manifest's file carries, if this version wrote it."""
-        return checksum({"format": FORMAT, **asdict(self)})
+        return checksum(_fields(self))
 
     def as_base(self, name: str) -> Base:
         """What a delta on this snapshot says about it."""
@@ -127,22 +130,31 @@ def parse_name(name: str) -> tuple[int, int, int] | None:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """The file's bytes."""
-    value = {"format": FORMAT, **asdict(manifest)}
-    return encode_manifest_fields(value)
+    return encode_manifest_fields(_fields(manifest))
+
+
+def _fields(manifest: Manifest) -> dict[str, Any]:
+    value = asdict(manifest)
+    if manifest.fault_record is not None:
+        return {"format": FORMAT_WITH_FAULTS, **value}
+    del value["fault_record"]
+    return {"format": FORMAT, **value}
 
 
 def decode_manifest(data: bytes, *, path: str) -> Manifest:
     """Checks the file's bytes. Raises: SnapshotDamaged, SnapshotForeign (a newer format)."""
     value = decode_manifest_fields(data, path=path)
     found = value.pop("format", None)
-    if found not in (FORMAT_WITHOUT_DELTAS, FORMAT):
-        raise SnapshotForeign(f"{path} has another format than {FORMAT}; use the newer cmdlog that wrote it")
+    if found not in (FORMAT_WITHOUT_DELTAS, FORMAT, FORMAT_WITH_FAULTS):
+        raise SnapshotForeign(f"{path} has another format than {FORMAT_WITH_FAULTS}; use the newer cmdlog that wrote it")
     try:
         value["tables"] = tuple(TableEntry(**entry) for entry in value["tables"])
         value["files"] = tuple(FileEntry(**entry) for entry in value["files"])
         value["schema"] = tuple(value["schema"])
-        if found == FORMAT:
+        if found != FORMAT_WITHOUT_DELTAS:
             value["base"] = Base(**value["base"]) if value["base"] is not None else None
+        if (value.get("fault_record") is not None) != (found == FORMAT_WITH_FAULTS):
+            raise SnapshotDamaged(f"{path} has format {found} and fault record {value.get('fault_record')}")
         manifest = Manifest(**value)
         _check_kind(manifest, path)
     except (TypeError, KeyError) as error:

@@ -20,7 +20,7 @@ from cmdlog.wal.files import Files
 from cmdlog.wal.ids import MILLIS_SHIFT
 from snapshot.catalog import Snapshot, remove
 from snapshot.lineage import fallback
-from snapshot.points import Point
+from snapshot.recovery_points import Point
 
 
 @dataclass(frozen=True, slots=True)

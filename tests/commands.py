@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from cmdlog.cli.app import run
 from cmdlog.cli.output import out
-from cmdlog.cli.program import run
 
 
 class Command:

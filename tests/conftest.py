@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
-from cmdlog.node.quiet import log_as_library
+from cmdlog.node.embedded_logging import log_as_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,9 +26,18 @@ def pytest_configure() -> None:
     The first is said here, since `capture_logs` of structlog counts as the program's own word: all nodes behind it would print,
     also into what a test captures.
     """
+    os.environ.setdefault("CMDLOG_PREALLOCATE", "ahead")  # a gibibyte for each of some hundred servers would fill the volume
     log_as_library()
     settings.register_profile("unhurried", deadline=None)
     settings.load_profile("unhurried")
+
+
+@pytest.fixture
+def copies_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy represents the original at an earlier moment, so it starts without `adopt` (`cmdlog.wal.opening.home`)."""
+    from cmdlog.wal.files import RealFiles
+
+    monkeypatch.setattr(RealFiles, "identify", lambda _self, _path: (0, 0))
 
 
 @pytest.fixture
@@ -71,3 +81,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "tests/spark" if nodeid.startswith("tests/spark/") else nodeid.split("::", 1)[0]
 
     return OneProcessForSpark(config, log)
+
+
+@pytest.fixture
+def executor_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test's process stands for an executor of Spark; its hash seed may be any, as no call iterates a set of strings."""
+    monkeypatch.setattr("replay.spark.jobs.backfill_task.check_hash_seed", lambda _who: None)

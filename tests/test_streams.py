@@ -14,15 +14,16 @@ signal.signal(signal.SIGALRM, lambda *_: None)
 signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
 """
 DRY = "; signal.setitimer(signal.ITIMER_REAL, 0)"
-ANSWER = RAIN + "from cmdlog.streams import answer; answer(b'x' * 3_000_000 + b'end')" + DRY
+ANSWER = RAIN + "from cmdlog.whole_line_stdout import answer; answer(b'x' * 3_000_000 + b'end')" + DRY
 LINES = (
     RAIN
-    + "from cmdlog.streams import keep_lines_whole; keep_lines_whole(); print('x' * 3_000_000 + 'end', end='', flush=True)"
+    + "from cmdlog.whole_line_stdout import keep_lines_whole; keep_lines_whole(); "
+    + "print('x' * 3_000_000 + 'end', end='', flush=True)"
     + DRY
 )
 CUT = """
 import signal
-from cmdlog.streams import keep_lines_whole
+from cmdlog.whole_line_stdout import keep_lines_whole
 keep_lines_whole()
 def stop(*_):
     raise KeyboardInterrupt
@@ -59,7 +60,7 @@ def test_everything_is_written_whatever_signals_come(program: str) -> None:
 
 
 def test_plain_python_loses_the_rest() -> None:
-    """What the two above are for: if this ever fails, Python has become whole and `cmdlog.streams` can go."""
+    """What the two above are for: if this ever fails, Python has become whole and `cmdlog.whole_line_stdout` can go."""
     assert len(printed(RAIN + "sys.stdout.buffer.write(b'x' * 3_000_000)" + DRY)) < 3_000_000
 
 

@@ -14,17 +14,26 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cmdlog.api.live import send_events
-from cmdlog.api.problem import Problem, forbidden
-from cmdlog.api.request import AUTHORIZATION, Incoming, Picked, check_content, check_host, check_origin, check_twice, pick_headers
-from cmdlog.api.routes import make_routes_app
-from cmdlog.api.service import Service, send_problem
-from cmdlog.api.signin import send_sign_in
-from cmdlog.api.single import call_procedure
-from cmdlog.api.stream import BatchStream
-from cmdlog.api.table import Entry, Methods, allowed, methods_of
-from cmdlog.api.tokenfile import Credential
-from cmdlog.api.tracing import REQUEST_ID, SCOPE_KEY, Trace
+from cmdlog.api.gate.login_page import send_sign_in
+from cmdlog.api.gate.problem import Problem, forbidden
+from cmdlog.api.gate.request import (
+    AUTHORIZATION,
+    Incoming,
+    Picked,
+    check_content,
+    check_host,
+    check_origin,
+    check_twice,
+    pick_headers,
+)
+from cmdlog.api.gate.request_trace import REQUEST_ID, SCOPE_KEY, Trace
+from cmdlog.api.gate.route_table import Entry, Methods, allowed, methods_of
+from cmdlog.api.gate.token_file import Credential
+from cmdlog.api.routes.app_state import Service, send_problem
+from cmdlog.api.routes.batch import BatchStream
+from cmdlog.api.routes.call import call_procedure
+from cmdlog.api.routes.cold_routes import make_routes_app
+from cmdlog.api.routes.events import send_events
 from cmdlog.node.settings import Settings
 
 if TYPE_CHECKING:

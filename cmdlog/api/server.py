@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -23,20 +24,22 @@ import structlog
 import uvicorn
 import uvloop
 
-from cmdlog.api.acceptor import Acceptor
 from cmdlog.api.app import create_app
-from cmdlog.api.descriptors import connections_allowed
-from cmdlog.api.quick import QuickCalls
-from cmdlog.api.roster import Roster
-from cmdlog.api.service import Service
-from cmdlog.api.table import TABLE
-from cmdlog.api.tls import Certificate
+from cmdlog.api.connections.acceptor import Acceptor
+from cmdlog.api.connections.connection_registry import Roster
+from cmdlog.api.connections.descriptor_limit import connections_allowed
+from cmdlog.api.connections.tls import Certificate
+from cmdlog.api.fast_path import QuickCalls
+from cmdlog.api.gate.route_table import TABLE
+from cmdlog.api.routes.app_state import SLOW_THREADS, Service
 from cmdlog.node.settings import BadSetting, Settings, is_loopback
 
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
 
 BACKLOG: Final = 2048
+LOG_THREADS: Final = 2  # beside those that write it: the keeper, and who prepares segments
+NODE_THREADS: Final = 6  # flush, watch of the sites, archive, snapshots, page checks, drills
 STREAMS: Final = frozenset(entry.path for entry in TABLE if entry.kind == "batch")
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -75,8 +78,25 @@ def serve(open_node: Open, settings: Settings, *, events: Events | None = None, 
     )
     listener = listen(settings.host, settings.port, silence_max_s=settings.write_timeout_s)
     runner = _Runner(service, roster, open_node, events or Events())
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
-        loop.run(runner.run(listener))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+            loop.run(runner.run(listener))
+    except BaseException as error:
+        if runner.failure is not None:  # the way down may fail for the same reason, such as a thread that it needs
+            raise runner.failure from error
+        raise
+    if runner.failure is not None:
+        raise runner.failure
+
+
+def threads_of(settings: Settings) -> int:
+    """How many threads a server starts at most: those of the log, of the node, of its answers and of the event loop."""
+    return settings.log_threads + LOG_THREADS + NODE_THREADS + SLOW_THREADS + settings.queries_max + loop_threads()
+
+
+def loop_threads() -> int:
+    """How many the event loop's own executor may have, see `concurrent.futures.ThreadPoolExecutor`."""
+    return min(32, (os.cpu_count() or 1) + 4)
 
 
 def make_config(roster: Roster) -> uvicorn.Config:
@@ -153,7 +173,7 @@ class _Runner:
         self._service, self._roster, self._open_node, self._events = service, roster, open_node, events
         self._server = Server(make_config(roster))
         self._progress: Mapping[str, object] = {}
-        self._failure: BaseException | None = None
+        self.failure: BaseException | None = None  # why the server ended by itself
         self._url = ""  # until it was told
         self._drained_by = 0.0  # on the loop's clock
 
@@ -172,29 +192,32 @@ class _Runner:
                 await opening
             await self._close()
             self._roster.stop()
-        if self._failure is not None:
-            raise self._failure
 
     async def _open(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             node = await loop.run_in_executor(None, self._open_node, self._note_progress)
+            self._take(node)
         except Stopped:
             return
         except BaseException as error:  # noqa: BLE001 - it is raised again when the server is down
             self._fail(error)
-            return
+
+    def _take(self, node: Node) -> None:
+        """Serves the opened node from now on."""
         self._tell_listening()
         node.on_failure = self._fail_later
         if node.error is not None:
             self._fail(node.error)
         self._service.attach(node)
         if self._server.should_exit:
-            node.attach(loop)  # what the start has logged is still under way: a node whose sites nobody reads would wait for it
+            node.attach(
+                self._loop
+            )  # what the start has logged is still under way: a node whose sites nobody reads would wait for it
             return
         gc.collect()
         gc.freeze()  # modules, schemas and routes live as long as the process: later collections need not look at them
-        node.attach(loop)
+        node.attach(self._loop)
         self._events.ready(node)
 
     def _note_progress(self, progress: Any) -> None:
@@ -235,6 +258,6 @@ class _Runner:
 
     def _fail(self, error: BaseException) -> None:
         """The node cannot go on: stop acknowledging, and end the process with the error's exit code."""
-        self._failure = self._failure or error
+        self.failure = self.failure or error
         self._service.stopping = True
         self._server.should_exit = True

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from typing import Final
+
+from cmdlog.wal.errors import LimitReached
+from cmdlog.wal.process_limits import check_address_space
+from procedures.hash_seed import pin
+
+REPLAYING: Final = ("diff", "drill", "fork", "recover", "snapshot", "spark")
+"""Commands that run logged calls, and must do so under the hash seed of sites. Never `serve`: it reads what strangers send."""
 
 
 def main() -> None:
     """Entry point of the `cmdlog` program."""
     try:
-        from cmdlog.cli.program import run
+        command = next((argument for argument in sys.argv[1:] if not argument.startswith("-")), "")
+        if command in ("serve", *REPLAYING):
+            check_address_space()
+        if command in REPLAYING:
+            pin()
+        from cmdlog.cli.app import run
     except KeyboardInterrupt:  # before there is anything to say
         sys.exit(130)
+    except LimitReached as error:
+        sys.exit(_limited(error))
 
     run()
+
+
+def _limited(error: LimitReached) -> int:
+    """Says so with what is loaded: the memory that prettier words take may not be there."""
+    message = str(error).removesuffix(f" ({error.hint})")
+    if "--json" in sys.argv[1:]:
+        told = {"kind": type(error).__name__, "message": message, "hint": error.hint, "exit_code": error.exit_code}
+        sys.stdout.write(json.dumps({"error": told}) + "\n")
+    else:
+        sys.stderr.write(f"error: {message}\nhint:  {error.hint}\n")
+    return error.exit_code

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cmdlog.cli.application import AppArgument, load_application
+from cmdlog.cli.load_app import AppArgument, load_application
 from cmdlog.cli.output import JsonFlag, out
 
 if TYPE_CHECKING:
-    from procedures.lint import Finding
+    from procedures.checks.lint import Finding
 
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the workload that runs twice.")]
 CallsOption = Annotated[int, typer.Option("--calls", min=1, max=1_000_000, help="Calls of the workload.")]
@@ -35,7 +35,7 @@ def check(app: AppArgument, seed: SeedOption = 1, calls: CallsOption = 2000, jso
       cmdlog check shop:db
       cmdlog check procedures.samples.bank:db --calls 10000 --seed 7
     """
-    from procedures.check import check as check_application
+    from procedures.checks.check import check as check_application
 
     load_application(app)  # names what is missing better than the check would
     findings = check_application(app, seed=seed, calls=calls)

@@ -12,8 +12,10 @@ from typing import Annotated, Any, Final
 import orjson
 import typer
 
-from cmdlog.cli.failure import Failure
+from cmdlog.cli.cli_errors import Failure, Stop
 
+ROWS_SHOWN: Final = 5  # of a stopped call; --json shows those of the place
+STOP_COLUMNS: Final = ("partition", "index", "transaction", "call", "table", "key", "replayed", "live")
 PIPED_WIDTH: Final = 100_000  # characters of a line that no terminal shows: longer than any table
 
 
@@ -46,7 +48,7 @@ class Output:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
 
-    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, stderr: bool = False) -> None:
         """A table for people. Nothing is cut: a narrow terminal folds, and what is piped has lines of any length."""
         from rich.console import Console
         from rich.table import Table
@@ -57,13 +59,22 @@ class Output:
             table.add_column(column, overflow="fold")
         for row in rows:
             table.add_row(*(Text(str(value)) for value in row))
-        Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, soft_wrap=False).print(table)
+        stream = sys.stderr if stderr else sys.stdout
+        Console(stderr=stderr, width=None if stream.isatty() else PIPED_WIDTH, soft_wrap=False).print(table)
 
     def failure(self, failure: Failure) -> None:
         """An error: what happened, and what to do."""
         if self.json:
-            error = {"kind": failure.kind, "message": failure.message, "hint": failure.hint, "exit_code": failure.exit_code}
-            self.line({"error": error if failure.place is None else {**error, "place": failure.place}})
+            error: dict[str, Any] = {
+                "kind": failure.kind, "message": failure.message, "hint": failure.hint, "exit_code": failure.exit_code
+            }  # fmt: skip
+            if failure.details:
+                error["details"] = list(failure.details)
+            if failure.stops:
+                error["stops"] = [stop.place for stop in failure.stops]
+            if failure.place is not None:
+                error["place"] = failure.place
+            self.line({"error": error})
             return
         from rich.console import Console
 
@@ -73,6 +84,24 @@ class Output:
         if failure.hint:
             console.print("hint: ", style="bold", end=" ")
             console.print(failure.hint, markup=False)
+        for detail in failure.details if len(failure.details) > 1 else ():
+            console.print(f"  - {detail}", markup=False)
+        if failure.stops:
+            self._show_stops(failure.stops)
+
+    def _show_stops(self, stops: Sequence[Stop]) -> None:
+        """A row for each difference, a table for all partitions."""
+        rows = []
+        for stop in stops:
+            place = stop.place
+            call = f"{place['procedure']} ({place['position']})" if place["position"] >= 0 else f"one of {place['procedure']}"
+            where = (place["partition"], place["index"], place["txn_id"], call)
+            rows += [(*where, *row.cells) for row in stop.rows[:ROWS_SHOWN]] or [
+                (*where, "", "", place["got"], place["expected"])
+            ]
+            if (left := len(stop.rows) + place["rows_left_out"] - ROWS_SHOWN) > 0:
+                rows.append((*where, "", f"and {left} more rows", "--json names more" if len(stop.rows) > ROWS_SHOWN else "", ""))
+        self.table("Stopped calls", STOP_COLUMNS, rows, stderr=True)
 
 
 out = Output()

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cmdlog.cli.demo_spark import demo_it
-from cmdlog.cli.failure import CommandFailed
+from cmdlog.cli.cli_errors import CommandFailed
+from cmdlog.cli.demo.spark import demo_it
+from cmdlog.cli.directory.recover_output import Display
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.recover_show import Display
-from cmdlog.cli.remote import DEFAULT_URL, CaOption, TokenOption, UrlOption
-from cmdlog.cli.sparkup import ConfOption, MasterOption, spark_session
+from cmdlog.cli.server.server_options import DEFAULT_URL, CaOption, TokenOption, UrlOption
+from cmdlog.cli.spark_options import ConfOption, MasterOption, spark_session
 
 if TYPE_CHECKING:
-    from replay.recover import Progress
-    from replay.spark.backfill import Backfilled
-    from replay.spark.feed import Fed
-    from replay.spark.rebuild import Rebuilt
+    from replay.recover.execute import Progress
+    from replay.spark.feeding.feed import Fed
+    from replay.spark.jobs.backfill import Backfilled
+    from replay.spark.jobs.rebuild import Rebuilt
 
 GROUP: Final = (
     "Rebuild tables, replay with other code, and feed calls, on Apache Spark: on this machine, or with --master on a cluster "
@@ -72,12 +72,12 @@ def rebuild_them(
     json: JsonFlag = False,
 ) -> None:
     """Parameters as the user gave them."""
-    from cmdlog.cli.application import load_application
+    from cmdlog.cli.load_app import load_application
 
     db = load_application(app) if app else None
     moments: Any = None if not until else until[0] if len(until) == 1 else until
     with _Bar("rebuild") as tell:
-        from replay.spark.rebuild import rebuild
+        from replay.spark.jobs.rebuild import rebuild
 
         done = rebuild(
             partial(spark_session, master, conf=conf),
@@ -112,12 +112,12 @@ def backfill_them(
     json: JsonFlag = False,
 ) -> None:
     """Parameters as the user gave them."""
-    from cmdlog.cli.application import load_application
+    from cmdlog.cli.load_app import load_application
 
     db = load_application(app)
     with _Bar("backfill") as tell:
-        from replay.fork import START
-        from replay.spark.backfill import backfill
+        from replay.fork.fork import START
+        from replay.spark.jobs.backfill import backfill
 
         done = backfill(
             partial(spark_session, master, conf=conf),
@@ -149,15 +149,18 @@ def feed_them(
         float,
         typer.Option("--give-up-after-s", min=0.1, help="A server that does not answer at all for so long ends the job."),
     ] = 60.0,
+    in_order: Annotated[
+        bool, typer.Option("--in-order", help="Send the rows of a file (up to 100,000) one after another; else on all cores.")
+    ] = False,
     master: MasterOption = None,
     conf: ConfOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Parameters as the user gave them."""
     with _Bar("feed") as tell:
-        from cmdlog.client.feeder import Feeder
-        from replay.spark.calls import CallFiles
-        from replay.spark.feed import feed
+        from cmdlog.client.feed_sender import Feeder
+        from replay.spark.feeding.feed import feed
+        from replay.spark.feeding.input import CallFiles
 
         try:
             send = Feeder(
@@ -169,7 +172,15 @@ def feed_them(
         except ValueError as error:
             raise CommandFailed(str(error), exit_code=2) from None
         given = CallFiles.at(calls)
-        done = feed(given, send, job=job, to=str(to), spark=partial(spark_session, master, conf=conf), progress=tell)
+        done = feed(
+            given,
+            send,
+            job=job,
+            to=str(to),
+            spark=partial(spark_session, master, conf=conf),
+            rows="in order" if in_order else "side by side",
+            progress=tell,
+        )
     out.result(_told(done), lambda: _show_fed(done))
     if done.manifest["statuses"].get("refused"):  # all others have an outcome, which no further run would change
         raise typer.Exit(1)
@@ -182,7 +193,7 @@ def package_it(
     json: JsonFlag = False,
 ) -> None:
     """Parameters as the user gave them."""
-    from replay.spark.shipping import code_version, write_zip
+    from replay.spark.base.executor_zip import code_version, write_zip
 
     path = write_zip(str(to))
     out.result({"path": path, "version": code_version()}, lambda: out.text(path))

@@ -14,10 +14,10 @@ proves, when to send again) is pure and shared; the two clients only carry it ou
 
 from __future__ import annotations
 
-from cmdlog.client.aio import AsyncClient
-from cmdlog.client.ask import NEW_KEY, Call
+from cmdlog.client.async_client import AsyncClient
+from cmdlog.client.client import Client
 from cmdlog.client.options import DEFAULT_URL, AutoBatch
+from cmdlog.client.request import NEW_KEY, Call
 from cmdlog.client.retry import RetryPolicy
-from cmdlog.client.sync import Client
 
 __all__ = ["DEFAULT_URL", "NEW_KEY", "AsyncClient", "AutoBatch", "Call", "Client", "RetryPolicy"]

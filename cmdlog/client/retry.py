@@ -20,8 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from cmdlog.client.answer import Failure, Fate
-from cmdlog.client.ask import Effect
+from cmdlog.client.request import Effect
+from cmdlog.client.response import Failure, Fate
 from cmdlog.errors import CmdlogError, OutcomeUnknown, SessionExpired, Unreachable
 
 DOUBLINGS_MAX: Final = 30  # of the wait; any cap is reached by then

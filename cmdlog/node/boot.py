@@ -3,7 +3,8 @@
 One rule: everything a replay will need is in the log, durable, before the first call that needs it: the code bundle under its
 catalog version, the environment, the configuration, the schema.
 
-A start is a new term (as an election would be), so that an index given again after a cut never has the same term twice.
+A start that writes is a new term (as an election would be), so that an index given again after a cut never has the same term
+twice. A start with nothing to write changes nothing on disk: see `cmdlog.node.sequencing.opening`.
 """
 
 from __future__ import annotations
@@ -14,30 +15,34 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+import apsw
 import structlog
 
-from cmdlog.node.routes import SlotMap
+from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.background.snapshot_schedule import segments_wanted
 from cmdlog.node.settings import BadSetting, Settings
-from cmdlog.wal.errors import WalError
+from cmdlog.node.slot_map import SlotMap
+from cmdlog.wal.directory.instance import Identity, Instance
+from cmdlog.wal.directory.sizing import Ring, block_bytes_max, reserve_for
+from cmdlog.wal.errors import TooLarge, WalError
 from cmdlog.wal.files import Files
-from cmdlog.wal.groups import GroupState
+from cmdlog.wal.format.block import block_bytes
+from cmdlog.wal.format.record import Kind, encode_json
+from cmdlog.wal.group_state import GroupState, single
 from cmdlog.wal.ids import CLUSTER_GROUP
-from cmdlog.wal.instance import Identity, Instance
 from cmdlog.wal.log import Log
-from cmdlog.wal.record import Kind, encode_json
-from cmdlog.wal.sizing import check_room, reserve_for
-from cmdlog.wal.tail import block_bytes_max
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
-from procedures.outcomes import KeyPolicy
-from procedures.state import open_reader
-from procedures.versions import catalog_value
-from replay.plan import STATE_FILE, Plan
-from replay.recover import Progress, Report
-from replay.trust import state_path
+from procedures.execution.idempotency import KeyPolicy
+from procedures.procedure_versions import catalog_value
+from procedures.storage.state import PartitionState, open_reader
+from replay.plan.planner import STATE_FILE, Plan
+from replay.recover.execute import Progress, Report
+from replay.state.trust import state_path
+from snapshot.catalog import Snapshot
 
-NODE_ID: Final = 1  # of the only node of a one-node cluster
 FIRST_TERM: Final = 1
+STATED_BYTES: Final = 1024  # environment and configuration in a checkpoint, and the next version's
 
 log = structlog.get_logger("cmdlog.node")
 
@@ -58,24 +63,58 @@ class Boot:
     bundle: Bundle
     policy: KeyPolicy
     catalogs: dict[str, Any]  # every catalog version that the log knows -> its record's value
-    notes: list[bytes]  # records of the cluster group and hard states
+    terms: list[bytes]  # hard states of all groups, for the first block of this run
+    records: list[bytes]  # what is new of the cluster group
+    before: dict[str, Any]  # of a snapshot's manifest, what is still true before `records` are in the log
     changes: list[str]  # human sentences: what is new since the last start
+    node_id: int
+    configurations: dict[int, dict[str, Any]]  # group -> the configuration in force once `notes` are in the log
+
+    @property
+    def epoch(self) -> int:
+        """Of the cluster's configuration."""
+        return int(self.configurations[CLUSTER_GROUP].get("epoch", 0))
+
+    def membership(self) -> dict[str, Any]:
+        """Who belongs to the cluster: epoch, voters, learners, and whether a recovery forced it."""
+        value = self.configurations[CLUSTER_GROUP]
+        voters, learners = list(value.get("voters", ())), list(value.get("learners", ()))
+        return {"epoch": self.epoch, "voters": voters, "learners": learners, "forced": bool(value.get("forced"))}
+
+    def role(self, partition: int) -> str:
+        """What this node is in the partition's group. Nothing replicates yet, so only the sole voter of a group leads it."""
+        configuration = self.configurations.get(partition, {})
+        if self.node_id in (voters := {*configuration.get("voters", ()), *configuration.get("outgoing", ())}):
+            return "leader" if voters == {self.node_id} else "follower"
+        return "learner" if self.node_id in configuration.get("learners", ()) else "non-participant"
 
 
-def create_node(files: Files, directory: str, settings: Settings) -> None:
-    """Makes an empty node. Durable on return. Raises: WalError."""
-    check_room(settings.partitions, settings.segment_bytes)
-    initial = [_hard_state(CLUSTER_GROUP, FIRST_TERM), *_configurations(settings)]
-    initial += [_hard_state(partition, FIRST_TERM) for partition in range(settings.partitions)]
+def create_node(files: Files, directory: str, settings: Settings, db: Database, *, target: str | None) -> None:
+    """Makes an empty node that has room for this program. Durable on return. Raises: BadSettings, WalError."""
+    s = settings
+    code_bytes = len(_code(db, target))
+    state_bytes = 2 * code_bytes + STATED_BYTES
+    Ring(s.partitions, s.segments, s.segment_bytes, s.log_reserve_bytes, code_bytes, state_bytes).check()
+    identity = Identity.fresh()
+    groups = [CLUSTER_GROUP, *range(settings.partitions)]
+    initial = [_hard_state(group, FIRST_TERM, identity.node_id) for group in groups]
+    initial += [_first_configuration(group, identity.node_id, settings) for group in groups]
     Log.create(
         files,
         directory,
-        Identity.fresh(NODE_ID),
+        identity,
         segment_bytes=settings.segment_bytes,
         segments=settings.segments,
         reserve_bytes=reserve_for(settings.partitions, settings.segment_bytes, settings.log_reserve_bytes),
         initial=initial,
+        whole_ring=settings.preallocate == "ring",
     )
+
+
+def _code(db: Database, target: str | None) -> bytes:
+    """The first version of the program as a record."""
+    bundle = capture_bundle(db, target)
+    return encode_json(Kind.CATALOG, catalog_value(db, bundle, 1, None), partition=CLUSTER_GROUP, term=FIRST_TERM, index=1)
 
 
 def key_policy(settings: Settings) -> KeyPolicy:
@@ -88,53 +127,100 @@ def key_policy(settings: Settings) -> KeyPolicy:
     )
 
 
-def make_boot(groups: Mapping[int, GroupState], db: Database, settings: Settings, *, target: str | None) -> Boot:
-    """Compares the running program with what the log says and states the differences as records."""
+def make_boot(groups: Mapping[int, GroupState], db: Database, settings: Settings, *, node_id: int, target: str | None) -> Boot:
+    """Compares the running program with what the log says and states the differences as records.
+
+    Who belongs to the cluster, its epoch and whether that was forced are the log's; a start never changes them.
+    """
     cluster = groups[CLUSTER_GROUP]
     term = max(group.term for group in groups.values()) + 1
     index = cluster.last_index
     changes: list[str] = []
-    notes = [_hard_state(partition, term) for partition in sorted(groups)]
+    terms = [_hard_state(partition, term, node_id) for partition in sorted(groups)]
+    records: list[bytes] = []
 
     def entry(kind: Kind, value: Mapping[str, Any]) -> None:
         nonlocal index
         index += 1
-        notes.append(encode_json(kind, value, partition=CLUSTER_GROUP, term=term, index=index))
+        records.append(encode_json(kind, value, partition=CLUSTER_GROUP, term=term, index=index))
 
     bundle = capture_bundle(db, target)
     version = max(cluster.catalogs, default=0)
     catalogs = {str(known): catalog.value for known, catalog in sorted(cluster.catalogs.items())}
+    before = _facts_of(cluster, dict(catalogs))
     if version and (made_for := cluster.catalogs[version].value.get("database", db.name)) != db.name:
         raise OtherApplication(f"the directory belongs to database {made_for!r}, not to {db.name!r}")
     if not version or cluster.catalogs[version].value["hash"] != bundle.hash:
-        before = cluster.catalogs[version].value if version else None
+        predecessor = cluster.catalogs[version].value if version else None
         version += 1
         changes.append(f"code bundle {bundle.hash[:12]} becomes catalog version {version}")
-        catalogs[str(version)] = catalog_value(db, bundle, version, before)
+        catalogs[str(version)] = catalog_value(db, bundle, version, predecessor)
         entry(Kind.CATALOG, catalogs[str(version)])
     here = environment()
     if cluster.environment is None or cluster.environment.value != here:
-        before = cluster.environment.value if cluster.environment else {}
-        changed = sorted(name for name in here if before.get(name) != here[name])
-        changes.append("environment: " + ", ".join(f"{name} {before.get(name, '-')} -> {here[name]}" for name in changed))
+        there = cluster.environment.value if cluster.environment else {}
+        changed = sorted(name for name in here if there.get(name) != here[name])
+        changes.append("environment: " + ", ".join(f"{name} {there.get(name, '-')} -> {here[name]}" for name in changed))
         entry(Kind.ENVIRONMENT, here)
-    wanted = cluster_configuration(settings)
-    if cluster.configuration != wanted:
-        changes.append("configuration changed")
+    configurations = {group: dict(state.configuration or {}) for group, state in groups.items()}
+    wanted = {**configurations[CLUSTER_GROUP], **_shape(settings)}
+    if configurations[CLUSTER_GROUP] != wanted:
+        changes.append("configuration: " + ", ".join(sorted(_differing(configurations[CLUSTER_GROUP], wanted))))
         entry(Kind.CONFIGURATION, wanted)
-    return Boot(term, version, bundle, key_policy(settings), catalogs, notes, changes)
+        configurations[CLUSTER_GROUP] = wanted
+    policy = key_policy(settings)
+    return Boot(term, version, bundle, policy, catalogs, terms, records, before, changes, node_id, configurations)
 
 
-def cluster_configuration(settings: Settings) -> dict[str, Any]:
-    """Value of the cluster group's CONFIGURATION record."""
+def _facts_of(cluster: GroupState, catalogs: dict[str, Any]) -> dict[str, Any]:
+    """What a snapshot states of the node, as the log has it."""
+    configuration = cluster.configuration or {}
     return {
-        "voters": [NODE_ID],
-        "learners": [],
-        "epoch": 1,
+        "configuration": configuration,
+        "catalogs": catalogs,
+        "environment": cluster.environment.value if cluster.environment else environment(),
+        "key_policy": configuration["key_policy"],
+    }
+
+
+def check_fit(boot: Boot, wal: Log) -> None:
+    """Whether the log's segments have room for what this start adds. Raises: TooLarge; nothing is written."""
+    segment_bytes, head_bytes = wal.instance.segment_bytes, wal.head_bytes
+    longest = max(map(len, boot.records), default=0)
+    if block_bytes([bytes(longest)]) > wal.block_bytes_max or head_bytes + sum(map(len, boot.records)) > segment_bytes // 2:
+        held = f"the head of a segment takes {head_bytes} of {segment_bytes} bytes already"
+        raise TooLarge(f"the program takes {longest} bytes compressed, too much for segments of {segment_bytes}: {held}")
+
+
+def table_changes(
+    db: Database, directory: str, partitions: int, each: Callable[[apsw.Connection, int], None]
+) -> list[tuple[int, Kind, dict[str, Any]]]:
+    """The SCHEMA entry of every partition whose tables are not those of the program, tried out; `each` is shown every state."""
+    changes = []
+    for partition in range(partitions):
+        state = PartitionState.open(state_path(directory, partition), partition=partition)
+        try:
+            statements = db.plan_schema(state.schema())
+            if statements:
+                state.rehearse_schema(statements)
+                changes.append((partition, Kind.SCHEMA, {"statements": statements}))
+            each(state.connection, partition)
+        finally:
+            state.close()
+    return changes
+
+
+def _shape(settings: Settings) -> dict[str, Any]:
+    """What the cluster group's configuration says beside its members."""
+    return {
         "partitions": settings.partitions,
         "slots": SlotMap(settings.partitions).ranges(),
         "key_policy": asdict(key_policy(settings)),
     }
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    return [name for name, value in after.items() if before.get(name) != value]
 
 
 def adopt_fixed(settings: Settings, groups: Mapping[int, GroupState], instance: Instance) -> Settings:
@@ -146,6 +232,7 @@ def adopt_fixed(settings: Settings, groups: Mapping[int, GroupState], instance: 
     partitions: int = configuration["partitions"]
     if settings.partitions not in (partitions, Settings().partitions):  # the default says nothing about what is wanted
         raise BadSetting("partitions", f"the directory was made with {partitions}, which stays; leave the setting out")
+    _warn_of_small_ring(partitions, instance, settings.snapshot_log_fraction)
     batch_bytes_max = block_bytes_max(instance.segment_bytes) // 2  # the other half is for notes, marks and headers
     return dataclasses.replace(
         settings,
@@ -158,6 +245,18 @@ def adopt_fixed(settings: Settings, groups: Mapping[int, GroupState], instance: 
     )
 
 
+def _warn_of_small_ring(partitions: int, instance: Instance, fraction: float) -> None:
+    wanted = segments_wanted(partitions, instance.segments, instance.segment_bytes, fraction)
+    if wanted > instance.segments:
+        log.warning(
+            "the log is small for its partitions: writes will often wait for snapshots",
+            partitions=partitions,
+            segments=instance.segments,
+            segment_bytes=instance.segment_bytes,
+            remedy=f"make the node with --segments {wanted} or more, larger segments, or fewer partitions",
+        )
+
+
 def applied_index(directory: str, partition: int) -> int:
     """Index of the last entry that the state file holds; its site has ended."""
     connection, _ = open_reader(state_path(directory, partition))
@@ -166,17 +265,14 @@ def applied_index(directory: str, partition: int) -> int:
     return index
 
 
-def _configurations(settings: Settings) -> list[bytes]:
-    configuration = cluster_configuration(settings)
-    records = [encode_json(Kind.CONFIGURATION, configuration, partition=CLUSTER_GROUP, term=FIRST_TERM, index=1)]
-    for partition in range(settings.partitions):
-        value = {"voters": [NODE_ID], "learners": [], "epoch": 1}
-        records.append(encode_json(Kind.CONFIGURATION, value, partition=partition, term=FIRST_TERM, index=1))
-    return records
+def _first_configuration(group: int, node_id: int, settings: Settings) -> bytes:
+    """A new cluster has one voter."""
+    value = single(_shape(settings) if group == CLUSTER_GROUP else {}, node_id)
+    return encode_json(Kind.CONFIGURATION, value, partition=group, term=FIRST_TERM, index=1)
 
 
-def _hard_state(partition: int, term: int) -> bytes:
-    return encode_json(Kind.HARD_STATE, {"vote": NODE_ID}, partition=partition, term=term, index=0)
+def _hard_state(partition: int, term: int, node_id: int) -> bytes:
+    return encode_json(Kind.HARD_STATE, {"vote": node_id}, partition=partition, term=term, index=0)
 
 
 def live_code(db: Database, boot: Boot) -> Callable[[Mapping[str, Any]], Database | None]:
@@ -196,9 +292,14 @@ def reporter(progress: Callable[[Any], None] | None) -> Callable[[Progress], Non
     return report
 
 
-def tell_recovery(plan: Plan, report: Report) -> list[dict[str, Any]]:
-    """What each partition was rebuilt from, and why, for `status`; the log is told of state files that were not trusted."""
+def tell_recovery(plan: Plan, report: Report, newest: Callable[[int], Snapshot | None], speeds: Speeds) -> list[dict[str, Any]]:
+    """What each partition was rebuilt from, and why, for `status`; the log names state files that were not trusted.
+
+    `speeds` gets the newest snapshot of each partition, and the calls that the start replayed.
+    """
     for part in plan.partitions:
+        snapshot = newest(part.partition)
+        speeds.found(part.partition, snapshot.name if snapshot is not None else "", part.procedures)
         why = next((passed.why for passed in part.passed if passed.name == STATE_FILE), "")
         if why and (part.source != "empty" or part.calls):  # else there was no state yet
             path, source = state_path(plan.directory, part.partition), part.name or "the log's first entry"

@@ -6,6 +6,7 @@ One rule: `call` returns when the call is durable and executed, or raises; threa
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,18 +18,20 @@ import orjson
 import procedures
 from cmdlog import errors
 from cmdlog.errors import Aborted, KeyReused, ProcedureFailed, SessionExpired, Unavailable, UnknownProcedure
-from cmdlog.node.front import facts_of
-from cmdlog.node.interrupts import Interrupts
-from cmdlog.node.meter import OUTCOMES
+from cmdlog.node.deferred_interrupts import Interrupts
+from cmdlog.node.embedded_logging import log_as_library
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import Durability, Outcome, OutcomeUnknown, Refused, Reply
-from cmdlog.node.query import QueryResult
-from cmdlog.node.quiet import log_as_library
-from cmdlog.node.routes import Route
+from cmdlog.node.queries.query import QueryResult
 from cmdlog.node.settings import Settings, fitted
+from cmdlog.node.slot_map import Route
+from cmdlog.node.telemetry.request_stats import facts_of
+from cmdlog.node.telemetry.stage_timings import OUTCOMES
 from cmdlog.results import Result
+from cmdlog.wal.process_limits import check_address_space
 from procedures import Database
-from procedures.outcomes import Status, key_fingerprint
+from procedures.execution.idempotency import Status, key_fingerprint
+from replay.machine_errors import naming_faults
 
 SCOPE = "embedded"  # idempotency keys belong to a caller; here there is one
 
@@ -241,11 +244,30 @@ def _error(outcome: Outcome, value: dict[str, Any]) -> errors.CmdlogError:
 def open_embedded(data_dir: str | os.PathLike[str], db: Database, **settings: Any) -> Embedded:
     """Opens (makes, recovers) a data directory in this process.
 
-    `settings` are those of `cmdlog serve`, by name. With `sites=N`, N site processes execute; else this process does.
-    Returns when every acknowledged call of earlier lives is in the state. Raises: WalError with what to do.
+    `settings` are those of `cmdlog serve`, by name. With `sites=N`, N site processes execute; else this process does. A directory
+    inside a program is often thrown away, so its log takes space two segments ahead unless `preallocate="ring"` is given.
+    Returns when every acknowledged call of earlier lives is in the state.
+
+    Raises, each with the file or call that it is about and what to do:
+        WalError: `WrongDirectory` (no node's directory; `Unusable`: permissions, or a file that is of another kind), `Locked`,
+            `Corrupt`, `Foreign`, `NewerFormat`, `DiskFull`, `WriteFailed` (also a read-only volume), `LimitReached` (open files,
+            memory or threads of this process).
+        ReplayError: `Divergence` and `Poison` (a logged call that cannot be repeated), `Incomplete` (history is missing).
+        SnapshotError: a snapshot that is needed cannot be used.
+        ProceduresError: `BundleError` (code of the log cannot be loaded), `DefinitionError`, `SchemaConflict`.
+        BadSetting: a setting is unknown, out of bounds, or not that of the directory.
+        NotStarted: with `sites`, a site process ended before it served.
     """
     log_as_library()
-    inline = not settings.get("sites")
-    node = Node.open(os.fspath(data_dir), db, Settings(**fitted(settings)), target=None, inline=inline)
-    node.attach(None)
-    return Embedded(node)
+    inline, directory = not settings.get("sites"), os.path.abspath(os.fspath(data_dir))
+    with naming_faults(directory):
+        check_address_space()
+        chosen = Settings(**fitted({"preallocate": "ahead", **settings}))
+        node = Node.open(directory, db, chosen, target=None, inline=inline)
+        try:
+            node.attach(None)
+        except BaseException:  # a thread that cannot be started, say
+            with contextlib.suppress(Exception):
+                node.close()
+            raise
+        return Embedded(node)

@@ -20,47 +20,62 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from cmdlog.node.boot import Boot, adopt_fixed, create_node, live_code, make_boot, reporter, tell_recovery
-from cmdlog.node.catchup import catch_up, skips_behind
+from cmdlog.node.background.drill_scheduler import Drills
+from cmdlog.node.background.page_checks import PageChecks, unsealed_states
+from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.boot import (
+    Boot,
+    adopt_fixed,
+    check_fit,
+    create_node,
+    live_code,
+    make_boot,
+    reporter,
+    table_changes,
+    tell_recovery,
+)
 from cmdlog.node.clock import HybridClock
-from cmdlog.node.desk import Desk
-from cmdlog.node.drill import Drills
-from cmdlog.node.front import Front
-from cmdlog.node.history import History
-from cmdlog.node.inline import InlineSites
-from cmdlog.node.keeping import Parts, make_archiver, make_snapshotter
-from cmdlog.node.keys import KeyOwners, look_up
-from cmdlog.node.meter import Meter
+from cmdlog.node.failure_sets import Failures
+from cmdlog.node.log_retention import Parts, make_archiver, make_snapshotter
 from cmdlog.node.outcome import Done, Durability, NotReady, OutcomeUnknown, Reply
-from cmdlog.node.overview import Health, Overview
-from cmdlog.node.placing import Placed, Placing
-from cmdlog.node.query import QueryResult, RunQuery, limits_of, run_query
-from cmdlog.node.routes import Route, make_routes
-from cmdlog.node.sequencer import Sequencer
+from cmdlog.node.queries.query import QueryResult, RunQuery, limits_of, run_query
+from cmdlog.node.sequencing.key_owners import KeyOwners, look_up
+from cmdlog.node.sequencing.log_wakeup import Waker
+from cmdlog.node.sequencing.partition_pipeline import Limits, Stream
+from cmdlog.node.sequencing.router import Placed, Placing
+from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
-from cmdlog.node.sites import ProcessSites
-from cmdlog.node.speed import Speeds
-from cmdlog.node.stream import Limits, Stream
-from cmdlog.node.trouble import Troubles
-from cmdlog.node.waker import Waker
+from cmdlog.node.site_events import Desk
+from cmdlog.node.sites.inline_sites import InlineSites
+from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.node.sites.supervisor import ProcessSites, spread
+from cmdlog.node.slot_map import Route, describe_routes, make_routes
+from cmdlog.node.status import Health, Overview
+from cmdlog.node.telemetry.recent_history import History
+from cmdlog.node.telemetry.request_stats import Front
+from cmdlog.node.telemetry.stage_timings import Meter
+from cmdlog.node.unconfirmed_tail import catch_up, skips_behind
+from cmdlog.wal.directory.instance import INSTANCE_NAME
+from cmdlog.wal.directory.sizing import skip_bytes
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.format.block import SECTOR_BYTES
+from cmdlog.wal.format.record import Record
 from cmdlog.wal.ids import txn_tick
-from cmdlog.wal.instance import INSTANCE_NAME
 from cmdlog.wal.log import Log
-from cmdlog.wal.marks import Sync
-from cmdlog.wal.record import Kind, Record
+from cmdlog.wal.os_errors import check_file_size
+from cmdlog.wal.writing.watermarks import Sync
 from procedures import Database
-from procedures.keytable import Figures, Row
-from procedures.state import PartitionState
-from replay.bringup import bring_up, left_over
-from replay.plan import Leave
-from replay.trust import Trust, state_path
+from procedures.execution.idempotency_table import Figures, Row
+from replay.plan.planner import Leave
+from replay.plan.sole_voter import check_alone
+from replay.recover.in_place import bring_up, left_over
+from replay.state.trust import Trust, state_path
 
 SPEEDS_EVERY_S: Final = 5.0  # as much of what is known of procedures' times may be lost with the process
 IDLE_FLUSH_S: Final = 0.02  # how long digests and commit marks may wait for a block that calls pay for
 SWITCH_INTERVAL_S: Final = 0.0005  # at Python's 5 ms a log thread beside a busy event loop waited 10 ms for its turn
-BOOT_TIMEOUT_S: Final = 60.0
+OPENING_LOOK_S: Final = 0.02  # at whether the log has room for what the start adds
 
 T = TypeVar("T")
 
@@ -85,13 +100,15 @@ class Node:
         self.recovery: list[dict[str, Any]] = []  # per partition: what its state was rebuilt from, and why
         self._wal, self._boot = wal, boot
         self.clock = HybridClock(lead_max_ms=settings.clock_lead_max_ms, last=txn_tick(wal.recovered.txn_id_max))
-        self._desk = Desk(directory, db, settings, boot, skips=skips)
+        failures = Failures.of(RealFiles(), directory, wal.instance.identity)
+        self._desk = Desk(directory, db, settings, boot, skips=skips, failures=failures)
         self._sites = _make_sites(self._desk, settings, inline=inline)
         self._desk.leave_out = self._sites.leave_out
         self.sequencer = self._desk.sequencer = self._make_sequencer()
         parts = Parts(directory, settings, wal, self.clock, self.sequencer, self._sites, self._desk)
         self._copier, self._archiver = make_archiver(parts)
         self._snapshots = self._desk.snapshots = make_snapshotter(parts, self._archiver, self.meter.speeds)
+        self._page_checks = PageChecks(directory, self._desk.broken)
         self._drills = Drills(directory, every_s=settings.drill_every_s)
         self._keys = KeyOwners(settings.key_window_s, keys_max=settings.keys_max, partitions=settings.partitions)
         self._placing = Placing(settings, self.sequencer, self._keys, self.meter)
@@ -100,18 +117,19 @@ class Node:
             directory, settings, boot, wal, self.clock, self.sequencer, self._snapshots, self._keys, self.meter,
             History(self.meter), time.time(),
             health=lambda: Health(self.ready, self.error, self._sites.pids(), self.recovery), archive=self._archiver.status,
-            drills=self._drills, troubles=self._desk.troubles,
+            drills=self._drills, pages=self._page_checks, troubles=self._desk.troubles, failures=failures,
         )  # fmt: skip
         self._positions: dict[int, int] = {}  # of the sites, when they started
         self._waker, self._speeds_at = Waker(wal.kick), time.monotonic()
         self._stop = threading.Event()
-        self._booted = threading.Event()  # the log has taken what the start adds, or it failed
+        self._opened = threading.Event()  # the log has what the start adds, or it failed
         self._flusher = threading.Thread(target=self._flush_loop, name="node-flush", daemon=True)
         self._ready = False
         self._closed = False
 
     def _make_sequencer(self) -> Sequencer:
         settings, wal, term = self.settings, self._wal, self._boot.term
+        kept_bytes = skip_bytes(settings.partitions) + SECTOR_BYTES  # and the seal after a block of notes
         streams = []
         for partition in range(settings.partitions):
             last = wal.recovered.groups.state(partition).last_index
@@ -133,6 +151,8 @@ class Node:
             room_bytes=lambda: wal.room_bytes,
             on_failure=self._failed,
             meter=self.meter,
+            terms=self._boot.terms,
+            notes_room_bytes=lambda: 0 if wal.waits_for_segment else wal.left_bytes - kept_bytes,
         )
 
     # -- opening and closing ---------------------------------------------------------------------------------------------
@@ -159,24 +179,27 @@ class Node:
         files = RealFiles()
         directory = os.path.abspath(directory)
         if not os.path.exists(os.path.join(directory, INSTANCE_NAME)):
-            create_node(files, directory, settings)
+            check_file_size(directory, settings.segment_bytes)
+            create_node(files, directory, settings, db, target=target)
         wal = Log.open(files, directory)
         try:
-            if progress is not None:
-                progress({"step": "opened"})
+            check_file_size(directory, wal.instance.segment_bytes)
+            check_alone(files, directory, wal.instance.identity, wal.recovered.groups)
             groups = wal.recovered.groups.by_partition
             settings = adopt_fixed(settings, groups, wal.instance)
-            boot = make_boot(groups, db, settings, target=target)
+            if progress is not None:
+                progress({"step": "opened"})
+            boot = make_boot(groups, db, settings, node_id=wal.instance.identity.node_id, target=target)
+            check_fit(boot, wal)
             live = live_code(db, boot) if inline else None
             # New code would have to run old batches: then, and without site processes, the replay goes to the end by itself.
             leave: Leave = "nothing" if inline or boot.changes else "unproved"
+            unsealed = unsealed_states(files, directory, range(settings.partitions))
             plan, report = bring_up(files, wal, live=live, progress=reporter(progress), leave=leave)
             Trust(files, directory).unseal()  # from here on they are written to
             node = cls(directory, db, settings, wal, boot, inline=inline, skips=skips_behind(plan))
-            node.recovery = tell_recovery(plan, report)
-            for part in plan.partitions:
-                newest = node._snapshots.newest(part.partition)
-                node.meter.speeds.found(part.partition, newest.name if newest is not None else "", part.calls)
+            node.recovery = tell_recovery(plan, report, node._snapshots.newest, node.meter.speeds)
+            node._page_checks.wish(unsealed, plan)
             node._start(log_sync or settings.durability, left_over(wal, plan))
         except BaseException:
             with contextlib.suppress(Exception):
@@ -186,14 +209,7 @@ class Node:
 
     def _start(self, sync: Sync, left: Mapping[int, Sequence[Record]]) -> None:
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
-        settings = self.settings
-        if not left:
-            self._change_schema()
-        for record in self._boot.notes:
-            if len(record) > self._wal.block_bytes_max // 2:
-                raise WalError(f"the code bundle takes {len(record)} bytes compressed, too much for segments of this size")
-            self.sequencer.note(record, self._booted.set if record is self._boot.notes[-1] else None)  # several blocks
-        sequencer, wal = self.sequencer, self._wal
+        settings, sequencer, wal = self.settings, self.sequencer, self._wal
         sequencer.kick, sequencer.hasten = wal.kick, wal.hasten
         self._wal.start(
             self.sequencer,
@@ -203,15 +219,11 @@ class Node:
             waits=lambda: sequencer.waits,
             early=lambda: sequencer.hasty > 0,
             timed=self.meter.syncs.add,
+            whole_ring=settings.preallocate == "ring",
         )
-        self.sequencer.flush_notes()
-        if not self._booted.wait(BOOT_TIMEOUT_S) or self.error is not None:
-            raise self.error or RuntimeError("the log did not take its first block")
         if left:
             catch_up(self._desk, left, settings)
-            self._change_schema()
-        for change in self._boot.changes:
-            log.info("changed since the last start", what=change)
+        self._open_log()
         self._positions = self._sites.start()
         self._archiver.start()
 
@@ -225,6 +237,7 @@ class Node:
         self._flusher.start()
         self._snapshots.start()
         self._drills.start()
+        self._page_checks.start()
         self._ready = True
 
     def close(self, *, drain_s: float | None = None, hurried: Callable[[], bool] = lambda: False) -> None:
@@ -240,6 +253,7 @@ class Node:
         self.sequencer.refuse(NotReady("the node is stopping"))
         self._drain(self.settings.drain_timeout_s if drain_s is None else drain_s)
         self._drills.stop()
+        self._page_checks.stop()
         self._snapshots.stop()
         self._copier.stop()
         self._archiver.stop()
@@ -410,7 +424,7 @@ class Node:
                  columns, all of the same length, oldest first:
                    time (of the second's end), calls_per_s, refused_per_s, log_fill (0 to 1), inflight_calls;
                    p50_ms, p99_ms: per line (queue, log, commit, execute, settle, read, total, sync; see
-                   `cmdlog.node.meter`) a list with null for seconds without any;
+                   `cmdlog.node.telemetry.stage_timings`) a list with null for seconds without any;
                    partitions: per partition (the first 64) durable, applied (indexes), open_calls
         errors   the kinds of errors seen lately, the newest last: code, procedure ("" for none), count, and time and
                  request_id of the last one; all of them every time
@@ -419,44 +433,39 @@ class Node:
 
     def catalog(self) -> list[dict[str, Any]]:
         """Every procedure with the schemas of its parameters and result."""
-        return [
-            {
-                "name": route.name,
-                "partition_by": route.procedure.partition_by,
-                "read_only": route.read_only,
-                "parameters": route.procedure.json_schema(),
-                "result": route.procedure.result_schema(),
-                "description": (route.procedure.function.__doc__ or "").strip(),
-            }
-            for route in self.routes.values()
-        ]
+        return describe_routes(self.routes)
 
     # -- inside ----------------------------------------------------------------------------------------------------------
 
     def _failed(self, error: BaseException) -> None:
         self.error = error
-        self._booted.set()
+        self._opened.set()
         log.error("the node stopped and must be restarted", reason=str(error), kind=type(error).__name__)
         self.on_failure(error)
 
-    def _change_schema(self) -> None:
-        for partition, statements in self._schema_changes():
-            self.sequencer.add_entry(partition, Kind.SCHEMA, {"statements": statements}, lambda _reply: None)
+    def _open_log(self) -> None:
+        """Returns when the log has what this start changes, or has no room for it: then calls are refused until it has.
 
-    def _schema_changes(self) -> list[tuple[int, list[str]]]:
-        changes = []
-        for partition in range(self.settings.partitions):
-            state = PartitionState.open(state_path(self.directory, partition), partition=partition)
-            try:
-                statements = self.db.plan_schema(state.schema())
-                if statements:
-                    state.rehearse_schema(statements)
-                self._keys.load(state.connection, partition)
-            finally:
-                state.close()
-            if statements:
-                changes.append((partition, statements))
-        return changes
+        Raises: WalError, when the log has failed.
+        """
+        entries = table_changes(self.db, self.directory, self.settings.partitions, self._keys.load)
+        if not self._boot.records and not entries:
+            self._desk.opened = True
+            return
+        opening = self.sequencer.opening
+        opening.add(self._boot.records, entries, done=self._log_opened)
+        while not self._opened.wait(OPENING_LOOK_S):
+            if opening.waits_for_room:
+                log.warning("log_full", reason=self.sequencer.admission.why_full(), waiting=self._boot.changes)
+                return
+        if self.error is not None:
+            raise self.error
+
+    def _log_opened(self) -> None:
+        for change in self._boot.changes:
+            log.info("changed since the last start", what=change)
+        self._desk.opened = True
+        self._opened.set()
 
     def _flush_loop(self) -> None:
         seen = 0
@@ -487,12 +496,5 @@ class Node:
 def _make_sites(desk: Desk, settings: Settings, *, inline: bool) -> InlineSites | ProcessSites:
     if inline:
         return InlineSites(desk, desk.plan, restarts_max=settings.site_restarts_max)
-    groups = _spread(settings)
+    groups = spread(settings.sites, settings.partitions)
     return ProcessSites(desk, groups, call_timeout_s=settings.call_timeout_s, restarts_max=settings.site_restarts_max)
-
-
-def _spread(settings: Settings) -> list[list[int]]:
-    """Partitions of each site process, dealt round."""
-    wanted = settings.sites or os.cpu_count() or 1
-    sites = min(wanted, settings.partitions)
-    return [list(range(number, settings.partitions, sites)) for number in range(sites)]

@@ -13,13 +13,13 @@ from cmdlog import errors
 
 
 class Outcome(NamedTuple):
-    status: int  # procedures.executor.Status
+    status: int  # procedures.execution.executor.Status
     txn_id: int  # of the first execution, when an idempotency key repeats
     body: bytes  # JSON
 
 
 class Refused(errors.CmdlogError):
-    """No outcome. `code` is the stable problem code of DESIGN.md "Interfaces"; nothing of the call is in the log."""
+    """No outcome. `code` is the stable problem code of OPERATING.md "Errors"; nothing of the call is in the log."""
 
     code = "not_ready"
     status = 503

@@ -14,12 +14,14 @@ import difflib
 import ipaddress
 import math
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
+from cmdlog.wal.format.segment import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX
 from cmdlog.wal.ids import PARTITIONS_MAX
 
 ENVIRONMENT_PREFIX: Final = "CMDLOG_"
@@ -95,7 +97,7 @@ class Settings:
     # fixed when the directory is created
     partitions: int = _setting(
         4,
-        "streams that execute independently; at most one core each is of use",
+        "independent streams of calls; each uses one core at most",
         lowest=1,
         highest=PARTITIONS_MAX,
         at_creation=True,
@@ -104,19 +106,29 @@ class Settings:
         16 << 20,
         "one preallocated log file; zeroed ahead in about 10 ms",
         unit="bytes",
-        lowest=16 << 10,
-        highest=1 << 30,
+        lowest=SEGMENT_BYTES_MIN,
+        highest=SEGMENT_BYTES_MAX,
         at_creation=True,
     )
     segments: int = _setting(
-        64, "files in the ring; the log never grows beyond segments x segment_bytes", lowest=4, highest=65536, at_creation=True
+        64,
+        "files in the ring; the log never grows beyond segments x segment_bytes",
+        lowest=4,
+        highest=SEGMENTS_MAX,
+        at_creation=True,
     )
     log_reserve_bytes: int = _setting(
         1 << 20,
-        "room that control records alone may use, so that a full log gets out again. Not given: half of segment_bytes at most",
+        "room for control records alone, so that a full log can recover; by default at most half of segment_bytes",
         unit="bytes",
         lowest=4096,
         at_creation=True,
+    )
+
+    preallocate: Literal["ring", "ahead"] = _setting(
+        "ring",
+        "space of the log: ring takes all of it at creation; ahead takes two segments at a time, and others may take the rest",
+        choices=("ring", "ahead"),
     )
 
     # log and sites
@@ -126,10 +138,8 @@ class Settings:
     durability: Literal["sync", "async"] = _setting(
         "sync", "sync answers after fdatasync; async may lose the last async_window_ms at a power cut", choices=("sync", "async")
     )
-    async_window_ms: float = _setting(
-        50.0, "longest time that an answered call may be without fdatasync", unit="ms", lowest=1, highest=10_000
-    )
-    log_threads: int = _setting(4, "threads in the ring; as many fdatasyncs are in flight", lowest=1, highest=64)
+    async_window_ms: float = _setting(50.0, "longest time from an answer to its fdatasync", unit="ms", lowest=1, highest=10_000)
+    log_threads: int = _setting(4, "threads that write the log; each has one fdatasync in flight", lowest=1, highest=64)
     batch_calls_max: int = _setting(
         1024, "calls in one batch: one SQLite transaction, one answer of the site", unit="calls", lowest=1, highest=65535
     )
@@ -137,10 +147,13 @@ class Settings:
         1 << 20, "bytes in one batch: bounds a block, and what a site holds at once", unit="bytes", lowest=1024, highest=16 << 20
     )
     site_batches_max: int = _setting(
-        2, "batches of a partition under way: one executing, one in the log or waiting at the site", lowest=1, highest=64
+        2, "batches of a partition in flight: one executing, one in the log or waiting at the site", lowest=1, highest=64
     )
     site_restarts_max: int = _setting(
-        3, "times in a row that a site is restarted on one batch before the node stops", lowest=0, highest=1000
+        3,
+        "times that one call may end its site: then it is skipped for good, by a logged record, and the node continues",
+        lowest=1,
+        highest=1000,
     )
     digest_rows: bool = _setting(
         True, "checksum of the changed rows of each batch: finds non-determinism; costs up to 30 % of a site"
@@ -156,13 +169,13 @@ class Settings:
     )
     call_bytes_max: int = _setting(
         1 << 20,
-        "one call's parameters; beyond it 413. Not given: no more than batch_bytes_max and half of segment_bytes",
+        "one call's parameters; beyond it 413; by default at most batch_bytes_max and half of segment_bytes",
         unit="bytes",
         lowest=64,
         highest=16 << 20,
     )
     call_timeout_s: float = _setting(
-        30.0, "longest execution of one call before it is killed by a logged skip", unit="s", lowest=0.05, highest=3600
+        30.0, "longest execution of one call; then it is killed, and a skip is logged", unit="s", lowest=0.05, highest=3600
     )
     query_rows_max: int = _setting(10_000, "rows that one query may return", unit="rows", lowest=1)
     query_timeout_s: float = _setting(
@@ -184,22 +197,19 @@ class Settings:
         3600, "how long a repeated idempotency key gets the first result; longer than clients retry", unit="s", lowest=1
     )
     key_forget_s: int = _setting(
-        86_400, "how long an expired key that bears no time (is no UUIDv7) is still known, and refused", unit="s", lowest=1
+        86_400, "how long an expired key that carries no time (not a UUIDv7) is still known, and refused", unit="s", lowest=1
     )
     keys_max: int = _setting(
-        1_000_000,
-        "keys known to one partition, about 150 bytes of memory each; beyond it 503 sessions_full",
-        unit="keys",
-        lowest=1,
+        1_000_000, "keys that a partition knows, about 150 bytes each; beyond it 503 sessions_full", unit="keys", lowest=1
     )
 
     # snapshots
     snapshot_log_fraction: float = _setting(0.5, "share of the ring in use that starts a snapshot", lowest=0.05, highest=0.95)
     snapshots_kept: int = _setting(
-        3, "recovery points kept per partition; the log is cut at the second-newest", lowest=2, highest=10_000
+        3, "snapshots kept per partition; the log is cut at the second-newest", lowest=2, highest=10_000
     )
     snapshot_age_max_s: float = _setting(
-        3600.0, "a partition that has executed calls is snapshotted when its newest snapshot is older; 0 = never for its age",
+        3600.0, "age of a partition's newest snapshot at which another is taken, if calls followed it; 0 = no limit",
         unit="s", lowest=0,
     )  # fmt: skip
     recovery_budget_s: float = _setting(
@@ -207,20 +217,18 @@ class Settings:
         unit="s", lowest=0,
     )  # fmt: skip
     points_kept: int = _setting(2, "recovery points kept, with the snapshots and the log that they need", lowest=1, highest=1000)
-    drill_every_s: float = _setting(
-        0.0, "a restore drill so long after the last one, in time that nobody else wants; 0 = none", unit="s", lowest=0
-    )
+    drill_every_s: float = _setting(0.0, "time between restore drills, which run at idle priority; 0 = none", unit="s", lowest=0)
     snapshot_deltas: bool = _setting(
-        True, "a snapshot may hold just the rows that changed since an earlier one; needs digest_rows"
+        True, "a snapshot may hold only the rows that changed since an earlier one; needs digest_rows"
     )
     retention_window_s: float = _setting(
-        0.0, "every moment of the last so many seconds stays restorable: log and snapshots for it move to archive/; 0 = none",
+        0.0, "every moment of this last period stays restorable: its log and snapshots are kept in archive/; 0 = none",
         unit="s", lowest=0,
     )  # fmt: skip
-    archive_bytes_max: int = _setting(0, "bytes that archive/ may take; 0 = as many as the volume has", unit="bytes", lowest=0)
+    archive_bytes_max: int = _setting(0, "size of archive/; 0 = all that the volume has", unit="bytes", lowest=0)
     archive_full: Literal["stop", "shorten"] = _setting(
         "stop",
-        "when archive/ can take no more: stop keeps the window, and a full log refuses writes; shorten gives up its oldest",
+        "when archive/ is full: stop keeps the window, and a full log refuses writes; shorten drops the oldest history",
         choices=("stop", "shorten"),
     )
 
@@ -228,64 +236,44 @@ class Settings:
     host: str = _setting("127.0.0.1", "address to listen on; one that is not loopback needs token_file")
     port: int = _setting(8642, "TCP port; 0 takes a free one and prints it", lowest=0, highest=65535)
     token_file: Path | None = _setting(  # noqa: RUF009 - a field, like all others
-        None, "file of credentials, one of which every request carries; `cmdlog token add` makes it", kind="path"
+        None, "file of credentials; every request then needs one; `cmdlog token add` makes it", kind="path"
     )
-    header_timeout_s: float = _setting(
-        10.0,
-        "a request's head is complete this long after the connection or the head began; else 408",
-        unit="s",
-        lowest=0.05,
-        highest=3600,
-    )
+    header_timeout_s: float = _setting(10.0, "time for a request's head to arrive; else 408", unit="s", lowest=0.05, highest=3600)
     header_bytes_max: int = _setting(
         16 << 10, "a request's head, first line included; beyond it 431", unit="bytes", lowest=1024, highest=1 << 20
     )
     headers_max: int = _setting(100, "headers of one request; beyond it 431", unit="headers", lowest=8, highest=10_000)
     body_timeout_s: float = _setting(
-        30.0,
-        "a request's body is complete this long after its head, else 408; a batch is silent no longer",
-        unit="s",
-        lowest=0.05,
-        highest=3600,
+        30.0, "time for a request's body after its head, else 408; longest pause in a batch", unit="s", lowest=0.05, highest=3600
     )
     write_timeout_s: float = _setting(
-        30.0, "a client that does not take 64 KiB of its answer for this long is cut off", unit="s", lowest=0.05, highest=3600
+        30.0, "a client that does not read 64 KiB of its answer in this time is disconnected", unit="s", lowest=0.05, highest=3600
     )
     keep_alive_s: float = _setting(
-        75.0,
-        "a connection without a request is kept this long, longer than usual clients keep theirs",
-        unit="s",
-        lowest=0.05,
-        highest=3600,
+        75.0, "how long an idle connection is kept; longer than clients usually do", unit="s", lowest=0.05, highest=3600
     )
     connections_max: int = _setting(
-        4096,
-        "open connections; beyond it the one without a request for longest makes room",
-        unit="connections",
-        lowest=1,
-        highest=1_000_000,
+        4096, "open connections; beyond it the idlest is closed", unit="connections", lowest=1, highest=1_000_000
     )
     tls_cert_file: Path | None = _setting(None, "certificate chain in PEM; serves https; read again when it changes", kind="path")  # noqa: RUF009 - as above
     tls_key_file: Path | None = _setting(  # noqa: RUF009 - as above
         None, "its private key in PEM, not encrypted; else looked for in tls_cert_file", kind="path"
     )
     tls_ca_file: Path | None = _setting(  # noqa: RUF009 - as above
-        None, "CA certificates in PEM that a client's own certificate must come from", kind="path"
+        None, "CA certificates in PEM; a client's certificate must be signed by one of them", kind="path"
     )
     tls_client: Literal["required", "optional"] = _setting(
         "required", "with tls_ca_file: whether a client must show a certificate, or may", choices=("required", "optional")
     )
     stream_calls_max: int = _setting(
-        16_384, "calls of one batch request under way; its next lines are not read before there is room", unit="calls", lowest=1
+        16_384, "calls of one batch request in flight; further lines are read when there is room", unit="calls", lowest=1
     )
     drain_timeout_s: float = _setting(
-        10.0, "how long a stopping server waits for requests under way", unit="s", lowest=0, highest=3600
+        10.0, "how long a stopping server waits for requests in flight", unit="s", lowest=0, highest=3600
     )
 
     # records of the server's own running
-    slow_call_ms: float = _setting(
-        1000.0, "calls that take longer leave a line in the log, without their parameters; 0 = none", unit="ms", lowest=0
-    )
+    slow_call_ms: float = _setting(1000.0, "slower calls are logged, without their parameters; 0 = none", unit="ms", lowest=0)
     log_format: Literal["auto", "json", "text"] = _setting(
         "auto", "lines on standard error; auto means text on a terminal and JSON elsewhere", choices=("auto", "json", "text")
     )
@@ -337,13 +325,36 @@ def fitted(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe(setting: Setting) -> str:
-    """One line for help texts: reason, unit, default, and whether it is fixed at creation."""
-    default = (
-        "none" if setting.default is None else str(setting.default).lower() if setting.kind == "bool" else str(setting.default)
-    )
-    unit = f" {setting.unit}" if setting.unit and setting.default is not None else ""
+    """One line for help texts: reason, default, and whether it is fixed at creation."""
     fixed = "; fixed when the directory is created" if setting.at_creation else ""
-    return f"{setting.reason} [default: {default}{unit}{fixed}]"
+    return f"{setting.reason} [default: {_shown(setting.default, setting.unit)}{fixed}]"
+
+
+def settings_table() -> str:
+    """Every setting as a row of Markdown; OPERATING.md holds it, `python -m cmdlog.node.settings` prints it."""
+    lines = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
+    for setting in TABLE.values():
+        name = f"`{setting.name}`" + (" †" if setting.at_creation else "")
+        lines.append(f"| {name} | {_shown(setting.default, setting.unit)} | {_allowed(setting)} | {setting.reason} |")
+    return "\n".join(lines) + "\n"
+
+
+def _allowed(setting: Setting) -> str:
+    if setting.kind not in ("int", "float"):
+        return ", ".join(setting.choices) or {"bool": "true, false", "path": "a file", "text": "an address"}[setting.kind]
+    low, high = (_shown(bound, setting.unit if setting.unit == "bytes" else "") for bound in (setting.lowest, setting.highest))
+    return f"{low} to {high}" if setting.highest < math.inf else f"at least {low}"
+
+
+def _shown(value: Any, unit: str) -> str:
+    """A value with its unit, as people write it."""
+    if value is None or isinstance(value, bool | str):
+        return "none" if value is None else str(value).lower()
+    for larger in ("GiB", "MiB", "KiB") if unit == "bytes" and value else ():
+        if value % SIZE_UNITS[larger] == 0:
+            return f"{value // SIZE_UNITS[larger]} {larger}"
+    text = f"{value:,}" if isinstance(value, int) and value >= 100_000 else f"{value:g}"
+    return f"{text} {unit}" if unit and value else text
 
 
 # Each source yields (setting's name, value, where it came from, as an operator would look for it).
@@ -421,14 +432,7 @@ def _parse(setting: Setting, text: str, origin: str) -> Any:
         raise BadSetting(origin, f"{text!r} is not {wanted}{' of ' + setting.unit if setting.unit else ''}{also}") from None
 
 
-TYPES: Final[Mapping[str, Any]] = {
-    "int": (int,),
-    "float": (float, int),
-    "bool": (bool,),
-    "text": (str,),
-    "choice": (str,),
-    "path": (Path,),
-}
+TYPES: Final[Mapping[str, Any]] = {"int": int, "float": (float, int), "bool": bool, "text": str, "choice": str, "path": Path}
 
 
 def _check(setting: Setting, value: Any, origin: str) -> None:
@@ -483,3 +487,7 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(settings_table())

@@ -14,11 +14,10 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from cmdlog.raft import candidate, follower, leader, membership, reads, transfer, voter
+from cmdlog.raft import reads
 from cmdlog.raft.configuration import Change, Configuration, NodeId
 from cmdlog.raft.entries import Completion
 from cmdlog.raft.errors import Drop, ProposalRefused, Refusal
-from cmdlog.raft.membership import Guard
 from cmdlog.raft.messages import (
     Append,
     AppendReply,
@@ -39,6 +38,8 @@ from cmdlog.raft.messages import (
     VoteRequest,
 )
 from cmdlog.raft.ready import Placed, Ready
+from cmdlog.raft.roles import candidate, follower, leader, membership, transfer, voting
+from cmdlog.raft.roles.membership import Guard
 from cmdlog.raft.settings import Settings
 from cmdlog.raft.state import Franchise, Restored, Role, State
 from cmdlog.wal.ids import Index, Term
@@ -50,13 +51,13 @@ _CANDIDATE: Final = Role.CANDIDATE
 _SILENT: Final = Franchise.NONE  # an acknowledgement or a heartbeat's answer would be counted as the lost disk's
 _FROM_LEADER: Final = (Append, Heartbeat, InstallSnapshot)  # only the leader of its term sends these
 _CAMPAIGNING: Final[dict[type[Message], Handler]] = {
-    VoteRequest: voter.on_vote_request,
+    VoteRequest: voting.on_vote_request,
     VoteReply: candidate.on_vote_reply,
     TimeoutNow: candidate.on_timeout_now,
 }
 HANDLERS: Final[dict[Role, dict[type[Message], Handler]]] = {
     Role.FOLLOWER: {
-        VoteRequest: voter.on_vote_request,
+        VoteRequest: voting.on_vote_request,
         Append: follower.on_append,
         Heartbeat: follower.on_heartbeat,
         InstallSnapshot: follower.on_install_snapshot,
@@ -66,7 +67,7 @@ HANDLERS: Final[dict[Role, dict[type[Message], Handler]]] = {
     Role.PRE_CANDIDATE: _CAMPAIGNING,
     Role.CANDIDATE: _CAMPAIGNING,
     Role.LEADER: {
-        VoteRequest: voter.on_vote_request,
+        VoteRequest: voting.on_vote_request,
         AppendReply: leader.on_append_reply,
         HeartbeatReply: leader.on_heartbeat_reply,
         SnapshotFailed: leader.on_snapshot_failed,
@@ -139,11 +140,11 @@ class Core(State):
         """A newer term makes everyone a follower (paper, Figure 2, Rules for Servers), but for questions about votes that are not
         to disturb anyone, and answers to them."""
         if isinstance(message, VoteRequest):
-            if voter.shields_leader(self, message):
+            if voting.shields_leader(self, message):
                 self.drop(Drop.LEADER_ALIVE)
                 return
             if message.campaign is Campaign.PRE:
-                voter.on_vote_request(self, message)
+                voting.on_vote_request(self, message)
                 return
         elif isinstance(message, VoteReply) and message.campaign is Campaign.PRE and message.granted:
             self._dispatch(message)

@@ -1,14 +1,14 @@
 """The command log: its format, its files, its threads."""
 
-from cmdlog.wal.anchors import Anchors
+from cmdlog.wal.directory.instance import Identity, Instance, load_instance
+from cmdlog.wal.directory.lock import Owner, take_ownership
 from cmdlog.wal.ids import Lsn
-from cmdlog.wal.instance import Identity, Instance, load_instance
 from cmdlog.wal.log import Log
-from cmdlog.wal.marks import Source, Sync
-from cmdlog.wal.owner import Owner, take_ownership
+from cmdlog.wal.opening.repair import CutReport, Recovered
+from cmdlog.wal.opening.restart import Verdict
 from cmdlog.wal.reader import LogReader
-from cmdlog.wal.repair import CutReport, Recovered
-from cmdlog.wal.restart import Verdict
+from cmdlog.wal.writing.anchors import Anchors
+from cmdlog.wal.writing.watermarks import Source, Sync
 
 __all__ = [
     "Anchors",

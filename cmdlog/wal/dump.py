@@ -12,18 +12,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cmdlog.wal.batch import decode_batch
-from cmdlog.wal.block import HEADER, BlockFlag
+from cmdlog.wal.directory.instance import LOG_FOLDER, Instance, load_instance
+from cmdlog.wal.directory.sizing import fresh_bytes
 from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, WalError
-from cmdlog.wal.faultlog import FaultRecord, read_faults
-from cmdlog.wal.files import Files
-from cmdlog.wal.groups import Groups, GroupState
+from cmdlog.wal.fault_log import FaultRecord, read_faults
+from cmdlog.wal.files import TEMP_SUFFIX, Files
+from cmdlog.wal.format.batch import decode_batch
+from cmdlog.wal.format.block import HEADER, SECTOR_BYTES, BlockFlag, block_bytes
+from cmdlog.wal.format.record import BadRecord, Kind, Record, decode_body, decode_commit_mark, decode_digest
+from cmdlog.wal.group_state import Groups, GroupState
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn, txn_millis
-from cmdlog.wal.instance import LOG_FOLDER, Instance, load_instance
+from cmdlog.wal.opening.restart import decide
+from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal, survey_log
 from cmdlog.wal.reader import LogReader, read_segment
-from cmdlog.wal.record import BadRecord, Kind, Record, decode_body, decode_commit_mark, decode_digest
-from cmdlog.wal.restart import decide
-from cmdlog.wal.survey import SegmentFile, Survey, refusal, survey_log
 
 RESULT_HASHES_SHOWN_MAX = 16  # of a digest
 
@@ -53,10 +54,12 @@ def inspect_log(files: Files, directory: str) -> dict[str, Any]:
             "both_copies": survey.hard_whole,
         },
         "segments": _segments(survey),
-        "free_files": len(survey.free),
+        "free_files": sum(not path.endswith(TEMP_SUFFIX) for path in survey.free),
+        "reserved_files": sum(path.endswith(TEMP_SUFFIX) for path in survey.free),
         "cuts": [n for n in files.listdir(os.path.join(directory, LOG_FOLDER)) if n.startswith("cut-")],
         "tail": _tail(survey),
         "groups": {_group_name(p): _group(state) for p, state in sorted(groups.by_partition.items())},
+        "reserve": _reserve(survey, groups),
         "fault_log": _fault_log(files, directory, instance),
     }
 
@@ -296,6 +299,17 @@ def _tail(survey: Survey) -> dict[str, Any] | None:
         "stands_at_end": walk.end_kind.value,
         "blocks_behind_end": len(walk.later),
     }
+
+
+def _reserve(survey: Survey, groups: Groups) -> dict[str, Any] | None:
+    """What the log has for control records alone, and how much of it is left; None where its end is not known."""
+    if survey.walk is None:
+        return None
+    instance = survey.instance
+    checkpoint = block_bytes(groups.checkpoints(oldest_block=survey.segments[0].header.first_block))
+    left = max(0, instance.segment_bytes - survey.walk.end - SECTOR_BYTES)
+    left += (instance.segments - len(survey.segments)) * fresh_bytes(instance.segment_bytes, checkpoint)
+    return {"bytes": instance.log_reserve_bytes, "left_bytes": min(left, instance.log_reserve_bytes)}
 
 
 def _fold_newest(survey: Survey) -> Groups:

@@ -1,7 +1,7 @@
 """Errors of the log, told so that an operator can act.
 
 One rule: an error says who is at fault (caller, disk, operator), carries the numbers it is about and one hint of what to do.
-`exit_code` is the command line's exit code for it (DESIGN.md "Interfaces").
+`exit_code` is the command line's exit code for it (OPERATING.md "Signals and exit codes").
 """
 
 from __future__ import annotations
@@ -18,6 +18,12 @@ class WalError(Exception):
     def __str__(self) -> str:
         message = super().__str__()
         return f"{message} ({self.hint})" if self.hint else message
+
+
+def message_of(error: BaseException) -> str:
+    """What happened, without the hint that `str()` appends: what goes into another error's text, or beside the hint."""
+    hint = getattr(error, "hint", "")
+    return str(error).removesuffix(f" ({hint})") if hint else str(error)
 
 
 class Corrupt(WalError):
@@ -64,6 +70,18 @@ class WrongDirectory(WalError):
     hint = "check the path, its permissions and that its volume is mounted; nothing was written"
 
 
+class Unusable(WrongDirectory):
+    """A file or folder of the directory cannot be used: its permissions, or what kind of file it is."""
+
+    hint = "check its owner, its permissions, and whether it is a file or a folder"
+
+
+class LimitReached(WalError):
+    """A limit that the operating system sets for this process is too small."""
+
+    hint = "raise the limit, then start again; nothing acknowledged is lost"
+
+
 class NotEmpty(WrongDirectory):
     """A folder that is to be filled holds something already."""
 
@@ -82,6 +100,12 @@ class DiskFull(WalError):
 
     exit_code = 14
     hint = "free space on that volume, then start again; nothing acknowledged is lost"
+
+
+class FileTooLarge(DiskFull):
+    """A file would be larger than RLIMIT_FSIZE lets this process write (EFBIG)."""
+
+    hint = "raise the limit (`ulimit -f`), then start again; nothing acknowledged is lost"
 
 
 class WriteFailed(WalError):

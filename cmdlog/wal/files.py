@@ -19,12 +19,16 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import NoReturn, Protocol, TypeVar
 
 from cmdlog.wal.errors import Corrupt, DiskFull, Locked, ShortWrite, WriteFailed
+from cmdlog.wal.file_birth import birth_ns
 
 Data = bytes | bytearray | memoryview
 T = TypeVar("T")
@@ -42,6 +46,8 @@ _CALLERS = frozenset({
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 _UNREADABLE = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})  # bad sector; checksum and structure errors of file systems
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
+_MACHINE_ID_PATH = "/etc/machine-id"
+_MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 _BOOT_ID_BYTES_MAX = 64  # a UUID and a line end
 _NEW_FILE_MODE = 0o640
 _NEW_DIR_MODE = 0o750
@@ -73,6 +79,14 @@ class File(Protocol):
 
     def truncate(self, size: int) -> None:
         """Cuts, or extends with a hole; durable after the next sync."""
+        ...
+
+    def allocate(self, size: int) -> None:
+        """Takes space for the first `size` bytes, which nobody else gets any more; where nothing was written they read as zeros.
+
+        Extends a shorter file; durable after the next sync. On file systems that copy on write it promises nothing.
+        Raises: DiskFull.
+        """
         ...
 
     def close(self) -> None:
@@ -135,6 +149,18 @@ class Files(Protocol):
         """Changes with every boot of the machine; "" where that cannot be known, which equals no earlier boot."""
         ...
 
+    def identify(self, path: str) -> tuple[int, int]:
+        """Inode and birth (ns since 1970) of a file: what its copy does not have. 0 where that is unknown."""
+        return 0, 0
+
+    def links(self, path: str) -> int:
+        """How many names a file has."""
+        return 1
+
+    def machine_id(self) -> str:
+        """Tells machines apart, over boots; "" where that is unknown."""
+        return ""
+
     def read_file(self, path: str) -> bytes:
         """The whole file. Raises: FileNotFoundError, Corrupt."""
         file = self.open(path, read_only=True)
@@ -178,9 +204,12 @@ class Files(Protocol):
         self.fsync_dir(parent(chosen))
         return chosen
 
-    def clear_temporaries(self, path: str) -> list[str]:
-        """Removes what broken-off `write_file_atomic` calls left in this folder; returns the names. Durable on return."""
-        names = [name for name in self.listdir(path) if name.endswith(TEMP_SUFFIX)]
+    def clear_temporaries(self, path: str, *, kept: Collection[str] = ()) -> list[str]:
+        """Removes what broken-off `write_file_atomic` calls left in this folder; returns the names. Durable on return.
+
+        `kept` are paths of such names that are something else.
+        """
+        names = [name for name in self.listdir(path) if name.endswith(TEMP_SUFFIX) and os.path.join(path, name) not in kept]
         for name in names:
             self.unlink(os.path.join(path, name))
         if names:
@@ -259,6 +288,12 @@ class RealFile:
             os.ftruncate(self.fd, size)
         except OSError as error:
             raise_write_error(error, f"truncation to {size} bytes of", self.path)
+
+    def allocate(self, size: int) -> None:
+        try:
+            os.posix_fallocate(self.fd, 0, size)
+        except OSError as error:
+            raise_write_error(error, f"allocation of {size} bytes for", self.path)
 
     def close(self) -> None:
         # The number is forgotten first: after an error of close(2) the kernel may have given it to somebody else's file.
@@ -363,6 +398,21 @@ class RealFiles(Files):
             return file.pread(_BOOT_ID_BYTES_MAX, 0).decode().strip()  # its size() is 0, like that of all files in /proc
         finally:
             file.close()
+
+    def identify(self, path: str) -> tuple[int, int]:
+        return os.stat(path).st_ino, birth_ns(path)
+
+    def links(self, path: str) -> int:
+        return os.stat(path).st_nlink
+
+    def machine_id(self) -> str:
+        try:
+            told = Path(_MACHINE_ID_PATH).read_text(errors="replace").strip()
+        except OSError:
+            return ""
+        if not _MACHINE_ID.fullmatch(told):  # missing, empty or "uninitialized", as in many images of containers
+            return ""
+        return hashlib.sha256(f"cmdlog {told}".encode()).hexdigest()[:16]  # machine-id(5): it is not to be shown as it is
 
 
 def _with_descriptor(act: Callable[[], T]) -> T:

@@ -14,14 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from cmdlog.wal.anchors import Anchors
-from cmdlog.wal.block import BlockFlag, block_bytes, encode_block
-from cmdlog.wal.errors import Foreign, TooLarge, WalError, Wedged
-from cmdlog.wal.files import Files
-from cmdlog.wal.groups import Groups
-from cmdlog.wal.hardstate import HardState, HardStateFile, create_hardstate, open_hardstate
-from cmdlog.wal.ids import BlockNumber, Lsn
-from cmdlog.wal.instance import (
+from cmdlog.wal.directory.instance import (
     FOLDERS,
     LOG_FOLDER,
     Identity,
@@ -32,17 +25,26 @@ from cmdlog.wal.instance import (
     load_instance,
     write_instance,
 )
-from cmdlog.wal.marks import Source, Sync
-from cmdlog.wal.owner import Owner, make_folder, take_ownership
+from cmdlog.wal.directory.lock import Owner, make_folder, take_ownership
+from cmdlog.wal.errors import DiskFull, Foreign, TooLarge, WalError, Wedged
+from cmdlog.wal.files import TEMP_SUFFIX, Files
+from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag, block_bytes, encode_block
+from cmdlog.wal.format.record import Record, peek_record
+from cmdlog.wal.format.segment import SegmentHeader, free_name, reserve_file, segment_name, write_zeros
+from cmdlog.wal.group_state import Groups
+from cmdlog.wal.hard_state import HardState, HardStateFile, create_hardstate, open_hardstate
+from cmdlog.wal.ids import BlockNumber, Lsn
+from cmdlog.wal.opening.home import check_home, record_home
+from cmdlog.wal.opening.repair import Mended, Recovered, mend
+from cmdlog.wal.opening.restart import decide
+from cmdlog.wal.opening.survey import SegmentFile, Survey, identity_text, refusal, survey_log
+from cmdlog.wal.os_errors import no_room
 from cmdlog.wal.reader import read_records
-from cmdlog.wal.record import Record, peek_record
-from cmdlog.wal.repair import Mended, Recovered, mend
-from cmdlog.wal.restart import decide
-from cmdlog.wal.ring import Ring
-from cmdlog.wal.segment import SegmentHeader, segment_name, write_zeros
-from cmdlog.wal.space import Space
-from cmdlog.wal.survey import SegmentFile, Survey, identity_text, refusal, survey_log
-from cmdlog.wal.tail import Tail, encode_head
+from cmdlog.wal.writing.anchors import Anchors
+from cmdlog.wal.writing.ring import Ring
+from cmdlog.wal.writing.segment_pool import Space
+from cmdlog.wal.writing.tail import Tail, encode_head
+from cmdlog.wal.writing.watermarks import Source, Sync
 
 SEGMENT_BYTES: int = 16 << 20  # default: a rotation costs about 2 ms, a start reads one segment
 SEGMENTS: int = 64  # default: 1 GiB of log
@@ -74,7 +76,8 @@ class Log:
         self._tail = Tail(
             files, self._space, mended.groups,
             segment=survey.segments[-1], offset=mended.offset, number=mended.place.header.number, chain=mended.chain,
-            open_count=mended.open_count, sealed=mended.sealed, generation=generation,
+            open_count=mended.open_count, sealed=mended.sealed, incarnation=survey.instance.identity.incarnation,
+            generation=generation,
         )  # fmt: skip
 
     # -- create, open ----------------------------------------------------------------------------------------------------
@@ -93,11 +96,13 @@ class Log:
         owner: Owner | None = None,
         forked_from: Origin | None = None,
         begun_by: str = "",
+        whole_ring: bool = False,
         generation: Callable[[], int] = random_generation,
     ) -> None:
         """Makes a node directory whose log begins with the records of `initial`; durable on return.
 
-        `begun_by`: what has marked the directory as its own before (`instance.write_marker`).
+        `begun_by`: what has marked the directory as its own before (`instance.write_marker`). `whole_ring`: the space of all
+        segments is taken now; without it, and for a log that was made without, `start` says what is taken.
         A crash on the way leaves a directory that the next call sweeps, and that `open` refuses.
         Raises: WrongDirectory, BadSettings, Locked, DiskFull, WriteFailed, TooLarge.
         """
@@ -110,10 +115,13 @@ class Log:
             begin_creation(files, directory, by=begun_by)
             log_dir = os.path.join(directory, LOG_FOLDER)
             groups = _write_first_segment(files, log_dir, instance, initial, generation())
+            if whole_ring:
+                _reserve_ring(files, log_dir, instance)
             hard = HardState(identity_text(identity), durable=1 + bool(initial), votes=dict(groups.votes))
             create_hardstate(files, log_dir, hard)
             files.fsync_dir(log_dir)
             write_instance(files, directory, instance)
+            _begin_here(files, directory)
             end_creation(files, directory)
         finally:
             if owner is None:
@@ -146,9 +154,11 @@ class Log:
             survey = survey_log(files, directory, instance)
             if (error := refusal(survey)) is not None:
                 raise error
-            files.clear_temporaries(survey.log_dir)
+            check_home(files, directory, survey.hard)
+            files.clear_temporaries(survey.log_dir, kept=survey.free)
             hard, _ = open_hardstate(files, survey.log_dir)
             mended = mend(files, survey, decide(survey.facts), hard)
+            record_home(files, directory, hard)
             survey.data = b""
             return cls(
                 files, directory, survey=survey, mended=mended, hard=hard, owner=None if owner else own,
@@ -172,6 +182,7 @@ class Log:
         waits: Callable[[], bool] | None = None,
         early: Callable[[], bool] = lambda: False,
         timed: Callable[[float], None] = lambda seconds: None,
+        whole_ring: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begins to take blocks from `source`. `sync` "off" is for benchmarks: it acknowledges what is only written.
@@ -179,11 +190,13 @@ class Log:
         `waits` says of the records that were taken last whether somebody waits until they are durable: then they are synced at
         once, else within `async_window_s`. None: always (`sync`), or never (`async`). While `early` says so, `Source.written` is
         told before the sync of a block, not after it. `timed` gets the seconds of every sync, a block's own with its write.
-        All of them are called under a lock and must be quick.
+        All of them are called under a lock and must be quick. `whole_ring`: the space of segments that is not taken
+        yet is taken in the background.
         With `threads=0` there are none at all: the caller runs turns and calls `tend`, and everything happens in a stated order.
         """
         if self._ring is not None:
             raise RuntimeError("the log is started already")
+        self._space.whole = whole_ring
         self._ring = Ring(
             self._files, self._tail, self._space, source,
             threads=threads, sync=sync, seal_after_s=seal_after_s, async_window_s=async_window_s,
@@ -268,11 +281,35 @@ class Log:
         return self._tail.block_bytes_max
 
     @property
+    def head_bytes(self) -> int:
+        """What header and checkpoint of the next segment take, as the log is now."""
+        return SECTOR_BYTES + self._tail.checkpoint_bytes
+
+    @property
     def room_bytes(self) -> int:
         """Bytes on disk that ordinary records may still take; the reserve is left out. Cheap, any thread."""
+        return max(0, self.left_bytes - self.instance.log_reserve_bytes)
+
+    @property
+    def reserve_left_bytes(self) -> int:
+        """What is left of the reserve, which only control records use. Cheap, any thread."""
+        return min(self.left_bytes, self.instance.log_reserve_bytes)
+
+    @property
+    def disk_full(self) -> str | None:
+        """Why no further segment could be made; None when nothing is missing."""
+        return self._space.disk_full
+
+    @property
+    def waits_for_segment(self) -> bool:
+        """No block is written before a segment is let go. Cheap, any thread."""
+        return self._space.awaited
+
+    @property
+    def left_bytes(self) -> int:
+        """What any records may still take, the reserve included. Cheap, any thread."""
         tail = self._tail
-        used = max(0, tail.left_bytes) + self._space.available * tail.fresh_bytes
-        return max(0, used - self.instance.log_reserve_bytes)
+        return max(0, tail.left_bytes) + self._space.available * tail.fresh_bytes
 
     def ask_before_recycling(self, may_go: Callable[[SegmentFile, int], bool]) -> None:
         """Before `start`: `may_go` is asked of the oldest segment, with its last block, once every anchor has passed it.
@@ -302,12 +339,15 @@ class Log:
                 "total": self.instance.segments,
                 "used": segments,
                 "ready": self._space.ready,
+                "reserved": self._space.reserved,
+                "without_space": self._space.unmade,
                 "free": self.instance.segments - segments,
             },
             "segment_bytes": self.instance.segment_bytes,
             "bytes_used": (segments - 1) * self.instance.segment_bytes + self._tail.offset,
             "room_bytes": self.room_bytes,
-            "disk_full": self._space.disk_full,
+            "reserve": {"bytes": self.instance.log_reserve_bytes, "left_bytes": self.reserve_left_bytes},
+            "disk_full": self.disk_full,
             "first_block": self._space.oldest().header.first_block,
             "open_count": self.recovered.open_count,
             "verdict": self.recovered.verdict.value,
@@ -349,6 +389,31 @@ class Log:
         with self._hard_lock:
             self._hard.state.durable = block
             self._hard.save()
+
+
+def _begin_here(files: Files, directory: str) -> None:
+    """A copy of the directory that was never opened is found, too."""
+    hard, _ = open_hardstate(files, os.path.join(directory, LOG_FOLDER))
+    try:
+        record_home(files, directory, hard)
+    finally:
+        hard.close()
+
+
+def _reserve_ring(files: Files, log_dir: str, instance: Instance) -> None:
+    """Takes the space of every segment but the first. Raises: DiskFull, and nothing of it is left."""
+    made: list[str] = []
+    try:
+        for number in range(instance.segments - 1):
+            path = os.path.join(log_dir, free_name(number) + TEMP_SUFFIX)
+            reserve_file(files, path, instance.segment_bytes)
+            made.append(path)
+    except DiskFull as error:
+        for path in [*made, os.path.join(log_dir, segment_name(1))]:
+            files.unlink(path)
+        ring_bytes = instance.segments * instance.segment_bytes
+        what = f"the log takes {ring_bytes} bytes ({instance.segments} segments of {instance.segment_bytes})"
+        raise no_room(what, instance.segment_bytes, f"the volume of {log_dir}") from error
 
 
 def _write_first_segment(files: Files, log_dir: str, instance: Instance, initial: Sequence[bytes], generation: int) -> Groups:

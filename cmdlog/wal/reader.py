@@ -13,25 +13,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cmdlog.wal.block import HEADER, SECTOR_BYTES, BadBlock, BlockHeader, check_body, decode_header
+from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.files import File, Files
+from cmdlog.wal.format.block import HEADER, SECTOR_BYTES, BadBlock, BlockHeader, check_body, decode_header
+from cmdlog.wal.format.record import BadRecord, Record, decode_body
+from cmdlog.wal.format.segment import BadSegment, SegmentHeader, decode_segment_header
 from cmdlog.wal.ids import BlockNumber, Lsn
-from cmdlog.wal.instance import load_instance
-from cmdlog.wal.record import BadRecord, Record, decode_body
-from cmdlog.wal.restart import decide
-from cmdlog.wal.scan import Walk, locate_damage, misfit
-from cmdlog.wal.segment import BadSegment, SegmentHeader, decode_segment_header
-from cmdlog.wal.survey import SegmentFile, Survey, refusal, survey_log
+from cmdlog.wal.opening.restart import decide
+from cmdlog.wal.opening.scan import Walk, locate_damage, misfit
+from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal, survey_log
 
 _CHUNK_BYTES: Final = 256 << 10  # stays in a processor's cache until its records are cut out
-_SURVEYS_MAX: Final = 3  # looks at the directory of a running node, which may recycle between two file names
+_SURVEYS_MAX: Final = 10  # looks at the directory of a running node, which may recycle between two file names
 
 
 class Recycled(WalError):
-    """The segment was overwritten while it was read."""
+    """The segment was overwritten, or let go, while it was read."""
 
-    hint = "hold an anchor at the position that is still needed"
+    hint = "the running node reuses its log faster than this reads it: run it again, or stop the node first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,19 @@ def read_segment(files: Files, segment: SegmentFile, *, upto: int, start: Spot |
     """
     header = segment.header
     start = start or Spot(int(header.first_block), SECTOR_BYTES, header.previous_chain)
-    file = files.open(segment.path, read_only=True)
+    file = _open(files, segment)
     try:
         yield from _blocks(file, segment, start, upto)
     finally:
         file.close()
+
+
+def _open(files: Files, segment: SegmentFile) -> File:
+    """Raises: Recycled when the name is gone: a running node has let the segment go since it was listed."""
+    try:
+        return files.open(segment.path, read_only=True)
+    except FileNotFoundError as error:
+        raise Recycled(f"segment {segment.sequence} ({segment.path}) was let go before it was read") from error
 
 
 def _blocks(file: File, segment: SegmentFile, start: Spot, upto: int) -> Iterator[ReadBlock]:
@@ -202,7 +210,7 @@ def _look(files: Files, directory: str, reader: LogReader) -> Survey:
             survey = survey_log(files, directory, reader.instance)
             error = refusal(survey)
         except (Corrupt, FileNotFoundError) as caught:
-            error = caught if isinstance(caught, WalError) else WalError(str(caught))
+            error = caught if isinstance(caught, WalError) else Recycled(f"{caught.filename} was let go while it was looked for")
             survey = None
         if error is None and survey is not None:
             return survey

@@ -9,16 +9,22 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from replay.spark.backfill import backfill
-    from replay.spark.feed import feed
-    from replay.spark.rebuild import rebuild
+    from replay.spark.base.executor_zip import ship
+    from replay.spark.datasource.source import register
+    from replay.spark.feeding.feed import feed
+    from replay.spark.jobs.backfill import backfill
+    from replay.spark.jobs.rebuild import rebuild
     from replay.spark.session import session
-    from replay.spark.shipping import ship
-    from replay.spark.source import register
 
 __all__ = ["backfill", "feed", "rebuild", "register", "session", "ship"]
-_ELSEWHERE: Final = {"register": "source", "ship": "shipping"}
-_MODULES: Final = {name: f"{__name__}.{_ELSEWHERE.get(name, name)}" for name in __all__}
+_MODULES: Final = {
+    "backfill": "replay.spark.jobs.backfill",
+    "feed": "replay.spark.feeding.feed",
+    "rebuild": "replay.spark.jobs.rebuild",
+    "register": "replay.spark.datasource.source",
+    "session": "replay.spark.session",
+    "ship": "replay.spark.base.executor_zip",
+}
 
 
 class _Package(ModuleType):

@@ -11,7 +11,9 @@ Why the settings are as they are:
 - Python workers run this interpreter;
 - the folder that holds `pyspark_cmdlog` is on the path of the JVM's Pythons, where Spark looks for `format("cmdlog")`; a session
   that runs already is told;
-- executors on other machines get the sources of this process (`replay.spark.shipping`).
+- the Pythons of this machine come from our daemon, which prints no trace when a read ends early
+(`replay.spark.base.quiet_daemon`); - executors on other machines get the sources of this process
+(`replay.spark.base.executor_zip`).
 
 A standalone master that nobody listens for is refused before Java starts: Spark itself would ask for a minute.
 """
@@ -26,10 +28,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from procedures import hash_seed
 from replay.errors import ReplayError
-from replay.spark.java import find_java
-from replay.spark.scratch import make_scratch
-from replay.spark.shipping import ship
+from replay.spark.base.executor_zip import ship
+from replay.spark.base.java import find_java
+from replay.spark.base.parallelism import FILE, SETTING, VARIABLE, state_parallelism
+from replay.spark.base.scratch import make_scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +42,7 @@ MASTER: Final = "local[*,4]"
 DRIVER_MEMORY: Final = "1g"  # a rebuild takes 0.45 GB of it, a sort of five million calls passed with it
 DISCOVERY_FOLDER: Final = Path(__file__).parent / "discover"
 _KNOWN: Final = "spark.cmdlog.known"  # setting of a session in which `format("cmdlog")` is found
+DAEMON: Final = "replay.spark.base.quiet_daemon"
 STANDALONE: Final = "spark://"
 SOCKET_FOLDER_BYTES_MAX: Final = 64  # a socket's path has 107 bytes at most, of which Spark's name for it takes 42
 MASTER_S_MAX: Final = 5.0  # for a connection to one address; a master that runs takes it at once
@@ -110,8 +115,9 @@ def _prepared(spark: SparkSession) -> SparkSession:
     """With the package on its executors, and `format("cmdlog")` known."""
     if spark.conf.get(_KNOWN, ""):
         ship(spark)
+        state_parallelism(spark)
         return spark
-    from replay.spark.source import register  # noqa: PLC0415 - as above
+    from replay.spark.datasource.source import register  # noqa: PLC0415 - as above
 
     register(spark)
     spark.conf.set(_KNOWN, "true")
@@ -158,9 +164,12 @@ def _embedded(master: str, scratch: str, tuning: Tuning, driver_memory: str, wor
         "spark.driver.memory": driver_memory,
         "spark.local.dir": os.path.join(scratch, "local"),
         "spark.sql.warehouse.dir": os.path.join(scratch, "warehouse"),
+        SETTING: os.path.join(scratch, FILE),
     }
     if master.startswith("local"):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} | _local_sockets(scratch)
+    if master.partition("[")[0] == "local":
+        settings["spark.python.daemon.module"] = DAEMON  # an executor of a cluster gets our sources only after its daemon started
     if worker_memory is not None:
         settings["spark.executor.pyspark.memory"] = worker_memory
     if tuning == "start":
@@ -184,10 +193,12 @@ def _environment(master: str, scratch: str, tuning: Tuning) -> dict[str, str]:
     if tuning == "start":
         ours["SPARK_LAUNCHER_OPTS"] = _START  # of the small JVM that puts the command line of the large one together
     ours = {key: os.environ.get(key) or value for key, value in ours.items()}
+    ours[hash_seed.VARIABLE] = hash_seed.PINNED  # not the user's to choose: executors run logged calls
     inherited = os.environ.get("PYTHONPATH")
     folders = [str(DISCOVERY_FOLDER), str(Path(__file__).parents[2])]
     ours["PYTHONPATH"] = os.pathsep.join([*folders, inherited] if inherited else folders)
     ours["JAVA_HOME"] = find_java().home
+    ours[VARIABLE] = os.path.join(scratch, FILE)
     return ours
 
 

@@ -12,14 +12,14 @@ import pytest
 from sqlalchemy import Column, Integer, String
 
 from cmdlog.api.app import Api, create_app
-from cmdlog.node.front import Front
 from cmdlog.node.outcome import Done, Durability, Outcome, Refused
-from cmdlog.node.placing import Placed
-from cmdlog.node.query import QueryResult
-from cmdlog.node.queryworker import encode_result
-from cmdlog.node.routes import Route, SlotMap, make_routes
+from cmdlog.node.queries.query import QueryResult
+from cmdlog.node.queries.worker import encode_result
+from cmdlog.node.sequencing.router import Placed
 from cmdlog.node.settings import Settings
-from cmdlog.node.trouble import Troubles
+from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.node.slot_map import Route, SlotMap, make_routes
+from cmdlog.node.telemetry.request_stats import Front
 from procedures import Database, Transaction
 from tests.api.echo import Application
 from tests.api.served import Served, served

@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 
-from cmdlog.api.table import ADMIN, INVOKE, READ, ROLES
-from cmdlog.api.tokenfile import Credential, digest_of, write_line
+from cmdlog.api.gate.route_table import ADMIN, INVOKE, READ, ROLES
+from cmdlog.api.gate.token_file import Credential, digest_of, write_line
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKENS = {"admin": "token-of-admin-and-so-on", "invoke": "token-of-invoke-and-so-on", "read": "token-of-read-and-so-on"}

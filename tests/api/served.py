@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import uvloop
 from starlette.types import ASGIApp
 
-from cmdlog.api.roster import Quick, Roster
+from cmdlog.api.connections.connection_registry import Quick, Roster
+from cmdlog.api.connections.tls import Certificate
 from cmdlog.api.server import Server, listen, make_config
-from cmdlog.api.tls import Certificate
 from cmdlog.node.settings import Settings
 
 T = TypeVar("T")

@@ -11,11 +11,11 @@ import pytest
 from starlette.types import Receive, Scope, Send
 from structlog.testing import capture_logs
 
-from cmdlog.api import connection as connection_module
-from cmdlog.api.connection import HELD_BYTES_MAX
-from cmdlog.api.framing import Request
-from cmdlog.api.problem import Problem
-from cmdlog.api.service import send_problem
+from cmdlog.api.connections import connection as connection_module
+from cmdlog.api.connections.connection import HELD_BYTES_MAX
+from cmdlog.api.connections.http_parser import Request
+from cmdlog.api.gate.problem import Problem
+from cmdlog.api.routes.app_state import send_problem
 from tests.api.echo import READ_BYTES, Application, buffered, one_answer, post, problem_of
 from tests.api.served import PATIENCE_S, Served, eventually, read_all, served, status_of
 

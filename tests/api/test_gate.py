@@ -10,11 +10,11 @@ import pytest
 from starlette.routing import Route
 
 from cmdlog.api.app import Api, create_app
-from cmdlog.api.problem import Problem
-from cmdlog.api.table import ADMIN, INVOKE, READ, ROLES, TABLE, Entry, allowed, methods_of
-from cmdlog.api.tokenfile import Credential, digest_of, write_line
+from cmdlog.api.gate.problem import Problem
+from cmdlog.api.gate.route_table import ADMIN, INVOKE, READ, ROLES, TABLE, Entry, allowed, methods_of
+from cmdlog.api.gate.token_file import Credential, digest_of, write_line
 from cmdlog.node.settings import Settings
-from procedures.outcomes import key_fingerprint
+from procedures.execution.idempotency import key_fingerprint
 
 TOKENS = {role: f"token-of-{role}-and-more" for role in ROLES}
 EXPIRED = "token-that-has-expired"
@@ -322,7 +322,7 @@ def test_foreign_names_are_served_with_a_token(locked: Api, ask_app: Any) -> Non
 
 def test_problem_of_a_role_names_it() -> None:
     """For people and for programs."""
-    from cmdlog.api.problem import forbidden
+    from cmdlog.api.gate.problem import forbidden
 
     problem = forbidden(READ, INVOKE)
     assert isinstance(problem, Problem)

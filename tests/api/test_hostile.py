@@ -12,9 +12,9 @@ import orjson
 import pytest
 import zstandard
 
-from cmdlog.api.problem import CODES
-from cmdlog.api.table import ADMIN, INVOKE, READ, ROLES, TABLE, Entry, allowed, methods_of
-from cmdlog.api.tokenfile import digest_of
+from cmdlog.api.gate.problem import CODES
+from cmdlog.api.gate.route_table import ADMIN, INVOKE, READ, ROLES, TABLE, Entry, allowed, methods_of
+from cmdlog.api.gate.token_file import digest_of
 from tests.api.running import EXPIRED, OTHER, TOKENS, Running
 
 pytestmark = pytest.mark.slow

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from schemathesis.config import SchemathesisConfig
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
-from cmdlog.api.openapi import Description
-from cmdlog.api.problem import CODES
-from cmdlog.api.table import ADMIN
-from cmdlog.node.routes import make_routes
+from cmdlog.api.gate.problem import CODES
+from cmdlog.api.gate.route_table import ADMIN
+from cmdlog.api.routes.openapi import Description
+from cmdlog.node.slot_map import make_routes
 from tests.api.every_type import db
 from tests.api.running import TOKENS, Running
 

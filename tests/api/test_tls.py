@@ -15,8 +15,8 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 from structlog.testing import capture_logs
 
-from cmdlog.api import tls as tls_module
-from cmdlog.api.tls import CHECK_EVERY_S, Certificate, make_context, validity
+from cmdlog.api.connections import tls as tls_module
+from cmdlog.api.connections.tls import CHECK_EVERY_S, Certificate, make_context, validity
 from cmdlog.node.settings import BadSetting, Settings
 from tests.api.echo import RESET, Application, one_answer, post
 from tests.api.served import PATIENCE_S, Served, descriptors, eventually, read_all, served, status_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from cmdlog.node.background.archiver import Rules
 from cmdlog.wal.files import RealFiles
-from snapshot.promise import end_promise, promise_end, read_promise, write_promise
+from snapshot.archive.retention_promise import end_promise, promise_end, read_promise, write_promise
 from tests.commands import Command
 from tests.replay.archiverig import ArchiveRig
 from tests.replay.rig import balances_of
@@ -51,6 +53,24 @@ def test_list_shows_files_transactions_times_and_the_promise(history: ArchiveRig
     code, text = command.text("archive", "list", node)
     assert code == 0
     assert "Archive: " in text
+
+
+@pytest.mark.parametrize("group", ["archive", "snapshot"])
+@pytest.mark.parametrize("flipped", [True, False])
+def test_verify_names_a_damaged_recovery_point(node: Path, command: Command, group: str, flipped: bool) -> None:
+    """Which file, what it says that it needs, and how to find out whether its moment is still there: exit code 10, one line."""
+    (point,) = (node / "snapshots" / "points").iterdir()
+    assert command(group, "verify", node)[0] == 0
+    whole = point.read_text()
+    point.write_text(whole.replace('"from_block": ', '"from_block": 1') if flipped else whole[:20])
+    code, (_, failed) = command.values(group, "verify", node)
+    message, hint = failed["error"]["message"], failed["error"]["hint"]
+    assert (code, failed["error"]["exit_code"], f"snapshots/points/{point.name}" in message) == (10, 10, True)
+    assert ("it says that it needs snapshots p0000" if flipped else "what it needs cannot be read") in message
+    assert command(*shlex.split(hint.split("`")[1])[1:])[0] == 0, "the moment can be restored"
+    assert command(*shlex.split(hint.split("`")[3])[1:])[0] == 0
+    assert not point.exists()
+    assert command(group, "verify", node)[0] == 0
 
 
 def test_verify_passes_a_whole_archive_and_names_what_is_not(history: ArchiveRig, node: Path, command: Command) -> None:
@@ -107,6 +127,25 @@ def test_prune_refuses_what_was_promised_unless_forced(node: Path, command: Comm
     assert len(listed) > len(command.values("archive", "list", node)[1][0]["files"])
 
 
+def test_blocks_that_went_without_a_window_are_no_damage(tmp_path: Path, command: Command) -> None:
+    """After a start without the window: exit code 1, since the promise is not kept, and not 10 with files to bring back."""
+    rig = ArchiveRig(tmp_path, segments=6)
+    rig.rotate(6)
+    rig.archiver.stop()
+    rig.rules = Rules(window_s=0.0, bytes_max=0, when_full="stop")
+    rig.attach()
+    rig.rotate(4)
+    rig.close()
+    code, (listed, failed) = command.values("archive", "verify", rig.directory)
+    assert len(listed["missing_blocks"]) == 1
+    assert (code, failed["error"]["exit_code"]) == (1, 1)
+    assert "--retention-window-s" in failed["error"]["hint"]
+    lost = sorted((Path(rig.directory) / "archive").glob("log-*.seg"))[1]
+    lost.with_suffix(".json").unlink()
+    lost.unlink()
+    assert command.values("archive", "verify", rig.directory)[0] == 10
+
+
 def test_promise_that_is_not_kept_is_told_until_it_is_taken_back(node: Path, command: Command) -> None:
     """A node that runs without the window that it promised: 1 with what to do, also of a whole archive, until it is pruned."""
     files = RealFiles()
@@ -125,6 +164,22 @@ def test_promise_that_is_not_kept_is_told_until_it_is_taken_back(node: Path, com
         assert promise_end(files, str(node)) is not None, arguments
     assert command.text("archive", "prune", node, "--older-than", "0s", "--force")[0] == 0
     assert (read_promise(files, str(node)), promise_end(files, str(node))) == (0, None)
+    assert command.text("archive", "verify", node)[0] == 0
+
+
+@pytest.mark.parametrize("damage", ["flipped", "emptied"])
+def test_verify_names_a_damaged_promise(node: Path, command: Command, damage: str) -> None:
+    """Which file, exit code 10, and the way that the error names ends it."""
+    path = node / "archive" / "promise.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"window_s", b"windov_s") if damage == "flipped" else b"")
+    code, (listed, failed) = command.values("archive", "verify", node)
+    assert (code, failed["error"]["exit_code"]) == (10, 10)
+    assert f"{path} is damaged" in failed["error"]["message"]
+    assert str(path) in listed["promise_problem"]
+    code, text = command.text("archive", "list", node)
+    assert (code, "is damaged" in text) == (0, True)
+    assert command(*shlex.split(failed["error"]["hint"].split("`")[1])[1:])[0] == 0
     assert command.text("archive", "verify", node)[0] == 0
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cmdlog.cli import remote
-from cmdlog.cli.call import call, read_params
-from cmdlog.cli.failure import CommandFailed
+from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.output import out
+from cmdlog.cli.server import server_options
+from cmdlog.cli.server.call import call, read_params
 from tests.client.scripted import ScriptedServer, Step, http, problem
 
 PROPERTIES: dict[str, Any] = {
@@ -87,7 +87,7 @@ def test_somebody_at_a_terminal_is_told_that_it_takes_long(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once, with the address and until when; not in a pipe, and not with `--json`."""
-    monkeypatch.setattr(remote, "NOTICE_S", 0.05)
+    monkeypatch.setattr(server_options, "NOTICE_S", 0.05)
 
     def told() -> str:
         with socket.create_server(("127.0.0.1", 0)) as nobody, pytest.raises(CommandFailed):

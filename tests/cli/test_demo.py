@@ -13,12 +13,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-from cmdlog.cli.demo import Demo, Options
-from cmdlog.cli.demo_bank import Seen
-from cmdlog.cli.demo_display import Display
-from cmdlog.cli.demo_proof import Call
-from cmdlog.cli.demo_server import ServerProcess, program
-from cmdlog.cli.failure import CommandFailed
+from cmdlog.cli.cli_errors import CommandFailed
+from cmdlog.cli.demo.bank import Seen
+from cmdlog.cli.demo.demo import Demo, Options
+from cmdlog.cli.demo.display import Display
+from cmdlog.cli.demo.proof import Call
+from cmdlog.cli.demo.server import ServerProcess, program
 
 SMALL = Options(calls=300, clients=3, partitions=2, seed=11, workload="bank")
 pytestmark = pytest.mark.timeout(180)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ from typing import Any
 import pytest
 
 import cmdlog
-from replay.plan import Plan
+from replay.plan.planner import Plan
 from tests.commands import Command
 from tests.replay import damage
 from tests.replay.archiverig import ArchiveRig
 from tests.replay.ledgers import SMALL, Versions, logged_calls
-from tests.replay.rig import Rig, balances_of
+from tests.replay.rig import DRIFT, Rig, balances_of
 
 pytestmark = pytest.mark.slow
 
@@ -59,6 +60,47 @@ def test_plan_is_written_before_it_is_carried_out(rig: Rig, command: Command, tm
     assert command("recover", rig.directory, "--plan", "--to", tmp_path / "other", "--plan-file", plan)[0] == 0
     assert plan.exists()
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("to", [False, True])
+def test_divergence_names_the_command_that_recovers_without_its_calls(to: bool, command: Command, tmp_path: Path) -> None:
+    """One line of error, a table with every stopped partition, and a hint that can be pasted and then succeeds."""
+    rig = Rig(tmp_path)
+    rig.deposits(6)
+    for partition in range(2):
+        rig.batch(partition, [(DRIFT, [10 * partition])])
+    txns = [str(txn) for txn, _ in rig.history[-2:]]
+    rig.close()
+    options = ["--to", tmp_path / "out"] if to else []
+    if not to:
+        for partition in range(2):
+            rig.forget_state(partition)
+    code, failed = command("recover", rig.directory, *options, "--json")
+    assert (code, [stop["txn_id"] for stop in failed["error"]["stops"]]) == (16, txns)
+    assert failed["error"]["place"] == failed["error"]["stops"][0]
+    assert [stop["rows"][0]["key"] for stop in failed["error"]["stops"]] == [{"id": 0}, {"id": 10}]
+    code, text = command.text("recover", rig.directory, *options)
+    error, hint, *table = text.splitlines()
+    assert (code, error.startswith("error: divergence in partition 0"), hint.startswith("hint: ")) == (16, True, True)
+    assert all(any(txn in line and "accounts" in line and "drift" in line for line in table) for txn in txns)
+    assert all(txn in hint for txn in txns)
+    pasted = shlex.split(hint.split("`")[-2])
+    assert pasted[:2] == ["cmdlog", "recover"]
+    assert command(*pasted[1:])[0] == 0
+    assert balances_of(pasted[pasted.index("--to") + 1]) == rig.balances, "the model has no drift"
+    assert len(Path(pasted[pasted.index("--to") + 1], "quarantine.jsonl").read_text().splitlines()) == 2
+
+
+def test_estimate_weighs_each_procedure_by_its_calls(rig: Rig, command: Command) -> None:
+    """Few calls of a slow procedure do not make the many calls of a quick one slow: the plan forecasts as the node does."""
+    for partition in range(rig.partitions):
+        rig.forget_state(partition)
+    Path(rig.directory, "state", "speeds.json").write_text('{"call_us": {"begin": 20000000, "deposit": 10, "clock": 3000000000}}')
+    _, plan = command("recover", rig.directory, "--plan", "--json")
+    begins = [part["procedures"]["begin"] for part in plan["partitions"]]
+    assert sum(sum(part["procedures"].values()) for part in plan["partitions"]) == plan["calls"]
+    workers = min(os.cpu_count() or 1, len(begins))
+    assert plan["estimate_s"] == pytest.approx(max(*begins, sum(begins) / workers) * 20, abs=0.1)
 
 
 def test_help_says_what_the_options_do_and_shows_how(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

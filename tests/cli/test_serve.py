@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.cli.failure import explain
-from cmdlog.cli.serve import naming, stopped_in_order
-from cmdlog.node.sites import NotStarted, SiteFault
+from cmdlog.cli.cli_errors import explain
+from cmdlog.cli.server.serve import naming, stopped_in_order
+from cmdlog.node.sites.supervisor import NotStarted, SiteFault
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

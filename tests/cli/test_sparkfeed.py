@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from replay.spark.feed import Fed
+from replay.spark.feeding.feed import Fed
 from tests.commands import Command
 
 
@@ -28,6 +28,6 @@ def test_feed_ends_well_when_each_call_has_an_outcome(
         def fed(given: Any, send: Any, *, to: str, already: bool = already, **_: Any) -> Fed:
             return Fed(to, {"job": "feed", "statuses": statuses}, 0.1, given, already=already)
 
-        monkeypatch.setattr(importlib.import_module("replay.spark.feed"), "feed", fed)
+        monkeypatch.setattr(importlib.import_module("replay.spark.feeding.feed"), "feed", fed)
         ended, told = command("spark", "feed", calls, "--job", "x", "--to", tmp_path / "out", "--json")
         assert (ended, told["statuses"], told["already"]) == (code, statuses, already)

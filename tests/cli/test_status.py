@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from cmdlog.cli.failure import CommandFailed
+from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.output import out
-from cmdlog.cli.status import partition_rows, render, status, summary
+from cmdlog.cli.server.status import partition_rows, render, status, summary
 from tests.client.scripted import ScriptedServer, Step, http, problem
 
 TOLD: dict[str, Any] = {
@@ -61,6 +61,16 @@ def test_status_fits_eighty_columns() -> None:
     assert "red" not in dict(summary(TOLD)).get("error", "")
 
 
+def test_a_reserve_in_use_and_missing_space_are_shown() -> None:
+    """How much of the reserve is left, once some is used; how many segments others could take the space of."""
+    log = {"segments": {"total": 64, "used": 64, "without_space": 2}, "fill": 1.0, "reserve": {"bytes": 9000, "left_bytes": 9000}}
+    text = dict(summary({**TOLD, "log": log}))["log"]
+    assert "2 segments without space of their own" in text
+    assert "reserve" not in text
+    log["reserve"] = {"bytes": 9000, "left_bytes": 400}
+    assert "400 of 9000 bytes of its reserve left" in dict(summary({**TOLD, "log": log}))["log"]
+
+
 def test_troubles_come_first() -> None:
     """Whatever is wrong stands above what is usual."""
     told = {**TOLD, "error": "fsync failed", "ready": False, "log": {"disk_full": "no space"}, "clock": {"jumped": True},
@@ -77,6 +87,18 @@ def test_reach_of_the_archive_is_shown_and_a_promise_that_is_not_kept() -> None:
         assert says in dict(summary({**TOLD, "archive": archive}))["restorable"]
     name, text = summary({**TOLD, "archive": {"window_s": 0.0, "unkept_window_s": 604800.0}})[0]
     assert (name, "604800 s was promised" in text) == ("archive", True)
+    damaged = {"window_s": 0.0, "unkept_window_s": None, "promise_problem": "/data/archive/promise.json is damaged"}
+    name, text = summary({**TOLD, "archive": damaged})[0]
+    assert (name, "promise.json is damaged" in text) == ("archive", True)
+
+
+def test_an_archive_that_takes_no_more_is_a_trouble_and_an_unknown_recovery_time_is_called_so() -> None:
+    """Status names the archive as the cause that `log_full` names; before any call it does not forecast `None` seconds."""
+    why = "600 bytes are in /data/archive, and archive_bytes_max=614400 leaves no room for 9 more"
+    rows = summary({**TOLD, "predicted_recovery_s": None, "archive": {"window_s": 60.0, "problem": why}})
+    assert rows[0][0] == "archive"
+    assert why in rows[0][1]
+    assert dict(rows)["recovery"] == "unknown until a call has been executed"
 
 
 def test_a_full_volume_is_named_with_what_it_has_left() -> None:
@@ -128,7 +150,7 @@ def test_watch_goes_on_while_the_server_is_away(capsys: pytest.CaptureFixture[st
             raise found
 
     monkeypatch.setattr(out, "json", True)
-    monkeypatch.setattr("cmdlog.cli.status.time", SimpleNamespace(sleep=nap))  # other threads may sleep, too
+    monkeypatch.setattr("cmdlog.cli.server.status.time", SimpleNamespace(sleep=nap))  # other threads may sleep, too
     again = Step("body read", reply=problem(503, "not_ready", "Retry-After: 60"))
     with ScriptedServer([Step(reply=http(200, TOLD)), again, Step(reply=http(200, TOLD))]) as server:
         status(server.url, watch=True)

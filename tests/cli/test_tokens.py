@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from cmdlog.api.credentials import Credentials
-from cmdlog.api.problem import Problem
-from cmdlog.api.tokenfile import PREFIX, parse_file
+from cmdlog.api.gate.auth import Credentials
+from cmdlog.api.gate.problem import Problem
+from cmdlog.api.gate.token_file import PREFIX, parse_file
+from cmdlog.cli.app import make_program
 from cmdlog.cli.output import out
-from cmdlog.cli.program import make_program
-from cmdlog.cli.tokens import add
+from cmdlog.cli.server.tokens import add
 
 Run = Callable[..., Result]
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmdlog.client.answer import Answer, Attempt, Failure, Fate, Lost
-from cmdlog.client.ask import Ask, Effect, call_ask, read_ask
-from cmdlog.client.exchange import Pause, Send, exchange
+from cmdlog.client.request import Ask, Effect, call_ask, read_ask
+from cmdlog.client.response import Answer, Attempt, Failure, Fate, Lost
 from cmdlog.client.retry import RetryPolicy, Tries, decide, pause
+from cmdlog.client.retry_loop import Pause, Send, exchange
 from cmdlog.errors import CallError, CmdlogError, OutcomeUnknown, RequestRefused, ServerFault, SessionExpired, Unavailable
 
 POLICY = RetryPolicy()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cmdlog.raft.codec import Sealer
+from cmdlog.raft.wire.secure_frames import Sealer
 from tests.raft.wirekit import LINK_WHOLE, MESSAGES, SECRET
 
 PATH = Path(__file__).parent / "raft_v1" / "frames.bin"

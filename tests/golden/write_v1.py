@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 from cmdlog.wal import Identity, Log
-from cmdlog.wal.batch import NO_KEY, encode_batch
+from cmdlog.wal.format.batch import NO_KEY, encode_batch
+from cmdlog.wal.format.record import Kind, encode_commit_mark, encode_digest, encode_json, encode_record
 from cmdlog.wal.ids import CLUSTER_GROUP, make_txn_id
-from cmdlog.wal.record import Kind, encode_commit_mark, encode_digest, encode_json, encode_record
-from cmdlog.wal.simfiles import SimFiles
 from tests.wal.logkit import ListSource, generations
+from tests.wal.sim.simfiles import SimFiles
 
 IDENTITY = Identity(bytes(range(16)), 1, bytes(range(8)))
 DIRECTORY = "/node"

@@ -10,13 +10,13 @@ from itertools import count
 import orjson
 
 from cmdlog.node.clock import HybridClock
-from cmdlog.node.meter import Meter
 from cmdlog.node.outcome import Done, Outcome, Reply
-from cmdlog.node.sequencer import Sequencer
-from cmdlog.node.stream import Limits, Stream
-from cmdlog.wal.batch import NO_KEY, Batch, decode_batch
+from cmdlog.node.sequencing.partition_pipeline import Limits, Stream
+from cmdlog.node.sequencing.sequencer import Sequencer
+from cmdlog.node.telemetry.stage_timings import Meter
+from cmdlog.wal.format.batch import NO_KEY, Batch, decode_batch
+from cmdlog.wal.format.record import Kind, Record, decode_record, encode_json
 from cmdlog.wal.ids import txn_tick
-from cmdlog.wal.record import Kind, Record, decode_record, encode_json
 
 BLOCK_BYTES_MAX = 1 << 20
 
@@ -298,7 +298,7 @@ class Pipeline:
     def check_empty(self) -> None:
         """Nothing is accounted for that is not there."""
         s = self.sequencer
-        assert (s.inflight_calls, s.inflight_bytes, s.pending_bytes, s._held_bytes) == (0, 0, 0, 0)
+        assert (s.admission.inflight_calls, s.admission.inflight_bytes, s.pending_bytes, s.admission.held_bytes) == (0, 0, 0, 0)
         assert s.idle
         assert not s._reads
 

@@ -15,9 +15,9 @@ from cmdlog.node.node import Node
 from cmdlog.node.outcome import Outcome, Reply
 from cmdlog.node.settings import Settings
 from procedures import Database
-from procedures.outcomes import key_fingerprint
-from procedures.state import open_reader
-from replay.trust import state_path
+from procedures.execution.idempotency import key_fingerprint
+from procedures.storage.state import open_reader
+from replay.state.trust import state_path
 from tests.node.apps.faulty import db
 
 WAIT_S = 30.0

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from cmdlog.node.front import Front
-from cmdlog.node.metrics import Exposition
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import LogFull
+from cmdlog.node.prometheus import Exposition
+from cmdlog.node.telemetry.request_stats import Front
 from cmdlog.wal.files import RealFiles
-from snapshot.archived import list_segments
+from snapshot.archive_layout import list_segments
 from tests.node.rig import WAIT_S, ask, open_node, wait_for
 
 pytestmark = pytest.mark.slow
@@ -54,8 +54,12 @@ def test_full_archive_refuses_writes_naming_it_and_room_ends_it(tmp_path: Path) 
         assert status["problem"] in why
         assert status["oldest_txn"] == "0"
         assert status["segments"] > 0
+        holder = node.status()["log"]["held_by"]
+        assert (holder["anchor"], holder["block"]) == ("archive", node.status()["log"]["first_block"])
+        assert 0 < holder["since"] <= time.time()
         text = exposition.render()[1].decode()
         assert "\ncmdlog_archive_stuck 1.0" in text
+        assert 'cmdlog_log_held_seconds{anchor="archive"}' in text
         assert '\ncmdlog_archive_files{kind="segment"} ' in text
         assert "\ncmdlog_window_kept 1.0" in text
         node.query("SELECT 1")

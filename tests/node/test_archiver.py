@@ -13,23 +13,23 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cmdlog.node.archiver import ArchiveHooks, Archiver, Rules
+from cmdlog.node.background.archiver import ArchiveHooks, Archiver, Rules
 from cmdlog.wal.errors import DiskFull
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.log import Log
 from replay.errors import UntilUnreachable
-from replay.plan import make_plan
-from replay.rebuild import rebuild
-from snapshot.archive import Place, remove_segment
-from snapshot.archivecheck import check_segments
-from snapshot.archived import gaps
-from snapshot.promise import promise_end, read_promise
-from snapshot.segmentcopy import Copied, copy_segment
+from replay.plan.planner import make_plan
+from replay.recover.to_directory import rebuild
+from snapshot.archive.archive import Place, bytes_of, remove_segment
+from snapshot.archive.retention_promise import promise_end, read_promise
+from snapshot.archive.segment_copy import Copied, copy_segment
+from snapshot.archive.verify import check_segments
+from snapshot.archive_layout import gaps
 from tests.replay.archiverig import FOREVER_S, RULES, SEGMENT_BYTES, ArchiveRig, wait_until
 from tests.replay.rig import Feed, balances_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("copies_start")]
 
 
 class SteppedFiles(RealFiles):
@@ -220,6 +220,35 @@ def test_snapshots_that_only_save_time_make_room_first(tmp_path: Path) -> None:
         assert rig.recovered(tmp_path / f"out{n}", txn) == balances
 
 
+@pytest.mark.parametrize("rule", ["stop", "shorten"])
+def test_archive_never_exceeds_its_limit(tmp_path: Path, rule: str) -> None:
+    """Manifests, the promise and snapshots that the window needs count before they are put in: the limit holds at any moment."""
+    limit = 2 * SEGMENT_BYTES + 512
+    rig, files = ArchiveRig(tmp_path, rules={"bytes_max": limit, "when_full": rule}, kept=3, segments=10), SteppedFiles()
+    sizes: list[int] = []
+    archive = Path(rig.directory) / "archive"
+    files.before = lambda step: sizes.append(bytes_of(str(archive)))
+    rig.archiver.stop()
+    rig.archive_files = files
+    rig.attach()
+    for _ in range(2):
+        rig.deposits(30)
+        rig.snapshots_of_all()
+    rig.snapshots_of_all()
+    wait_until(lambda: bool(rig.archiver.problem) if rule == "stop" else not rig.passed_segments())
+    for _ in range(3):  # the oldest snapshots go, which the window needs
+        rig.snapshots_of_all()
+    rig.archiver.stop()
+    assert max(sizes) > SEGMENT_BYTES
+    assert max(*sizes, bytes_of(str(archive))) <= limit
+    if rule == "stop":
+        txn, balances = rig.history[3]
+        rig.close()
+        assert rig.recovered(tmp_path / "out", txn) == balances
+    else:
+        rig.close()
+
+
 def test_shorten_never_gives_up_what_a_point_pins(tmp_path: Path) -> None:
     """The window gives way, the recovery point does not."""
     rig = ArchiveRig(tmp_path, rules={"bytes_max": 8 * SEGMENT_BYTES, "when_full": "shorten"}, segments=6)
@@ -335,6 +364,25 @@ def test_switching_the_window_off_throws_nothing_away(tmp_path: Path) -> None:
         rig.restart()
     assert not [line for line in logs if "promised" in line["event"]]
     assert (rig.archiver.status()["unkept_window_s"], promise_end(RealFiles(), rig.directory)) == (None, None)
+    rig.close()
+
+
+def test_damaged_promise_is_shown_and_keeps_everything(tmp_path: Path) -> None:
+    """A start without a window cannot know what was promised: it says so, and a start with one writes the file again."""
+    rig = ArchiveRig(tmp_path, segments=6)
+    rig.rotate(3)
+    before = rig.names()
+    rig.stop()
+    (Path(rig.directory) / "archive" / "promise.json").write_bytes(b"")
+    rig.rules = Rules(**{**RULES, "window_s": 0.0})
+    rig.restart()
+    rig.rotate(1)
+    assert "promise.json is damaged" in str(rig.archiver.status()["promise_problem"])
+    assert set(before) <= set(rig.names())
+    rig.stop()
+    rig.rules = Rules(**RULES)
+    rig.restart()
+    assert rig.archiver.status()["promise_problem"] is None
     rig.close()
 
 

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 import cmdlog
 from cmdlog.wal.files import RealFiles
-from replay.drill import drill
-from replay.trust import STATE_FOLDER, TRUST_NAME, state_path
+from replay.drill.drill import drill
+from replay.state.trust import STATE_FOLDER, TRUST_NAME, state_path
 from tests.api.bankserver import Server
 from tests.commands import Command
 from tests.node.apps.faulty import db

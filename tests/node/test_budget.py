@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.node import schedule
+from cmdlog.node.background import snapshot_schedule
 from tests.node.rig import ask, open_node, wait_for
 
 pytestmark = pytest.mark.slow
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 def test_forecast_beyond_the_budget_brings_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Naps of 20 ms: half of a budget of half a second is reached after some dozen; the snapshot takes them off the forecast."""
-    monkeypatch.setattr(schedule, "REPLAY_MIN_S", 0.05)
+    monkeypatch.setattr(snapshot_schedule, "REPLAY_MIN_S", 0.05)
     node = open_node(tmp_path, partitions=2, recovery_budget_s=0.5)
     taken = 0
     for n in range(200):

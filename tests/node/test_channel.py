@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cmdlog.node import channel as channel_module
-from cmdlog.node.channel import Channel
-from cmdlog.node.frames import FrameKind, FrameReader, encode_frame
-from cmdlog.node.readers import LoopReader, ThreadReader
+from cmdlog.node.sites import channel as channel_module
+from cmdlog.node.sites.channel import Channel
+from cmdlog.node.sites.frames import FrameKind, FrameReader, encode_frame
+from cmdlog.node.sites.site_io import LoopReader, ThreadReader
 
 WAIT_S = 10.0
 

@@ -41,6 +41,9 @@ class HeldFile:
         self._files.remember(self._path, written)
 
 
+pytestmark = pytest.mark.usefixtures("copies_start")  # of what a power cut leaves
+
+
 class HeldFiles(RealFiles):
     """The real disk. While `gate` is closed no sync of the log comes back; `cut_into` is what a power cut would leave."""
 

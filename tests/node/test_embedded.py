@@ -145,7 +145,7 @@ def test_threads_conserve_the_sum(tmp_path: Path, settings: dict[str, Any]) -> N
         for worker in workers:
             worker.join()
         assert problems == []
-        assert opened.node.sequencer.inflight_calls == 0
+        assert opened.node.sequencer.admission.inflight_calls == 0
     with reopen(tmp_path) as opened:
         held = {int(row[0]): int(row[1]) for row in opened.query("SELECT id, n FROM counters").rows}
         assert sum(held.values()) == threads * rounds * 4

@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from cmdlog.api.problem import of_outcome
+from cmdlog.api.gate.problem import of_outcome
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import NotReady, Outcome, Overloaded
 from cmdlog.wal.files import RealFiles
-from procedures.outcomes import KeyPolicy, Status, key_fingerprint
-from procedures.state import PartitionState
+from procedures.execution.idempotency import KeyPolicy, Status, key_fingerprint
+from procedures.storage.state import PartitionState
 from replay.errors import Divergence
-from replay.plan import make_plan
-from replay.rebuild import rebuild
-from replay.trust import Trust, state_path
+from replay.plan.planner import make_plan
+from replay.recover.to_directory import rebuild
+from replay.state.trust import Trust, state_path
 from tests.node.rig import Pending, ask, counters, kill, open_node, send, wait_for
 
 NOW = 1_700_000_000.0

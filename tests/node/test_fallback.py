@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.cli.serve import tell_start
+from cmdlog.cli.server.serve import tell_start
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.log import Log
-from replay.bringup import bring_up
-from snapshot.reserve import Reserve
+from replay.recover.in_place import bring_up
+from snapshot.space_reserve import Reserve
 from tests.node.rig import ask, counters, open_node, wait_for
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmdlog.node.frames import (
+from cmdlog.node.sites.frames import (
     FRAME_BYTES_MAX,
     HEADER,
     Frame,

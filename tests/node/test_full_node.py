@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from cmdlog.node import node as node_module
+from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.outcome import DiskFull, LogFull, NotReady, Outcome, OutcomeUnknown, Refused, TooLarge
-from cmdlog.node.snapshots import Snapshotter
+from cmdlog.wal.directory.instance import BadSettings
 from cmdlog.wal.errors import WalError, Wedged
 from cmdlog.wal.files import File, RealFiles
-from cmdlog.wal.instance import BadSettings
-from procedures import state as state_module
+from procedures.storage import state as state_module
 from tests.node.rig import Pending, ask, counters, open_node, partition, rows, send, wait_for
 
 
@@ -47,7 +47,7 @@ def test_large_calls_of_all_partitions_never_wedge_the_log(tmp_path: Path) -> No
     sent = [send(node, "store", id=n % 16, seq=n, data=os.urandom(15_000)) for n in range(700)]
     assert {pending.value() for pending in sent} == {15_000}
     assert node.error is None
-    assert node.sequencer.inflight_bytes == 0
+    assert node.sequencer.admission.inflight_bytes == 0
     node.close()
 
 
@@ -170,7 +170,7 @@ def test_a_failed_sync_stops_the_node(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not node.ready
     with pytest.raises(NotReady, match="restarted"):
         send(node, "bump", id=1, amount=1)
-    assert (node.sequencer.inflight_calls, node.sequencer.inflight_bytes) == (0, 0)
+    assert (node.sequencer.admission.inflight_calls, node.sequencer.admission.inflight_bytes) == (0, 0)
     with pytest.raises(WalError):
         node.close()
     files.broken.clear()

@@ -23,8 +23,8 @@ from cmdlog.node.settings import CONFIG_NAME, BadSetting
 from cmdlog.wal.errors import Locked, WrongDirectory
 from procedures import Database
 from procedures.errors import SchemaConflict
-from procedures.outcomes import Status
-from snapshot.capture import Capture
+from procedures.execution.idempotency import Status
+from snapshot.capture.image import Capture
 from snapshot.errors import SnapshotFailed
 from tests.node.apps import tagged
 from tests.node.rig import SMALL, alive, ask, counters, kill, open_node, partition, rows, send, wait_for

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import LogFull, Outcome
 from cmdlog.wal.files import RealFiles
-from replay.plan import make_plan
-from replay.rebuild import rebuild
+from replay.plan.planner import make_plan
+from replay.recover.to_directory import rebuild
 from tests.node.rig import open_node, rows, send
 
 pytestmark = pytest.mark.slow

@@ -16,15 +16,15 @@ import orjson
 import pytest
 
 from cmdlog.node.clock import HybridClock
-from cmdlog.node.meter import Meter
 from cmdlog.node.outcome import Done, LogFull, Outcome, Reply
-from cmdlog.node.sequencer import Sequencer
-from cmdlog.node.stream import Limits, Stream
+from cmdlog.node.sequencing.partition_pipeline import Limits, Stream
+from cmdlog.node.sequencing.sequencer import Sequencer
+from cmdlog.node.telemetry.stage_timings import Meter
 from cmdlog.wal import Log
-from cmdlog.wal.batch import NO_KEY, decode_batch
-from cmdlog.wal.record import Kind, decode_record
-from cmdlog.wal.simfiles import Operation, SimFiles
+from cmdlog.wal.format.batch import NO_KEY, decode_batch
+from cmdlog.wal.format.record import Kind, decode_record
 from tests.wal.logkit import NODE, create, generations, hard_state
+from tests.wal.sim.simfiles import Operation, SimFiles
 
 PARTITIONS = 2
 STEPS = 60

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cmdlog.node.outcome import NotReady
-from cmdlog.node.query import QueryLimit, QueryLimits, QueryRefused, QueryResult, run_query
-from procedures.state import PartitionState
+from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, QueryResult, run_query
+from procedures.storage.state import PartitionState
 
 
 @pytest.fixture

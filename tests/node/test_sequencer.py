@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from cmdlog.node.outcome import DiskFull, LogFull, NotReady, Outcome, OutcomeUnknown, Overloaded
-from cmdlog.node.stream import CALL_OVERHEAD_BYTES, Limits
-from cmdlog.wal.block import block_bytes
+from cmdlog.node.sequencing.partition_pipeline import CALL_OVERHEAD_BYTES, Limits
 from cmdlog.wal.errors import Wedged, WriteFailed
+from cmdlog.wal.format.block import block_bytes
+from cmdlog.wal.format.record import Kind, encode_record
 from cmdlog.wal.ids import txn_partition
-from cmdlog.wal.record import Kind, encode_record
 from tests.node.pipeline import Pipeline, a_note
 
 

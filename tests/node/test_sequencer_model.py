@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cmdlog.node.outcome import NotReady, Overloaded
-from cmdlog.node.stream import Limits
-from cmdlog.wal.block import block_bytes
+from cmdlog.node.sequencing.partition_pipeline import Limits
 from cmdlog.wal.errors import WriteFailed
-from cmdlog.wal.record import Kind
+from cmdlog.wal.format.block import block_bytes
+from cmdlog.wal.format.record import Kind
 from tests.node.pipeline import BLOCK_BYTES_MAX, Call, Pipeline, a_note
 
 
@@ -57,11 +57,11 @@ class Interleavings(RuleBasedStateMachine):
         return self.promises[wish % len(self.promises)]
 
     def _place(self, place: Any) -> None:
-        before = (self.pipe.sequencer.inflight_calls, self.pipe.sequencer.inflight_bytes)
+        before = (self.pipe.sequencer.admission.inflight_calls, self.pipe.sequencer.admission.inflight_bytes)
         try:
             calls = place()
         except (Overloaded, NotReady):
-            assert (self.pipe.sequencer.inflight_calls, self.pipe.sequencer.inflight_bytes) == before
+            assert (self.pipe.sequencer.admission.inflight_calls, self.pipe.sequencer.admission.inflight_bytes) == before
             return
         assert not self.over
         for call in calls:
@@ -144,8 +144,8 @@ class Interleavings(RuleBasedStateMachine):
     def accounts_agree(self) -> None:
         """What is in flight is exactly what was placed and not answered."""
         waiting = sum((self.PARTITIONS if c.partition < 0 else 1) - len(c.replies) for c in self.pipe.calls)
-        assert self.pipe.sequencer.inflight_calls == waiting
-        assert self.pipe.sequencer.pending_bytes + self.pipe.sequencer._held_bytes >= 0
+        assert self.pipe.sequencer.admission.inflight_calls == waiting
+        assert self.pipe.sequencer.pending_bytes + self.pipe.sequencer.admission.held_bytes >= 0
 
     def teardown(self) -> None:
         if not self.over:

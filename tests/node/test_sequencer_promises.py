@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cmdlog.node.outcome import Outcome, OutcomeUnknown
-from cmdlog.node.stream import Limits
+from cmdlog.node.sequencing.partition_pipeline import Limits
 from cmdlog.wal.errors import Wedged
-from cmdlog.wal.record import Kind
+from cmdlog.wal.format.record import Kind
 from tests.node.pipeline import Pipeline, a_note
 
 
@@ -19,7 +19,7 @@ def test_calls_of_one_batch_are_answered_as_each_was_promised() -> None:
     pipe.write()
     assert pipe.serve(0)
     assert [len(call.replies) for call in calls] == [0, 1, 0, 1, 0]
-    assert pipe.sequencer.inflight_calls == 3
+    assert pipe.sequencer.admission.inflight_calls == 3
     assert not pipe.sequencer.idle
     pipe.sync()
     assert [len(call.replies) for call in calls] == [1] * 5

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cmdlog.node.outcome import Outcome, TooLarge
-from cmdlog.node.stream import Limits
+from cmdlog.node.sequencing.partition_pipeline import Limits
+from cmdlog.wal.format.record import Kind
 from cmdlog.wal.ids import MULTI_PARTITION, txn_partition
-from cmdlog.wal.record import Kind
 from tests.node.pipeline import Pipeline
 
 
@@ -77,13 +77,17 @@ def test_a_multi_partition_call_is_met_on_the_first_partition_alone() -> None:
     pipe.sync()
     assert [len(pipe.at_site[p]) for p in range(3)] == [1, 0, 0]
     index = pipe.blocks[-1].records[0].index
-    assert pipe.sequencer.places_of(0, index) == pipe.sequencer.places_of(2, index) == [(0, index), (1, index), (2, index)]
+    assert (
+        pipe.sequencer.standstill.places_of(0, index)
+        == pipe.sequencer.standstill.places_of(2, index)
+        == [(0, index), (1, index), (2, index)]
+    )
     pipe.lose_site(0)
     pipe.find_site(0)
     assert [len(pipe.at_site[p]) for p in range(3)] == [1, 0, 0]
     assert pipe.serve(0)
     assert all(pipe.at_site[p] for p in (1, 2))
-    assert pipe.sequencer.places_of(2, index) == []
+    assert pipe.sequencer.standstill.places_of(2, index) == []
     pipe.settle()
     pipe.check_empty()
     assert len(call.replies) == 3 or len(call.replies) == 1

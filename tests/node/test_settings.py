@@ -97,7 +97,7 @@ def test_sizes_may_carry_binary_units() -> None:
 def test_defaults_shrink_to_fit_what_was_given() -> None:
     """One size alone is enough: the limits that depend on it follow, and those that are given stay, to be refused if they do not
     fit."""
-    for segment_bytes in (16 << 10, 1 << 20):
+    for segment_bytes in (32 << 10, 1 << 20):
         small = load_settings({"segment_bytes": segment_bytes}, environ={})
         assert (small.log_reserve_bytes, small.call_bytes_max) == (segment_bytes // 2, segment_bytes // 2)
     assert load_settings({"batch_bytes_max": 2048}, environ={}).call_bytes_max == 2048

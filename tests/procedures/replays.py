@@ -12,10 +12,10 @@ from typing import Any
 
 import apsw
 
-from procedures.executor import Applied, Executor, Invocations, KeyPolicy
-from procedures.outcomes import NO_KEY, key_fingerprint
-from procedures.state import PartitionState
-from snapshot.delta import DeltaCapture, apply_deltas
+from procedures.execution.executor import Applied, Executor, Invocations, KeyPolicy
+from procedures.execution.idempotency import NO_KEY, key_fingerprint
+from procedures.storage.state import PartitionState
+from snapshot.capture.delta import DeltaCapture, apply_deltas
 from tests.procedures.replayed_app import NAMES, TAGS, db
 from tests.procedures.sites import START_MS, txn_at
 

@@ -11,8 +11,8 @@ import orjson
 from sqlalchemy import Column, Integer, String, bindparam, insert, select, update
 
 from procedures import Database, Transaction
-from procedures.executor import Applied, Executor, Invocations, KeyPolicy
-from procedures.state import PartitionState
+from procedures.execution.executor import Applied, Executor, Invocations, KeyPolicy
+from procedures.storage.state import PartitionState
 
 START_MS = 1_700_000_000_000
 Call = tuple[str, dict[str, Any]]

@@ -15,7 +15,7 @@ from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment, load_bundle
 from procedures.errors import BundleError, BundleForged, BundleSqlChanged
 from procedures.samples import bank
-from procedures.state import PartitionState
+from procedures.storage.state import PartitionState
 from tests.procedures.sites import txn_at
 
 SHOP = """
@@ -69,7 +69,7 @@ def captured(package: Path) -> Bundle:
 
 def run_order(db: Database, path: Path) -> bytes:
     """Runs the one procedure on a fresh state."""
-    from procedures.executor import Executor, Invocations
+    from procedures.execution.executor import Executor, Invocations
 
     state = PartitionState.open(path, partition=0)
     executor = Executor(state, lambda _: db, digest_rows=True, millis_of=lambda txn: txn >> 21, progress=None)

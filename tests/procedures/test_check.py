@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from procedures.check import check
+from procedures.checks.check import check
 from procedures.errors import BundleError
 from procedures.samples import bank, voter
 
@@ -111,7 +111,7 @@ def test_digests_do_not_depend_on_the_hash_seed() -> None:
     """Two processes with different hash seeds give the same digests, results and rows for the bank."""
     outputs = []
     for seed in ("0", "4711"):
-        command = [sys.executable, "-m", "procedures.check", "procedures.samples.bank:db", "3", "200"]
+        command = [sys.executable, "-m", "procedures.checks.check", "procedures.samples.bank:db", "3", "200"]
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[2])}
         outputs.append(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60).stdout)
     assert outputs[0] == outputs[1]
@@ -120,7 +120,7 @@ def test_digests_do_not_depend_on_the_hash_seed() -> None:
 
 def test_database_object_finds_its_module() -> None:
     """A Database can be given instead of its name."""
-    from procedures.check import _resolve
+    from procedures.checks.check import _resolve
 
     assert _resolve(bank.db)[0] == "procedures.samples.bank:db"
     assert _resolve("procedures.samples.voter")[1] is voter.db

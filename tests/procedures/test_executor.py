@@ -19,9 +19,9 @@ from sqlalchemy import Column, Integer, String, bindparam, insert, select
 
 from procedures import Database, Transaction
 from procedures.errors import BatchRefused
-from procedures.executor import Executor, Invocations, Status
-from procedures.failures import outcome_of
-from procedures.state import PartitionState, Position
+from procedures.execution.executor import Executor, Invocations, Status
+from procedures.execution.outcome_bodies import outcome_of
+from procedures.storage.state import PartitionState, Position
 from tests.procedures.sites import Site, counters, txn_at
 
 MakeSite = Callable[..., Site]

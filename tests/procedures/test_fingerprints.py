@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from procedures.errors import StateRefused
-from procedures.outcomes import NO_KEY, Fresh, key_fingerprint, key_time_ms, unpack_outcome
+from procedures.execution.idempotency import NO_KEY, Fresh, key_fingerprint, key_time_ms, unpack_outcome
 from tests.procedures.sites import uuid7
 
 

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from procedures.lint import lint
+from procedures.checks.lint import lint
 
 HEAD = """
 import datetime as dt, random, time, uuid, os, threading, functools, decimal
@@ -54,6 +54,11 @@ def codes(body: str, *, outside: str = "") -> list[str]:
         ("print(n)", "io"),
         ("return os.environ['X']", "environment"),
         ("return os.getpid()", "environment"),
+        ("return os.fork()", "processes"),
+        ("os.execvp('ls', names)", "processes"),
+        ("os.posix_spawnp('ls', names, {})", "processes"),
+        ("return os.system('ls')", "processes"),
+        ("import subprocess\nreturn subprocess.run(['ls'])", "processes"),
         ("return datetime.fromtimestamp(n)", "environment"),
         ("return tx.now.astimezone()", "environment"),
         ("decimal.getcontext().prec = 5", "environment"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from procedures.executor import Status
+from procedures.execution.executor import Status
 from tests.procedures.replays import Told, Way, make_delta, make_image, make_log, run_live, run_replay, with_delta
 
 Dump = dict[str, list[tuple[Any, ...]]]

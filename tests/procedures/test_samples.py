@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from procedures.executor import Status
+from procedures.execution.executor import Status
 from procedures.samples import bank, voter
 from tests.procedures.sites import Site
 

@@ -27,8 +27,8 @@ from sqlalchemy.schema import SchemaItem
 
 from procedures import Database, DefinitionError, slot_of
 from procedures.errors import SchemaConflict, StateRefused
-from procedures.executor import Executor
-from procedures.state import PartitionState, Position, open_reader
+from procedures.execution.executor import Executor
+from procedures.storage.state import PartitionState, Position, open_reader
 from tests.procedures.sites import Site, counters, txn_at
 
 GOLDEN_SLOTS = [170, 937, 12464, 7282, 13480, 7085, 3123]

@@ -32,9 +32,9 @@ from sqlalchemy import (
 )
 
 from procedures import Database, StatementRefused, Transaction
-from procedures.digest import UNREADABLE
-from procedures.executor import Status
-from procedures.statements import check_text, compile_statement, probe
+from procedures.execution.executor import Status
+from procedures.execution.statements import check_text, compile_statement, probe
+from procedures.storage.row_digest import UNREADABLE
 from tests.procedures.sites import Site
 
 MakeSite = Callable[..., Site]
@@ -364,7 +364,7 @@ def test_what_is_no_statement_is_refused() -> None:
 
 def test_statements_built_per_call_do_not_pile_up(bench: Bench) -> None:
     """A procedure that builds statements as it goes is slow, but takes bounded memory."""
-    from procedures import statements
+    from procedures.execution import statements
 
     rows = bench.rows
     limit = statements.STATEMENTS_MAX

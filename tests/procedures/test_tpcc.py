@@ -14,11 +14,11 @@ import pytest
 
 import cmdlog
 from procedures.bundle import capture_bundle, load_bundle
-from procedures.check import check
-from procedures.executor import Status
+from procedures.checks.check import check
+from procedures.declaration.hash_slots import SLOTS, slot_of
+from procedures.execution.executor import Status
 from procedures.samples import tpcc
 from procedures.samples.tpcc import checks, draws
-from procedures.slots import SLOTS, slot_of
 from tests.procedures.sites import Site
 
 MakeSite = Callable[..., Site]

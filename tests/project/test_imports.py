@@ -1,8 +1,10 @@
 """Importing a package costs what its layer allows: nobody pays for FastAPI to read a log."""
 
+import importlib
 import json
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
@@ -32,3 +34,12 @@ def test_import_of_the_log_needs_neither_sql_nor_http() -> None:
 def test_import_below_the_node_needs_no_surface(name: str) -> None:
     """A batch worker that replays has neither the HTTP layer nor the command line in memory."""
     assert modules_after_import(name) & SURFACE == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cmdlog", "cmdlog.client", "cmdlog.wal", "procedures", "replay.spark"])
+def test_public_names_are_there(name: str) -> None:
+    """Every name that a package lists as public can be imported from it, also those that are reached lazily."""
+    package = importlib.import_module(name)
+    assert [each for each in package.__all__ if getattr(package, each, None) is None] == []
+    assert all(not isinstance(getattr(package, each), ModuleType) for each in package.__all__)

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("cmdlog", "procedures", "replay", "snapshot")
 FUNCTION_LINES_MAX = 60
 MODULE_LINES_MAX = 500
+FOLDER_MODULES_MAX = 15
 
 MACHINE_TRACES = {
     "home folder": re.compile(r"/(?:root|home/[a-z0-9_.-]+|Users/[A-Za-z0-9_.-]+)/"),
@@ -115,6 +117,12 @@ def test_functions_fit_on_a_screen() -> None:
             if (node.end_lineno or node.lineno) - node.lineno >= FUNCTION_LINES_MAX:
                 too_long.append(f"{path}:{node.lineno} {node.name}")
     assert too_long == []
+
+
+def test_folders_are_narrow() -> None:
+    """No folder of the product has more than 15 modules: beyond that, group them by what they are about."""
+    counted = Counter(str(path.parent) for path, _ in sources(*PACKAGES) if path.stem != "__init__")
+    assert {folder: count for folder, count in counted.items() if count > FOLDER_MODULES_MAX} == {}
 
 
 def test_every_test_states_its_property() -> None:

@@ -1,8 +1,8 @@
 """Which logs, by what they say themselves, prove that nothing committed is missing: recovery's argument, restated small.
 
-One rule: that of `replay.authority`, on the disks of a test. Logs *suffice* when they meet every majority of each half of the
-newest configuration that one of them knows to be committed, and of every later one that any of them holds. Then one of them must
-hold whatever is committed. It is about disks that lost nothing: after a wipe it says nothing.
+One rule: that of `replay.plan.authority`, on the disks of a test. Logs *suffice* when they meet every majority of each half of
+the newest configuration that one of them knows to be committed, and of every later one that any of them holds. Then one of them
+must hold whatever is committed. It is about disks that lost nothing: after a wipe it says nothing.
 """
 
 from __future__ import annotations

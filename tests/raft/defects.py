@@ -16,7 +16,7 @@ MUTANTS: Final = (
     # the prototype's thirteen
     Mutant(
         "reply-before-fsync",
-        "follower.py",
+        "roles/follower.py",
         "prev, reply = entries.first - 1, state.after.append",
         "prev, reply = entries.first - 1, state.now.append",
         "an acknowledgement leaves before the entries are durable",
@@ -30,7 +30,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "vote-any-log",
-        "voter.py",
+        "roles/voting.py",
         "    good = state.log.up_to_date(request.last_index, request.last_term)",
         "    good = True",
         "a node without committed entries is elected",
@@ -44,7 +44,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "two-votes",
-        "voter.py",
+        "roles/voting.py",
         "granted = good and (state.vote == request.sender or (state.vote is None and state.leader is None))",
         "granted = good",
         "two leaders in one term",
@@ -79,28 +79,28 @@ MUTANTS: Final = (
     ),
     Mutant(
         "commit-earlier-terms",
-        "leader.py",
+        "roles/leader.py",
         "if index <= log.commit or log.term_at(index) != state.term:",
         "if index <= log.commit:",
         "Figure 8: entries of earlier terms are committed by counting",
     ),
     Mutant(
         "leader-counts-unsynced",
-        "leader.py",
+        "roles/leader.py",
         "    match = {state.id: log.stable}\n",
         "    match = {state.id: log.last}\n",
         "the leader is part of a majority before its own write is durable",
     ),
     Mutant(
         "commit-past-verified",
-        "follower.py",
+        "roles/follower.py",
         "log.commit_to(min(message.commit, verified))",
         "log.commit_to(min(message.commit, log.last))",
         "a follower commits what stands behind the entries that it verified",
     ),
     Mutant(
         "no-pre-vote",
-        "candidate.py",
+        "roles/candidate.py",
         "    elif state.settings.pre_vote:\n",
         "    elif False:\n",
         "a node that hears nobody raises everybody's terms",
@@ -122,14 +122,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "vote-request-before-fsync",
-        "candidate.py",
+        "roles/candidate.py",
         "box = state.now if kind is Campaign.PRE else state.after",
         "box = state.now",
         "a candidate asks in a term that it may forget",
     ),
     Mutant(
         "vote-reply-before-fsync",
-        "voter.py",
+        "roles/voting.py",
         "(state.now if request.campaign is Campaign.PRE else state.after).append(reply)",
         "state.now.append(reply)",
         "a vote leaves before it is durable",
@@ -186,21 +186,21 @@ MUTANTS: Final = (
     ),
     Mutant(
         "vote-while-following",
-        "voter.py",
+        "roles/voting.py",
         "(state.vote is None and state.leader is None))",
         "state.vote is None)",
         "a vote is given in a term that has a leader already",
     ),
     Mutant(
         "no-stickiness",
-        "voter.py",
+        "roles/voting.py",
         "    return heard or (",
         "    return False and (",
         "a removed node ends the term of a leader that is alive",
     ),
     Mutant(
         "no-check-quorum",
-        "leader.py",
+        "roles/leader.py",
         "if settings.check_quorum and not has_quorum(state.configuration, state.active()):",
         "if False:",
         "a leader that hears nobody leads for ever",
@@ -228,7 +228,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "amnesiac-votes",
-        "voter.py",
+        "roles/voting.py",
         "    if not state.enfranchised:\n",
         "    if False:\n",
         "a node that may have forgotten a vote votes again",
@@ -242,7 +242,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "late-vote-counts",
-        "candidate.py",
+        "roles/candidate.py",
         "    if pre is not (reply.campaign is Campaign.PRE) or reply.term != asked_term:\n",
         "    if False:\n",
         "pre-votes and votes of other campaigns are counted",
@@ -257,7 +257,7 @@ MUTANTS: Final = (
     # replication
     Mutant(
         "no-prev-check",
-        "follower.py",
+        "roles/follower.py",
         "    if log.term_at(prev) != message.prev_term:\n",
         "    if log.term_at(prev) is None:\n",
         "entries are appended behind a conflicting one",
@@ -293,28 +293,28 @@ MUTANTS: Final = (
     ),
     Mutant(
         "no-own-entry",
-        "leader.py",
+        "roles/leader.py",
         "    while proposed and proposed[0][0] <= index:",
         "    while proposed and proposed[0][0] < index:",
         "committed bytes count as proposed: proposals are refused in the end",
     ),
     Mutant(
         "lost-last-append",
-        "leader.py",
+        "roles/leader.py",
         "progress.sending is Sending.REPLICATE and progress.match < state.log.last\n",
         "False\n",
         "a lost last message stalls its follower",
     ),
     Mutant(
         "hint-ignored",
-        "leader.py",
+        "roles/leader.py",
         "log.agreeing(message.hint_index, message.hint_term)",
         "Index(max(0, message.index - 1))",
         "conflicts are found one entry at a time",
     ),
     Mutant(
         "commit-below-log-cut",
-        "follower.py",
+        "roles/follower.py",
         "    if prev < log.commit:\n",
         "    if False:\n",
         "a late append reaches below the commit mark",
@@ -322,7 +322,7 @@ MUTANTS: Final = (
     # reads
     Mutant(
         "answers-confirm-later-rounds",
-        "leader.py",
+        "roles/leader.py",
         "max(progress.acked_round, message.round)",
         "state.reads.round",
         "an answer to an old heartbeat confirms reads that came after it",
@@ -343,7 +343,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "lease-after-transfer",
-        "transfer.py",
+        "roles/transfer.py",
         "        state.reads.lease_void = True\n",
         "",
         "a lease is trusted after leadership was offered",
@@ -359,7 +359,7 @@ MUTANTS: Final = (
     # snapshots and transfers
     Mutant(
         "old-snapshot-installed",
-        "follower.py",
+        "roles/follower.py",
         "    return manifest.index <= log.commit\n",
         "    return False\n",
         "a snapshot older than the log replaces it",
@@ -373,28 +373,28 @@ MUTANTS: Final = (
     ),
     Mutant(
         "copy-never-ends",
-        "leader.py",
+        "roles/leader.py",
         "        progress.probe()\n\n\ndef _heard",
         "        pass\n\n\ndef _heard",
         "a failed copy leaves its follower waiting",
     ),
     Mutant(
         "manifest-sent-once",
-        "leader.py",
+        "roles/leader.py",
         "    elif progress.copy_ticks % state.settings.election_ticks == 0:\n",
         "    elif False:\n",
         "a lost manifest leaves its follower waiting",
     ),
     Mutant(
         "transfer-never-expires",
-        "transfer.py",
+        "roles/transfer.py",
         "    if state.handover is not None and state.ticks >= state.handover.deadline:\n",
         "    if False:\n",
         "proposals are refused for ever after a failed transfer",
     ),
     Mutant(
         "transfer-to-lagging",
-        "transfer.py",
+        "roles/transfer.py",
         "    if state.progress[target].match == state.log.last:\n",
         "    if True:\n",
         "leadership is offered to a node that cannot win",
@@ -409,7 +409,7 @@ MUTANTS: Final = (
     # the wire
     Mutant(
         "mac-without-check",
-        "codec.py",
+        "wire/secure_frames.py",
         "        if not compare_digest(mac.digest(), tag):\n",
         "        if False:\n",
         "a frame that somebody else made is taken",

@@ -23,14 +23,14 @@ class Mutant:
 OF_MEMBERS: Final = (
     Mutant(
         "change-before-own-term",
-        "membership.py",
+        "roles/membership.py",
         "    if not state.term_committed:\n        raise ChangeRefused(Refusal.TERM_NOT_COMMITTED)\n",
         "",
         "the bug of single-server changes of 2015",
     ),
     Mutant(
         "two-changes",
-        "membership.py",
+        "roles/membership.py",
         "    if state.configuration_index > state.log.commit:\n        raise",
         "    if False:\n        raise",
         "two configurations are under way, with majorities that do not meet",
@@ -72,28 +72,28 @@ OF_MEMBERS: Final = (
     ),
     Mutant(
         "removed-leader-stays",
-        "membership.py",
+        "roles/membership.py",
         "    elif not configuration.is_voter(state.id):\n",
         "    elif False:\n",
         "a leader that removed itself goes on leading",
     ),
     Mutant(
         "never-leaves-joint",
-        "membership.py",
+        "roles/membership.py",
         "    if configuration.auto_leave:\n        _append(state, leave_joint(configuration))\n    elif",
         "    if",
         "a joint configuration is never left",
     ),
     Mutant(
         "quorum-at-risk",
-        "membership.py",
+        "roles/membership.py",
         "    if not has_quorum(following, state.active()):\n",
         "    if False:\n",
         "a change leaves a group without live majority",
     ),
     Mutant(
         "lagging-voter",
-        "membership.py",
+        "roles/membership.py",
         "        if progress is None or progress.match < needed:\n",
         "        if False:\n",
         "a node without the log becomes a voter that commits wait for",
@@ -128,7 +128,7 @@ OF_MEMBERS: Final = (
     ),
     Mutant(
         "promoted-without-admission",
-        "membership.py",
+        "roles/membership.py",
         "max(state.configuration_index, log.last - state.settings.promotion_entries_max)",
         "log.last - state.settings.promotion_entries_max",
         "a node that is a member anew is counted as voter before it can vote",

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cmdlog.raft import Configuration, Core, Entries, HardState, InvariantBroken, Manifest, NodeId, Ready, Restored, Settings
-from cmdlog.raft.codec import Link, Opener, Peer, Seal, Sealer, Secret
 from cmdlog.raft.configuration import nodes
-from cmdlog.raft.multi import Groups, Parcel, Record, Round
-from cmdlog.raft.wire import BadFrame
+from cmdlog.raft.multi_raft import Groups, Parcel, Record, Round
+from cmdlog.raft.wire.layout import BadFrame
+from cmdlog.raft.wire.secure_frames import Link, Opener, Peer, Seal, Sealer, Secret
 from cmdlog.wal.ids import Index, PartitionId, Term
 from tests.raft.cluster import Disk
 from tests.raft.scenario_text import entries_text, manifest_text, message_of, message_text, write_text

@@ -9,9 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from cmdlog.raft.codec import FRAME_BYTES_MAX, FRAME_BYTES_MIN, HELLO_BYTES_MAX, FrameCutter, Opener, Seal, Sealer, decode_hello
 from cmdlog.raft.messages import Append, AppendReply, Forward, Heartbeat, InstallSnapshot, Kind, Manifest, Segment
-from cmdlog.raft.wire import (
+from cmdlog.raft.wire.layout import (
     ENTRIES_MAX,
     FIELD,
     FIXED,
@@ -25,6 +24,16 @@ from cmdlog.raft.wire import (
     Fault,
     MessageTooLarge,
     Tag,
+)
+from cmdlog.raft.wire.secure_frames import (
+    FRAME_BYTES_MAX,
+    FRAME_BYTES_MIN,
+    HELLO_BYTES_MAX,
+    FrameCutter,
+    Opener,
+    Seal,
+    Sealer,
+    decode_hello,
 )
 from cmdlog.wal.ids import Index, PartitionId
 from tests.raft.wirekit import (

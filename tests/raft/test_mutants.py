@@ -16,7 +16,7 @@ MUTANTS_MIN = 13 + 25
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_can_be_planted(mutant: Mutant, tmp_path: Path) -> None:
     """Its snippet occurs exactly once, and what it becomes is Python."""
-    (tmp_path / PACKAGE).mkdir(parents=True)
+    (tmp_path / PACKAGE / mutant.module).parent.mkdir(parents=True)
     shutil.copyfile(ROOT / PACKAGE / mutant.module, tmp_path / PACKAGE / mutant.module)
     plant(mutant, tmp_path)
     compile((tmp_path / PACKAGE / mutant.module).read_text(), mutant.module, "exec")

@@ -7,7 +7,6 @@ from typing import Final
 import google_crc32c
 import pytest
 
-from cmdlog.raft.codec import FRONT, TRAILER, Link, Opener, Peer, Seal, Sealer, Secret
 from cmdlog.raft.configuration import Configuration, NodeId, nodes
 from cmdlog.raft.messages import (
     KIND_CONFIGURATION,
@@ -31,7 +30,8 @@ from cmdlog.raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from cmdlog.raft.wire import FIELD, HEAD, NO_GROUP, Addressed, BadFrame, Fault
+from cmdlog.raft.wire.layout import FIELD, HEAD, NO_GROUP, Addressed, BadFrame, Fault
+from cmdlog.raft.wire.secure_frames import FRONT, TRAILER, Link, Opener, Peer, Seal, Sealer, Secret
 from cmdlog.wal.ids import Index, PartitionId, Term
 
 ME, PEER, THIRD = NodeId(1), NodeId(2), NodeId(3)

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cmdlog.node.archiver import ArchiveHooks, Archiver, Rules
+from cmdlog.node.background.archiver import ArchiveHooks, Archiver, Rules
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.ids import BlockNumber, Lsn
-from replay.plan import make_plan
-from replay.rebuild import rebuild
-from snapshot.archive import Place
+from replay.plan.planner import make_plan
+from replay.recover.to_directory import rebuild
+from snapshot.archive.archive import Place
+from snapshot.archive.segment_copy import Copied, copy_segment
 from snapshot.catalog import list_snapshots
-from snapshot.points import Point, write_point
+from snapshot.recovery_points import Point, write_point
 from snapshot.retention import anchor_block, retain
-from snapshot.segmentcopy import Copied, copy_segment
 from tests.replay.rig import Rig, balances_of
 
 WAIT_S = 20.0

@@ -11,10 +11,10 @@ import random
 import shutil
 from pathlib import Path
 
-from cmdlog.wal.block import SECTOR_BYTES
-from cmdlog.wal.faultlog import COPY_NAMES, FAULTS_FOLDER
-from cmdlog.wal.hardstate import COPY_BYTES, HARDSTATE_NAME
-from cmdlog.wal.segment import segment_name, segment_sequence
+from cmdlog.wal.fault_log import COPY_NAMES, FAULTS_FOLDER
+from cmdlog.wal.format.block import SECTOR_BYTES
+from cmdlog.wal.format.segment import segment_name, segment_sequence
+from cmdlog.wal.hard_state import COPY_BYTES, HARDSTATE_NAME
 
 
 def tree_hash(directory: str) -> str:

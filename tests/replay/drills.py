@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from cmdlog.wal.files import RealFiles
-from replay.drill import drill
-from replay.drillreport import FOLDER, Report
+from replay.drill.drill import drill
+from replay.drill.report import FOLDER, Report
 from tests.replay.rig import Rig
 
 

@@ -11,8 +11,8 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from cmdlog.wal.faultlog import FaultRecord, make_record
-from replay.evidence import GroupEvidence, NodeEvidence, Run, SnapshotEvidence, StatedConfiguration
+from cmdlog.wal.fault_log import FaultRecord, make_record
+from replay.log.evidence import GroupEvidence, NodeEvidence, Run, SnapshotEvidence, StatedConfiguration
 
 CLUSTER = b"cluster-number-1"
 Members = tuple[frozenset[int], frozenset[int], frozenset[int]]  # voters, outgoing, learners

@@ -20,7 +20,17 @@ from procedures.errors import ProceduresError
 from replay.engine import CodeMissing
 from replay.errors import Incomplete, NoLogs, ReplayError
 from tests.replay import damage
-from tests.replay.historycheck import balances_of_chosen, check_any, check_spoiled, entries_of, held_by, recovered
+from tests.replay.historycheck import (
+    balances_of_chosen,
+    check_any,
+    check_copied,
+    check_notes,
+    check_spoiled,
+    entries_of,
+    held_by,
+    notes_of_chosen,
+    recovered,
+)
 from tests.replay.historymembers import STAGES, History
 
 __all__ = ["History", "check_seed", "random_history", "recover_seed"]
@@ -49,6 +59,7 @@ def check_seed(folder: Path, seed: int) -> tuple[History, int, int]:
         assert entries_of(node.directory) == held_by(node), f"{node.directory} does not hold what was replicated to it"
     rng = random.Random(seed)
     proved, judged = check_any(history, rng)
+    check_copied(history, rng)
     if orderly := history.orderly:
         more, of = check_spoiled(history, rng, orderly)
         proved, judged = proved + more, judged + of
@@ -82,6 +93,8 @@ def recover_seed(folder: Path, seed: int) -> bool:
         raise AssertionError(f"seed {seed}: {given}, {told}: {type(refused).__name__}: {refused}") from refused
     chosen = {choice.group: choice.chosen for choice in plan.choices}
     assert balances == balances_of_chosen(history, chosen), f"seed {seed}: {given}, {told}"
+    notes = notes_of_chosen(history, chosen)
+    check_notes(history, folder / "out", notes.values())
     assert all(choice.last_index >= history.truth.last(choice.group) for choice in plan.choices), f"seed {seed}: {given}, {told}"
     return True
 
@@ -110,6 +123,8 @@ class _Player:
             (2, self._resize),
             (2, self._code),
             (3, self._tell_faults),
+            (10, self._everywhere),
+            (3, self._copy),
         ]
 
     def step(self) -> None:
@@ -137,6 +152,22 @@ class _Player:
                 history.advance(partition)
             for number in self._some(0.4):
                 history.mark(partition, number)
+
+    def _everywhere(self) -> None:
+        """A node leads all partitions and appends multi-partition calls, which are replicated in part; it may end then."""
+        history, rng = self._history, self._rng
+        number = rng.choice(list(history.nodes))
+        if not history.take_over(number, self._some(0.95)):
+            return
+        for _ in range(rng.randint(1, 3)):
+            history.everywhere()
+            for partition in range(history.partitions):
+                if rng.random() < 0.6:
+                    history.deposits(partition, rng.randint(1, 3))
+                if rng.random() < 0.7:
+                    history.spread(partition, self._some(0.7), marks=rng.random() < 0.5)
+        if rng.random() < 0.4:
+            history.nodes[number].stop(orderly=rng.random() < 0.5)
 
     def _elect(self) -> None:
         group = self._group()
@@ -221,13 +252,16 @@ class _Player:
     def _resize(self) -> None:
         history = self._history
         if self._rng.random() < 0.5 and len(history.nodes) < 5:
-            if history.add_node(max(history.nodes) + 1):
+            if history.add_node(max(history.nodes) + 1, promote=self._rng.random() < 0.6):
                 return
         elif len(history.nodes) > 2:
             number = self._rng.choice(list(history.nodes))
             self._lead_elsewhere(number)
             if number != self._coming:
                 history.remove_node(number)
+
+    def _copy(self) -> None:
+        self._history.take_copy(self._rng.choice(list(self._history.nodes)))
 
     def _code(self) -> None:
         self._history.change_code(self._rng.choice([2, 3, 5, 7]))

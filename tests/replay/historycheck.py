@@ -9,18 +9,23 @@ import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from cmdlog.wal.record import Kind
-from replay.authority import GroupVerdict, Verdict, decide
-from replay.gather import gather
-from replay.joint import JointPlan, make_joint_plan
-from replay.jointrun import rebuild_jointly
-from replay.source import open_source
+from cmdlog.wal.format.record import Kind
+from replay.errors import ReplayError
+from replay.log.collect_evidence import gather
+from replay.log.source import open_source
+from replay.plan.authority import GroupVerdict, Verdict, decide
+from replay.plan.cluster_plan import JointPlan
+from replay.plan.cluster_planner import make_joint_plan
+from replay.recover.from_cluster import rebuild_jointly
+from replay.state.trust import state_path
+from snapshot.table_digest import open_image
 from tests.replay import damage
 from tests.replay.historymembers import History
 from tests.replay.historynode import HistoryNode, QuickFiles
 from tests.replay.rig import balances_of
 
 FILES = QuickFiles()
+COPIES = 3  # old directories that are put back per history, one at a time
 PARTS = 6  # subsets of the directories that are judged per history
 
 Places = list[tuple[int, int, int]]
@@ -62,7 +67,9 @@ def is_complete(history: History, of: GroupVerdict) -> bool:
     held = history.node_of(of.chosen).held.get(of.group)
     if held is None or of.chosen in history.given.values():
         entries = entries_of(of.chosen).get(of.group, [])
-        return [(entry.index, entry.term, entry.checksum) for entry in done] == entries[: len(done)]
+        base = entries[0][0] - 1 if entries else 0  # what a node was filled with is in no log, and was committed
+        rest = [(entry.index, entry.term, entry.checksum) for entry in done[base:]]
+        return bool(entries or not done) and rest == entries[: len(rest)]
     if (of.last_index, of.last_term, of.last_checksum) != (held.last_index, held.last_term, held.last_checksum):
         return False
     return held.last_index >= len(done) and all(
@@ -76,9 +83,29 @@ def balances_of_chosen(history: History, choices: Mapping[int, str]) -> dict[int
     for partition in range(history.partitions):
         held = history.node_of(choices[partition]).held[partition]
         for entry in [*history.truth.committed[partition][: held.base], *held.entries]:
-            for _, account, amount in entry.calls:
+            for _, account, amount in entry.calls if not entry.multi else ():
                 found[account] = 0 if amount < 0 else found[account] + amount * history.truth.factors[entry.catalog]
     return found
+
+
+def notes_of_chosen(history: History, choices: Mapping[int, str]) -> dict[int, int]:
+    """TxnId -> number of the multi-partition calls that the logs chosen for all partitions hold, acknowledged or not."""
+    found = []
+    for partition in range(history.partitions):
+        held = history.node_of(choices[partition]).held[partition]
+        entries = [*history.truth.committed[partition][: held.base], *held.entries]
+        found.append({entry.multi: entry.calls[0][2] for entry in entries if entry.multi})
+    return {txn_id: number for txn_id, number in found[0].items() if all(txn_id in of for of in found)}
+
+
+def check_notes(history: History, out: Path, expected: Collection[int]) -> None:
+    """Every partition holds the effects of the same multi-partition calls: of these, and of all that were acknowledged."""
+    for partition in range(history.partitions):
+        connection = open_image(state_path(str(out), partition))
+        found = sorted(number for (number,) in connection.execute("SELECT number FROM notes"))
+        connection.close()
+        assert found == sorted(expected), f"partition {partition}"
+    assert set(history.truth.notes) <= set(expected)
 
 
 def recovered(directories: Sequence[str], out: Path, partitions: int = 2) -> tuple[JointPlan, dict[int, int]]:
@@ -123,6 +150,33 @@ def check_spoiled(history: History, rng: random.Random, orderly: Sequence[int]) 
         else:
             damage.damage_hard_state(directory, *rng.choice([(0,), (1,), (0, 1)]))
     return _check_parts(history, rng, history.nodes.keys(), told)
+
+
+def check_copied(history: History, rng: random.Random) -> tuple[int, int]:
+    """The same with an old copy, or an emptied directory, in place of one node's own.
+
+    An old copy that no log at hand contradicts looks like a node that lags. But what shows it in one group counts in all: where
+    any group's verdict names it, every group that is proved is complete.
+    """
+    proved = judged_groups = 0
+    for number, copy in rng.sample(history.copies, min(len(history.copies), COPIES)):
+        if number not in history.nodes:
+            continue
+        history.given = {number: copy}
+        for part in range(PARTS):
+            given = sorted(history.nodes) if part == 0 else rng.sample(sorted(history.nodes), rng.randint(1, len(history.nodes)))
+            try:
+                verdicts = list(_decided(history, given))
+            except ReplayError:  # conflicting commits, or forked fault logs: refused as a whole
+                continue
+            found = any("old copy" in of.uses[copy][1] for of in verdicts if copy in of.uses)
+            judged_groups += len(verdicts)
+            proved += sum(of.proved for of in verdicts)
+            for of in verdicts:
+                ok = not of.proved or not found or is_complete(history, of)
+                assert ok, f"node {number} as in {copy}, of {given}: group {of.group}: {of.why}"
+    history.given = {}
+    return proved, judged_groups
 
 
 def _check_parts(history: History, rng: random.Random, numbers: Collection[int], told: dict[int, str]) -> tuple[int, int]:

@@ -17,14 +17,15 @@ from typing import Any
 
 import orjson
 
-from cmdlog.wal.batch import encode_batch
-from cmdlog.wal.faultlog import FaultRecord
-from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT, make_txn_id
-from cmdlog.wal.record import Kind, encode_json, peek_record
-from procedures.outcomes import KeyPolicy
-from tests.replay.historynode import SEGMENT_BYTES, Entry, Held, HistoryNode
+from cmdlog.wal.fault_log import FaultRecord
+from cmdlog.wal.format.batch import encode_batch
+from cmdlog.wal.format.record import Kind, encode_json, peek_record
+from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT, MULTI_PARTITION, make_txn_id
+from procedures.execution.idempotency import KeyPolicy
+from tests.replay.historyapp import WRITE_NOTE, history_schema
+from tests.replay.historynode import NO_ACCOUNT, SEGMENT_BYTES, Entry, Held, HistoryNode
 from tests.replay.historytruth import Truth, catalog_value
-from tests.replay.rig import ACCOUNTS, BEGIN, DEPOSIT, FIRST_MILLIS, SCHEMA
+from tests.replay.rig import ACCOUNTS, BEGIN, DEPOSIT, FIRST_MILLIS
 
 
 class Cluster:
@@ -53,12 +54,15 @@ class Cluster:
         self._matches: dict[tuple[int, int], dict[int, int]] = {}  # (group, term) -> node -> index that it has acknowledged
         self._terms = dict.fromkeys(self.groups, 1)
         self._closed = dict.fromkeys(self.groups, 0)  # promised: no later entry has a TxnId up to it
+        self.open: dict[int, int] = {}  # multi-partition calls that may yet be committed everywhere: TxnId -> number
+        self._numbers = 0
         self.lineage: list[FaultRecord] = []
         self.orderly: list[int] = []  # in the end: nodes whose logs state how far they are durable
+        self.copies: list[tuple[int, str]] = []  # (node, directory) as they were at some moment
         self.given: dict[int, str] = {}  # directories that are handed over in place of a node's own
         self.change_code(1)
         for p in range(partitions):
-            self.control(p, Kind.SCHEMA, {"statements": SCHEMA, "txn_id": self._tick(1, p, 1)[0]})
+            self.control(p, Kind.SCHEMA, {"statements": history_schema(), "txn_id": self._tick(1, p, 1)[0]})
             self.batch(p, [(BEGIN, [10 * p + n]) for n in range(ACCOUNTS)])
             self.spread(p)
 
@@ -107,6 +111,8 @@ class Cluster:
     def batch(self, partition: int, calls: Sequence[tuple[int, list[Any]]], by: int | None = None) -> Entry | None:
         """The leader (or `by`, which believes to be it) appends a batch to its own log."""
         number = by or self.leader(partition)
+        if number == self.leader(partition) and self.open and not self.complete_everywhere():
+            return None
         held = self.nodes[number].group(partition)
         version = self._code_of(number)
         txn_ids = self._tick(len(calls), partition, number)
@@ -126,6 +132,70 @@ class Cluster:
         """A batch of deposits with amounts of their own."""
         calls = [(DEPOSIT, [10 * partition + self.rng.randrange(ACCOUNTS), self.rng.randint(1, 999)]) for _ in range(count)]
         return self.batch(partition, calls, by)
+
+    def everywhere(self) -> int:
+        """The node that leads all partitions appends a multi-partition call to its logs of all; its TxnId, 0 when none does."""
+        if not self.complete_everywhere():
+            return 0
+        number = self.leader(0)
+        millis = max(self._tick(1, p, number)[0] >> MILLIS_SHIFT for p in range(self.partitions))
+        txn_id = int(make_txn_id(millis=millis, counter=0, partition=MULTI_PARTITION))
+        self._numbers += 1
+        self.open[txn_id] = self._numbers
+        for partition in range(self.partitions):
+            self._append_multi(number, partition, txn_id)
+        return txn_id
+
+    def complete_everywhere(self) -> bool:
+        """What a leading node does before it takes a call: each multi-partition call that some of its logs hold is appended to
+        those that lack it. One that none of them holds will never be committed. False where no node leads all partitions, with
+        an entry of its own term committed in each.
+        """
+        number = self.leader(0)
+        if not self._leads_all(number):
+            return False
+        self.open = {txn_id: n for txn_id, n in self.open.items() if not self.truth.is_everywhere(txn_id)}
+        for txn_id in sorted(self.open):
+            lacking = [p for p in range(self.partitions) if not self._holds_multi(number, p, txn_id)]
+            if len(lacking) == self.partitions:
+                del self.open[txn_id]
+                continue
+            for partition in lacking:
+                self._append_multi(number, partition, txn_id)
+        return True
+
+    def take_over(self, number: int, to: Iterable[int] | None = None) -> bool:
+        """The node becomes the leader of every partition, and commits an entry of its own term in each."""
+        among = list(self.nodes if to is None else to)
+        for partition in range(self.partitions):
+            if self.leader(partition) != number and not self.elect(partition, number, among):
+                return False
+            self._renew(partition, among)
+        return self._leads_all(number)
+
+    def _leads_all(self, number: int) -> bool:
+        node = self.nodes.get(number)
+        return node is not None and node.up and not node.silent and all(
+            self.leader(p) == number and self.truth.committed[p][-1].term == self.leads[p][number]
+            for p in range(self.partitions)
+        )  # fmt: skip
+
+    def _holds_multi(self, number: int, partition: int, txn_id: int) -> bool:
+        held = self.nodes[number].group(partition)
+        done = self.truth.committed[partition][: held.base]
+        return any(entry.multi == txn_id for entry in (*done, *held.entries))
+
+    def _append_multi(self, number: int, partition: int, txn_id: int) -> None:
+        held, version, note = self.nodes[number].group(partition), self._code_of(number), self.open[txn_id]
+        term, index = self.leads[partition][number], held.last_index + 1
+        raw = encode_batch(
+            partition=partition, term=term, index=index, catalog=version, txn_ids=[txn_id], procedures=[WRITE_NOTE],
+            params=[orjson.dumps([note])],
+        )  # fmt: skip
+        told = ((txn_id, NO_ACCOUNT, note),)
+        checksum = peek_record(raw).checksum
+        entry = Entry(partition, index, term, Kind.BATCH, raw, checksum, calls=told, catalog=version, multi=txn_id)
+        self._lead_with(number, entry)
 
     def control(self, group: int, kind: Kind, value: Mapping[str, Any], by: int | None = None) -> Entry | None:
         """The leader appends a control entry."""
@@ -307,7 +377,7 @@ class Cluster:
         """What a mark for this commit may promise; an idle group's promise moves on with the clock."""
         promise = self.truth.last_txn(group, commit)
         held = self.nodes[self.leader(group)].group(group)
-        if commit == held.last_index == self.truth.last(group) and self.rng.random() < 0.5:
+        if commit == held.last_index == self.truth.last(group) and self.rng.random() < 0.5 and not self.open:
             promise = max(promise, int(make_txn_id(millis=self.millis, counter=0, partition=min(group, CLUSTER_GROUP))))
         self._closed[group] = max(self._closed[group], promise)
         return promise

@@ -6,11 +6,12 @@ discards its log, it is a voter again before the set without it is written.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 
-from cmdlog.wal.faultlog import FaultRecord
+from cmdlog.wal.fault_log import FaultRecord
+from cmdlog.wal.format.record import Kind
 from cmdlog.wal.ids import CLUSTER_GROUP
-from cmdlog.wal.record import Kind
 from tests.replay.historycluster import Cluster
 from tests.replay.historynode import Base, Entry, Held, base_of
 
@@ -197,6 +198,13 @@ class History(Cluster):
         """The node comes back with an empty disk; nothing that it had counts."""
         self.nodes[number].lose_disk()
         self.nodes[number].silent = True
+
+    def take_copy(self, number: int) -> None:
+        """The directory is copied aside, to be handed over later in place of the node's own."""
+        if self.nodes[number].up:
+            folder = os.path.join(self.folder, "copies")
+            os.makedirs(folder, exist_ok=True)
+            self.copies.append((number, self.nodes[number].copy_to(folder)))
 
     def restore_copy(self, number: int, copy: str) -> None:
         """The node's directory is one that was copied away earlier."""

@@ -13,22 +13,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
-from cmdlog.wal.faultlog import FAULTS_FOLDER, FaultLog
+from cmdlog.wal.fault_log import FAULTS_FOLDER, FaultLog
 from cmdlog.wal.files import RealFile, RealFiles
-from cmdlog.wal.groups import Catalog, Groups, GroupState, Stated
+from cmdlog.wal.format.record import Kind, encode_commit_mark, encode_digest, encode_json
+from cmdlog.wal.group_state import Catalog, Groups, GroupState, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP
-from cmdlog.wal.instance import Identity
 from cmdlog.wal.log import Log
-from cmdlog.wal.record import Kind, encode_commit_mark, encode_digest, encode_json
+from snapshot.capture.seal import seal
 from snapshot.catalog import free_path, temporary_path
 from snapshot.manifest import IMAGE_NAME
-from snapshot.seal import seal
 
 SEGMENT_BYTES = 64 << 10  # default
 SEGMENTS = 64
 RESERVE_BYTES = 4096
 BLOCK_SHARE = 4  # of a segment is the log's own limit for a block
+NO_ACCOUNT = -1  # of a multi-partition call
 CREATED = "2026-01-01T00:00:00Z"
 
 
@@ -90,6 +91,7 @@ class Entry:
     value: Mapping[str, Any] | None = None  # of a JSON kind
     calls: tuple[tuple[int, int, int], ...] = ()  # of a batch: TxnId, account, amount (-1: the account is opened)
     catalog: int = 0  # version that a batch runs
+    multi: int = 0  # TxnId of a multi-partition call, whose account is NO_ACCOUNT and whose amount is its number
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +217,12 @@ class HistoryNode:
         held = self.held[group]
         held.commit = max(held.commit, commit)
         for entry in held.behind(held.digested, held.commit):
-            if entry.kind is Kind.BATCH and (what := did.get(entry.index)) is not None:
+            if entry.kind is Kind.BATCH:
+                if (what := did.get(entry.index)) is None:  # a multi-partition call before it is not committed everywhere
+                    break
                 self.say(encode_digest(partition=group, term=entry.term, index=entry.index, rows_digest=what.rows_digest,
                                        catalog=what.catalog, result_hashes=what.result_hashes))  # fmt: skip
-        held.digested = max(held.digested, held.commit)
+            held.digested = entry.index
         self.say(encode_commit_mark(partition=group, term=held.term, commit=commit, closed_txn=closed_txn))
 
     def say(self, record: bytes) -> None:

@@ -1,6 +1,7 @@
 """What a made-up cluster has really done: the committed entries, executed as a live node executes them.
 
-One rule: an entry comes in when it is committed, in order, and never goes out again.
+One rule: an entry comes in when it is committed, in order, and never goes out again. A multi-partition call, and whatever follows
+it in a partition, is executed and acknowledged when it is committed in all partitions.
 """
 
 from __future__ import annotations
@@ -11,28 +12,28 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cmdlog.wal.record import Kind, decode_record
+from cmdlog.wal.format.record import Kind, decode_record
 from procedures import Database
 from procedures.bundle import load_bundle
-from procedures.outcomes import KeyPolicy, Status
-from procedures.state import PartitionState
+from procedures.execution.idempotency import KeyPolicy, Status
+from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
-from snapshot.capture import Capture
-from snapshot.digest import TableDigest, table_digests
+from snapshot.capture.image import Capture
+from snapshot.table_digest import TableDigest, table_digests
+from tests.replay.historyapp import history_bundle
 from tests.replay.historynode import Did, Entry
-from tests.replay.rig import make_bundle
 
 
 @functools.cache
 def catalog_value(version: int, factor: int) -> dict[str, Any]:
     """The catalog record's value for the application whose deposits count `factor` times."""
-    bundle = make_bundle(factor)
+    bundle = history_bundle(factor)
     return {"version": version, "hash": bundle.hash, "bundle": bundle.to_bytes().decode()}
 
 
 @functools.cache
 def _database(factor: int) -> Database:
-    return load_bundle(make_bundle(factor))
+    return load_bundle(history_bundle(factor))
 
 
 class Truth:
@@ -48,6 +49,9 @@ class Truth:
         self.did: dict[int, dict[int, Did]] = {p: {} for p in range(partitions)}
         self.images: dict[int, list[tuple[str, Mapping[str, Any]]]] = {p: [] for p in range(partitions)}
         self._balances: list[tuple[int, int, int]] = []  # (TxnId, account, balance after it)
+        self.notes: list[int] = []  # numbers of the multi-partition calls that were acknowledged
+        self._executed = dict.fromkeys(range(partitions), 0)  # index
+        self._multi: dict[int, set[int]] = {}  # TxnId of a multi-partition call -> partitions in which it is committed
         self._now: dict[int, int] = {}
         self._code = Catalogs()
         self._engines = {
@@ -75,16 +79,34 @@ class Truth:
         done.append(entry)
         if entry.kind is Kind.CATALOG:
             self._add_code(entry)
-        engine = self._engines.get(entry.group)
-        if engine is None:
-            return
-        applied = engine.apply(decode_record(entry.raw))
+        if entry.multi:
+            self._multi.setdefault(entry.multi, set()).add(entry.group)
+        for partition in [entry.group, *self._executed] if entry.group in self._executed else ():
+            self._execute(partition)
+
+    def is_everywhere(self, txn_id: int) -> bool:
+        """Whether a multi-partition call is committed in all partitions."""
+        return len(self._multi.get(txn_id, ())) == len(self._executed)
+
+    def _execute(self, partition: int) -> None:
+        """As far as the partition is committed, and every multi-partition call on the way everywhere."""
+        for entry in self.committed.get(partition, [])[self._executed[partition] :]:
+            if entry.multi and not self.is_everywhere(entry.multi):
+                return
+            self._executed[partition] = entry.index
+            self._apply(entry)
+
+    def _apply(self, entry: Entry) -> None:
+        applied = self._engines[entry.group].apply(decode_record(entry.raw))
         if applied is None:
             return
         assert set(applied.statuses) == {Status.OK}
         hashes = b"".join(value.to_bytes(4, "little") for value in applied.result_hashes)
         self.did[entry.group][entry.index] = Did(applied.rows_digest, entry.catalog, hashes)
-        for txn_id, account, amount in entry.calls:
+        if entry.multi:
+            self.acknowledged.append((entry.group, entry.index, entry.multi))
+            self.notes += [entry.calls[0][2]] if entry.group == 0 else []
+        for txn_id, account, amount in entry.calls if not entry.multi else ():
             opened = amount < 0
             self._now[account] = 0 if opened else self._now[account] + amount * self.factors[entry.catalog]
             self._balances.append((txn_id, account, self._now[account]))

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from cmdlog.wal.batch import decode_batch
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.record import Kind
+from cmdlog.wal.format.batch import decode_batch
+from cmdlog.wal.format.record import Kind
 from procedures import Database
-from replay.source import open_source
-from replay.trust import state_path
-from snapshot.digest import open_image
+from replay.log.source import open_source
+from replay.state.trust import state_path
+from snapshot.table_digest import open_image
 
 SMALL: dict[str, Any] = {"segments": 4, "segment_bytes": 4 << 20}
 LEDGER = """

@@ -19,7 +19,7 @@ import structlog
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import LogFull, Outcome
 from cmdlog.node.settings import Settings
-from procedures.outcomes import key_fingerprint
+from procedures.execution.idempotency import key_fingerprint
 from procedures.samples.bank import db, loader, workload
 from tests.node.rig import Pending
 

@@ -14,23 +14,23 @@ from typing import Any
 
 import orjson
 
-from cmdlog.wal.batch import encode_batch
+from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.format.batch import encode_batch
+from cmdlog.wal.format.record import Kind, decode_record, encode_commit_mark, encode_digest, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, make_txn_id
-from cmdlog.wal.instance import Identity
 from cmdlog.wal.log import Log
-from cmdlog.wal.record import Kind, decode_record, encode_commit_mark, encode_digest, encode_json
 from procedures.bundle import Bundle, load_bundle
-from procedures.outcomes import KeyPolicy
-from procedures.state import PartitionState
+from procedures.execution.idempotency import KeyPolicy
+from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
-from replay.trust import Trust, state_path
-from snapshot.capture import Capture
+from replay.state.trust import Trust, state_path
+from snapshot.capture.image import Capture
+from snapshot.capture.seal import seal
 from snapshot.catalog import free_path, temporary_path
-from snapshot.digest import TableDigest, open_image, table_digests
 from snapshot.manifest import IMAGE_NAME
-from snapshot.seal import seal
+from snapshot.table_digest import TableDigest, open_image, table_digests
 
 APP = """
 import os
@@ -82,12 +82,17 @@ def mirror(tx, account: int, source: int) -> int:
 
 @db.procedure(partition_by="account")
 def trap(tx, account: int) -> int:
-    tx.execute(ADD, id_=account, amount_=1)
+    tx.execute(ADD, id_=account, amount_=FACTOR)
     what = os.environ.get("LEDGER_TRAP")
     while what == "hang":
         pass
     if what == "end":
         os._exit(3)
+    if what == "fork":
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
     if what == "break":
         raise KeyboardInterrupt
     if what == "fault":
@@ -237,7 +242,7 @@ class Rig:
             if number == MIRROR and params[1] in self.balances:  # else it fails
                 self.balances[params[0]] += self.balances[params[1]]
             if number == TRAP:
-                self.balances[params[0]] += 1
+                self.balances[params[0]] += self.factor
             self.history.append((txn, dict(self.balances)))
         if live:
             applied = self.engines[partition].apply(decode_record(record), {index: skips})

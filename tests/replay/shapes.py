@@ -15,17 +15,17 @@ import pytest
 from sqlalchemy import Column, DateTime, ForeignKey, Index, Integer, LargeBinary, String, bindparam, insert
 
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.groups import Catalog, Groups, Stated
+from cmdlog.wal.group_state import Catalog, Groups, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database, Transaction
 from procedures.bundle import capture_bundle
-from procedures.keytable import KeyTable, stored_keys
-from procedures.outcomes import Fresh, KeyPolicy, split_keys, unpack_outcome
-from procedures.slots import partition_by_slot, slot_of, slot_ranges
-from procedures.state import PartitionState, Position
+from procedures.declaration.hash_slots import partition_by_slot, slot_of, slot_ranges
+from procedures.execution.idempotency import Fresh, KeyPolicy, split_keys, unpack_outcome
+from procedures.execution.idempotency_table import KeyTable, stored_keys
+from procedures.storage.state import PartitionState, Position
 from replay.errors import ReshapeRefused
-from replay.reshape import reshape
-from replay.trust import STATE_FOLDER, state_path
+from replay.repartition.repartition import reshape
+from replay.state.trust import STATE_FOLDER, state_path
 
 db = Database("shapes")
 places = db.table("places", Column("name", String, primary_key=True), replicated=True)

@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from cmdlog.wal.batch import NO_KEY, encode_batch
+from cmdlog.wal.format.batch import NO_KEY, encode_batch
+from cmdlog.wal.format.record import Kind, Record, decode_record, encode_commit_mark, encode_digest, encode_json
 from cmdlog.wal.ids import MULTI_PARTITION, PARTITION_BITS, BlockNumber, Lsn
-from cmdlog.wal.record import Kind, Record, decode_record, encode_commit_mark, encode_digest, encode_json
 
 Row = tuple[int, int, int, int]  # TxnId, partition, index, position
 

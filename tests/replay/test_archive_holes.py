@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.instance import Identity
 from replay.errors import Incomplete, UntilUnreachable
-from replay.fork import START, RestUnreadable, fork
-from replay.joint import make_joint_plan
-from replay.jointrun import rebuild_jointly
-from replay.plan import make_plan
-from replay.reach import time_of
-from replay.rebuild import rebuild
-from snapshot.points import Point, write_point
+from replay.fork.fork import START, RestUnreadable, fork
+from replay.log.archive_reach import time_of
+from replay.plan.cluster_planner import make_joint_plan
+from replay.plan.planner import make_plan
+from replay.recover.from_cluster import rebuild_jointly
+from replay.recover.to_directory import rebuild
+from snapshot.recovery_points import Point, write_point
 from tests.commands import Command
 from tests.replay import damage
 from tests.replay.archiverig import ArchiveRig

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from cmdlog.wal.faultlog import FaultRecord, make_record
+from cmdlog.wal.fault_log import FaultRecord, make_record
 from cmdlog.wal.ids import CLUSTER_GROUP
-from replay.authority import GroupVerdict, Use, Verdict, decide
 from replay.errors import ConflictingCommits, ForeignDirectory, ForkedFaultLogs, NoLogs, ReplayError, TwoCopies
-from replay.evidence import Fault, GroupEvidence, NodeEvidence, Run, SnapshotEvidence, StatedConfiguration
+from replay.log.evidence import Fault, GroupEvidence, NodeEvidence, Run, SnapshotEvidence, StatedConfiguration
+from replay.plan.authority import GroupVerdict, Use, Verdict, decide
 from tests.replay.groupmodel import CLUSTER, Group
 
 A, B, C, D, E = 1, 2, 3, 4, 5
@@ -226,6 +226,29 @@ def test_old_copies_are_found_when_too_many_lack_what_is_committed() -> None:
     of = judge(node(A, log(20, 20)), node(B, log(10, 10)), node(C, log(10, 10)))
     assert (of.chosen, of.proved, use_of(of, "B")) == ("A", False, Use.UNUSABLE)
     assert judge(node(A, log(20, 20)), node(B, log(20, 10)), node(C, log(10, 10))).proved
+
+
+def test_old_copies_are_found_by_a_term_that_too_many_have_forgotten() -> None:
+    """D's log holds an entry of term 4, whose leader a majority of A, B and C voted for: B and C know term 3 at most."""
+    listed = conf(2, A, B, C, learners=[D])
+    d = node(D, log(6, 5, listed, term=4))
+    of = judge(node(B, log(9, 5, listed, term=3)), node(C, log(9, 5, listed, term=3)), d)
+    assert (of.chosen, of.proved, use_of(of, "B"), use_of(of, "C")) == ("D", False, Use.UNUSABLE, Use.UNUSABLE)
+    assert "no term 4" in of.uses["B"][1]
+    assert judge(node(B, log(9, 5, listed, term=3, seen=4)), node(C, log(9, 5, listed, term=3)), d).proved
+
+
+def test_old_copy_is_one_in_every_group() -> None:
+    """Partition 0 shows that B or C has forgotten entry 20; in partition 1 they look complete, and prove nothing all the same."""
+    one = [log(5, 5, group=1) for _ in range(3)]
+    verdict = decide([node(A, log(20, 20), one[0]), node(B, log(10, 10), one[1]), node(C, log(10, 10), one[2])])
+    for group in (0, 1):
+        of = verdict.groups[group]
+        assert (of.chosen, of.proved) == ("A", False)
+        assert {use_of(of, "B"), use_of(of, "C")} == {Use.UNUSABLE}
+    short = log(3, 3, group=1)
+    verdict = decide([node(A, log(20, 20)), node(B, log(10, 10), short), node(C, log(10, 10), short), node(D, one[0])])
+    assert (verdict.groups[1].chosen, verdict.groups[1].proved) == ("D", False)
 
 
 def test_committed_entry_that_no_voter_at_hand_holds_is_not_proved() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from cmdlog.wal.ids import CLUSTER_GROUP
-from replay.authority import Use, decide
 from replay.errors import ForeignDirectory, ForkedFaultLogs, TwoCopies
-from replay.evidence import StatedConfiguration
-from replay.gather import gather
+from replay.log.collect_evidence import gather
+from replay.log.evidence import StatedConfiguration
+from replay.plan.authority import Use, decide
 from tests.replay import damage
 from tests.replay.histories import check_seed
 from tests.replay.historycheck import FILES, check_proved, is_complete, judged
@@ -306,6 +306,13 @@ def test_what_is_proved_is_complete_in_any_history(tmp_path: Path, first: int) -
     for seed in range(first, first + 8):
         _, proved, judged_groups = check_seed(tmp_path / str(seed), seed)
         assert proved <= judged_groups
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [58, 75])
+def test_old_copy_that_one_group_shows_counts_in_none(tmp_path: Path, seed: int) -> None:
+    """Histories in which another group was proved by the very copy: what is proved is complete."""
+    check_seed(tmp_path / "h", seed)
 
 
 @pytest.mark.parametrize("lost", [0, 1])

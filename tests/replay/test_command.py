@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from cmdlog.wal.format.record import Kind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
-from cmdlog.wal.record import Kind, encode_json
 from procedures.bundle import Bundle
-from replay.bringup import bring_up
+from replay.recover.in_place import bring_up
 from tests.commands import Command
 from tests.replay import rig as rigs
 from tests.replay.rig import CLOCK, DEPOSIT, Rig, balances_of

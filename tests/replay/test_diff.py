@@ -12,9 +12,9 @@ import apsw
 import pyarrow.parquet as pq
 import pytest
 
-from replay.diff import Change, DiffRefused, TableDiff, diff
-from replay.difffiles import parquet_files
-from replay.states import States
+from replay.diff.diff import Change, DiffRefused, TableDiff, diff
+from replay.diff.parquet import parquet_files
+from replay.diff.state_reader import States
 
 Row = tuple[Any, ...]
 MODEL_SEEDS = 60
@@ -103,7 +103,7 @@ def random_rows(chance: random.Random, width: int, columns: int) -> list[Row]:
 def test_random_tables_give_what_a_plain_comparison_gives(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any types in any column, no key or one of several columns, any number of partitions on both sides."""
     chance = random.Random(seed)
-    monkeypatch.setattr("replay.diffrows.CHUNK_ROWS", chance.randrange(1, 12))
+    monkeypatch.setattr("replay.diff.rows.CHUNK_ROWS", chance.randrange(1, 12))
     width = chance.randrange(4)
     columns = width + chance.randrange(0 if width else 1, 3)
     left = random_rows(chance, width, columns)
@@ -125,7 +125,7 @@ def test_random_tables_give_what_a_plain_comparison_gives(seed: int, monkeypatch
 def test_tables_of_applications_give_what_a_plain_comparison_gives(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """STRICT tables, in which stretches of equal rows are passed over: rows that moved, changed, came and went; copies."""
     chance = random.Random(seed)
-    monkeypatch.setattr("replay.diffrows.CHUNK_ROWS", chance.choice((1, 3, 20, 1000)))
+    monkeypatch.setattr("replay.diff.rows.CHUNK_ROWS", chance.choice((1, 3, 20, 1000)))
     left = [
         (chance.randrange(200) // 2, f"k{n}", chance.choice((None, 0.5, 1.0)), b"x" * (n % 3))
         for n in range(chance.randrange(500))

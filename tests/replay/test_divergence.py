@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.wal.batch import Batch
+from cmdlog.wal.format.batch import Batch
 from cmdlog.wal.log import Log
 from procedures.bundle import load_bundle
-from replay import lane
-from replay.bringup import bring_up
 from replay.errors import Divergence, Place
-from replay.plan import make_plan
-from replay.rebuild import rebuild
-from replay.trial import Trial
-from tests.replay.rig import BEGIN, CLOCK, DEPOSIT, DRIFT, Rig, balances_of, make_bundle
+from replay.plan.planner import make_plan
+from replay.recover import partition_replay
+from replay.recover.divergence import Trial
+from replay.recover.in_place import bring_up
+from replay.recover.to_directory import rebuild
+from tests.replay.rig import BEGIN, CLOCK, DEPOSIT, DRIFT, MIRROR, TRAP, Rig, balances_of, make_bundle
 
 
 @pytest.fixture
@@ -73,6 +73,29 @@ def test_changed_code_is_no_chance(rig: Rig, tmp_path: Path) -> None:
     assert place.rows[0].replayed is not None
     assert place.rows[0].live is not None
     assert place.rows[0].live["balance"] - place.rows[0].replayed["balance"] == 10
+
+
+def test_batch_of_one_is_named_exactly(rig: Rig, tmp_path: Path) -> None:
+    """Equal answers and other rows, twice the same: where the batch has one call, it is that call."""
+    forged(rig, 3)
+    index = rig.batch(0, [(TRAP, [0])])
+    txn = rig.last_txn
+    rig.close()
+    place = diverge(rig, tmp_path / "out")
+    assert (place.index, place.position, place.procedure) == (index, 0, "trap")
+    assert place.call.startswith("call 0 (trap")
+    assert place.suspects == ((txn, "trap"),)
+
+
+def test_batch_in_which_no_call_can_be_named_lists_who_changed_rows(rig: Rig, tmp_path: Path) -> None:
+    """What a quarantine would set aside: each call that changed what the batch changed, and no other one."""
+    forged(rig, 3)
+    rig.batch(0, [(TRAP, [0]), (MIRROR, [0, 999]), (TRAP, [1])])
+    txns = [txn for txn, _ in rig.history[-3:]]
+    rig.close()
+    place = diverge(rig, tmp_path / "out")
+    assert place.position == -1
+    assert place.suspects == ((txns[0], "trap"), (txns[2], "trap"))
 
 
 def test_later_live_value_says_where_it_was_read(rig: Rig, tmp_path: Path) -> None:
@@ -154,14 +177,19 @@ def test_other_partitions_go_on_to_their_ends(rig: Rig) -> None:
 
 
 def test_every_stopped_partition_is_named(rig: Rig, tmp_path: Path) -> None:
-    """Two partitions that diverge: the error is the first one's, and names the second one's place."""
-    places = [rig.batch(p, [(CLOCK, [10 * p])]) for p in range(2)]
+    """Two partitions that diverge: the error is the first one's, and says as much of the second one."""
+    places = [rig.batch(p, [(DRIFT, [10 * p])]) for p in range(2)]
     rig.close()
     with pytest.raises(Divergence) as caught:
         rebuild(make_plan(rig.files, rig.directory, use_state="never"), rig.files, str(tmp_path / "out"), workers=0)
     assert (caught.value.place.partition, caught.value.place.index) == (0, places[0])
     assert [(other.place.partition, other.place.index) for other in caught.value.also] == [(1, places[1])]
     assert f"partition 1 at index {places[1]}" in str(caught.value)
+    for stop, account in zip((caught.value, *caught.value.also), (0, 10), strict=True):
+        (row,) = stop.place.rows
+        assert (stop.place.procedure, row.table, dict(row.key)) == ("drift", "accounts", {"id": account})
+        assert str(row) in str(caught.value)
+        assert stop.place.suspects == ((stop.place.txn_id, "drift"),)
 
 
 def test_batches_of_the_open_transaction_survive(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,13 +200,13 @@ def test_batches_of_the_open_transaction_survive(rig: Rig, monkeypatch: pytest.M
     rig.close()
     rig.forget_state(0)
     seen = []
-    own = lane.Lane._try
+    own = partition_replay.Lane._try
 
-    def look(self: lane.Lane, batch: Batch) -> Trial:
+    def look(self: partition_replay.Lane, batch: Batch) -> Trial:
         seen.append(self.state.connection.execute("SELECT balance FROM accounts WHERE id = 0").get)
         return own(self, batch)
 
-    monkeypatch.setattr(lane.Lane, "_try", look)
+    monkeypatch.setattr(partition_replay.Lane, "_try", look)
     wal = Log.open(rig.files, rig.directory)
     with pytest.raises(Divergence):
         bring_up(rig.files, wal, workers=0)
@@ -188,16 +216,16 @@ def test_batches_of_the_open_transaction_survive(rig: Rig, monkeypatch: pytest.M
 
 def test_late_digest_is_compared_all_the_same(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A digest that stands further behind than entries are kept waiting finds the divergence; only the rows are not named."""
-    monkeypatch.setattr(lane, "WAITING_MAX", 3)
+    monkeypatch.setattr(partition_replay, "WAITING_MAX", 3)
     index = rig.batch(0, [(DRIFT, [0])])
     note, rig.notes = rig.notes, []
     for _ in range(5):
         rig.batch(0, [(DEPOSIT, [1, 1])], digest=False)
     rig.log(*note)
     rig.close()
-    monkeypatch.setattr(lane, "LATE_MAX", 1000)
+    monkeypatch.setattr(partition_replay, "LATE_MAX", 1000)
     place = diverge(rig, tmp_path / "out")
-    assert (place.index, place.position, place.rows) == (index, -1, ())
+    assert (place.index, place.position, place.rows, place.suspects) == (index, 0, (), ())
 
 
 @pytest.mark.slow

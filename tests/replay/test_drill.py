@@ -17,25 +17,23 @@ import orjson
 import pytest
 
 import cmdlog
-from cmdlog.wal.batch import encode_batch
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.format.batch import encode_batch
+from cmdlog.wal.format.record import decode_record
 from cmdlog.wal.reader import Recycled
-from cmdlog.wal.record import decode_record
 from procedures.samples import bank
-from replay import drill as module
-from replay import drillreport
-from replay.drill import NoRoom, drill
-from replay.drillreport import FOLDER, Proof, Report, alone, last_proven, last_report
-from replay.plan import make_plan
-from replay.recover import execute
+from replay.drill import drill as module
+from replay.drill import report as drillreport
+from replay.drill.drill import NoRoom, drill
+from replay.drill.report import FOLDER, Proof, Report, alone, last_proven, last_report
+from replay.plan.planner import make_plan
+from replay.recover.execute import execute
 from snapshot import lineage
-from snapshot.catalog import restore
-from snapshot.digest import open_image, table_digests
-from snapshot.gentle import remove_tree
+from snapshot.archive.retention_promise import write_promise
+from snapshot.capture.seal import file_entry
 from snapshot.manifest import TableEntry, decode_manifest, encode_manifest
-from snapshot.promise import write_promise
-from snapshot.seal import file_entry
+from snapshot.table_digest import open_image, table_digests
 from tests.commands import Command
 from tests.replay.archiverig import FOREVER_S, ArchiveRig
 from tests.replay.drills import left_behind, run_drill, with_snapshots
@@ -252,7 +250,7 @@ def test_disk_without_room_is_left_alone(rig: Rig, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "ROOM_BYTES_MIN", 1 << 60)
     report = run_drill(rig)
     assert isinstance(report.error, NoRoom)
-    assert (report.verdict, report.exit_code) == ("failed", 14)
+    assert (report.verdict, report.exit_code) == ("not_run", 14)
 
 
 @pytest.fixture
@@ -313,24 +311,8 @@ def test_what_the_node_recycles_meanwhile_is_looked_for_again(rig: Rig, monkeypa
     assert (report.verdict, report.attempts) == ("proven", 3)
     failures += [Recycled("gone")] * 100
     report = run_drill(rig)
-    assert (report.verdict, report.attempts) == ("failed", module.ATTEMPTS_MAX)
+    assert (report.verdict, report.attempts) == ("not_run", module.ATTEMPTS_MAX)
     assert left_behind(rig) == ["lock"]
-
-
-def test_snapshot_that_retention_removes_meanwhile_is_looked_for_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node takes a newer snapshot and removes the oldest just before it is restored."""
-    oldest = min(Path(rig.directory, "snapshots").glob("p0001-*"))
-
-    def restoring(snapshot: Any, target: str) -> None:
-        if snapshot.path == str(oldest) and oldest.exists():
-            rig.snapshot(1)
-            remove_tree(str(oldest))
-        restore(snapshot, target)
-
-    monkeypatch.setattr(module, "restore", restoring)
-    report = run_drill(rig)
-    assert (report.verdict, report.attempts) == ("proven", 2)
-    assert report.second[1].snapshot != oldest.name
 
 
 def test_interrupted_drill_leaves_nothing(rig: Rig) -> None:
@@ -367,13 +349,13 @@ def test_reports_are_bounded_and_the_last_proof_is_found_among_them(rig: Rig, mo
         drill(FILES, rig.directory, seed=1, now=lambda: moment)
     monkeypatch.setattr(module, "ROOM_BYTES_MIN", 1 << 60)
     failed = drill(FILES, rig.directory, seed=1, now=lambda: moment + timedelta(seconds=1))
-    assert failed.verdict == "failed"
+    assert failed.verdict == "not_run"
     names = sorted(name for name in os.listdir(Path(rig.directory, FOLDER)) if name.endswith(".json"))
     assert names == ["20260131T120000Z-2.json", "20260131T120000Z.json", "20260131T120001Z.json"]
     assert last_proven(rig.directory) == moment
     report = last_report(rig.directory)
     assert report is not None
-    assert report["verdict"] == "failed"
+    assert report["verdict"] == "not_run"
     for second in (2, 3):
         drill(FILES, rig.directory, seed=1, now=lambda second=second: moment + timedelta(seconds=second))  # type: ignore[misc]
     assert last_proven(rig.directory) is None
@@ -421,6 +403,48 @@ def test_way_from_the_first_entry_is_reported(rig: Rig, command: Command) -> Non
     assert command("drill", rig.directory)[1].count("oldest") == 2
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_log_without_a_second_way_is_replayed_to_its_end(tmp_path: Path, seed: int) -> None:
+    """Without a snapshot from the first entry, and after a single one: nothing else would compare those calls."""
+    rig = Rig(tmp_path)
+    rig.deposits(8)
+    rig.snapshot(0)
+    rig.deposits(8)
+    rig.log()
+    report = run_drill(rig, seed=seed)
+    assert {p: proof.to_index for p, proof in report.newest.items()} == {p: rig.next_index[p] - 1 for p in (0, 1)}
+    assert (report.newest[0].snapshot != "", report.newest[1].snapshot) == (True, "")
+    assert min(proof.calls for proof in report.newest.values()) > 0
+    assert report.uncompared == []
+
+
+def test_command_says_what_was_not_compared(tmp_path: Path, command: Command) -> None:
+    """A node that never had a call is no damaged one, but "proven" alone would say too much of it."""
+    with cmdlog.open(tmp_path / "idle", bank.db, partitions=2, segments=4, segment_bytes=4 << 20):
+        pass
+    code, value = command("drill", tmp_path / "idle", "--json")
+    assert (code, value["verdict"], value["nothing_to_compare"]) == (0, "proven", [0, 1])
+    code, text = command("drill", tmp_path / "idle")
+    assert (code, text.count("nothing to compare: there is no snapshot")) == (0, 2)
+    assert "nothing to compare in partition 0, 1: no calls were replayed" in " ".join(text.split())
+    assert "one snapshot alone" not in text
+
+
+def test_command_says_where_the_log_begins(tmp_path: Path, command: Command) -> None:
+    """A recovered node has one snapshot, and no state before it."""
+    with cmdlog.open(tmp_path / "node", bank.db, partitions=1, segments=4, segment_bytes=4 << 20) as opened:
+        opened.call("open_accounts", branch=1, first=0, count=100, savings=5, checking=5)
+    assert command("recover", tmp_path / "node", "--to", tmp_path / "made")[0] == 0
+    code, text = command("drill", tmp_path / "made")
+    assert code == 0
+    assert "nothing to compare: there is one snapshot alone" in text
+    assert "nothing older: the log begins after index" in text
+    with cmdlog.open(tmp_path / "made", bank.db) as opened:
+        opened.call("deposit_checking", branch=1, customer=0, amount=7)
+    code, text = command("drill", tmp_path / "made")
+    assert (code, "nothing to compare" in text, "there is one snapshot alone" in text) == (0, False, True)
+
+
 def test_directory_that_is_no_nodes_gets_no_folder(tmp_path: Path, command: Command) -> None:
     """A typing error in the path leaves nothing there."""
     (tmp_path / "other").mkdir()
@@ -450,7 +474,7 @@ def test_terminated_process_leaves_nothing(rig: Rig) -> None:
 
 _SLOW_DRILL = """
 import signal
-from replay import drill
+from replay.drill import drill
 def restore(snapshot, target):
     print("restoring", flush=True)
     signal.pause()

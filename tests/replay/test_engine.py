@@ -11,7 +11,7 @@ import pytest
 
 from procedures import Database, Transaction
 from procedures.errors import EnvironmentFault
-from procedures.executor import Applied, Status
+from procedures.execution.executor import Applied, Status
 from replay.engine import FRAMES_MORE, replay_calls
 from tests.procedures.sites import Site
 

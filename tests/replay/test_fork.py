@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import cmdlog
+from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.errors import WrongDirectory
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.instance import load_instance
 from procedures import Database
 from procedures.errors import SchemaConflict
 from replay.errors import BadUntil, Interrupted, UntilBeyond, UntilUnreachable
-from replay.fork import START, ForkReport, OtherDatabase, fork
-from replay.rerun import CallUnfit
+from replay.fork.fork import START, ForkReport, OtherDatabase, fork
+from replay.fork.rerun import CallUnfit
 from tests.replay.ledgers import LEDGER, SMALL, Call, Versions, logged_calls, rows_of
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import cmdlog
-from replay.trust import state_path
+from cmdlog.wal.files import RealFiles
+from cmdlog.wal.opening.home import adopt
+from replay.state.trust import state_path
 from tests.commands import Command
 from tests.replay.ledgers import SMALL, Versions, logged_calls
 
@@ -121,6 +123,7 @@ def test_sides_that_cannot_be_trusted_are_restored(node: Path, command: Command,
 def test_running_node_and_snapshots_can_be_compared(node: Path, versions: Versions, command: Command, tmp_path: Path) -> None:
     """Beside a running node, and a snapshot of before against the node of now."""
     db, node = versions.load("ledger_v1"), Path(shutil.copytree(node, tmp_path / "running"))
+    adopt(RealFiles(), str(node))
     with cmdlog.open(node, db, **SMALL) as opened:
         taken = node / "snapshots" / opened.node.take_snapshot(0)[0]["name"]
         for account in range(ACCOUNTS):

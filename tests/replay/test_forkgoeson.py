@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 import cmdlog
+from cmdlog.wal.directory.instance import write_marker
 from cmdlog.wal.errors import NotEmpty, WrongDirectory
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.instance import write_marker
 from cmdlog.wal.log import Log
 from procedures import Database
-from procedures.state import PartitionState
-from replay import forkplace, rerun
+from procedures.storage.state import PartitionState
 from replay.errors import Interrupted
-from replay.fork import START, ForkReport, fork
-from replay.rerun import Done
-from replay.trust import state_path
+from replay.fork import rerun, unfinished
+from replay.fork.fork import START, ForkReport, fork
+from replay.fork.rerun import Done
+from replay.state.trust import state_path
 from tests.replay.ledgers import LEDGER, SMALL, Call, Versions, importable, logged_calls, rows_of
 
 pytestmark = pytest.mark.slow
@@ -90,7 +90,7 @@ def test_fork_goes_on_from_every_transaction(
     at = deposits_of(node)[9].txn_id if middle else START
     whole = forked(node, db, tmp_path / "whole", at)
     monkeypatch.setattr(rerun, "GROUP_CALLS_MAX", 1)
-    kept = forkplace.keep
+    kept = unfinished.keep
     applied: list[tuple[int, int]] = []
     turns = iter(range(10_000))
 
@@ -105,7 +105,7 @@ def test_fork_goes_on_from_every_transaction(
             state.connection.execute("COMMIT")
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(forkplace, "keep", keep)
+    monkeypatch.setattr(unfinished, "keep", keep)
     broken_off = 0
     report: ForkReport | None = None
     while report is None:
@@ -144,7 +144,7 @@ def test_last_steps_are_gone_on_with_and_a_finished_fork_is_done(
     with pytest.raises(Interrupted):
         forked(node, db, tmp_path / "out", START)
     monkeypatch.undo()
-    monkeypatch.setattr("replay.fork.run_here", None)  # nothing of it is called
+    monkeypatch.setattr("replay.fork.fork.run_here", None)  # nothing of it is called
     report = forked(node, db, tmp_path / "out", START)
     assert not report.already
     again = forked(node, db, tmp_path / "out", START)

@@ -9,14 +9,14 @@ import pytest
 
 from cmdlog.wal.errors import WrongDirectory
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.format.record import Kind
 from cmdlog.wal.log import Log
-from cmdlog.wal.record import Kind
 from procedures import Database
-from procedures.state import PartitionState
-from replay import forkplace, rerun
+from procedures.storage.state import PartitionState
 from replay.errors import Interrupted
-from replay.fork import START, ForkReport, fork
-from replay.rerun import Done
+from replay.fork import rerun, unfinished
+from replay.fork.fork import START, ForkReport, fork
+from replay.fork.rerun import Done
 from tests.replay.rig import DEPOSIT, Rig, balances_of
 from tests.replay.test_forkgoeson import told
 
@@ -48,7 +48,7 @@ class Growing:
 
     def break_off(self, name: str, at: int, behind: int) -> bool:
         """Behind so many commits; whether it came to that."""
-        kept, commits = forkplace.keep, 0
+        kept, commits = unfinished.keep, 0
 
         def keep(state: PartitionState, done: Done) -> None:
             nonlocal commits
@@ -60,7 +60,7 @@ class Growing:
                 raise KeyboardInterrupt
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(forkplace, "keep", keep)
+            patch.setattr(unfinished, "keep", keep)
             try:
                 self.fork(name, at)
             except Interrupted:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import cmdlog
-from cmdlog.wal.groups import Groups
+from cmdlog.wal.format.record import Kind, encode_json
+from cmdlog.wal.group_state import Groups
 from cmdlog.wal.ids import CLUSTER_GROUP
-from cmdlog.wal.record import Kind, encode_json
 from procedures import Database
-from replay.fork import START, fork
-from replay.source import open_source
+from replay.fork.fork import START, fork
+from replay.log.source import open_source
 from tests.replay.archiverig import ArchiveRig
 from tests.replay.rig import DEPOSIT, Rig, balances_of
 from tests.replay.tripled import TRIPLE
@@ -74,11 +74,11 @@ def test_versions_skips_and_cut_batches(tripled: Database, tmp_path: Path) -> No
         assert report.calls == 4 - n
 
 
-def test_fork_of_a_cluster_member_is_a_cluster_of_one(tripled: Database, tmp_path: Path) -> None:
-    """Whoever voted in the log: in the fork its only node does, so that it can be served."""
+def test_fork_of_a_node_with_learners_is_a_cluster_of_one(tripled: Database, tmp_path: Path) -> None:
+    """Whoever learned from the log: the fork has one node, so that it can be served."""
     rig = Rig(tmp_path)
     rig.deposits(2)
-    members = {"voters": [1, 2, 3], "learners": [4], "epoch": 2}
+    members = {"voters": [1], "learners": [4], "epoch": 2}
     for p in range(rig.partitions):
         rig.entry(p, Kind.CONFIGURATION, members)
     value = {**members, "partitions": rig.partitions, "key_policy": asdict(rig.policy)}

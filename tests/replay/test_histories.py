@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.wal.faultlog import read_faults
+from cmdlog.wal.fault_log import read_faults
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.format.record import Kind
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
-from cmdlog.wal.record import Kind
-from replay.plan import make_plan
-from replay.rebuild import rebuild
-from replay.source import open_source
-from replay.trust import state_path
+from replay.log.source import open_source
+from replay.plan.planner import make_plan
+from replay.recover.to_directory import rebuild
+from replay.state.trust import state_path
 from snapshot.catalog import check, list_snapshots
 from tests.replay.histories import random_history
 from tests.replay.historycheck import entries_of, held_by
@@ -116,7 +116,7 @@ def test_failed_node_comes_back_through_learner_to_voter(tmp_path: Path) -> None
 
 
 def test_filled_node_recovers_alone(tmp_path: Path) -> None:
-    """Snapshot and tail that a node was filled with are enough for an ordinary recovery."""
+    """Snapshot and tail that a node was filled with are enough for a recovery that trusts its log alone."""
     history = History(tmp_path / "h", seed=4)
     for _ in range(3):
         history.deposits(0)
@@ -125,7 +125,8 @@ def test_filled_node_recovers_alone(tmp_path: Path) -> None:
     history.deposits(1)
     history.spread(1)
     history.finish()
-    rebuild(make_plan(RealFiles(), history.nodes[4].directory, use_state="never"), RealFiles(), str(tmp_path / "out"), workers=0)
+    planned = make_plan(RealFiles(), history.nodes[4].directory, use_state="never", voters="any")
+    rebuild(planned, RealFiles(), str(tmp_path / "out"), workers=0)
     assert balances_of(str(tmp_path / "out")) == history.balances_at()
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cmdlog.wal.files import RealFiles
-from replay.plan import make_plan
-from replay.rebuild import rebuild
+from replay.plan.planner import make_plan
+from replay.recover.to_directory import rebuild
 from tests.commands import Command
 from tests.replay import damage
 from tests.replay.archiverig import ArchiveRig

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.wal.faultlog import read_faults
+from cmdlog.wal.fault_log import read_faults
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from replay.errors import ReplayError

@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cmdlog.wal.batch import decode_batch
+from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.format.batch import decode_batch
+from cmdlog.wal.format.record import RECORD, BadRecord, Record, decode_record, encode_commit_mark, peek_record
 from cmdlog.wal.ids import PARTITION_BITS
-from cmdlog.wal.instance import Identity
 from cmdlog.wal.log import Log
-from cmdlog.wal.record import RECORD, BadRecord, Record, decode_record, encode_commit_mark, peek_record
-from replay.chunks import Chunk, Gathered, make_chunk
-from replay.cursors import HELD_OVERHEAD_BYTES, ChosenLog, Stream
 from replay.errors import StreamDamaged
-from replay.merge import Controls, Merge, Order, streams_of
-from replay.scan import scan
-from replay.source import open_source
+from replay.history.chunks import Chunk, Gathered, make_chunk
+from replay.history.cursors import HELD_OVERHEAD_BYTES, ChosenLog, Stream
+from replay.history.merge import Controls, Merge, Order, streams_of
+from replay.log.scan import scan
+from replay.log.source import open_source
 from tests.replay.rig import Feed
 from tests.replay.streamkit import Listed, Row, World, batch, make_world, ticks
 
@@ -148,7 +148,7 @@ def test_second_cursor_is_given_up_when_the_first_has_caught_up() -> None:
 
 def test_chunks_stay_small_however_much_is_released_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """When a stream that held up a full window goes on, what it held comes in chunks of the stated size, not in one."""
-    monkeypatch.setattr("replay.merge.CHUNK_BYTES_MAX", 10_000)
+    monkeypatch.setattr("replay.history.merge.CHUNK_BYTES_MAX", 10_000)
     blocks = [[batch(1, n, ticks(10 * n, 4, 1), filler=90)] for n in range(1, 200)]
     log = Listed([*blocks, [batch(0, 1, ticks(5000, 1, 0))]])
     merge = Merge([ChosenLog("node", log, 1)], [Stream(0, 0, 0, 1), Stream(1, 0, 0, 199)])

@@ -13,18 +13,20 @@ from pathlib import Path
 
 import pytest
 
+from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.instance import load_instance
+from cmdlog.wal.format.record import Kind
 from cmdlog.wal.log import Log
-from cmdlog.wal.record import Kind
+from cmdlog.wal.opening.home import adopt
 from procedures.samples.bank import Model
-from replay.bringup import bring_up
 from replay.errors import UntilBeyond, UntilUnreachable
-from replay.plan import Plan, make_plan, parse_until
-from replay.rebuild import rebuild
-from replay.trust import state_path
-from snapshot.archived import list_segments
-from snapshot.digest import open_image
+from replay.plan.planner import Plan, make_plan
+from replay.plan.until import parse_until
+from replay.recover.in_place import bring_up
+from replay.recover.to_directory import rebuild
+from replay.state.trust import state_path
+from snapshot.archive_layout import list_segments
+from snapshot.table_digest import open_image
 from tests.replay import pitrnode
 from tests.replay.archiverig import ArchiveRig
 from tests.replay.rig import DEPOSIT, Rig, balances_of
@@ -160,6 +162,7 @@ def test_archive_stands_in_when_all_live_snapshots_are_lost(history: ArchiveRig,
     """A plain recovery goes back into the archive rather than fail, and ends where the log does."""
     shutil.rmtree(copy / "snapshots")
     (copy / "snapshots").mkdir()
+    adopt(RealFiles(), str(copy))
     wal = Log.open(RealFiles(), str(copy))
     plan, _ = bring_up(RealFiles(), wal)
     wal.close()

@@ -11,19 +11,20 @@ import apsw
 import pytest
 
 from cmdlog.wal.log import Log
-from procedures.executor import Invocations, Status
-from procedures.failures import SKIPPED
-from procedures.outcomes import KeyPolicy
-from procedures.state import PartitionState
-from replay import quarantine
+from procedures.execution.executor import Invocations, Status
+from procedures.execution.idempotency import KeyPolicy
+from procedures.execution.outcome_bodies import SKIPPED
+from procedures.execution.process_guard import REFUSED_EVENTS
+from procedures.storage.state import PartitionState
 from replay.engine import CodeMissing, PartitionEngine
 from replay.errors import Divergence, Poison
-from replay.plan import make_plan
-from replay.quarantine import Aside, QuarantineFile, aside_from_json, joined
-from replay.rebuild import rebuild
-from replay.recover import Report, Target, execute
-from replay.touched import Tables
-from replay.trust import Trust, read_position, state_path
+from replay.plan.planner import make_plan
+from replay.recover import quarantine
+from replay.recover.execute import Report, Target, execute
+from replay.recover.quarantine import Aside, QuarantineFile, aside_from_json, joined
+from replay.recover.to_directory import rebuild
+from replay.state.touched_rows import Tables
+from replay.state.trust import Trust, read_position, state_path
 from tests.replay.rig import CLOCK, DEPOSIT, DRIFT, MIRROR, TRAP, Rig, balances_of, make_bundle
 
 
@@ -68,6 +69,25 @@ def test_diverging_call_is_set_aside_with_all_that_is_known(rig: Rig, tmp_path: 
     assert (line["params"], line["kind"]) == ({"account": 0}, "divergence")
     assert "not deterministic" in str(line["reason"])
     assert balances_of(str(tmp_path / "out")) == rig.balances, "the model has no drift"
+
+
+@pytest.mark.slow
+def test_a_logged_fork_is_named_and_set_aside(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that forked when that was still possible stops its partition by name, or is set aside; nothing else is missing."""
+    monkeypatch.setenv("LEDGER_TRAP", "fork")
+    refused = set(REFUSED_EVENTS)
+    REFUSED_EVENTS.clear()
+    try:
+        rig.batch(0, [(DEPOSIT, [1, 5]), (TRAP, [0]), (DEPOSIT, [2, 5])])
+    finally:
+        REFUSED_EVENTS.update(refused)
+    rig.deposits(4)
+    rig.close()
+    with pytest.raises(Divergence, match="trap"):
+        rebuild(make_plan(rig.files, rig.directory, use_state="never"), rig.files, str(tmp_path / "stopped"), workers=1)
+    aside = [call for of in set_aside(rig, tmp_path / "out").aside for call in of.calls]
+    assert [(call.procedure, call.kind) for call in aside] == [("trap", "divergence")]
+    assert balances_of(str(tmp_path / "out")) == rig.balances | {0: rig.balances[0] - 1}
 
 
 def test_what_came_before_a_set_aside_call_keeps_the_key_policy_of_its_time(rig: Rig, tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from cmdlog.wal.batch import encode_batch
+from cmdlog.wal.format.batch import encode_batch
+from cmdlog.wal.format.record import Kind, Record, decode_record, encode_json
 from cmdlog.wal.ids import BlockNumber, Lsn, make_txn_id
-from cmdlog.wal.record import Kind, Record, decode_record, encode_json
-from replay.scan import scan
+from replay.log.scan import scan
 
 
 def batch(index: int, *, term: int, calls: int = 2) -> Record:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from replay.gather import gather
-from replay.plan import make_plan
-from replay.recover import Target, execute
-from replay.source import open_source
+from replay.log.collect_evidence import gather
+from replay.log.source import open_source
+from replay.plan.planner import make_plan
+from replay.recover.execute import Target, execute
 from tests.replay.rig import DEPOSIT, Rig
 
 SEGMENT_BYTES = 4 << 20

@@ -7,7 +7,7 @@ from array import array
 
 import pytest
 
-from replay.spans import BEGINNING, Mark, Span, join
+from replay.log.spans import BEGINNING, Mark, Span, join
 
 Line = list[tuple[int, int]]  # (term, checksum) of entry 1, 2, …
 

@@ -10,10 +10,10 @@ import orjson
 import pytest
 
 from cmdlog.wal.files import RealFiles
-from procedures.state import PartitionState
-from replay import atrest
-from replay.trust import STATE_FOLDER, TRUST_NAME, Trust, state_path
-from snapshot import seal
+from procedures.storage.state import PartitionState
+from replay.state import file_seals
+from replay.state.trust import STATE_FOLDER, TRUST_NAME, Trust, state_path
+from snapshot.capture import seal
 
 FILES = RealFiles()
 
@@ -57,23 +57,23 @@ def test_sealed_file_with_a_flipped_bit_is_not_trusted(node: str, at: int) -> No
 def test_content_is_that_of_the_whole_file_whatever_the_chunks_are(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file is read in pieces that do not divide it."""
     path = state_path(node, 0)
-    whole = atrest.content_of(path)
+    whole = file_seals.content_of(path)
     assert whole[0] == os.path.getsize(path)
     monkeypatch.setattr(seal, "CHUNK_BYTES", 1000)
-    assert atrest.content_of(path) == whole
+    assert file_seals.content_of(path) == whole
 
 
 def test_sealed_file_is_read_once_by_whoever_asks_often(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay asks for each call that diverges; a file of gigabytes is not read for each of them."""
     Trust(FILES, node).seal((0, 1))
-    trust, content_of = Trust(FILES, node), atrest.content_of
+    trust, content_of = Trust(FILES, node), file_seals.content_of
     read: list[str] = []
 
-    def counted(path: str) -> atrest.Content:
+    def counted(path: str) -> file_seals.Content:
         read.append(path)
         return content_of(path)
 
-    monkeypatch.setattr(atrest, "content_of", counted)
+    monkeypatch.setattr(file_seals, "content_of", counted)
     assert [trust.doubt(0) for _ in range(3)] == [""] * 3
     assert read == [state_path(node, 0)]
 
@@ -181,5 +181,5 @@ def test_file_that_cannot_be_read_is_rebuilt(node: str, monkeypatch: pytest.Monk
     def broken(*_arguments: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(atrest, "content_of", broken)
+    monkeypatch.setattr(file_seals, "content_of", broken)
     assert doubts(node) == ["the state file cannot be read: Input/output error"] * 2

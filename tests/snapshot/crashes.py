@@ -49,7 +49,15 @@ def flip(path: Path) -> None:
 def seal_process(temporary: str, final: str, facts: Mapping[str, Any], *, killed_after_s: float) -> None:
     """The real process, over a captured folder; killed if it has not ended by then."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    command = [sys.executable, "-m", "snapshot.gently", "snapshot.seal", temporary, final, str(os.SCHED_OTHER)]
+    command = [
+        sys.executable,
+        "-m",
+        "snapshot.background_process",
+        "snapshot.capture.seal",
+        temporary,
+        final,
+        str(os.SCHED_OTHER),
+    ]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment)
     assert process.stdin is not None
     process.stdin.write(orjson.dumps(facts))

@@ -12,18 +12,18 @@ import orjson
 from sqlalchemy import Column, Index, Integer, LargeBinary, String, Table, bindparam, delete, insert, update
 from sqlalchemy.sql.elements import ClauseElement
 
+from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.instance import Identity
 from procedures import Database, IntegrityError, Transaction
-from procedures.outcomes import KeyPolicy, key_fingerprint
-from snapshot.capture import Capture
+from procedures.execution.idempotency import KeyPolicy, key_fingerprint
+from snapshot.capture.delta import DeltaCapture
+from snapshot.capture.image import Capture
+from snapshot.capture.pacing import Pace
+from snapshot.capture.seal import seal
 from snapshot.catalog import Snapshot, free_path, list_snapshots, temporary_path
-from snapshot.delta import DeltaCapture
-from snapshot.digest import TableDigest, open_image, table_digests
 from snapshot.lineage import Wish, next_wish
 from snapshot.manifest import DATA_NAME
-from snapshot.pace import Pace
-from snapshot.seal import seal
+from snapshot.table_digest import TableDigest, open_image, table_digests
 from tests.procedures.sites import Call, Site
 
 US = Identity(b"c" * 16, 1, b"i" * 8)

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import Corrupt, DiskFull
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.instance import Identity
-from snapshot.archived import (
+from snapshot.archive.retention_promise import PROMISE_NAME, end_promise, promise_end, read_promise, write_promise
+from snapshot.archive.segment_copy import copy_segment
+from snapshot.archive_layout import (
     SegmentManifest,
     TxnRange,
     archived_snapshot,
@@ -24,10 +26,8 @@ from snapshot.archived import (
 from snapshot.catalog import Snapshot
 from snapshot.errors import SnapshotDamaged, SnapshotForeign
 from snapshot.manifest import Base, Manifest, snapshot_name
-from snapshot.points import Point
-from snapshot.promise import PROMISE_NAME, end_promise, promise_end, read_promise, write_promise
+from snapshot.recovery_points import Point
 from snapshot.retention import needs, oldest_restorable, retain, window_begin
-from snapshot.segmentcopy import copy_segment
 from tests.replay.rig import Rig
 
 US = Identity(b"c" * 16, 3, b"i" * 8)

@@ -12,18 +12,18 @@ from typing import Any
 import orjson
 import pytest
 
+from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WriteFailed
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.instance import Identity
-from procedures.state import PartitionState, Position
+from procedures.storage.state import PartitionState, Position
 from snapshot import catalog
-from snapshot.capture import Capture
+from snapshot.capture.image import Capture
+from snapshot.capture.seal import read_manifest, seal
 from snapshot.catalog import Snapshot, check, clean, free_path, list_snapshots, restore, temporary_path
-from snapshot.digest import open_image, table_digests
 from snapshot.errors import SnapshotDamaged, SnapshotForeign
 from snapshot.manifest import decode_manifest, encode_manifest, parse_name, snapshot_name
 from snapshot.retention import anchor_block, retain
-from snapshot.seal import read_manifest, seal
+from snapshot.table_digest import open_image, table_digests
 from tests.snapshot.crashes import CrashingFiles, flip, seal_process
 
 US = Identity(b"c" * 16, 1, b"i" * 8)
@@ -163,7 +163,7 @@ def test_newer_format_is_foreign_not_damaged(tmp_path: Path) -> None:
     """A manifest with a good checksum and another format number asks for the newer program."""
     manifest = make(tmp_path) / "manifest.json"
     value = orjson.loads(manifest.read_bytes())
-    value["format"] = 3
+    value["format"] = 4
     del value["manifest_crc32c"]
     import google_crc32c
 

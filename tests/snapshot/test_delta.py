@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from procedures.state import PartitionState, Position
-from snapshot.delta import DeltaCapture, apply_deltas
-from snapshot.digest import open_image
+from procedures.storage.state import PartitionState, Position
+from snapshot.capture.delta import DeltaCapture, apply_deltas
 from snapshot.errors import SnapshotDamaged
+from snapshot.table_digest import open_image
 from tests.snapshot.deltas import KEYS, TABLES, VERBS, Partition, Steps, digests_of
 
 numbers = st.integers(0, KEYS - 1)
@@ -235,7 +235,7 @@ def test_steps_are_bounded_and_so_is_what_one_frees(
     partition: Partition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With small parts and many keys every key is written once, one unit a step."""
-    monkeypatch.setattr("snapshot.delta.PART_KEYS", 2)
+    monkeypatch.setattr("snapshot.capture.delta.PART_KEYS", 2)
     base = partition.image(tmp_path / "base")
     start = partition.site.state.position
     for key in range(KEYS):

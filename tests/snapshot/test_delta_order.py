@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from procedures.changes import Changes
+from procedures.storage.changed_keys import Changes
 from snapshot import lineage
+from snapshot.capture.delta import DeltaCapture
 from snapshot.catalog import list_snapshots
-from snapshot.delta import DeltaCapture
 from tests.snapshot.thread import FILES, US, Node
 
 

@@ -21,18 +21,18 @@ import pyarrow.parquet as pq
 import pytest
 
 import cmdlog
+from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.errors import NotEmpty
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.instance import load_instance
 from procedures.samples import bank
 from snapshot import export as module
 from snapshot import lineage
+from snapshot.capture.seal import file_entry
 from snapshot.catalog import Snapshot, list_snapshots
-from snapshot.digest import open_image, table_digests
 from snapshot.errors import SnapshotDamaged
 from snapshot.export import BadValue, ExportError, ParquetMissing, Progress, export
 from snapshot.manifest import TableEntry, decode_manifest, encode_manifest
-from snapshot.seal import file_entry
+from snapshot.table_digest import open_image, table_digests
 from tests.commands import Command
 
 FILES = RealFiles()
@@ -103,7 +103,7 @@ FULL_ROW: dict[str, Any] = {
 }
 TYPES = {
     "id": pa.int64(), "big": pa.int64(), "flag": pa.bool_(), "real": pa.float64(), "price": pa.decimal128(12, 2),
-    "exact": pa.decimal128(38, 6), "long": pa.string(), "at": pa.timestamp("us", tz="UTC"), "day": pa.date32(),
+    "exact": pa.string(), "long": pa.string(), "at": pa.timestamp("us", tz="UTC"), "day": pa.date32(),
     "ident": pa.string(), "nested": pa.string(), "text": pa.string(), "kind": pa.string(), "raw": pa.binary(),
 }  # fmt: skip
 
@@ -168,6 +168,7 @@ def test_every_type_comes_back_as_it_was_declared(node: str, tmp_path: Path) -> 
     rows = {row["id"]: row for row in table.to_pylist()}
     assert rows[1] == {
         **FULL_ROW,
+        "exact": "1.234567",
         "long": "1234567890123456789012345678901234567890.0123456789",
         "nested": '{"a":1.5,"b":[1,null,"x"]}',
     }
@@ -265,7 +266,7 @@ def test_chunks_and_groups_bound_the_memory(node: str, tmp_path: Path, monkeypat
         ("price", "'1.234'", "decimal128"),
         ("price", "'1e99'", "decimal128"),
         ("price", "'NaN'", "decimal128"),
-        ("exact", "'twelve'", "decimal128"),
+        ("exact", "'twelve'", "string"),
         ("at", "'2026-01-31T12:00:00'", "timestamp"),
         ("at", "17", "timestamp"),
         ("day", "'31.1.2026'", "date32"),

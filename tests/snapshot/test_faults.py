@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from cmdlog.node.node import Node
+from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.instance import load_instance
 from snapshot.catalog import check, list_snapshots
 from snapshot.errors import SnapshotFailed
 from tests.node.rig import ask, counters, open_node

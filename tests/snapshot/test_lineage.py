@@ -11,15 +11,15 @@ import orjson
 import pytest
 
 from cmdlog.wal.errors import WriteFailed
-from procedures.state import PartitionState
+from procedures.storage.state import PartitionState
 from snapshot import lineage
+from snapshot.capture.seal import read_manifest, seal
 from snapshot.catalog import Snapshot, check, clean, free_path, restore
-from snapshot.digest import TableDigest
 from snapshot.errors import SnapshotDamaged
 from snapshot.lineage import fallback, independent, next_wish
 from snapshot.manifest import MANIFEST_NAME, decode_manifest, encode_manifest
 from snapshot.retention import anchor_block, retain
-from snapshot.seal import read_manifest, seal
+from snapshot.table_digest import TableDigest
 from tests.snapshot.crashes import CrashingFiles, flip, seal_process
 from tests.snapshot.deltas import FILES, KEYS, TABLES, Partition, digests_of
 

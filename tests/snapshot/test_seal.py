@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from cmdlog.wal.files import RealFiles
-from procedures.state import PartitionState
-from snapshot import digest, gentle, seal
+from procedures.storage.state import PartitionState
+from snapshot import background_io, table_digest
+from snapshot.capture import seal
 from snapshot.manifest import IMAGE_NAME
 
 ROWS = 5_000
@@ -67,7 +68,7 @@ def test_every_part_of_the_check_rests(captured: tuple[Path, dict[str, Any]], mo
     without = Rests()
     seal.describe(str(image), facts, without)
     assert without.taken - sums.taken >= pages / seal.STEPS_BETWEEN_RESTS
-    assert whole.taken - without.taken >= ROWS / digest.ROWS_PER_CHUNK
+    assert whole.taken - without.taken >= ROWS / table_digest.ROWS_PER_CHUNK
 
 
 def test_sealing_rests_from_begin_to_end(captured: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +76,7 @@ def test_sealing_rests_from_begin_to_end(captured: tuple[Path, dict[str, Any]], 
     image, facts = captured
     checked, forgotten, rests = Rests(), Rests(), Rests()
     seal.describe(str(image), facts, checked)
-    gentle.forget_cache(str(image), forgotten)
+    background_io.forget_cache(str(image), forgotten)
     read_back = image.stat().st_size / seal.CHUNK_BYTES
     monkeypatch.setattr(seal, "Breath", lambda: rests)
     seal.seal(RealFiles(), str(image.parent), str(image.parent.parent / "p0000-0000000000000000"), facts)

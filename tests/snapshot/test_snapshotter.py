@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from cmdlog.node import idletime, sealing
-from cmdlog.node.schedule import LogView
+from cmdlog.node.background import idle_priority, seal_process
+from cmdlog.node.background.snapshot_schedule import LogView
 from snapshot import lineage
 from snapshot.errors import SnapshotFailed
-from snapshot.points import list_points
-from snapshot.reserve import Reserve
+from snapshot.recovery_points import list_points
+from snapshot.space_reserve import Reserve
 from tests.processes import watch_policies
 from tests.snapshot.thread import FILES, TIMEOUT_S, Node
 
@@ -171,9 +171,9 @@ def starve_idle_processes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_check_that_gets_no_time_is_done_in_earnest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that is always busy a process of lowest priority may never end: a second one competes with the others."""
     policies = starve_idle_processes(monkeypatch)
-    monkeypatch.setattr(idletime, "IDLE_S", 0.0)
-    monkeypatch.setattr(idletime, "IDLE_BYTES_PER_S_MIN", 1e12)
-    monkeypatch.setattr(idletime, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(idle_priority, "IDLE_S", 0.0)
+    monkeypatch.setattr(idle_priority, "IDLE_BYTES_PER_S_MIN", 1e12)
+    monkeypatch.setattr(idle_priority, "LOOK_EVERY_S", 0.01)
     node = Node(tmp_path)
     node.apply()
     assert node.take()["index"] == 1
@@ -186,7 +186,7 @@ def test_check_that_gets_no_time_is_done_in_earnest(tmp_path: Path, monkeypatch:
 def test_check_does_not_wait_for_idle_time_when_the_log_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the soft limit it competes at once; when the limit is met while it waits, it begins anew."""
     policies = starve_idle_processes(monkeypatch)
-    monkeypatch.setattr(idletime, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(idle_priority, "LOOK_EVERY_S", 0.01)
     node = Node(tmp_path)
     node.log = LogView(tuple(range(1, 10)), 16)
     node.take()
@@ -286,6 +286,6 @@ def test_check_that_is_given_up_behind_the_name_begins_anew(tmp_path: Path, monk
         temporary.rename(final)
         return (0, b"{}") if len(seen) == 2 else None
 
-    monkeypatch.setattr(sealing.Sealer, "_run", run)
-    sealing.Sealer().seal(str(temporary), str(final), {}, lambda: False)
+    monkeypatch.setattr(seal_process.Sealer, "_run", run)
+    seal_process.Sealer().seal(str(temporary), str(final), {}, lambda: False)
     assert seen == [os.SCHED_IDLE, os.SCHED_OTHER]

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cmdlog.node.schedule import LogView, Policy
-from cmdlog.node.snapshots import Hooks, Snapshotter
-from cmdlog.node.speed import Speeds
+from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.background.snapshot_schedule import LogView, Policy
+from cmdlog.node.background.snapshotter import Hooks, Snapshotter
+from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.instance import Identity
-from cmdlog.wal.record import Kind, decode_record
-from procedures.state import PartitionState, Position
-from snapshot.capture import Capture
+from cmdlog.wal.format.record import Kind, decode_record
+from procedures.storage.state import PartitionState, Position
+from snapshot.capture.image import Capture
 from snapshot.catalog import check, list_snapshots
 from snapshot.lineage import Wish
 
@@ -37,6 +37,8 @@ class Node:
         self.wishes: list[Wish] = []
         self.shares: list[float] = []
         self.closed = 0
+        self.notes_fit = True
+        self.when_durable: Callable[[Callable[[], None]], None] = lambda done: done()
         self.noting: Callable[[bytes, Callable[[], None]], None] = self.note
         hooks = Hooks(
             capture=self._capture,
@@ -45,6 +47,9 @@ class Node:
                 "partition": p, "epoch": 1, "configuration": None, "catalogs": {}, "environment": None, "key_policy": None,
             },
             note=self._note,
+            notes_fit=lambda: self.notes_fit,
+            when_durable=lambda _p, done: self.when_durable(done),
+            when_all_durable=self.when_durable,
             anchor=lambda name, block: self.events.append(("anchor", name, block)),
             view=lambda: self.log,
             log_end=lambda: self.block,

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pyspark
 
-from replay.spark.java import find_java
+from replay.spark.base.java import find_java
 
 UP_S_MAX = 120.0
 STOP_S_MAX = 30.0

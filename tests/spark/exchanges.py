@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cmdlog.wal.segment import segment_name
+from cmdlog.wal.format.segment import segment_name
 from tests.replay import damage
 
 PLACES = ("log", "archive", "snapshots")

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cmdlog.client.feeder import Feeder, Row
+from cmdlog.client.feed_sender import Feeder, Row
 from replay.errors import ReplayError
-from replay.spark.attempt import Attempt
-from replay.spark.backfilltask import backfill_partition
-from replay.spark.rebuildtask import rebuild_partition
+from replay.spark.jobs.backfill_task import backfill_partition
+from replay.spark.jobs.rebuild_task import rebuild_partition
+from replay.spark.jobs.task_attempt import Attempt
 
 WAIT_BEHIND = 50  # answers
 

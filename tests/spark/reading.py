@@ -9,13 +9,14 @@ from typing import Any
 
 import orjson
 
+from cmdlog.wal.format.batch import encode_batch
+from cmdlog.wal.format.record import Kind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP
-from cmdlog.wal.record import Kind, encode_json
 from procedures.bundle import load_bundle
-from replay.spark.options import parse_options
-from replay.spark.planning import ReadPlan, plan_read
-from replay.spark.rows import read_task
-from tests.replay.rig import Rig, make_bundle
+from replay.spark.base.options import parse_options
+from replay.spark.reading.arrow_rows import read_task
+from replay.spark.reading.read_plan import ReadPlan, plan_read
+from tests.replay.rig import DEPOSIT, Rig, make_bundle
 
 NAMES = {
     "begin": ["account"],
@@ -49,6 +50,25 @@ def made(folder: Path, batches: int = 30, **settings: Any) -> NamedRig:
     rig = NamedRig(folder, **settings)
     rig.deposits(batches)
     rig.close()
+    return rig
+
+
+def made_large(folder: Path) -> NamedRig:
+    """A log of several megabytes in few segments."""
+    rig = made(folder, 0, segment_bytes=4 << 20, segments=4)
+    rig.restart()
+    for n in range(16):
+        partition, calls = n % 2, [orjson.dumps([10 * (n % 2), 10**15 + c]) for c in range(6000)]
+        index = rig.next_index[partition]
+        rig.next_index[partition] += 1
+        ids = rig.tick(len(calls), partition)
+        rig.log(
+            encode_batch(
+                partition=partition, term=rig.term, index=index, catalog=1, txn_ids=ids,
+                procedures=[DEPOSIT] * len(calls), params=calls,
+            )
+        )  # fmt: skip
+    rig.stop()
     return rig
 
 

@@ -8,11 +8,11 @@ from typing import Any
 from pyarrow import parquet
 
 import cmdlog
+from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.instance import load_instance
 from procedures import Database
-from replay.plan import make_plan
-from replay.rebuild import rebuild as recover
+from replay.plan.planner import make_plan
+from replay.recover.to_directory import rebuild as recover
 from snapshot.catalog import list_snapshots
 from snapshot.export import export
 from tests.replay.ledgers import LEDGER, SMALL, Versions

@@ -11,10 +11,10 @@ from pyarrow import parquet
 import cmdlog
 from cmdlog.wal.files import RealFiles
 from procedures import Database
-from replay.fork import START, fork
-from replay.rerun import CallUnfit
-from replay.spark.backfill import backfill
-from replay.spark.job import TaskError
+from replay.fork.fork import START, fork
+from replay.fork.rerun import CallUnfit
+from replay.spark.jobs.backfill import backfill
+from replay.spark.jobs.job import TaskError
 from tests.replay.ledgers import SMALL, Call, Versions, logged_calls, rows_of
 from tests.spark.spark_nodes import ACCOUNTS, SHOP, make_node
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.format.record import Kind
 from cmdlog.wal.reader import LogReader, read_segment
-from cmdlog.wal.record import Kind
 from replay.errors import ReplayError
-from replay.history import history
-from replay.spark import look
-from replay.spark.options import parse_options
-from replay.spark.planning import choose
-from replay.spark.tables import rows_of as table_rows
+from replay.history.history import history
+from replay.spark.base.options import parse_options
+from replay.spark.datasource.log_tables import rows_of as table_rows
+from replay.spark.reading import segment_index
+from replay.spark.reading.read_plan import choose
 from tests.replay import damage
 from tests.replay.archiverig import ArchiveRig
 from tests.replay.histories import random_history
@@ -127,7 +127,7 @@ def test_any_damage_inside_segments_gives_the_rows_of_the_history(archived: Arch
         directory = str(tmp_path / str(seed))
         shutil.copytree(archived.directory, directory, ignore=shutil.ignore_patterns("state", "snapshots", "free*"))
         about = f"seed {seed}: {spoil(directory, rng)}"
-        look._kept.clear()
+        segment_index._kept.clear()
         plan = plan_of(directory, failOnDataLoss="false")
         rows, there = rows_of(plan), told(directory)
         assert set(rows) <= every, about
@@ -164,11 +164,12 @@ def test_damage_of_a_node_of_several_gives_committed_calls_only(tmp_path: Path) 
                 plan = plan_of(*directories, failOnDataLoss="false")
             except ReplayError:
                 continue
-            rows = txns(rows_of(plan))
-            assert len(rows) == len(set(rows)), about
+            calls = [(row[0], row[1]) for row in rows_of(plan)]
+            rows = [txn for _, txn in calls]
+            assert len(calls) == len(set(calls)), about
             alone = (
                 len(directories) == 1
-                and choose(parse_options({"path": directories[0], "failOnDataLoss": "false"})).logs.logs[0].evidence.votes_alone
+                and choose(parse_options({"path": directories[0], "failOnDataLoss": "false"})).logs.logs[0].alone
             )
             assert set(rows) <= true or alone, about
             read_around += bool(plan.damages and rows)

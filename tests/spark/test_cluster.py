@@ -22,13 +22,13 @@ import pytest
 import cmdlog
 from cmdlog.testing import Server
 from cmdlog.wal.files import RealFiles
-from replay.plan import make_plan
-from replay.recover import Target, execute
-from replay.spark.shipping import PACKAGES
-from replay.spark.staging import SUFFIX
-from replay.spark.versions import versions
-from replay.trust import state_path
-from snapshot.digest import open_image, table_digests
+from replay.plan.planner import make_plan
+from replay.recover.execute import Target, execute
+from replay.spark.base.executor_zip import PACKAGES
+from replay.spark.base.version_check import versions
+from replay.spark.jobs.staging import SUFFIX
+from replay.state.trust import state_path
+from snapshot.table_digest import open_image, table_digests
 from tests.replay.ledgers import LEDGER, SMALL, TEXTS, importable, logged_calls
 from tests.spark.cluster import (
     RUN_S_MAX,
@@ -54,7 +54,7 @@ PLANTED = """
 import platform, sys
 import apsw
 sys.path.insert(0, {old!r})
-import replay.spark.attempt, replay.spark.rebuildtask
+import replay.spark.jobs.task_attempt, replay.spark.jobs.rebuild_task
 apsw.sqlite_lib_version = lambda: "3.1.0"
 platform.python_version_tuple = lambda: ("2", "7", "18")
 """

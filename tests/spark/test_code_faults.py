@@ -11,26 +11,26 @@ import orjson
 import pytest
 
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.format.record import Kind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP
-from cmdlog.wal.record import Kind, encode_json
 from procedures.bundle import load_bundle
 from procedures.errors import BundleForged
 from replay.errors import Interrupted
-from replay.spark.attempt import carry_out
-from replay.spark.backfill import _orders as whatif_orders
-from replay.spark.backfill import backfill
-from replay.spark.backfilltask import backfill_partition
-from replay.spark.options import parse_options
-from replay.spark.rebuild import _orders, rebuild
-from replay.spark.rebuildtask import rebuild_partition
-from replay.spark.staging import OtherJob, Staging
-from replay.spark.state import find_table
-from replay.spark.versions import versions as own_versions
+from replay.spark.base.options import parse_options
+from replay.spark.base.version_check import versions as own_versions
+from replay.spark.datasource.state_table import find_table
+from replay.spark.jobs.backfill import _orders as whatif_orders
+from replay.spark.jobs.backfill import backfill
+from replay.spark.jobs.backfill_task import backfill_partition
+from replay.spark.jobs.rebuild import _orders, rebuild
+from replay.spark.jobs.rebuild_task import rebuild_partition
+from replay.spark.jobs.staging import OtherJob, Staging
+from replay.spark.jobs.task_attempt import carry_out
 from tests.replay.ledgers import Versions
 from tests.replay.rig import Rig, make_bundle
 from tests.spark.spark_nodes import SHOP, make_node
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("executor_here")]
 NO_SPARK = cast(Any, None)  # a job that is refused before its tasks needs none
 
 
@@ -126,13 +126,13 @@ def test_changed_code_does_not_go_on_with_an_unfinished_output(
         ("backfill", lambda app: backfill(NO_SPARK, node, app, to=str(tmp_path / "backfill"))),
         ("rebuild", lambda app: rebuild(NO_SPARK, node, app, to=str(tmp_path / "rebuild"))),
     ):
-        module = sys.modules[f"replay.spark.{job}"]
+        module = sys.modules[f"replay.spark.jobs.{job}"]
         with monkeypatch.context() as patch:
             if moment == "at the tasks":
                 patch.setattr(module, "run_orders", broken_off)
             else:
                 patch.setattr(module, "run_orders", here)
-                patch.setattr("replay.spark.staging.parent", broken_off)  # asked for behind the manifest
+                patch.setattr("replay.spark.jobs.staging.parent", broken_off)  # asked for behind the manifest
             with pytest.raises(Interrupted):
                 run(first)
         folder = tmp_path / f"{job}.unfinished"

@@ -11,11 +11,11 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from cmdlog.cli.demo_spark import Story, _compare
+from cmdlog.cli.app import run
+from cmdlog.cli.demo.spark import Story, _compare
 from cmdlog.cli.output import out
-from cmdlog.cli.program import run
 from cmdlog.wal.ids import make_txn_id
-from replay.spark.calls import CallFiles, uri_of
+from replay.spark.feeding.input import CallFiles, uri_of
 from tests.replay.ledgers import Versions, logged_calls
 from tests.spark.spark_nodes import ACCOUNTS, SHOP, make_node
 

@@ -19,19 +19,19 @@ import orjson
 import pytest
 from pyarrow import parquet
 
+from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.instance import Identity
 from procedures.bundle import load_bundle
 from replay.errors import ReplayError
-from replay.spark.attempt import carry_out
-from replay.spark.backfill import _orders as whatif_orders
-from replay.spark.backfilltask import backfill_partition
-from replay.spark.options import parse_options
-from replay.spark.rebuild import _orders
-from replay.spark.rebuildtask import rebuild_partition
-from replay.spark.state import columns_of, find_table, plan_state, read_state
-from replay.spark.versions import versions
+from replay.spark.base.options import parse_options
+from replay.spark.base.version_check import versions
+from replay.spark.datasource.state_table import columns_of, find_table, plan_state, read_state
+from replay.spark.jobs.backfill import _orders as whatif_orders
+from replay.spark.jobs.backfill_task import backfill_partition
+from replay.spark.jobs.rebuild import _orders
+from replay.spark.jobs.rebuild_task import rebuild_partition
+from replay.spark.jobs.task_attempt import carry_out
 from snapshot.errors import SnapshotError
 from tests.replay import damage
 from tests.replay.archiverig import ArchiveRig

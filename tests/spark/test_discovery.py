@@ -13,8 +13,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from replay.spark.java import find_java
-from replay.spark.shipping import PACKAGES, code_version, write_zip
+from replay.spark.base.executor_zip import PACKAGES, code_version, write_zip
+from replay.spark.base.java import find_java
 from tests.replay.ledgers import importable, logged_calls
 from tests.spark.cluster import bare_python
 from tests.spark.spark_nodes import make_node
@@ -29,7 +29,7 @@ spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "fals
 rows = spark.read.format("cmdlog").load(sys.argv[1]).count()
 streamed = spark.readStream.format("cmdlog").load(sys.argv[1]).writeStream.format("memory").queryName("calls")
 streamed.trigger(availableNow=True).start().awaitTermination()
-from replay.spark.shipping import code_version
+from replay.spark.base.executor_zip import code_version
 print(rows, spark.table("calls").count(), code_version())
 """
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cmdlog.client.feeder import Feeder
+from cmdlog.client.feed_sender import Feeder
 from cmdlog.testing import Server
-from replay.spark.backfill import backfill
-from replay.spark.calls import CallFiles
-from replay.spark.feed import feed
-from replay.spark.rebuild import rebuild
-from replay.spark.scratch import sweep
-from replay.spark.staging import SUFFIX, OtherJob
+from replay.spark.base.scratch import sweep
+from replay.spark.feeding.feed import feed
+from replay.spark.feeding.input import CallFiles
+from replay.spark.jobs.backfill import backfill
+from replay.spark.jobs.rebuild import rebuild
+from replay.spark.jobs.staging import SUFFIX, OtherJob
 from tests.replay.ledgers import Versions
 from tests.spark import failing_work
 from tests.spark.failing_work import runs
@@ -120,7 +120,7 @@ def test_held_program_ends_with_who_started_it(tmp_path: Path) -> None:
         "stdout=subprocess.DEVNULL); "
         "print(held.pid, flush=True); os.kill(os.getpid(), 9)"
     )
-    held = "import sys, time; from cmdlog.leashed import watch; watch(int(sys.argv[1])); time.sleep(100)"
+    held = "import sys, time; from cmdlog.die_with_parent import watch; watch(int(sys.argv[1])); time.sleep(100)"
     ended = subprocess.run([sys.executable, "-c", started, held], capture_output=True, text=True, check=False)
     assert ended.returncode == -signal.SIGKILL
     wait_for(lambda: not is_running(int(ended.stdout)), GONE_S_MAX, "the held program goes on")
@@ -172,7 +172,7 @@ def go_on_rebuild(spark: SparkSession, node: Path, tmp_path: Path, number: signa
     check_ended(ended, number, out)
     before = sorted(os.listdir(f"{out}{SUFFIX}/attempts"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["replay.spark.rebuild"], "rebuild_partition", failing_work.count_runs)
+        patch.setattr(sys.modules["replay.spark.jobs.rebuild"], "rebuild_partition", failing_work.count_runs)
         done = rebuild(spark, str(node), to=str(out))
     assert [runs(out, "ran", key) for key in ("p0000", "p0001")] == [1, 1]
     assert any(name.startswith("p0001") for name in before)
@@ -211,7 +211,7 @@ def test_backfill_of_a_dead_driver_is_gone_on_with(
     ended = end_in_the_middle(tmp_path, number, half_done(out), *arguments, path=home)
     check_ended(ended, number, out)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["replay.spark.backfill"], "backfill_partition", failing_work.count_whatifs)
+        patch.setattr(sys.modules["replay.spark.jobs.backfill"], "backfill_partition", failing_work.count_whatifs)
         done = backfill(spark, str(node), db, to=str(out), target="shop_lost:db")
     assert [runs(out, "ran", key) for key in ("p0000", "p0001")] == [1, 1]
     assert done.changes == wanted.changes

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 
-from cmdlog.client.feeder import Feeder, key_of
+from cmdlog.client.feed_sender import Feeder, key_of
 from cmdlog.testing import Server
-from replay.spark.calls import BadCalls, CallFiles, chance_stated
-from replay.spark.feed import feed
-from replay.spark.feedtask import ServerAway, call_of
-from replay.spark.job import TaskError
-from replay.spark.staging import OtherJob
+from replay.recover.progress import Progress
+from replay.spark.feeding.feed import RANGE_ROWS_MIN, Rows, _ranges, feed
+from replay.spark.feeding.input import BadCalls, CallFiles, chance_stated
+from replay.spark.feeding.task import ServerAway, call_of
+from replay.spark.jobs.job import TaskError
+from replay.spark.jobs.staging import OtherJob
 from tests.spark.failing_work import DyingFeeder
 
 if TYPE_CHECKING:
@@ -101,8 +104,8 @@ class Elsewhere(Feeder):
 
 
 def test_job_is_gone_on_with_on_its_own_cluster_alone(spark: SparkSession, server: Server, tmp_path: Path) -> None:
-    """Another one that answers is refused by both names, be the job finished or not, as is one that does not answer; nothing is
-    sent to either, and the job goes on where it was begun."""
+    """Another one that answers is refused by both names, be the job finished or not; an unfinished one needs an answer, a
+    finished one is reported without any. Nothing is sent elsewhere, and the job resumes where it was begun."""
     out, calls = str(tmp_path / "out"), call_file(tmp_path / "calls.json", 80)
     cluster = str(server.client.status()["node"]).partition(",")[0]
     with pytest.raises(TaskError, match="enough"):
@@ -111,15 +114,48 @@ def test_job_is_gone_on_with_on_its_own_cluster_alone(spark: SparkSession, serve
     told = rf"other target \(target: then {cluster}, now cluster e15e\).*a --job and an OUT of their own"
     with pytest.raises(OtherJob, match=f"unfinished feed with {told}"):
         feed(calls, Elsewhere(server.url), job="h", to=out, spark=no_session)
-    assert counters(server, 80) == before
-    feed(calls, Feeder(server.url), job="h", to=out, spark=spark)
-    with pytest.raises(OtherJob, match=f"finished feed with {told}"):
-        feed(calls, Elsewhere(server.url), job="h", to=out, spark=no_session)
     with pytest.raises(
         ServerAway, match=r"http://127.0.0.1:9 does not say what it is: no answer for 0.2 s: .*same command goes on"
     ):
         feed(calls, Feeder("http://127.0.0.1:9", give_up_after_s=0.2), job="h", to=out, spark=no_session)
+    assert counters(server, 80) == before
+    feed(calls, Feeder(server.url), job="h", to=out, spark=spark)
+    with pytest.raises(OtherJob, match=f"finished feed with {told}"):
+        feed(calls, Elsewhere(server.url), job="h", to=out, spark=no_session)
+    assert feed(calls, Feeder("http://127.0.0.1:9"), job="h", to=out, spark=no_session).already  # by its report
     assert counters(server, 80) == [BUMPS // IDS] * IDS
+
+
+def test_one_file_is_sent_on_all_cores_or_in_order(
+    spark: SparkSession, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file is cut into as many ranges as tasks go side by side, each row is in one of them; on request it is one range."""
+    monkeypatch.setattr(sys.modules["replay.spark.feeding.feed"], "RANGE_ROWS_MIN", 100)
+    cases: list[tuple[int, Rows, int]] = [(90, "side by side", 2), (100, "in order", 1)]
+    for first, rows, ranges in cases:
+        seen = set[int]()
+        calls, out = call_file(tmp_path / f"{first}.json", first), str(tmp_path / f"out{first}")
+        tell = partial(_note_parts, seen)
+        done = feed(calls, Feeder(server.url), job="r", to=out, spark=spark, rows=rows, progress=tell)
+        assert (done.manifest["statuses"], seen - {0}) == ({"ok": BUMPS}, {ranges})
+        assert counters(server, first) == [BUMPS // IDS] * IDS
+
+
+def _note_parts(seen: set[int], progress: Progress) -> None:
+    seen.add(len(progress.partitions))
+
+
+@pytest.mark.parametrize("counts", [[], [0], [0, 7], [1], [2_500], [60_000], [100_000, 100_000, 17], [5_001] * 3])
+@pytest.mark.parametrize("cores", [1, 2, 7, 64])
+def test_ranges_hold_each_row_once(counts: list[int], cores: int) -> None:
+    """In order, none too small to be worth a task, and enough of them for all cores where the rows suffice."""
+    ranges = _ranges(counts, cores)
+    rows = [(file, first + n) for file, first, many in ranges for n in range(many)]
+    assert rows == [(file, n) for file, count in enumerate(counts) for n in range(count)]
+    assert all(many >= min(count, RANGE_ROWS_MIN) / 2 for file, _, many in ranges for count in [counts[file]])
+    assert len(ranges) >= min(cores, sum(counts) // RANGE_ROWS_MIN)
+    if cores == 1:
+        assert len(ranges) == len(counts)
 
 
 def no_session() -> SparkSession:

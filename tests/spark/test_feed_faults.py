@@ -19,15 +19,15 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from cmdlog.client.feeder import Feeder
+from cmdlog.client.feed_sender import Feeder
 from cmdlog.results import Result
 from cmdlog.testing import Server
-from replay.spark.attempt import Attempt, carry_out
-from replay.spark.feed import feed
-from replay.spark.feedtask import feed_file
-from replay.spark.job import TaskError
-from replay.spark.staging import SUFFIX
-from replay.spark.versions import versions
+from replay.spark.base.version_check import versions
+from replay.spark.feeding.feed import feed
+from replay.spark.feeding.task import feed_file
+from replay.spark.jobs.job import TaskError
+from replay.spark.jobs.staging import SUFFIX
+from replay.spark.jobs.task_attempt import Attempt, carry_out
 from tests.client.scripted import ScriptedServer, Step, problem
 from tests.spark.failing_work import DyingFeeder
 
@@ -45,7 +45,14 @@ def order_of(folder: Path, first_id: int) -> dict[str, Any]:
         (folder / name).mkdir()
     params = [orjson.dumps({"id": first_id + n % IDS, "amount": 1}).decode() for n in range(ROWS)]
     parquet.write_table(pyarrow.table({"procedure": ["bump"] * ROWS, "params": params}), folder / "calls.parquet")
-    about = {"key": "c000000", "partition": 0, "job": f"job{first_id}", "began_ms": int(time.time() * 1000)}
+    about = {
+        "key": "c000000",
+        "partition": 0,
+        "file": 0,
+        "first": 0,
+        "job": f"job{first_id}",
+        "began_ms": int(time.time() * 1000),
+    }
     return {**about, "path": str(folder / "calls.parquet"), "calls": ROWS, "staging": str(folder), "versions": versions()}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from replay.spark.java import JavaMissing, find_java
+from replay.spark.base.java import JavaMissing, find_java
 
 SPARKS_ARGUMENT = "--add-modules=jdk.incubator.vector"
 

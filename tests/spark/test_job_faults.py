@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from cmdlog.client.feeder import Feeder
+from cmdlog.client.feed_sender import Feeder
 from cmdlog.wal.errors import Corrupt, Locked, NotEmpty, WrongDirectory
 from replay.errors import Divergence, Interrupted
-from replay.spark import job
-from replay.spark.backfill import backfill
-from replay.spark.calls import CallFiles
-from replay.spark.feed import feed
-from replay.spark.job import SparkFailed, TaskError
-from replay.spark.rebuild import Rebuilt, rebuild
-from replay.spark.staging import OUTDATED, OtherJob
-from replay.spark.versions import OtherVersions, check_versions, versions
+from replay.spark.base.version_check import OtherVersions, check_versions, versions
+from replay.spark.feeding.feed import feed
+from replay.spark.feeding.input import CallFiles
+from replay.spark.jobs import job
+from replay.spark.jobs.backfill import backfill
+from replay.spark.jobs.job import SparkFailed, TaskError
+from replay.spark.jobs.rebuild import Rebuilt, rebuild
+from replay.spark.jobs.staging import OUTDATED, OtherJob
 from tests.node.apps import faulty
 from tests.replay.archiverig import ArchiveRig
 from tests.replay.damage import flip, segments, used_bytes
@@ -61,7 +61,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Gives the executors other work."""
 
     def use(function: Any) -> None:
-        monkeypatch.setattr(sys.modules["replay.spark.rebuild"], "rebuild_partition", function)
+        monkeypatch.setattr(sys.modules["replay.spark.jobs.rebuild"], "rebuild_partition", function)
 
     return use
 
@@ -249,7 +249,7 @@ def test_segments_that_a_node_recycles_under_a_job_are_never_mixed_in(
     rig = ArchiveRig(tmp_path, segments=6)
     rig.rotate(1, batches=16)
     planned, last = dict(rig.balances), rig.last_txn
-    module = sys.modules["replay.spark.rebuild"]
+    module = sys.modules["replay.spark.jobs.rebuild"]
 
     def go_on_first(*arguments: Any) -> Any:
         rig.rotate(3, batches=16)
@@ -307,7 +307,7 @@ def test_executor_of_another_version_refuses(spark: SparkSession, node: Path, tm
 def test_two_drivers_do_not_write_one_output(spark: SparkSession, node: Path, tmp_path: Path) -> None:
     """While one holds the folder another one is refused, and refused is also a folder that is none of ours."""
     from cmdlog.wal.files import RealFiles
-    from replay.spark.staging import staging
+    from replay.spark.jobs.staging import staging
 
     with staging(RealFiles(), str(tmp_path / "out")), pytest.raises(Locked):
         rebuild(spark, str(node), to=str(tmp_path / "out"))

@@ -11,9 +11,10 @@ import orjson
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from replay.spark.options import BadOption, parse_options
-from replay.spark.stream import CallStream, Reached
-from replay.spark.tasks import DataLoss
+from replay.spark.base.options import BadOption, parse_options
+from replay.spark.datasource.stream import CallStream
+from replay.spark.datasource.stream_history import Reached
+from replay.spark.reading.read_task import DataLoss
 from tests.replay.archiverig import ArchiveRig
 from tests.replay.historycluster import Cluster
 from tests.spark.reading import made, read, txns

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from cmdlog.wal.ids import MILLIS_SHIFT
-from replay.spark.options import CALLS, NAMES, TABLES, TXN_MAX, BadOption, Options, parse_options
+from replay.spark.base.options import CALLS, NAMES, TABLES, TXN_MAX, BadOption, Options, parse_options
 
 
 def parse(**given: str) -> Options:
@@ -131,12 +131,24 @@ def test_times_take_whole_milliseconds_on_both_sides() -> None:
         ({"startingTimestamp": "noon"}, "startingTimestamp is a time such as .*, or milliseconds since 1970; not 'noon'$"),
         ({"table": "state.a", "asOfTimestamp": "soon"}, "asOfTimestamp is a time such as .* not 'soon'$"),
         ({"paths": '{"a": 1}'}, "JSON array of strings"),
+        ({"startingTxn": "9", "endingTxn": "8"}, "startingTxn 9 is after endingTxn 8: no transaction is in that range"),
+        ({"startingTxn": '{"0": 9}', "endingTxn": "8"}, 'startingTxn {"0": 9} is after endingTxn 8 of partition 0'),
+        ({"startingTxn": "9", "endingTxn": '{"1": 8, "2": "latest"}'}, "after endingTxn .* of partition 1: no transaction"),
+        ({"startingTimestamp": "2000", "endingTimestamp": "1999"}, "startingTimestamp 2000 is after endingTimestamp 1999"),
+        ({"startingTimestamp": "2023-11-14T22:13:20Z", "endingTxn": "8"}, "startingTimestamp .* is after endingTxn 8"),
     ],
 )
 def test_bad_value_is_refused_with_the_reason(given: dict[str, str], why: str) -> None:
     """Every refusal names the option and what it may be."""
     with pytest.raises(BadOption, match=why):
         parse(**given)
+
+
+def test_range_of_one_transaction_or_one_millisecond_is_a_range() -> None:
+    """Bounds are inclusive; where one side is open for a partition nothing is compared."""
+    parse(startingTxn="9", endingTxn="9")
+    parse(startingTimestamp="2000", endingTimestamp="2000")
+    parse(startingTxn='{"0": 9, "1": "earliest"}', endingTxn='{"0": "latest", "1": 3}')
 
 
 def test_read_without_a_path_says_so() -> None:

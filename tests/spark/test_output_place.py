@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cmdlog.cli.failure import explain
-from cmdlog.client.feeder import Feeder
+from cmdlog.cli.cli_errors import explain
+from cmdlog.client.feed_sender import Feeder
 from cmdlog.wal.errors import DiskFull
-from replay.spark import attempt
-from replay.spark.attempt import carry_out
-from replay.spark.feed import feed
-from replay.spark.job import SparkFailed, TaskError
-from replay.spark.rebuild import rebuild
-from replay.spark.staging import SUFFIX
-from replay.spark.versions import versions as versions_here
+from replay.spark.base.version_check import versions as versions_here
+from replay.spark.feeding.feed import feed
+from replay.spark.jobs import task_attempt
+from replay.spark.jobs.job import SparkFailed, TaskError
+from replay.spark.jobs.rebuild import rebuild
+from replay.spark.jobs.staging import SUFFIX
+from replay.spark.jobs.task_attempt import carry_out
 from tests.replay.ledgers import importable
 from tests.spark import failing_work
 from tests.spark.failing_work import runs
@@ -59,7 +59,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Gives the executors other work."""
 
     def use(function: Any) -> None:
-        monkeypatch.setattr(sys.modules["replay.spark.rebuild"], "rebuild_partition", function)
+        monkeypatch.setattr(sys.modules["replay.spark.jobs.rebuild"], "rebuild_partition", function)
 
     return use
 
@@ -100,9 +100,9 @@ def test_full_scratch_disk_is_tried_elsewhere(volume: Path, monkeypatch: pytest.
     """It is this executor's disk alone, so the error is raised for Spark; it names the disk, and no attempt stays."""
     for name in ("attempts", "rows", "progress"):
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(attempt, "local_folder", lambda: str(volume))
+    monkeypatch.setattr(task_attempt, "local_folder", lambda: str(volume))
 
-    def write(_order: Any, of: attempt.Attempt) -> dict[str, Any]:
+    def write(_order: Any, of: task_attempt.Attempt) -> dict[str, Any]:
         Path(of.folder, "half").touch()
         Path(of.scratch, "state").write_bytes(bytes(2 * VOLUME_BYTES))
         return {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay.spark.rebuild import rebuild
+from replay.spark.jobs.rebuild import rebuild
 from tests.replay.ledgers import Versions, logged_calls
 from tests.spark.spark_nodes import exported, make_node, read_tables
 
@@ -24,7 +24,7 @@ def node(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_rebuild_has_the_rows_of_recover_and_export(spark: SparkSession, node: Path, tmp_path: Path) -> None:
-    """Row for row and type for type, also where each partition alone would choose another scale for its decimals."""
+    """Row for row and type for type, also where the values of partitions differ in their scales."""
     done = rebuild(spark, str(node), to=str(tmp_path / "out"))
     assert read_tables(dict(done.manifest), tmp_path / "out") == exported(node, tmp_path)
     assert done.calls == len(logged_calls(node))

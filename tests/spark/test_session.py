@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cmdlog.cli.failure import CommandFailed
-from cmdlog.cli.sparkup import spark_session
+from cmdlog.cli.cli_errors import CommandFailed
+from cmdlog.cli.spark_options import spark_session
 from replay.spark.session import MasterSilent, check_master
-from tests.spark.reading import made
+from tests.spark.reading import made, made_large
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +46,45 @@ def test_running_session_is_used(spark: SparkSession) -> None:
     from replay.spark import session
 
     assert session("other") is spark
+
+
+@pytest.mark.slow
+def test_read_is_split_over_all_cores_of_the_session(spark: SparkSession, tmp_path: Path) -> None:
+    """`defaultParallelism` reaches the process that plans, and minPartitions wins over it."""
+    directory = made_large(tmp_path).directory
+    assert spark.sparkContext.defaultParallelism == 2
+    assert spark.read.format("cmdlog").load(directory).rdd.getNumPartitions() >= 2
+    assert spark.read.format("cmdlog").option("minPartitions", "1").load(directory).rdd.getNumPartitions() == 1
+
+
+SHOWN = """
+import sys
+import replay.spark
+spark = replay.spark.session(tuning="start", master="local[2]")
+calls = spark.read.format("cmdlog").load(sys.argv[1])
+for _ in range(3):
+    calls.show(1)
+calls.limit(2).collect()
+
+def refuse(batches):
+    raise ValueError("a defect")
+    yield
+
+try:
+    spark.range(1).mapInArrow(refuse, "id long").collect()
+except Exception as error:
+    print(error, file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+def test_read_that_ends_early_prints_no_trace(tmp_path: Path) -> None:
+    """`show()` closes the socket of a Python that still writes; that it does is nobody's error, while a defect is still shown."""
+    node = made_large(tmp_path / "node").directory
+    done = subprocess.run([sys.executable, "-c", SHOWN, node], capture_output=True, text=True, check=True, timeout=240)
+    assert done.stdout.count("only showing top 1 row") == 3
+    assert "BrokenPipe" not in done.stderr
+    assert "ValueError: a defect" in done.stderr
 
 
 def test_master_is_asked_for_before_java_starts() -> None:

@@ -11,13 +11,13 @@ import orjson
 import pytest
 
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.format.record import Kind
 from cmdlog.wal.reader import LogReader, read_segment
-from cmdlog.wal.record import Kind
-from replay.history import history
-from replay.spark import look
-from replay.spark.options import parse_options
-from replay.spark.planning import choose
-from replay.spark.source import CallReader
+from replay.history.history import history
+from replay.spark.base.options import parse_options
+from replay.spark.datasource.source import CallReader
+from replay.spark.reading import segment_index
+from replay.spark.reading.read_plan import choose
 from tests.replay import damage
 from tests.replay.historymembers import History
 from tests.replay.rig import DEPOSIT
@@ -42,7 +42,7 @@ class Skipping:
 
     def told(self) -> tuple[list[int], list[str]]:
         """What history and table tell around damage, and the notes."""
-        look._kept.clear()
+        segment_index._kept.clear()
         found = history(RealFiles(), [self.directory], accept_data_loss=True)
         txn_ids = [int(call["txn_id"]) for call in found.calls]
         assert txns(rows_of(plan_of(self.directory, failOnDataLoss="false"))) == txn_ids

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException, PythonException
+from pyspark.sql.functions import broadcast
 
 from tests.replay import damage
 from tests.spark.reading import made, read
@@ -121,3 +122,21 @@ def test_damaged_input_fails_the_job_with_segment_and_offset(spark: SparkSession
     ):
         load(spark, rig.directory).write.parquet(out)
     assert not os.path.exists(os.path.join(out, "_SUCCESS"))
+
+
+def test_size_that_spark_cannot_be_told_never_broadcasts_a_large_table(spark: SparkSession, directory: str) -> None:
+    """A Python source reports no statistics: nothing is broadcast by estimate, but by its real size at run time or by a hint."""
+    calls, few = load(spark, directory), load(spark, directory, procedures="begin")
+
+    def joined(right: DataFrame) -> str:
+        frame = calls.join(right, "txn_id")
+        assert frame.count() == len(frame.collect()) == 6
+        return str(frame._jdf.queryExecution().executedPlan().toString())
+
+    assert "BroadcastHashJoin" not in joined(few)
+    assert "BroadcastHashJoin" in joined(broadcast(few))
+    spark.conf.set("spark.sql.adaptive.enabled", "true")
+    try:
+        assert "BroadcastHashJoin" in joined(few).partition("== Initial Plan ==")[0]
+    finally:
+        spark.conf.set("spark.sql.adaptive.enabled", "false")

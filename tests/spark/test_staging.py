@@ -11,11 +11,11 @@ import orjson
 import pytest
 
 from replay.errors import Interrupted
-from replay.spark import job
-from replay.spark.attempt import Work, carry_out
-from replay.spark.rebuild import Rebuilt, rebuild
-from replay.spark.staging import Staging
-from replay.spark.versions import versions
+from replay.spark.base.version_check import versions
+from replay.spark.jobs import job
+from replay.spark.jobs.rebuild import Rebuilt, rebuild
+from replay.spark.jobs.staging import Staging
+from replay.spark.jobs.task_attempt import Work, carry_out
 from tests.replay.damage import truncate
 from tests.replay.rig import Rig
 from tests.spark.spark_nodes import read_tables

@@ -11,11 +11,22 @@ import sys
 from pyspark.daemon import manager
 
 NEEDED = {
-    "pyspark.worker": ("pandas", "pyarrow.parquet", "replay.spark.rebuildtask", "replay.spark.backfilltask", "replay.spark.rows"),
-    "pyspark.sql.worker.plan_data_source_read": ("pandas", "pyarrow.parquet", "replay.spark.state", "replay.spark.tables"),
+    "pyspark.worker": (
+        "pandas",
+        "pyarrow.parquet",
+        "replay.spark.jobs.rebuild_task",
+        "replay.spark.jobs.backfill_task",
+        "replay.spark.reading.arrow_rows",
+    ),
+    "pyspark.sql.worker.plan_data_source_read": (
+        "pandas",
+        "pyarrow.parquet",
+        "replay.spark.datasource.state_table",
+        "replay.spark.datasource.log_tables",
+    ),
 }
 
 if __name__ == "__main__":
-    for module in ("replay.spark.source", *NEEDED.get(sys.argv[1], ())):
+    for module in ("replay.spark.datasource.source", *NEEDED.get(sys.argv[1], ())):
         importlib.import_module(module)
     manager()

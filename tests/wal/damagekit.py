@@ -6,8 +6,7 @@ import pytest
 
 from cmdlog.wal import Log
 from cmdlog.wal.errors import WalError
-from cmdlog.wal.segment import segment_name
-from cmdlog.wal.simfiles import SimFiles
+from cmdlog.wal.format.segment import segment_name
 from tests.wal.logkit import (
     LOG,
     append,
@@ -16,6 +15,7 @@ from tests.wal.logkit import (
     open_log,
     sim,
 )
+from tests.wal.sim.simfiles import SimFiles
 
 
 def seg(sequence: int) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cmdlog.wal.faultrecord import FaultRecord, make_record
-from cmdlog.wal.instance import Identity
+from cmdlog.wal.directory.instance import Identity
+from cmdlog.wal.fault_record import FaultRecord, make_record
 
 CLUSTER = b"cluster-number-1"
 

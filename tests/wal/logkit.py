@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from cmdlog.wal import Identity, Log, Lsn
-from cmdlog.wal.block import HEADER, aligned, padded
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
+from cmdlog.wal.format.block import HEADER, aligned, padded
+from cmdlog.wal.format.record import Kind, Record, encode_digest, encode_json
 from cmdlog.wal.ids import BlockNumber
-from cmdlog.wal.record import Kind, Record, encode_digest, encode_json
-from cmdlog.wal.simfiles import SimFiles
+from tests.wal.sim.simfiles import SimFiles
 
 NODE = "/node"
 LOG = "/node/log"

@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator
 
 from cmdlog.wal.files import File, parent
-from cmdlog.wal.simdisk import Keep
-from cmdlog.wal.simfiles import SimFiles
+from tests.wal.sim.simdisk import Keep
+from tests.wal.sim.simfiles import SimFiles
 
 SEEDS = range(60)
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 import pytest
 
 from cmdlog.wal.errors import WalError, Wedged, WrongDirectory
-from cmdlog.wal.simfiles import Fault, SimCrash, SimFiles
 from tests.wal.logkit import (
     LOG,
     ListSource,
@@ -22,6 +21,7 @@ from tests.wal.logkit import (
     open_log,
     sim,
 )
+from tests.wal.sim.simfiles import Fault, SimCrash, SimFiles
 
 Next = Callable[[SimFiles], SimFiles]
 STEPS_MAX = 600  # operations of the longest scenario

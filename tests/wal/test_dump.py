@@ -7,15 +7,15 @@ import json
 import pytest
 
 from cmdlog.wal import LogReader
-from cmdlog.wal.batch import encode_batch
 from cmdlog.wal.dump import dump_log, inspect_log, verify_log
 from cmdlog.wal.errors import Corrupt, WrongDirectory
-from cmdlog.wal.faultlog import FaultLog
+from cmdlog.wal.fault_log import FaultLog
+from cmdlog.wal.format.batch import encode_batch
+from cmdlog.wal.format.record import Kind, encode_commit_mark, encode_json
+from cmdlog.wal.format.segment import segment_name
 from cmdlog.wal.ids import CLUSTER_GROUP, make_txn_id
-from cmdlog.wal.record import Kind, encode_commit_mark, encode_json
-from cmdlog.wal.segment import segment_name
-from cmdlog.wal.simfiles import SimFiles
-from tests.wal.logkit import IDENTITY, LOG, NODE, append, at, create, hard_state, open_log, sim
+from tests.wal.logkit import IDENTITY, LOG, NODE, RESERVE_BYTES, append, at, create, hard_state, open_log, sim
+from tests.wal.sim.simfiles import SimFiles
 
 CATALOG = {
     "version": 1,
@@ -97,6 +97,22 @@ def test_inspect_tells_segments_groups_and_verdict() -> None:
         "snapshots": [],
     }
     assert seen["groups"]["cluster"]["catalog_versions"] == [1]
+    assert seen["reserve"] == {"bytes": RESERVE_BYTES, "left_bytes": RESERVE_BYTES}
+
+
+def test_inspect_tells_what_is_left_of_the_reserve() -> None:
+    """Of a full log whose control records have taken some of it, as the running log counts it."""
+    files = sim()
+    log, source = open_log(files)
+    log.anchors.set("all", at(1))
+    number = 0
+    while log.reserve_left_bytes == RESERVE_BYTES:
+        append(log, source, [number], size=900)
+        log.tend()
+        number += 1
+    seen = inspect_log(files, NODE)["reserve"]
+    assert seen == {"bytes": RESERVE_BYTES, "left_bytes": log.reserve_left_bytes}
+    assert seen["left_bytes"] < RESERVE_BYTES
 
 
 def test_verify_counts_every_block_and_finds_nothing_in_a_whole_log() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from cmdlog.wal.errors import Corrupt, DiskFull, Locked, ShortWrite, WriteFailed
 from cmdlog.wal.files import OWNER_BYTES_MAX, TEMP_SUFFIX, Files, RealFiles
-from cmdlog.wal.simfiles import SimFiles
+from tests.wal.sim.simfiles import SimFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,23 @@ def test_truncation_cuts_and_extension_is_zero(place: Place) -> None:
     file.truncate(300)
     file.truncate(1000)
     assert file.pread(1000, 0) == b"x" * 300 + bytes(700)
+
+
+def test_allocation_takes_space_and_keeps_content(place: Place) -> None:
+    """A shorter file grows with zeros, what is there stays, and a longer file is as it was."""
+    file = place.files.open(place.put("a", b"abc"))
+    file.allocate(9000)
+    assert file.pread(10_000, 0) == b"abc" + bytes(8997)
+    file.allocate(5)
+    assert file.size() == 9000
+
+
+def test_allocation_that_finds_no_space_is_a_full_disk(place: Place) -> None:
+    """More than the volume has is refused, with the file's name, and the content stays."""
+    file = place.files.open(place.put("a", b"abc"))
+    with pytest.raises(DiskFull, match="/a"):
+        file.allocate(1 << 60)
+    assert file.pread(3, 0) == b"abc"
 
 
 def test_sync_keeps_content(place: Place) -> None:

@@ -10,18 +10,18 @@ import pytest
 
 import cmdlog.wal
 from cmdlog.wal import Log, LogReader
-from cmdlog.wal.batch import BATCH, decode_batch
-from cmdlog.wal.block import HEADER, BlockFlag, check_body, decode_header, encode_block
 from cmdlog.wal.dump import dump_log, verify_log
-from cmdlog.wal.faultrecord import DEMOTION, FAULT, FAULT_COPY
+from cmdlog.wal.fault_record import DEMOTION, FAULT, FAULT_COPY
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.hardstate import HARDSTATE
+from cmdlog.wal.format.batch import BATCH, decode_batch
+from cmdlog.wal.format.block import HEADER, BlockFlag, check_body, decode_header, encode_block
+from cmdlog.wal.format.record import COMMIT_MARK, DIGEST, RECORD, Kind, decode_body, decode_commit_mark, encode_commit_mark
+from cmdlog.wal.format.segment import SEGMENT
+from cmdlog.wal.format.struct_layout import Layout
+from cmdlog.wal.hard_state import HARDSTATE
 from cmdlog.wal.ids import CLUSTER_GROUP
-from cmdlog.wal.layout import Layout
-from cmdlog.wal.record import COMMIT_MARK, DIGEST, RECORD, Kind, decode_body, decode_commit_mark, encode_commit_mark
-from cmdlog.wal.segment import SEGMENT
-from cmdlog.wal.simfiles import SimFiles
 from tests.golden.write_v1 import BATCHES, records, write
+from tests.wal.sim.simfiles import SimFiles
 
 FORMAT = Path(cmdlog.wal.__file__).with_name("FORMAT.md").read_text(encoding="utf-8")
 LAYOUTS = [SEGMENT, HEADER, RECORD, BATCH, DIGEST, COMMIT_MARK, HARDSTATE, FAULT_COPY, FAULT, DEMOTION]

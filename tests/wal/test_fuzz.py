@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from cmdlog.wal.batch import NO_KEY, decode_batch, encode_batch
-from cmdlog.wal.block import BadBlock, BlockFlag, check_body, decode_header, encode_block
-from cmdlog.wal.record import (
+from cmdlog.wal.format.batch import NO_KEY, decode_batch, encode_batch
+from cmdlog.wal.format.block import BadBlock, BlockFlag, check_body, decode_header, encode_block
+from cmdlog.wal.format.record import (
     BadRecord,
     Kind,
     decode_body,
@@ -19,7 +19,7 @@ from cmdlog.wal.record import (
     encode_digest,
     encode_json,
 )
-from cmdlog.wal.segment import decode_segment_header
+from cmdlog.wal.format.segment import decode_segment_header
 
 TICK = 1 << 10
 

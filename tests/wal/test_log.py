@@ -9,17 +9,16 @@ from collections.abc import Sequence
 import pytest
 
 from cmdlog.wal import Log, LogReader, Lsn, Verdict
-from cmdlog.wal.block import SECTOR_BYTES, BlockFlag
 from cmdlog.wal.errors import Corrupt, WalError, Wedged
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.hardstate import read_hardstate
+from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag
+from cmdlog.wal.format.segment import segment_name
+from cmdlog.wal.hard_state import read_hardstate
 from cmdlog.wal.ids import BlockNumber
-from cmdlog.wal.marks import Sync
 from cmdlog.wal.reader import Recycled
-from cmdlog.wal.segment import segment_name
-from cmdlog.wal.simfiles import Fault, Operation, SimFiles
-from cmdlog.wal.space import READY_WANTED
-from cmdlog.wal.tail import Placed
+from cmdlog.wal.writing.segment_pool import READY_WANTED
+from cmdlog.wal.writing.tail import Placed
+from cmdlog.wal.writing.watermarks import Sync
 from tests.wal.logkit import (
     LOG,
     NODE,
@@ -33,6 +32,7 @@ from tests.wal.logkit import (
     open_log,
     sim,
 )
+from tests.wal.sim.simfiles import Fault, Operation, SimFiles
 from tests.wal.threadkit import WAIT_S, WaitSource, threaded, until
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cmdlog.wal import Log
-from cmdlog.wal.simfiles import SimFiles
 from tests.wal.logkit import SEGMENT_BYTES, ListSource, append, at, create, hard_state, numbers_in, open_log
+from tests.wal.sim.simfiles import SimFiles
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -82,7 +82,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(operation=st.integers(1, 12), size=st.integers(16, 7000), seed=st.integers(0, 1 << 30), power=st.booleans())
     def crash_while_writing(self, operation: int, size: int, seed: int, power: bool) -> None:
-        from cmdlog.wal.simfiles import SimCrash
+        from tests.wal.sim.simfiles import SimCrash
 
         self.files.crash_at(operation)
         try:

@@ -10,9 +10,9 @@ import pytest
 
 from cmdlog.wal import Log
 from cmdlog.wal.errors import Wedged
-from cmdlog.wal.simfiles import Fault, Operation, SimFiles
-from cmdlog.wal.space import READY_WANTED
+from cmdlog.wal.writing.segment_pool import READY_WANTED
 from tests.wal.logkit import LOG, NODE, ListSource, generations, numbers_in, sim
+from tests.wal.sim.simfiles import Fault, Operation, SimFiles
 from tests.wal.threadkit import WAIT_S, WaitSource, until
 
 Sync = Literal["sync", "async"]

@@ -8,14 +8,13 @@ import random
 import pytest
 
 from cmdlog.wal import Log, Verdict
-from cmdlog.wal.block import SECTOR_BYTES, BlockFlag, encode_block
+from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.errors import Corrupt, Foreign, Locked, WrongDirectory
-from cmdlog.wal.instance import load_instance
-from cmdlog.wal.restart import FACT_NAMES, TABLE, Action, Facts, decide
-from cmdlog.wal.scan import EndKind, walk_segment
-from cmdlog.wal.segment import decode_segment_header, encode_segment_header
-from cmdlog.wal.simfiles import Fault, SimFiles
-from cmdlog.wal.survey import survey_log
+from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag, encode_block
+from cmdlog.wal.format.segment import decode_segment_header, encode_segment_header
+from cmdlog.wal.opening.restart import FACT_NAMES, TABLE, Action, Facts, decide
+from cmdlog.wal.opening.scan import EndKind, walk_segment
+from cmdlog.wal.opening.survey import survey_log
 from tests.wal.damagekit import opened, refused, sealed, seg, several
 from tests.wal.logkit import (
     IDENTITY,
@@ -29,6 +28,7 @@ from tests.wal.logkit import (
     open_log,
     sim,
 )
+from tests.wal.sim.simfiles import Fault, SimFiles
 
 # -- the table itself ----------------------------------------------------------------------------------------------------
 

@@ -10,11 +10,10 @@ import pytest
 
 from cmdlog.wal import Log
 from cmdlog.wal import files as files_module
-from cmdlog.wal.block import SECTOR_BYTES
+from cmdlog.wal.directory.instance import BadSettings
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.instance import BadSettings
-from cmdlog.wal.simfiles import Fault, SimFiles
+from cmdlog.wal.format.block import SECTOR_BYTES
 from tests.wal.logkit import (
     IDENTITY,
     LOG,
@@ -30,6 +29,7 @@ from tests.wal.logkit import (
     open_log,
     sim,
 )
+from tests.wal.sim.simfiles import Fault, SimFiles
 from tests.wal.threadkit import WaitSource, threaded
 
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from cmdlog.wal.block import SECTOR_BYTES, BlockFlag
 from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat
-from cmdlog.wal.hardstate import COPY_BYTES
-from cmdlog.wal.scan import walk_segment
-from cmdlog.wal.segment import decode_segment_header, segment_name
-from cmdlog.wal.simfiles import SimFiles
+from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag
+from cmdlog.wal.format.segment import decode_segment_header, segment_name
+from cmdlog.wal.hard_state import COPY_BYTES
+from cmdlog.wal.opening.scan import walk_segment
 from tests.wal.damagekit import opened, refused, sealed, seg, several
 from tests.wal.logkit import (
     LOG,
@@ -24,6 +23,7 @@ from tests.wal.logkit import (
     numbers_in,
     open_log,
 )
+from tests.wal.sim.simfiles import SimFiles
 
 # -- rot -----------------------------------------------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ def test_a_newer_format_is_named() -> None:
     data[8:10] = (2).to_bytes(2, "little")
     data[108:112] = bytes(4)
     header = bytes(data[:SECTOR_BYTES])
-    from cmdlog.wal.segment import SEGMENT
+    from cmdlog.wal.format.segment import SEGMENT
 
     crc = google_crc32c.value(header[: SEGMENT.bytes - 4]).to_bytes(4, "little")
     files.overwrite(seg(1), 0, header[: SEGMENT.bytes - 4] + crc + header[SEGMENT.bytes :])

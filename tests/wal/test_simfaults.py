@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from cmdlog.wal.errors import Corrupt, DiskFull, ShortWrite, WalError, WriteFailed
-from cmdlog.wal.simdisk import SECTOR
-from cmdlog.wal.simfiles import Fault, Hit, SimCrash, SimFiles
+from tests.wal.sim.simdisk import SECTOR
+from tests.wal.sim.simfiles import Fault, Hit, SimCrash, SimFiles
 from tests.wal.simkit import CUTS, SEEDS, durable_file, left
 
 # Faults

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cmdlog.wal.errors import DiskFull, Locked, ShortWrite, WriteFailed
-from cmdlog.wal.simdisk import SECTOR
-from cmdlog.wal.simfiles import Fault, Operation, SimCrash, SimFiles
+from tests.wal.sim.simdisk import SECTOR
+from tests.wal.sim.simfiles import Fault, Operation, SimCrash, SimFiles
 from tests.wal.simkit import CUTS, cuts, durable_file, left
 
 # Durability

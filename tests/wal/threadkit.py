@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 
 from cmdlog.wal import Log
 from cmdlog.wal.errors import WalError
-from cmdlog.wal.marks import Sync
-from cmdlog.wal.simfiles import SimFiles
+from cmdlog.wal.writing.watermarks import Sync
 from tests.wal.logkit import (
     NODE,
     ListSource,
 )
+from tests.wal.sim.simfiles import SimFiles
 
 WAIT_S = 20.0  # a bound that is only met when something is broken
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import time
@@ -12,6 +13,9 @@ from decimal import Decimal
 from sqlalchemy import Column, Integer, LargeBinary, String, bindparam, func, insert, select, update
 
 from procedures import Database, Transaction
+
+if os.environ.get("FAULTY_AT_EXIT") == "hang":  # in processes that load the module while it is set
+    atexit.register(time.sleep, 60)
 
 db = Database("faulty")
 
@@ -82,6 +86,13 @@ def crash(tx: Transaction, id: int) -> int:  # noqa: A002
     _add(tx, id, 1000)
     os.kill(os.getpid(), signal.SIGKILL)
     return 0
+
+
+@db.procedure(partition_by="id")
+def fork(tx: Transaction, id: int) -> int:  # noqa: A002
+    """Writes, then makes a second process of this one."""
+    _add(tx, id, 1000)
+    return os.fork()
 
 
 @db.procedure(partition_by="id")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cmdlog.raft import Settings
-from cmdlog.raft.codec import Seal
+from cmdlog.raft.wire.secure_frames import Seal
 
 # A lease is sound while no voter's clock runs (election_ticks - 1) / lease_ticks times as fast as the leader's, or faster.
 _RATES_BY_LEASE: Final = {0: (0.5, 0.8, 1.0, 1.3, 2.0), 2: (0.5, 0.8, 1.0, 1.3, 2.0), 5: (0.8, 1.0, 1.3), 7: (0.9, 1.0, 1.1)}

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from cmdlog.raft import Message, NodeId
-from cmdlog.raft.codec import Link, Opener, Peer, Seal, Sealer, Secret
-from cmdlog.raft.wire import BadFrame
+from cmdlog.raft.wire.layout import BadFrame
+from cmdlog.raft.wire.secure_frames import Link, Opener, Peer, Seal, Sealer, Secret
 from cmdlog.wal.ids import PartitionId
 from tests.raft.sim.oracle import Violation
 

@@ -1,0 +1,1 @@
+"""Connections: accepting, parsing, phases and deadlines, TLS."""

@@ -1,0 +1,441 @@
+"""One client's connection, as a protocol under uvicorn's server: its phases, its deadlines, and what is refused here.
+
+One rule: nothing waits without a deadline, and nothing is kept without a limit. A deadline is a number; the roster looks at those
+of all connections a few times a second, so that a request costs no timer.
+
+    greeting    the TLS handshake                                       header_timeout_s from the opening: cut
+    head        some of a head, or nothing since the opening            header_timeout_s from the opening or its first byte: 408
+    rest        between two requests                                    keep_alive_s: closed
+    working     a request is being answered; what follows is held back  only for its body, see `exchange`
+    draining    it is answered, and the rest of its body still comes    LINGER_S: closed
+    leaving     nothing more is answered                                LINGER_S to take leave, then cut
+
+Whatever is written must be taken, WRITE_BYTES within `write_timeout_s`; else the connection is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import struct
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+import structlog
+
+from cmdlog.api.connections.http_parser import Framer
+from cmdlog.api.connections.request_cycle import CLOSE, Exchange, QuickExchange, encode_head
+from cmdlog.api.gate.problem import Problem
+from cmdlog.api.gate.request_trace import Trace
+
+if TYPE_CHECKING:
+    from cmdlog.api.connections.connection_registry import Roster
+
+HELD_BYTES_MAX: Final = 64 << 10  # behind the request under way, or of its body before it is read: then the socket waits
+WRITE_BYTES: Final = 64 << 10
+LINGER_S: Final = 2.0  # a client that still sends: closing at once would reset the connection before it has read its answer
+LINGER_BYTES_MAX: Final = 16 << 20
+RESET: Final = struct.pack("ii", 1, 0)  # of SO_LINGER: closing discards what is not sent and resets the connection
+UNAUTHENTICATED: Final = 401
+RETRY_S: Final = 1  # when every connection is at work
+
+Phase = Literal["greeting", "head", "rest", "working", "draining", "leaving"]
+BETWEEN: Final = ("head", "rest")  # no request is under way, and the next one may begin
+
+logger = structlog.get_logger("cmdlog.api")
+
+
+class Connection(asyncio.Protocol):
+    """See the module. Only the event loop's thread.
+
+    Invariant: `_exchange` is not None exactly in phase working; `framer` is not complete in phases head, rest and draining.
+    """
+
+    __slots__ = (
+        "_drained",
+        "_ended",
+        "_exchange",
+        "_gone",
+        "_greeting",
+        "_held",
+        "_last",
+        "_left_bytes",
+        "_paused",
+        "_reading",
+        "_roster",
+        "_transport",
+        "client",
+        "framer",
+        "loop",
+        "phase",
+        "read_deadline",
+        "scheme",
+        "server",
+        "write_deadline",
+    )
+
+    _transport: asyncio.Transport
+
+    def __init__(self, roster: Roster, loop: asyncio.AbstractEventLoop) -> None:
+        self._roster, self.loop = roster, loop
+        settings = roster.settings
+        self.framer = Framer(head_bytes_max=settings.header_bytes_max, headers_max=settings.headers_max)
+        self.phase: Phase = "greeting"
+        self.read_deadline = self.write_deadline = inf  # the roster calls `overdue` when one has passed
+        self.scheme = "http"
+        self.client: tuple[str, int] | None = None
+        self.server: tuple[str, int] | None = None
+        self._exchange: Exchange | QuickExchange | None = None
+        self._greeting: asyncio.Task[None] | None = None
+        self._held = b""  # what came behind the request under way
+        self._left_bytes = 0  # that came after the last answer
+        self._reading = True
+        self._paused = False  # the client takes less than is written
+        self._drained: asyncio.Future[None] | None = None  # somebody waits for it to take more
+        self._gone = False  # see `_forget`
+        self._last = False  # no further request is taken
+        self._ended = False  # the client sends nothing more
+
+    # -- coming and going ------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses
+        roster = self._roster
+        self.read_deadline = self.loop.time() + roster.settings.header_timeout_s
+        if not roster.admit(self):
+            self._turn_away()
+        elif roster.certificate is None:
+            self._open()
+        else:
+            self._greeting = self.loop.create_task(self._greet(roster.certificate.context()))
+
+    async def _greet(self, context: ssl.SSLContext) -> None:
+        """The TLS handshake; the deadline of the head runs already."""
+        timeout_s = self._roster.settings.header_timeout_s
+        try:
+            if self.phase != "greeting":
+                return  # it had to make room, or is gone
+            self.loop.call_soon(self._pass_on)  # when TLS has taken our place at the transport, and before it begins
+            secure = await self.loop.start_tls(
+                self._transport, self, context, server_side=True, ssl_handshake_timeout=timeout_s, ssl_shutdown_timeout=LINGER_S
+            )
+        except OSError:  # ssl.SSLError is one: no TLS or an old one, no good certificate, too slow, gone
+            self._roster.counts["tls_handshake"] += 1
+            self._forget()
+            return
+        finally:
+            self._greeting = None
+        assert secure is not None
+        self._transport, self.scheme = secure, "https"
+        if self.phase == "greeting":
+            self._open()
+        else:
+            secure.abort()
+
+    def _pass_on(self) -> None:
+        """What came before TLS was there to read it, is for TLS: a transport cannot be kept from its first read."""
+        early, self._held = self._held, b""
+        protocol: Any = self._transport.get_protocol()  # as asyncio.BufferedProtocol, but no subclass
+        while early and protocol is not self:
+            room = protocol.get_buffer(len(early))
+            size = min(len(room), len(early))
+            room[:size] = early[:size]
+            protocol.buffer_updated(size)
+            early = early[size:]
+
+    def _open(self) -> None:
+        self.phase = "head"
+        self._transport.set_write_buffer_limits(high=WRITE_BYTES)
+        self.client = self._transport.get_extra_info("peername")[:2]
+        self.server = self._transport.get_extra_info("sockname")[:2]
+
+    def _turn_away(self) -> None:
+        if self._roster.certificate is not None or self._roster.crowded:
+            self._cut()
+        else:
+            self._answer(Problem("too_many_connections", "every connection is at work", retry_after_s=RETRY_S))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing is expected of this connection any more. Idempotent."""
+        if self._gone:
+            return
+        self._gone = True
+        self._roster.remove(self)
+        self._part(inf)
+        self._abandon()
+        self.resume_writing()
+        self.framer.close()
+
+    def _abandon(self) -> None:
+        """Nobody waits for the answer that is under way; whoever makes it is told so."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.disconnect()
+
+    def _cut(self) -> None:
+        """Ends the connection at once, with whatever is not sent yet."""
+        self._forget()
+        self._transport.abort()
+
+    def evict(self) -> None:
+        """Makes room for another connection; no request is under way."""
+        self._cut()
+
+    def shutdown(self) -> None:
+        """The server stops: a request under way is answered, nothing else."""
+        self._last = True
+        if self._exchange is not None:
+            self._exchange.keep_alive = False
+        else:
+            self._cut() if self.phase == "greeting" else self._close()
+
+    # -- reading ---------------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self.phase == "leaving":
+            self._left_bytes += len(data)
+            if self._left_bytes > LINGER_BYTES_MAX:
+                self._cut()
+        elif self.phase == "greeting":
+            self._held += data
+        elif self._held or self.framer.complete or (self._paused and self.phase in BETWEEN):
+            self._held += data  # not looked at before the request under way is answered, and the answer taken
+            if len(self._held) > HELD_BYTES_MAX:
+                self._stop_reading()
+        else:
+            self._feed(data)
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more, but may be waiting for its answers (over TLS it cannot)."""
+        self._ended = True
+        if self._exchange is not None:
+            self._exchange.arrived()  # whoever waits for the client's end is told so
+        return self.scheme == "http" and (self.framer.complete or bool(self._held)) and self.phase != "leaving"
+
+    def _feed(self, data: bytes) -> None:
+        framer = self.framer
+        if self.phase == "rest":
+            self.phase = "head"
+            self.read_deadline = self.loop.time() + self._roster.settings.header_timeout_s
+        try:
+            self._held = framer.feed(data)
+        except Problem as problem:
+            self._refuse(problem)
+            return
+        if self.phase == "head":
+            if framer.request is not None:
+                self._begin()
+        elif self._exchange is not None:
+            self._exchange.arrived()
+        elif framer.complete:
+            self._rest()
+        elif framer.body_bytes > LINGER_BYTES_MAX:
+            self._close()
+        if framer.waiting > HELD_BYTES_MAX or len(self._held) > HELD_BYTES_MAX:
+            self._stop_reading()
+
+    def _begin(self) -> None:
+        """A request's head is complete."""
+        roster, request = self._roster, self.framer.request
+        assert request is not None
+        roster.busy(self)
+        self.phase, self.read_deadline = "working", inf
+        quick = roster.quick
+        if quick is not None and self.framer.complete and quick.takes(request):
+            short = self._exchange = QuickExchange(self, request)
+            quick.begin(request, self.framer.take_body(), short.answer)
+            return
+        exchange = self._exchange = Exchange(self, request, deadline=self.body_deadline(), stream=request.path in roster.streams)
+        exchange.task = self.loop.create_task(exchange.run(roster.application))
+        roster.tasks.add(exchange.task)
+
+    def _stop_reading(self) -> None:
+        if self._reading and not self._transport.is_closing():
+            self._reading = False
+            self._transport.pause_reading()
+
+    # -- what the exchange asks for --------------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """The client sends nothing more."""
+        return self._ended
+
+    @property
+    def body_bytes_max(self) -> int:
+        """Of a request that is no stream."""
+        return self._roster.settings.call_bytes_max
+
+    def body_deadline(self) -> float:
+        """When a body that begins now must be complete."""
+        return self.loop.time() + self._roster.settings.body_timeout_s
+
+    def wait_until(self, exchange: Exchange, deadline: float) -> None:
+        """The exchange waits for more of the body, or (inf) no longer."""
+        if self._exchange is exchange:
+            self.read_deadline = deadline
+
+    def read_on(self) -> None:
+        """There is room for more."""
+        if not self._reading and not self._transport.is_closing():
+            self._reading = True
+            self._transport.resume_reading()
+
+    def date(self) -> bytes:
+        return self._roster.date()
+
+    def write_now(self, data: bytes) -> None:
+        """A small answer, or part of one. When the client does not take it, no further request is looked at."""
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    async def write(self, data: bytes) -> None:
+        """Returns when at most WRITE_BYTES and one such part are not sent yet, or the client is gone."""
+        whole = memoryview(data)
+        for start in range(0, len(data), WRITE_BYTES):
+            if self._paused:
+                self._drained = self.loop.create_future()
+                await self._drained
+            if self._transport.is_closing():
+                return
+            self._transport.write(whole[start : start + WRITE_BYTES] if len(data) > WRITE_BYTES else data)
+
+    def answered(self, exchange: Exchange | QuickExchange) -> None:
+        """The answer is written as a whole."""
+        if self._exchange is not exchange:
+            return
+        self._exchange = None
+        if not exchange.keep_alive:
+            self._leave()
+            return
+        self._roster.rest(self, known=exchange.status != UNAUTHENTICATED)
+        if self.framer.complete:
+            self._rest()
+        else:
+            self.phase, self.read_deadline = "draining", self.loop.time() + LINGER_S
+            self.framer.discard_body()
+            self.read_on()
+
+    def finished(self, exchange: Exchange) -> None:
+        """The exchange's task ends."""
+        self._roster.tasks.discard(exchange.task)
+        self.broken(exchange)
+
+    def broken(self, exchange: Exchange | QuickExchange) -> None:
+        """Nobody works on the answer any more. One that is not whole must not look like one."""
+        if self._exchange is not exchange:
+            return
+        self._exchange = None
+        if exchange.request.version == "1.0":  # whose answers may end with the connection
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            self._cut()
+        else:
+            self._close()
+
+    # -- after the answer ------------------------------------------------------------------------------------------------
+
+    def _rest(self) -> None:
+        """The request is over: what has been waiting behind it comes next."""
+        self.framer.start_next()
+        if self._held:
+            self._next()
+        elif self._ended or self._last:
+            self._close()
+        else:
+            self.phase, self.read_deadline = "rest", self.loop.time() + self._roster.settings.keep_alive_s
+            self.read_on()
+
+    def _next(self) -> None:
+        """What has been held back has its turn, after others have had theirs."""
+        self.phase, self.read_deadline = "head", self.loop.time() + self._roster.settings.header_timeout_s
+        self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self.phase != "head" or self._paused:
+            return
+        data, self._held = self._held, b""
+        self._feed(data)
+        if self._ended and self.phase == "head":
+            self._close()  # it will never be complete
+        elif len(self._held) <= HELD_BYTES_MAX:
+            self.read_on()
+
+    def _leave(self) -> None:
+        """The last answer is written."""
+        if self.framer.complete and not self._held:
+            self._close()
+        else:
+            self._linger()
+
+    def _linger(self) -> None:
+        """Takes what the client still sends, for a while, so that it reads its answer."""
+        if self._ended or self.scheme == "https":  # where the shutdown of TLS does the same
+            self._close()
+            return
+        self._part(LINGER_S)
+        self._transport.write_eof()
+        self.read_on()
+
+    def _close(self) -> None:
+        """Closes when the client has taken what is written."""
+        self._part(self._roster.settings.write_timeout_s)
+        self._transport.close()
+
+    def _part(self, within_s: float) -> None:
+        self._roster.busy(self)  # nobody needs to push it out
+        self.phase, self._held = "leaving", b""
+        self.read_deadline = self.loop.time() + within_s
+
+    # -- refusing --------------------------------------------------------------------------------------------------------
+
+    def overdue(self, now: float) -> None:
+        """A deadline has passed."""
+        if self.write_deadline <= now:
+            self._roster.counts["slow_reader"] += 1
+            self._cut()
+        elif self.phase == "head":
+            limit_s = self._roster.settings.header_timeout_s
+            self._refuse(Problem("header_timeout", f"the request's head took longer than {limit_s:g} s"))
+        elif self._exchange is not None:
+            self.read_deadline = inf
+            self._exchange.expire()
+        elif self.phase in ("rest", "draining"):
+            self._close()
+        else:
+            self._cut()
+
+    def _refuse(self, problem: Problem) -> None:
+        """What came is no request, or its body is none. Nothing that follows can be trusted either."""
+        self._roster.counts[problem.code] += 1
+        begun = self.phase == "draining" or (self._exchange is not None and self._exchange.started)
+        self._abandon()
+        if begun:
+            self._close()
+        else:
+            self._answer(problem)
+
+    def _answer(self, problem: Problem) -> None:
+        identified = Trace.of_no_request(self._roster.front, problem)
+        body = problem.body()
+        head = encode_head(problem.status, [*problem.headers(body), identified, CLOSE], self.date())
+        self._transport.write(head + body)
+        self._linger()
+
+    # -- writing ---------------------------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        self.write_deadline = self.loop.time() + self._roster.settings.write_timeout_s
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self.write_deadline = inf
+        waiter, self._drained = self._drained, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+        if self._held and self.phase in BETWEEN:
+            self._next()

@@ -1,0 +1,1 @@
+"""What every request passes: route table, credentials, strict JSON, problems, tracing."""

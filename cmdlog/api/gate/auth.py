@@ -1,0 +1,196 @@
+"""Who a request comes from: the credentials of the token file, kept up to date while the server runs.
+
+One rule: doubt keeps out. A token is compared with every credential in constant time; one that has expired stays expired,
+whatever the clock does; a file that cannot be understood changes nothing, and an error says so.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable
+from hmac import compare_digest
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import structlog
+
+from cmdlog.api.gate.problem import Problem
+from cmdlog.api.gate.route_table import ROLES
+from cmdlog.api.gate.token_file import DEFAULT, FILE_BYTES_MAX, BadTokenFile, Credential, TokenFile, digest_of, parse_file
+from cmdlog.node.settings import BadSetting
+
+RELOAD_S: Final = 1.0  # between looks at the file: a removed credential works that much longer at most
+WANTED: Final = "send the header `Authorization: Bearer <token>` with a token of the server's token_file"
+
+logger = structlog.get_logger("cmdlog.api")
+
+
+class Gatekeeper(Protocol):
+    """What the gate asks."""
+
+    @property
+    def required(self) -> bool:
+        """Whether a request needs a credential."""
+
+    def told(self) -> dict[str, Any]:
+        """For the status: `problem` when the token file cannot be used as it stands, and those of before still count."""
+
+    def authenticate(self, header: bytes | None) -> Credential:
+        """The credential of an `Authorization` header. Raises: Problem (unauthenticated)."""
+
+    def check(self, credential: Credential) -> None:
+        """For requests that last: whether a credential that was let in still stands. Raises: Problem (unauthenticated)."""
+
+
+def scope_of(credential: Credential) -> str:
+    """The scope of a caller's idempotency keys: its name, so that a replaced token keeps them.
+
+    Without a token file everybody is `default`, too, and its scope is the empty one: credentials that come later keep the keys.
+    """
+    return "" if credential.name == DEFAULT else credential.name
+
+
+class Everyone:
+    """No token file: whoever reaches the socket may do everything. `Settings` allows that on loopback alone."""
+
+    required = False
+    _anonymous = Credential(DEFAULT, frozenset(ROLES), b"")
+
+    def told(self) -> dict[str, Any]:
+        return {}
+
+    def authenticate(self, header: bytes | None) -> Credential:
+        return self._anonymous
+
+    def check(self, credential: Credential) -> None:
+        return
+
+
+class ForwardClock:
+    """Unix time that never goes back, and never slower than the machine runs: what has expired once has expired."""
+
+    def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._wall, self._monotonic = wall, monotonic
+        self._ahead = wall() - monotonic()  # greatest lead of the wall clock seen so far
+
+    def now(self) -> float:
+        """Seconds."""
+        running = self._monotonic()
+        self._ahead = max(self._ahead, self._wall() - running)
+        return running + self._ahead
+
+
+class Credentials:
+    """The credentials of a token file. One thread: the event loop's."""
+
+    required = True
+
+    def __init__(self, path: Path, *, clock: ForwardClock | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Raises: BadSetting, when nobody could be let in."""
+        self._path = path
+        self._clock = clock or ForwardClock()
+        self._monotonic = monotonic
+        try:
+            self._data: bytes | str = _read(path)
+            self._held = parse_file(self._data)
+        except (OSError, BadTokenFile) as error:
+            hint = f"`cmdlog token add {path} --name NAME` makes a token file, or adds a credential to one"
+            raise BadSetting("token_file", _problem(path, error), hint=hint) from None
+        if not self._held.credentials:
+            raise BadSetting("token_file", f"{path} holds no credential; `cmdlog token add {path} --name NAME` makes one")
+        self._looked = monotonic()
+        self._refused = ""  # why the file as it stands is not used
+        self._warn()
+
+    def told(self) -> dict[str, Any]:
+        """See `Gatekeeper`. Any thread: as of the last request, and whoever asks has just made one."""
+        told = {"path": str(self._path), "credentials": len(self._held.credentials)}
+        return {**told, "problem": self._refused} if self._refused else told
+
+    def authenticate(self, header: bytes | None) -> Credential:
+        """See `Gatekeeper`."""
+        self._reload()
+        scheme, _, token = (header or b"").partition(b" ")
+        if scheme.lower() != b"bearer":
+            raise Problem("unauthenticated", WANTED)
+        given = digest_of(token.strip())
+        found = None
+        for credential in self._held.credentials:  # all of them: how long it takes says nothing about which one fits
+            if compare_digest(credential.digest, given):
+                found = credential
+        if found is None:
+            raise Problem("unauthenticated", "the token is unknown; " + WANTED)
+        self._check_expiry(found)
+        return found
+
+    def check(self, credential: Credential) -> None:
+        """See `Gatekeeper`."""
+        self._reload()
+        for held in self._held.credentials:
+            if held.digest == credential.digest and held.name == credential.name and held.roles >= credential.roles:
+                self._check_expiry(held)
+                return
+        raise Problem("unauthenticated", "the credential was withdrawn")
+
+    def _check_expiry(self, credential: Credential) -> None:
+        if credential.expires_s is not None and self._clock.now() >= credential.expires_s:
+            raise Problem("unauthenticated", "the token has expired")
+
+    def _reload(self) -> None:
+        """Takes over what the file holds now. Its bytes are compared: times and sizes may be the same after a change."""
+        now = self._monotonic()
+        if now - self._looked < RELOAD_S:
+            return
+        self._looked = now
+        try:
+            data: bytes | str = _read(self._path)
+        except OSError as error:
+            data = _problem(self._path, error)
+        if data == self._data:
+            return
+        self._data = data
+        try:
+            self._held = _parsed(data)
+        except BadTokenFile as error:
+            self._refused = str(error)
+            logger.error("token_file_refused", path=str(self._path), problem=str(error), kept=len(self._held.credentials))
+            return
+        self._refused = ""
+        logger.info("token_file_reloaded", path=str(self._path), credentials=len(self._held.credentials))
+        self._warn()
+
+    def _warn(self) -> None:
+        path = str(self._path)
+        if self._held.plain:
+            todo = f"`cmdlog token convert {path}` keeps its hash instead; clients then need a copy of the token elsewhere"
+            logger.warning("token_in_the_clear", path=path, hint=todo)
+        try:
+            mode = os.stat(path).st_mode
+        except OSError:
+            return
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            logger.warning("token_file_open_to_others", path=path, mode=oct(stat.S_IMODE(mode)), hint=f"chmod 600 {path}")
+
+
+def make_gatekeeper(path: Path | None) -> Gatekeeper:
+    """Whoever may come in by this setting. Raises: BadSetting."""
+    return Everyone() if path is None else Credentials(path)
+
+
+def _read(path: Path) -> bytes:
+    """At most a byte more than a token file may have."""
+    with path.open("rb") as file:
+        return file.read(FILE_BYTES_MAX + 1)
+
+
+def _parsed(data: bytes | str) -> TokenFile:
+    """Raises: BadTokenFile; a text says why the file could not be read."""
+    if isinstance(data, str):
+        raise BadTokenFile(data)
+    return parse_file(data)
+
+
+def _problem(path: Path, error: Exception) -> str:
+    return f"{path} cannot be read: {error.strerror}" if isinstance(error, OSError) else f"{path}: {error}"

@@ -1,0 +1,139 @@
+"""Errors on the wire: `application/problem+json` (RFC 9457) with a stable `code`.
+
+One rule: a code has one meaning and one status, listed here; clients switch on the code, people read the detail.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from cmdlog.node.outcome import Durability, Outcome, Refused
+from procedures.execution.idempotency import Status
+
+CODES: Final[Mapping[str, tuple[int, str]]] = {
+    "bad_request": (400, "What arrived is not HTTP as it is served here"),
+    "unauthenticated": (401, "A bearer token is needed"),
+    "forbidden": (403, "Not allowed to this caller"),
+    "not_found": (404, "No such route"),
+    "unknown_procedure": (404, "No such procedure"),
+    "method_not_allowed": (405, "The route takes another method"),
+    "header_timeout": (408, "The request's head did not arrive in time"),
+    "body_timeout": (408, "The request's body did not arrive in time"),
+    "aborted": (409, "The procedure aborted; nothing changed"),
+    "procedure_failed": (409, "The procedure raised an error; nothing changed"),
+    "key_reused": (409, "The idempotency key belongs to another call"),
+    "session_expired": (409, "The idempotency key is older than key_window_s; the call was not executed"),
+    "too_large": (413, "The request is too large"),
+    "url_too_long": (414, "The request's address is too long"),
+    "unsupported_encoding": (415, "Compressed requests are not accepted"),
+    "unsupported_media_type": (415, "The request's body must be JSON"),
+    "invalid_parameters": (422, "The request does not fit its contract; nothing was logged"),
+    "query_limit": (422, "The query needs more time, rows or memory than one query may have"),
+    "headers_too_large": (431, "The request's head is too large"),
+    "internal_error": (500, "A defect of the server"),
+    "log_full": (503, "The log has no room until a snapshot frees a segment"),
+    "disk_full": (503, "The volume of the data directory is full"),
+    "not_ready": (503, "Not ready at present; repeating the request is safe"),
+    "too_many_connections": (503, "Every connection that the server may have is at work"),
+    "sessions_full": (503, "No room for another idempotency key"),
+    "outcome_unknown": (504, "The call may have been executed; a repetition under the same key tells"),
+}
+"""Code -> (status, title). RFC 9457's `title` is the same for every problem of a type."""
+
+OUTCOME_CODES: Final[Mapping[int, str]] = {
+    Status.ABORTED: "aborted",
+    Status.FAILED: "procedure_failed",
+    Status.KEY_REUSED: "key_reused",
+    Status.SESSION_EXPIRED: "session_expired",
+    Status.SESSIONS_FULL: "sessions_full",
+}
+SESSIONS_FULL_RETRY_S: Final = 60  # keys expire by the hour, not by the second
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Problem(Exception):
+    """An error answer: raised where it is found, sent at the edge."""
+
+    def __init__(self, code: str, detail: str, *, retry_after_s: float | None = None, **more: Any) -> None:
+        super().__init__(detail)
+        self.code, self.detail, self.more = code, detail, more
+        self.status, self.title = CODES[code]
+        self.retry_after_s = retry_after_s
+        self.procedure = ""  # of a batch's line that calls one of the catalog
+        self.applied: Durability | None = None  # of a decided outcome: the preference that it was answered by
+
+    def members(self) -> dict[str, Any]:
+        """The members of the problem object."""
+        return {
+            "type": f"urn:cmdlog:problem:{self.code}",
+            "title": self.title,
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+            **self.more,
+        }
+
+    def body(self) -> bytes:
+        """The problem object as JSON."""
+        return orjson.dumps(self.members())
+
+    def headers(self, body: bytes) -> Headers:
+        """Headers of an answer with this problem."""
+        headers = [(b"content-type", b"application/problem+json"), (b"content-length", b"%d" % len(body))]
+        if self.retry_after_s is not None:
+            headers.append((b"retry-after", b"%d" % math.ceil(self.retry_after_s)))
+        if self.status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        if "allow" in self.more:
+            headers.append((b"allow", self.more["allow"].encode()))
+        if self.applied is not None:
+            headers.append(preference_applied(self.applied))
+        if "txn_id" in self.more:
+            headers.append((b"cmdlog-txn", self.more["txn_id"].encode()))
+        return headers
+
+
+def preference_applied(durability: Durability) -> tuple[bytes, bytes]:
+    """The header that tells which `Prefer` an answer followed (RFC 7240, section 3)."""
+    return b"preference-applied", b"durability=" + durability.encode()
+
+
+def invalid(problems: Sequence[tuple[str, str]]) -> Problem:
+    """422 with every field at fault: `(field, problem)`."""
+    listed = [{"field": field, "problem": problem} for field, problem in problems]
+    return Problem("invalid_parameters", "; ".join(f"{field}: {problem}" for field, problem in problems), problems=listed)
+
+
+def body_too_large(limit_bytes: int) -> Problem:
+    """For a body over the limit."""
+    return Problem("too_large", f"the body has more than {limit_bytes} bytes", limit_bytes=limit_bytes)
+
+
+def forbidden(*roles: str) -> Problem:
+    """403 for a caller that has none of these roles."""
+    listed = " or ".join(f"`{role}`" for role in roles)
+    return Problem("forbidden", f"the credential lacks the role {listed}", needs=list(roles))
+
+
+def of_refused(refused: Refused) -> Problem:
+    """What the node refused, under the code that the refusal names."""
+    return Problem(refused.code, str(refused), retry_after_s=refused.retry_after_s)
+
+
+def of_outcome(outcome: Outcome) -> Problem:
+    """An outcome other than a result: decided, logged and the same at every repetition under its key."""
+    code = OUTCOME_CODES[outcome.status]
+    held = orjson.loads(outcome.body) if outcome.body else None
+    told = held if isinstance(held, dict) else {}
+    detail = str(told.get("message") or CODES[code][1])
+    more: dict[str, Any] = {"txn_id": str(outcome.txn_id)}
+    if code == "aborted":
+        more["abort_code"] = told.get("code")
+    if code == "procedure_failed":
+        more["error"] = told.get("type")
+    return Problem(code, detail, retry_after_s=SESSIONS_FULL_RETRY_S if code == "sessions_full" else None, **more)

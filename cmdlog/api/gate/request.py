@@ -1,0 +1,208 @@
+"""What a request carries, checked at the gate: credential, origin, idempotency key, echoed transaction, body.
+
+One rule: limits count the bytes that arrive, never what a header claims.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from starlette.types import Receive, Scope
+
+from cmdlog.api.gate.problem import Problem, body_too_large, invalid
+from cmdlog.api.gate.request_trace import REQUEST_ID, Trace
+from cmdlog.api.gate.strict_json import NotStrict, loads_strict
+from cmdlog.api.gate.token_file import Credential
+from cmdlog.node.outcome import Durability
+from cmdlog.wal.ids import MILLIS_MAX, MILLIS_SHIFT
+
+KEY_CHARS_MAX: Final = 255
+TXN_DIGITS_MAX: Final = 19
+TXN_ID_MAX: Final = (MILLIS_MAX + 1 << MILLIS_SHIFT) - 1
+DISCARD_BYTES_MAX: Final = 16 << 20  # of a body over the limit: a client that is still sending rarely reads an early answer
+
+AUTHORIZATION: Final = b"authorization"
+IDEMPOTENCY_KEY: Final = b"idempotency-key"
+TXN: Final = b"cmdlog-txn"
+ORIGIN: Final = b"origin"
+HOST: Final = b"host"
+PREFER: Final = b"prefer"
+CONTENT_TYPE: Final = b"content-type"
+CONTENT_ENCODING: Final = b"content-encoding"
+TWICE: Final = b""  # stands for the name of a header that came more than once
+LOCAL_SITE: Final = re.compile(rb"(localhost|[0-9.]+|\[[0-9a-fA-F:.]+\])(:[0-9]+)?")
+LOOPBACK: Final = re.compile(rb"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?", re.IGNORECASE)
+READ: Final = frozenset((AUTHORIZATION, IDEMPOTENCY_KEY, TXN, ORIGIN, HOST, CONTENT_TYPE, CONTENT_ENCODING, PREFER, REQUEST_ID))
+JSON: Final = b"application/json"
+BODY_TYPES: Final = frozenset(
+    (JSON, b"application/x-ndjson", b"application/ndjson", b"application/jsonl", b"application/x-www-form-urlencoded")
+)
+PREFERENCE: Final = re.compile(rb'(?:"(?:[^"\\]|\\.)*"|[^,"])+')  # an element of a list: commas within quotes are not its end
+PREFER_BYTES_MAX: Final = 1024  # of what is looked at: a list of preferences is short
+DURABILITIES: Final[Mapping[bytes, Durability]] = {b"sync": "sync", b"async": "async"}
+CHARSET: Final = re.compile(rb'charset\s*=\s*"?([^";\s]*)"?', re.IGNORECASE)
+
+Picked = dict[bytes, bytes]
+
+
+@dataclass(slots=True)  # not frozen: one is made per request, and freezing costs 0.5 us
+class Incoming:
+    """A request that has passed the gate."""
+
+    path: str
+    caller: Credential
+    headers: Picked
+    trace: Trace
+
+
+def pick_headers(scope: Scope) -> Picked:
+    """The headers that mean something here. One that comes twice is noted under `TWICE`; two credentials are none.
+
+    `Prefer` is a list, and may come in parts (RFC 7240, section 2); of several request ids the first one counts.
+    """
+    picked: Picked = {}
+    for name, value in scope["headers"]:
+        if name in READ:
+            if name not in picked:
+                picked[name] = value
+            elif name == PREFER:
+                picked[name] += b"," + value
+            elif name != REQUEST_ID:
+                picked[TWICE] = name
+                picked[name] = value if name != AUTHORIZATION else b""
+    return picked
+
+
+def check_twice(picked: Picked) -> None:
+    """Refuses a header that comes twice: which of them counts is nobody's guess. Raises: Problem."""
+    if TWICE in picked:
+        raise invalid([(picked[TWICE].decode(), "comes more than once")])
+
+
+def check_origin(picked: Picked, *, authenticated: bool) -> None:
+    """Refuses requests that a browser sends for another site: without credentials, loopback is open to every page it shows.
+
+    A page's own name can be made to resolve to loopback (DNS rebinding): without a credential only localhost and addresses pass.
+    """
+    origin = picked.get(ORIGIN)
+    if origin is None:
+        return
+    site = origin.partition(b"://")[2]
+    if site != picked.get(HOST) or not (authenticated or LOCAL_SITE.fullmatch(site)):
+        raise Problem("forbidden", "the Origin header names another site")
+
+
+def check_host(picked: Picked) -> None:
+    """Refuses a request for a name that only happens to lead here: for servers that ask nobody for a credential. Raises: Problem.
+
+    A page's own name can be made to resolve to loopback (DNS rebinding); the browser then takes our answers for that page's, and
+    sends no Origin with a GET. HTTP/1.0 may come without a name; no browser speaks it.
+    """
+    host = picked.get(HOST)
+    if host is not None and not _is_loopback(host):
+        raise Problem("forbidden", "the Host header names no loopback address; without a token file only those are served")
+
+
+@lru_cache(maxsize=64)  # a client sends the same one again and again
+def _is_loopback(host: bytes) -> bool:
+    return LOOPBACK.fullmatch(host) is not None
+
+
+def check_content(picked: Picked) -> None:
+    """Refuses a body that is no plain JSON by its own account. Raises: Problem.
+
+    Compressed bodies are refused, not unpacked: so the limits count the very bytes that were sent, and there is no bomb. The
+    type of forms passes: it is what `curl -d` and urllib send when nobody says otherwise. The body is read as JSON in any case.
+    """
+    kind = picked.get(CONTENT_TYPE, JSON)
+    if kind != JSON:
+        _check_type(kind)
+    coding = picked.get(CONTENT_ENCODING)
+    if coding is not None and coding.strip().lower() not in (b"", b"identity"):
+        raise Problem("unsupported_encoding", "send the body as it is, without Content-Encoding")
+
+
+def _check_type(kind: bytes) -> None:
+    name, _, parameters = kind.partition(b";")
+    charset = CHARSET.search(parameters)
+    if name.strip().lower() not in BODY_TYPES or (charset and charset[1].lower() not in (b"utf-8", b"utf8", b"us-ascii")):
+        raise Problem("unsupported_media_type", "send the body as application/json (of /v1/batch: application/x-ndjson) in UTF-8")
+
+
+def idempotency_key(value: bytes | None) -> str:
+    """The key as text, "" when there is none."""
+    if value is None:
+        return ""
+    if not 0 < len(value) <= KEY_CHARS_MAX or not all(0x20 < byte < 0x7F for byte in value):
+        raise invalid([("Idempotency-Key", f"must have 1 to {KEY_CHARS_MAX} visible ASCII characters")])
+    return value.decode()
+
+
+def echoed_txn(value: bytes | None) -> int | None:
+    """The transaction id that the caller has seen last."""
+    if value is None:
+        return None
+    if not (value.isdigit() and len(value) <= TXN_DIGITS_MAX and int(value) <= TXN_ID_MAX):
+        raise invalid([("Cmdlog-Txn", "must be a transaction id: a decimal number of 63 bits")])
+    return int(value)
+
+
+def preferred_durability(value: bytes | None) -> Durability | None:
+    """What `Prefer: durability=sync` or `=async` asks for; None when nothing is asked for that is known here.
+
+    As RFC 7240 wants it: names and values in either case, quoted or not, beside other preferences and with parameters; of several
+    the first one counts; what is not understood is ignored, and the answer then lacks `Preference-Applied`.
+    """
+    if value is None:
+        return None
+    for preference in PREFERENCE.findall(value[:PREFER_BYTES_MAX]):
+        name, _, word = preference.partition(b";")[0].partition(b"=")
+        if name.strip().lower() == b"durability":
+            return DURABILITIES.get(word.strip().strip(b'"').lower())
+    return None
+
+
+async def read_body(receive: Receive, *, limit_bytes: int) -> bytes:
+    """The whole body. Raises: Problem (too_large, body_timeout); ConnectionError when the client is gone.
+
+    How long it may take is the connection's affair: its `receive` raises TimeoutError.
+    """
+    parts: list[bytes] = []
+    size = 0
+    try:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionError("the client left before its request was complete")
+            part: bytes = message.get("body", b"")
+            size += len(part)
+            if size <= limit_bytes:
+                parts.append(part)
+            if not message.get("more_body", False) or size > limit_bytes + DISCARD_BYTES_MAX:
+                break
+    except TimeoutError as error:
+        raise Problem("body_timeout", str(error)) from None
+    if size > limit_bytes:
+        raise body_too_large(limit_bytes)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """The body as an object. Raises: Problem."""
+    try:
+        value = loads_strict(body)
+    except NotStrict as error:
+        raise invalid([("body", str(error))]) from None
+    if type(value) is not dict:
+        raise invalid([("body", "must be a JSON object")])
+    return value
+
+
+def only_fields(given: Mapping[str, Any], known: frozenset[str]) -> None:
+    """Refuses members that nobody reads: a misspelt one would be missed in silence."""
+    if unknown := sorted(given.keys() - known):
+        raise invalid([(field, "unknown field") for field in unknown])

@@ -1,0 +1,71 @@
+"""One request from arrival to answer, for whoever watches: its id, its route, its status, its errors.
+
+One rule: every answer bears the request's id, problems also in their body, and every line that the log gets about it does too;
+nothing else that the caller sent is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Final
+
+from starlette.types import Message, Send
+
+from cmdlog.api.gate.problem import Problem
+from cmdlog.node.outcome import Reply
+from cmdlog.node.telemetry.request_stats import Front, Stages, facts_of
+
+REQUEST_ID: Final = b"x-request-id"
+SCOPE_KEY: Final = "cmdlog.trace"  # where the handlers behind FastAPI find it
+CALL_ROUTES: Final = ("call", "batch")
+
+
+class Trace:
+    """Stands in for `send`. `route` is the name of an entry of the route table, "" for what is not served."""
+
+    __slots__ = ("_front", "_send", "header", "procedure", "request_id", "route")
+
+    def __init__(self, front: Front, send: Send | None, *, route: str, given_id: bytes | None) -> None:
+        self._front, self._send, self.route = front, send, route
+        self.request_id = front.request_id(given_id)
+        self.header = (REQUEST_ID, self.request_id.encode())
+        self.procedure = ""  # of the catalog, once it is known
+
+    def send(self, message: Message) -> Awaitable[None]:
+        """Passes an answer on, with the id; counts it when it begins."""
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], self.header]
+            self._front.answered(self.route, message["status"])
+        assert self._send is not None
+        return self._send(message)
+
+    def note(self, problem: Problem, procedure: str | None = None) -> Problem:
+        """An error that goes out, as the whole answer or as the answer to one call of a batch; it gets the id."""
+        problem.more["request_id"] = self.request_id
+        name = self.procedure if procedure is None else procedure
+        self._front.error(problem.code, name, self.request_id)
+        if problem.code == "outcome_unknown" or "txn_id" in problem.more:  # the node has counted what it decided
+            return problem
+        if procedure is not None or self.route in CALL_ROUTES:
+            self._front.refuse(name, problem.code)
+        return problem
+
+    @classmethod
+    def of_no_request(cls, front: Front, problem: Problem) -> tuple[bytes, bytes]:
+        """For an error before there was a request to read: counted, and given an id, whose header is returned."""
+        trace = cls(front, send=None, route="", given_id=None)
+        trace.note(problem)
+        front.answered("", problem.status)
+        return trace.header
+
+    def took(self, seconds: float, calls: int = 1) -> bool:
+        """So long from a complete call to its answer; whether that is worth a line in the log."""
+        self._front.latency.add(seconds, calls)
+        return seconds > self._front.slow_s
+
+    def slow(self, node: Stages, seconds: float, procedure: str, partition: int | None, reply: Reply) -> None:
+        """Logs a slow call."""
+        self._front.slow(
+            seconds,
+            lambda: facts_of(node, reply, procedure=procedure, partition=partition, request_id=self.request_id),
+        )

@@ -1,0 +1,1 @@
+"""What the routes do, and their description."""

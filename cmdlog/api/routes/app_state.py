@@ -1,0 +1,80 @@
+"""What every route shares: the node once it runs, settings, credentials, and how an error answer is sent.
+
+One rule: until the node is there, and again while the server stops, everything that needs it is refused as `not_ready`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from starlette.types import Send
+
+from cmdlog.api.gate.auth import make_gatekeeper
+from cmdlog.api.gate.login_page import SIGN_IN_PAGE
+from cmdlog.api.gate.problem import Problem
+from cmdlog.api.routes.batch_window import Traffic
+from cmdlog.api.routes.query import Queries
+from cmdlog.node.settings import Settings
+from cmdlog.node.telemetry.request_stats import Front
+
+if TYPE_CHECKING:
+    from cmdlog.node.node import Node
+
+SLOW_THREADS: Final = 4  # for what blocks: status, snapshots
+
+
+class Service:
+    """Shared by all routes; `node` and `progress` are set once each, by the thread that opens the node."""
+
+    def __init__(self, settings: Settings, node: Node | None = None) -> None:
+        self.settings = settings
+        self.gatekeeper = make_gatekeeper(settings.token_file)
+        self.sign_in_page = SIGN_IN_PAGE  # what a browser without a credential gets for a page
+        self.progress: Callable[[], Mapping[str, object]] = dict  # of the recovery, for /readyz
+        self.stopping = False
+        self.viewers = 0  # of the status page, at present
+        self.front = Front(slow_call_ms=settings.slow_call_ms)
+        self.front.token_file_refused = lambda: "problem" in self.gatekeeper.told()
+        self.slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="cmdlog-slow")
+        self.queries = Queries(settings)
+        self.traffic = Traffic()
+        self._node: Node | None = None
+        self._lock = threading.Lock()
+        if node is not None:
+            self.attach(node)
+
+    @property
+    def maybe_node(self) -> Node | None:
+        """The node, if it runs already."""
+        return self._node
+
+    def attach(self, node: Node) -> None:
+        """Serve this node from now on."""
+        node.listen_to(self.front)
+        with self._lock:
+            self._node = node
+
+    def close(self) -> None:
+        """Ends what runs beside the loop; the node is closed by whoever opened it."""
+        self.queries.close()
+        self.slow.shutdown(wait=False, cancel_futures=True)
+
+    def node(self) -> Node:
+        """The running node. Raises: Problem (not_ready)."""
+        node = self._node
+        if node is None:
+            raise Problem("not_ready", "the node is recovering; GET /readyz shows its progress", retry_after_s=1)
+        return node
+
+
+async def send_problem(send: Send, problem: Problem) -> None:
+    """Sends an error answer."""
+    body = problem.body()
+    headers = problem.headers(body)
+    if problem.status in (408, 413):
+        headers.append((b"connection", b"close"))  # what is left of the body must not be read as the next request
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,345 @@
+"""`POST /v1/batch`: calls as lines of JSON in, outcomes as lines of JSON out, in the same order.
+
+One rule: memory is bounded by `stream_calls_max` calls, whatever the peer sends and however slowly it reads.
+
+The lines that one chunk of the body completes form a *group*: parsed together, given to the node in one `call_many`, awaited as
+one future. A reader task makes groups, a writer task sends their answers in order; between them stands a count of calls under
+way. A peer that sends without reading stops the writer, which stops the reader at once: what nobody takes the answer of is not
+placed. `body_timeout_s` ends such a standstill. How many calls wait in the node at a time is `pace`'s affair: streams share it
+with clients that send one call and wait.
+Blank lines are skipped; a line that is no call gets an error object in its place and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from starlette.types import Receive, Send
+
+from cmdlog.api.gate.auth import scope_of
+from cmdlog.api.gate.problem import Problem, invalid, of_outcome, of_refused, preference_applied
+from cmdlog.api.gate.request import PREFER, Incoming, idempotency_key, preferred_durability
+from cmdlog.api.gate.request_trace import Trace
+from cmdlog.api.gate.strict_json import NotStrict, loads_strict
+from cmdlog.api.routes.app_state import Service
+from cmdlog.api.routes.batch_lines import LineSplitter
+from cmdlog.api.routes.batch_window import Pace
+from cmdlog.api.routes.call import result_body
+from cmdlog.node.outcome import Done, Durability, Outcome, OutcomeUnknown, Overloaded, Refused, Reply
+from cmdlog.wal.errors import WalError
+from procedures import InvalidParameters
+from procedures.execution.idempotency import key_fingerprint
+
+if TYPE_CHECKING:
+    from cmdlog.node.node import Node
+    from cmdlog.node.slot_map import Route
+
+ENVELOPE_BYTES: Final = 1024  # of a line, beside its parameters
+GROUP_CALLS_MAX: Final = 1024
+OVERLOAD_WAIT_S: Final = 10.0  # then the calls of the group get `not_ready`
+OVERLOAD_PAUSE_S: Final = 0.005
+CALLED: Final = ("call", 200)  # route and status of a single call
+NDJSON: Final = [(b"content-type", b"application/x-ndjson")]
+
+Call = tuple["Route", list[Any], bytes, Durability | None]
+Prepared = tuple["Route", list[Any], bytes, Done, Durability | None]
+
+
+class Group:
+    """Consecutive lines of one chunk. `slots` holds a line's answer once it is known, in the order of the lines."""
+
+    def __init__(self, lines: int, began: float, ended: Callable[[Group], None] | None = None) -> None:
+        self.began = began  # when the lines were complete
+        self._ended = ended  # called once, when all answers are there
+        self.calls: Sequence[Prepared] = ()  # of those lines that are calls
+        self.places: Sequence[int] = ()  # of these calls among the lines, ascending
+        self.slots: list[bytes | Reply | None] = [None] * lines
+        self.partitions: list[int | None] = [None] * lines
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self.missing = lines
+        self.complete: asyncio.Future[None] = self._loop.create_future()
+
+    def settle(self, place: int, answer: bytes | Reply) -> None:
+        """The answer of one line; any thread."""
+        if threading.get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self.settle, place, answer)
+            return
+        self.slots[place] = answer
+        self.missing -= 1
+        if not self.missing and not self.complete.done():
+            self.complete.set_result(None)
+            if self._ended is not None:
+                self._ended(self)
+
+    def encode(self, trace: Trace) -> bytes:
+        """The answers as lines."""
+        parts = []
+        for place, slot in enumerate(self.slots):
+            if isinstance(slot, Outcome) and slot.status == 0:
+                parts.append(result_body(slot, self.partitions[place]))
+            elif isinstance(slot, bytes):
+                parts.append(slot)
+            elif slot is not None:
+                problem = of_outcome(slot) if isinstance(slot, Outcome) else of_refused(slot)
+                parts.append(error_line(trace.note(problem, self.name_of(place))))
+        parts.append(b"")
+        return b"\n".join(parts)
+
+    def name_of(self, place: int) -> str:
+        """The procedure that the line calls."""
+        at = bisect_left(self.places, place)
+        return self.calls[at][0].name if at < len(self.places) and self.places[at] == place else ""
+
+    def tell_slow(self, node: Node, trace: Trace, seconds: float) -> None:
+        """Logs its calls as slow: they were answered together."""
+        for place, slot in enumerate(self.slots):
+            if slot is not None and not isinstance(slot, bytes):
+                trace.slow(node, seconds, self.name_of(place), self.partitions[place], slot)
+
+
+class BatchStream:
+    """One request on /v1/batch."""
+
+    def __init__(self, service: Service, incoming: Incoming, receive: Receive, send: Send) -> None:
+        self._node: Node = service.node()
+        self._gatekeeper, self._caller = service.gatekeeper, incoming.caller
+        self._scope = scope_of(incoming.caller)
+        self._settings = service.settings
+        self._front, self._trace = service.front, incoming.trace
+        self._preferred = preferred_durability(incoming.headers.get(PREFER))  # by calls that do not say themselves
+        self._receive, self._send = receive, send
+        self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
+        self._under_way = 0  # calls of groups that are not sent yet
+        self._open = 0  # of them, calls that are not answered yet
+        self._traffic = service.traffic
+        self._pace = Pace(service.traffic, self._settings.stream_calls_max)
+        self._stuck = False  # the client takes less than is written
+        self._room = asyncio.Event()
+        self._started = False
+        self._more = True
+
+    async def run(self) -> None:
+        """Serves the request to its end. Raises: Problem before the first answer; ConnectionError when the client is gone."""
+        writer = asyncio.create_task(self._write())
+        reader = asyncio.create_task(self._read())
+        self._traffic.streams += 1
+        try:
+            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_EXCEPTION)
+            for task in (writer, reader):
+                if task.done():
+                    task.result()
+        finally:
+            self._traffic.streams -= 1
+            reader.cancel()
+            writer.cancel()
+
+    # -- reading ---------------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        splitter = LineSplitter(self._settings.call_bytes_max + ENVELOPE_BYTES)
+        try:
+            while (chunk := await self._next_chunk()) is not None:
+                await self._take(splitter.feed(chunk))
+            await self._take(splitter.finish())
+        except Problem as problem:
+            self._put_error(problem)
+        self._groups.put_nowait(None)
+
+    async def _next_chunk(self) -> bytes | None:
+        """None at the end. Raises: Problem; ConnectionError."""
+        if not self._more:
+            return None
+        try:
+            async with asyncio.timeout(self._settings.body_timeout_s):
+                message = await self._receive()
+        except TimeoutError:
+            raise Problem("body_timeout", "the stream was silent for longer than body_timeout_s") from None
+        if message["type"] == "http.disconnect":
+            raise ConnectionError("the client left before its stream was complete")
+        self._more = message.get("more_body", False)
+        self._gatekeeper.check(self._caller)  # a stream may outlive its credential
+        chunk: bytes = message.get("body", b"")
+        return chunk
+
+    async def _take(self, lines: list[bytes | None]) -> None:
+        start = 0
+        while start < len(lines):
+            part = lines[start : start + min(GROUP_CALLS_MAX, self._pace.window)]
+            if self._has_room(len(part)):
+                await self._submit_lines(part)
+                start += len(part)
+            else:
+                self._room.clear()
+                await self._room.wait()
+
+    def _has_room(self, calls: int) -> bool:
+        in_time = not self._open or self._open + calls <= self._pace.window
+        return in_time and not self._stuck and self._under_way + calls <= self._settings.stream_calls_max
+
+    def _answered(self, group: Group) -> None:
+        calls = len(group.slots)
+        self._open -= calls
+        beside = self._front.requests.get(CALLED, 0)
+        self._pace.answered(calls, placed_s=group.began, now_s=self._front.now(), beside=beside)
+        self._room.set()
+
+    async def _submit_lines(self, lines: list[bytes | None]) -> None:
+        group = Group(len(lines), self._front.now(), self._answered)
+        self._under_way += len(lines)
+        self._open += len(lines)
+        self._groups.put_nowait(group)
+        calls: list[Prepared] = []
+        places: list[int] = []
+        for place, line in enumerate(lines):
+            try:
+                route, params, key, durability = self._parse(line)
+            except Problem as problem:
+                group.settle(place, error_line(self._trace.note(problem, problem.procedure)))
+            else:
+                calls.append((route, params, key, partial(group.settle, place), durability))
+                places.append(place)
+        group.calls, group.places = calls, places
+        if calls:
+            await self._submit(group, calls, places)
+
+    def _parse(self, line: bytes | None) -> Call:
+        """Raises: Problem."""
+        if line is None:
+            limit = self._settings.call_bytes_max
+            raise Problem("too_large", f"the line has more than {limit + ENVELOPE_BYTES} bytes", limit_bytes=limit)
+        try:
+            entry = loads_strict(line)
+        except NotStrict as error:
+            raise invalid([("line", str(error))]) from None
+        if type(entry) is not dict:
+            raise invalid([("line", "must be a JSON object")])
+        name, params, key = entry.pop("procedure", None), entry.pop("params", None), entry.pop("key", None)
+        durability = self._durability(entry) if entry else self._preferred
+        route = self._node.routes.get(name) if type(name) is str else None
+        if route is None:
+            raise _unknown(name)
+        if key is not None and type(key) is not str:
+            raise invalid([("key", "must be a string")])
+        if key is not None:
+            key = idempotency_key(key.encode())
+        try:
+            bound = route.procedure.bind({} if params is None else params)
+        except InvalidParameters as error:
+            found = invalid([(f"params.{field}" if field else "params", problem) for field, problem in error.problems])
+            found.procedure = route.name
+            raise found from None
+        return route, bound, key_fingerprint(self._scope, key) if key else b"", durability
+
+    def _durability(self, rest: dict[str, Any]) -> Durability | None:
+        """The line's own promise: `rest` is what else the line says. Raises: Problem."""
+        wish = rest.pop("durability", None)
+        if rest:
+            raise invalid([(field, "unknown field") for field in sorted(rest)])
+        if wish not in (None, "sync", "async"):
+            raise invalid([("durability", "must be `sync` or `async`")])
+        return wish or self._preferred
+
+    # -- the node --------------------------------------------------------------------------------------------------------
+
+    async def _submit(self, group: Group, calls: Sequence[Prepared], places: Sequence[int]) -> None:
+        """Gives the calls to the node in order. What it cannot take in one piece is split and waited for."""
+        waiting = _runs(calls, places)
+        deadline = self._now() + OVERLOAD_WAIT_S
+        while waiting:
+            part, where = waiting.popleft()
+            try:
+                partitions = self._place(part)
+            except Refused as refused:
+                if len(part) > 1 and isinstance(refused, Overloaded):
+                    half = len(part) // 2
+                    waiting.extendleft([(part[half:], where[half:]), (part[:half], where[:half])])
+                elif isinstance(refused, Overloaded) and self._now() < deadline:
+                    waiting.appendleft((part, where))
+                    await asyncio.sleep(OVERLOAD_PAUSE_S)
+                else:
+                    _settle_all(group, where, refused)
+            except WalError as error:
+                _settle_all(group, where, OutcomeUnknown(f"the log failed while the calls were under way: {error}"))
+            else:
+                for place, partition in zip(where, partitions, strict=True):
+                    group.partitions[place] = partition
+
+    def _place(self, part: Sequence[Prepared]) -> list[int | None]:
+        """All or none. Raises: Refused."""
+        if len(part) > 1:
+            return self._node.call_many(part)
+        route, params, key, done, durability = part[0]
+        return [self._node.call(route, params, key=key, done=done, durability=durability)]
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    # -- writing ---------------------------------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        while (group := await self._groups.get()) is not None:
+            await group.complete
+            if self._trace.took(elapsed := self._front.now() - group.began, len(group.slots)):
+                group.tell_slow(self._node, self._trace, elapsed)
+            self._stuck = True  # seen by the reader only if the writing has to wait
+            await self._send_part(group.encode(self._trace), more=True)
+            self._stuck = False
+            self._under_way -= len(group.slots)
+            self._room.set()
+        await self._send_part(b"", more=False)
+
+    async def _send_part(self, data: bytes, *, more: bool) -> None:
+        async with asyncio.timeout(self._settings.body_timeout_s):
+            if not self._started:
+                self._started = True
+                headers = NDJSON if self._preferred is None else [*NDJSON, preference_applied(self._preferred)]
+                await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+            await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    def _put_error(self, problem: Problem) -> None:
+        group = Group(1, self._front.now())
+        self._under_way += 1
+        group.settle(0, error_line(self._trace.note(problem, "")))
+        self._groups.put_nowait(group)
+
+
+def _runs(calls: Sequence[Prepared], places: Sequence[int]) -> deque[tuple[Sequence[Prepared], Sequence[int]]]:
+    """Cuts the calls into runs that the node takes as a whole: logged calls of one partition each; others one by one."""
+    runs: deque[tuple[Sequence[Prepared], Sequence[int]]] = deque()
+    start = 0
+    for at, (route, *_) in enumerate(calls):
+        if route.read_only or route.everywhere:
+            if at > start:
+                runs.append((calls[start:at], places[start:at]))
+            runs.append((calls[at : at + 1], places[at : at + 1]))
+            start = at + 1
+    if start < len(calls):
+        runs.append((calls[start:], places[start:]))
+    return runs
+
+
+def _settle_all(group: Group, places: Sequence[int], refused: Refused) -> None:
+    for place in places:
+        group.settle(place, refused)
+
+
+def error_line(problem: Problem) -> bytes:
+    """The error object that stands in the place of a result."""
+    members = problem.members()
+    if problem.retry_after_s is not None:
+        members["retry_after_s"] = problem.retry_after_s
+    return orjson.dumps({"error": members})
+
+
+def _unknown(name: object) -> Problem:
+    if type(name) is str:
+        return Problem("unknown_procedure", f"no procedure is called {name[:80]!r}; GET /v1/procedures lists them")
+    return invalid([("procedure", "must name a procedure")])

@@ -1,0 +1,159 @@
+"""`POST /v1/procedures/{name}`: one call. The hot route: plain ASGI, no request object, the answer composed as bytes.
+
+One rule: whatever is wrong with a request is found before `Node.call`, so nothing of it reaches the log.
+
+Requests that are complete when their head is take the same steps below ASGI: see `quick`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import Receive, Send
+
+from cmdlog.api.gate.auth import scope_of
+from cmdlog.api.gate.problem import Headers, Problem, forbidden, invalid, of_outcome, of_refused, preference_applied
+from cmdlog.api.gate.request import (
+    IDEMPOTENCY_KEY,
+    PREFER,
+    TXN,
+    Incoming,
+    echoed_txn,
+    idempotency_key,
+    json_object,
+    preferred_durability,
+    read_body,
+)
+from cmdlog.api.gate.route_table import INVOKE, PROCEDURES
+from cmdlog.api.routes.app_state import Service
+from cmdlog.node.clock import ClockAhead
+from cmdlog.node.outcome import Done, Durability, Outcome, OutcomeUnknown, Refused, Reply
+from cmdlog.wal.errors import WalError
+from procedures import InvalidParameters
+from procedures.execution.idempotency import key_fingerprint
+
+if TYPE_CHECKING:
+    from cmdlog.node.node import Node
+    from cmdlog.node.slot_map import Route
+
+JSON_TYPE = (b"content-type", b"application/json")
+
+
+@dataclass(slots=True)  # not frozen: one is made per call, and freezing costs 0.5 us
+class Prepared:
+    """A call that has been checked. `began` is when its request was complete."""
+
+    node: Node
+    route: Route
+    params: list[Any]
+    key: bytes  # fingerprint of the idempotency key
+    txn: int | None
+    durability: Durability | None
+    began: float
+
+
+async def call_procedure(service: Service, incoming: Incoming, receive: Receive, send: Send) -> None:
+    """Serves one call. Raises: Problem."""
+    node, route = find_route(service, incoming)
+    body = await read_body(receive, limit_bytes=service.settings.call_bytes_max)
+    call = prepare(service, incoming, node, route, body)
+    waiter = Waiter()
+    partition = place(call, waiter.done)
+    reply = await waiter.future
+    note_reply(service, incoming, call, partition, reply)
+    headers, body = encode_reply(reply, partition, call.durability)
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def find_route(service: Service, incoming: Incoming) -> tuple[Node, Route]:
+    """The procedure of the path, if the caller may call it: known before the body is read. Raises: Problem."""
+    node = service.node()
+    name = incoming.path[len(PROCEDURES) :]
+    route = node.routes.get(name)
+    if route is None:
+        raise Problem("unknown_procedure", f"no procedure is called {name[:80]!r}; GET /v1/procedures lists them")
+    if not route.read_only and INVOKE not in incoming.caller.roles:
+        raise forbidden(INVOKE)
+    incoming.trace.procedure = name
+    return node, route
+
+
+def prepare(service: Service, incoming: Incoming, node: Node, route: Route, body: bytes) -> Prepared:
+    """Checks everything that the request says. Raises: Problem."""
+    began = service.front.now()
+    headers = incoming.headers
+    try:
+        params = route.procedure.bind(json_object(body))
+    except InvalidParameters as error:
+        raise invalid(error.problems) from None
+    key = idempotency_key(headers.get(IDEMPOTENCY_KEY))
+    fingerprint = key_fingerprint(scope_of(incoming.caller), key) if key else b""
+    txn = echoed_txn(headers.get(TXN))
+    return Prepared(node, route, params, fingerprint, txn, preferred_durability(headers.get(PREFER)), began)
+
+
+def place(call: Prepared, done: Done) -> int | None:
+    """Gives the call to the node, which calls `done` once, maybe before this returns. Its partition. Raises: Problem."""
+    try:
+        return call.node.call(call.route, call.params, key=call.key, done=done, txn=call.txn, durability=call.durability)
+    except Refused as refused:
+        raise of_refused(refused) from None
+    except WalError as error:
+        raise of_refused(OutcomeUnknown(f"the log failed while the call was under way: {error}")) from None
+    except ClockAhead as error:
+        raise invalid([("Cmdlog-Txn", str(error))]) from None
+
+
+def note_reply(service: Service, incoming: Incoming, call: Prepared, partition: int | None, reply: Reply) -> None:
+    """Counts how long the call took, and logs a slow one."""
+    trace = incoming.trace
+    if trace.took(elapsed := service.front.now() - call.began):
+        trace.slow(call.node, elapsed, call.route.name, partition, reply)
+
+
+def encode_reply(reply: Reply, partition: int | None, durability: Durability | None) -> tuple[Headers, bytes]:
+    """Headers and body of the answer to a call, which followed this preference. Raises: Problem, when it is not a result."""
+    if not isinstance(reply, Outcome):
+        raise of_refused(reply)
+    if reply.status != 0:
+        problem = of_outcome(reply)
+        problem.applied = durability
+        raise problem
+    body = result_body(reply, partition)
+    headers = [JSON_TYPE, (b"content-length", b"%d" % len(body)), (b"cmdlog-txn", b"%d" % reply.txn_id)]
+    if durability is not None:
+        headers.append(preference_applied(durability))
+    return headers, body
+
+
+def result_body(outcome: Outcome, partition: int | None) -> bytes:
+    """The JSON object of a result; its body is JSON already."""
+    if partition is None:
+        return b'{"txn_id":"%d","partition":null,"result":%b}' % (outcome.txn_id, outcome.body)
+    return b'{"txn_id":"%d","partition":%d,"result":%b}' % (outcome.txn_id, partition, outcome.body)
+
+
+class Waiter:
+    """A future that any thread may settle; the node does so in the loop's own thread, except when its log fails."""
+
+    __slots__ = ("_loop", "_thread", "future")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self.future: asyncio.Future[Reply] = self._loop.create_future()
+
+    def done(self, reply: Reply) -> None:
+        """Called once by the node."""
+        if threading.get_ident() == self._thread:
+            self._settle(reply)
+        else:
+            self._loop.call_soon_threadsafe(self._settle, reply)
+
+    def _settle(self, reply: Reply) -> None:
+        if not self.future.done():  # cancelled when the server stops waiting
+            self.future.set_result(reply)

@@ -1,0 +1,167 @@
+"""The routes that are not hot: query, catalog, status, snapshots, health and the description of it all. FastAPI serves them.
+
+One rule: whatever blocks runs in `service.slow`, never on the loop's thread, which answers calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse
+
+from cmdlog.api.gate.problem import Problem, invalid, of_refused
+from cmdlog.api.gate.request import json_object, only_fields, read_body
+from cmdlog.api.gate.request_trace import SCOPE_KEY
+from cmdlog.api.gate.route_table import TABLE
+from cmdlog.api.routes.app_state import Service
+from cmdlog.api.routes.docs_page import docs_page
+from cmdlog.api.routes.events import PAGE_HEADERS, dashboard_page
+from cmdlog.api.routes.openapi import Description
+from cmdlog.node.outcome import Refused
+from cmdlog.node.prometheus import Exposition
+from cmdlog.node.status import Overview
+from cmdlog.wal.errors import DiskFull, WalError
+
+Handler = Callable[..., Awaitable[Response]]
+T = TypeVar("T")
+
+
+def make_routes_app(service: Service, *, version: str) -> FastAPI:
+    """FastAPI with the cold routes of the table; `/openapi.json` describes the hot ones too.
+
+    The gate has found the route, checked the role and refused other methods before a request gets here.
+    """
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    handlers = _data_handlers(service) | _health_handlers(service) | _description_handlers(service, version)
+    for entry in TABLE:
+        if entry.kind in ("cold", "page"):
+            app.add_api_route(entry.path, handlers[entry.name], methods=[entry.method], name=entry.name)
+    app.add_exception_handler(Problem, _answer_problem)
+    app.add_exception_handler(ConnectionError, _answer_nobody)
+    app.add_exception_handler(Exception, _answer_defect)
+    return app
+
+
+def _data_handlers(service: Service) -> dict[str, Handler]:
+    async def query(request: Request) -> Response:
+        node = service.node()
+        limits = service.settings
+        body = await read_body(request.receive, limit_bytes=limits.call_bytes_max)
+        result = await service.queries.run(node, json_object(body), request.receive)
+        return Response(result, media_type="application/json")
+
+    async def procedures() -> Response:
+        return _json({"procedures": service.node().catalog()})
+
+    async def status() -> Response:
+        credentials = service.gatekeeper.told()
+        told = await _slowly(service, service.node().status)
+        return _json({**told, "token_file": credentials} if credentials else told)
+
+    async def snapshots() -> Response:
+        node = service.node()
+        return _json({"snapshots": await _slowly(service, node.snapshots), "points": await _slowly(service, node.points)})
+
+    turn = asyncio.Lock()  # snapshots at once would wait for each other in the threads that status needs
+
+    async def take_snapshot(request: Request) -> Response:
+        body = await read_body(request.receive, limit_bytes=service.settings.call_bytes_max)
+        consistent = read_consistent(json_object(body)) if body.strip() else False
+        async with turn:
+            node = service.node()
+            return _json(await _slowly(service, node.take_point if consistent else lambda: {"snapshots": node.take_snapshot()}))
+
+    return {
+        "query": query,
+        "procedures": procedures,
+        "status": status,
+        "snapshots": snapshots,
+        "take_snapshot": take_snapshot,
+    }
+
+
+def read_consistent(given: dict[str, Any]) -> bool:
+    """Whether a recovery point of all partitions is asked for. Raises: Problem."""
+    only_fields(given, frozenset({"consistent"}))
+    consistent = given.get("consistent", False)
+    if type(consistent) is not bool:
+        raise invalid([("consistent", "must be true or false")])
+    return consistent
+
+
+def _health_handlers(service: Service) -> dict[str, Handler]:
+    async def healthz() -> Response:
+        return _json({"alive": True})
+
+    async def readyz() -> Response:
+        node = service.maybe_node
+        if node is not None and node.ready and not service.stopping:
+            return _json({"ready": True})
+        if node is not None and not service.stopping and (full := node.troubles.disk_full()) is not None:
+            detail = f"{full['path']} has {full['free_bytes']} bytes free: {full['reason']}"
+            raise Problem("disk_full", detail, retry_after_s=5, disk_full=full)
+        phase = "stopping" if service.stopping else "recovering" if node is None else "not serving"
+        raise Problem("not_ready", f"the node is {phase}", retry_after_s=1, progress=dict(service.progress()))
+
+    return {"healthz": healthz, "readyz": readyz}
+
+
+def _description_handlers(service: Service, version: str) -> dict[str, Handler]:
+    def overview() -> Overview | None:
+        node = service.maybe_node
+        return None if node is None else node.overview
+
+    exposition = Exposition(service.front, overview, version=version or "0")
+    description = Description(service, version=version)
+
+    async def openapi() -> Response:
+        return _json(description.get())
+
+    async def metrics(request: Request) -> Response:
+        accept = request.headers.get("accept", "")
+        kind, body = await asyncio.get_running_loop().run_in_executor(None, exposition.render, accept)
+        return Response(body, headers={"content-type": kind})
+
+    async def docs() -> Response:
+        return HTMLResponse(docs_page(description.get()))
+
+    async def dashboard() -> Response:
+        return HTMLResponse(dashboard_page(), headers=PAGE_HEADERS)
+
+    return {"openapi": openapi, "metrics": metrics, "docs": docs, "dashboard": dashboard}
+
+
+async def _slowly(service: Service, work: Callable[[], T]) -> T:
+    """Runs blocking work aside. Raises: Problem."""
+    try:
+        return await asyncio.get_running_loop().run_in_executor(service.slow, work)
+    except Refused as refused:
+        raise of_refused(refused) from None
+    except DiskFull as error:
+        raise Problem("disk_full", str(error), retry_after_s=5) from None
+    except WalError as error:
+        raise Problem("not_ready", str(error), retry_after_s=5) from None
+
+
+def _json(value: Any) -> Response:
+    return Response(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), media_type="application/json")
+
+
+async def _answer_problem(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, Problem)
+    request.scope[SCOPE_KEY].note(problem)
+    body = problem.body()
+    return Response(body, problem.status, headers={k.decode(): v.decode() for k, v in problem.headers(body)})
+
+
+async def _answer_nobody(_: Request, __: Exception) -> Response:
+    """The client has left: whatever is answered, nobody gets it."""
+    return Response(status_code=400)
+
+
+async def _answer_defect(request: Request, _: Exception) -> Response:
+    return await _answer_problem(request, Problem("internal_error", "a defect of the server; its log says where"))

@@ -1,0 +1,161 @@
+"""The program: which commands there are, and the one place where an error becomes a message and an exit code.
+
+A command is a module of this package with a function `register(program)`. To add one, add its name to `COMMANDS`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import select
+import sys
+from dataclasses import replace
+from typing import Any, Final, TextIO
+
+import typer
+
+from cmdlog.cli import signals
+from cmdlog.cli.cli_errors import BROKEN_OFF, USAGE, Failure, explain
+from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.signals import heeding_signals
+from cmdlog.whole_line_stdout import keep_lines_whole
+
+COMMANDS: Final = (
+    "server.serve",
+    "server.call",
+    "server.status",
+    "directory.recover",
+    "directory.fork",
+    "directory.diff",
+    "directory.log",
+    "directory.snapshot",
+    "directory.archive",
+    "directory.adopt",
+    "directory.drill",
+    "spark",
+    "server.tokens",
+    "check",
+    "demo.demo",
+    "version",
+)
+"""Modules of this package, in the order of `cmdlog --help`."""
+
+READER_GONE: Final = 141  # 128 and the number of SIGPIPE, as of any program in a pipe
+
+HELP: Final = """Durable stored procedures in Python: every acknowledged call survives.
+
+[bold]First steps[/bold]
+
+  cmdlog serve procedures.samples.bank:db --data ./bank
+  cmdlog call                      list the procedures
+  cmdlog status
+
+[bold]Exit codes[/bold]
+
+  0 done, 1 refused, 2 usage, 10 corrupt, 11 foreign or newer format,
+  12 locked by another process, 13 code missing or forged, 14 disk full,
+  15 write or fsync failed, 16 divergence, 17 completeness not proved,
+  130 interrupted by Ctrl-C, 143 terminated by SIGTERM,
+  141 whoever read the output went away
+"""
+
+
+def make_program() -> typer.Typer:
+    """The program with all its commands."""
+    program = typer.Typer(
+        name="cmdlog",
+        help=HELP,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,  # a defect shows Python's own traceback, without the values of variables
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @program.callback()
+    def everywhere(json: JsonFlag = False) -> None:
+        """Options of every command."""
+
+    for name in COMMANDS:
+        importlib.import_module(f"cmdlog.cli.{name}").register(program)
+    return program
+
+
+def run() -> None:
+    """Runs the command line and ends the process."""
+    with heeding_signals():
+        keep_lines_whole()
+        sys.exit(_exit_code_read())
+
+
+def _exit_code_read() -> int:
+    """Of the command, unless what it printed found no reader any more (`… | head -1`): it did not come to its end then."""
+    try:
+        code = _exit_code()
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit) as end:  # Typer and rich make the one into the other; rich has closed the stream then
+        if not _reader_gone() and not isinstance(end.__context__, BrokenPipeError):
+            raise
+        return READER_GONE
+    return code
+
+
+def _reader_gone() -> bool:
+    """Whether a stream has lost its reader; what is still to be printed there goes nowhere, instead of failing at exit."""
+    gone = [stream for stream in (sys.stdout, sys.stderr) if _is_broken(stream)]
+    for stream in gone:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    return bool(gone)
+
+
+def _is_broken(stream: TextIO) -> bool:
+    poll = select.poll()
+    try:
+        poll.register(stream.fileno(), 0)
+    except (OSError, ValueError):  # closed, or no file at all
+        return False
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _exit_code() -> int:
+    """Of the command that the arguments name."""
+    try:
+        code: int = make_program()(standalone_mode=False) or 0
+        if code == BROKEN_OFF:  # what a signal has become on its way through Typer
+            return _fail(signals.failure())
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail(signals.failure())
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and (_is_broken(sys.stdout) or _is_broken(sys.stderr)):
+            raise  # it is ours, and not a server's
+        if hasattr(error, "format_message"):  # of the arguments, in Typer's words
+            return _misused(error)
+        failure = explain(error)
+        if signals.came_of_signal(error) and (failure is None or failure.exit_code != BROKEN_OFF):
+            failure = signals.failure()
+        if failure is None:
+            raise
+        if failure.exit_code == BROKEN_OFF:
+            failure = replace(failure, exit_code=signals.exit_code())
+        return _fail(failure)
+    return code
+
+
+def _fail(failure: Failure) -> int:
+    out.failure(failure)
+    return failure.exit_code
+
+
+def _misused(error: Any) -> int:
+    """Arguments that cannot be: told as every failure with `--json`, which need not have been read yet; else with the usage."""
+    if not out.json and "--json" not in sys.argv[1:]:
+        from typer.rich_utils import rich_format_error  # 40 ms that only who needs it waits for
+
+        rich_format_error(error)
+        return int(error.exit_code)
+    out.json = True
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "cmdlog"
+    message = "a command is missing" if type(error).__name__ == "NoArgsIsHelpError" else error.format_message()
+    return _fail(Failure("UsageError", message, f"see `{path} --help`", USAGE))

@@ -1,0 +1,140 @@
+"""What went wrong, as an operator needs it: message, hint, exit code.
+
+One rule: the exit code goes with the kind of error, never with its text. An error that is not known here is a defect and shows
+its traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from replay.errors import RowDifference
+
+DISK_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+WRITE_FAILED: Final = frozenset((errno.EIO, errno.EROFS))
+USAGE: Final = 2
+DISK_FULL_CODE: Final = 14
+WRITE_FAILED_CODE: Final = 15
+BROKEN_OFF: Final = 130  # of whatever a signal ended; `cmdlog.cli.signals` knows which one it was
+
+
+WHAT_TO_DO: Final = {
+    errno.ENOSPC: "free space on that volume; nothing acknowledged is lost",
+    errno.EDQUOT: "free space, or raise the quota; nothing acknowledged is lost",
+    errno.ENOENT: "check the path, and that its volume is mounted",
+    errno.ENOTDIR: "check the path: a part of it is a file",
+    errno.EEXIST: "name another path, or see what lies there",
+    errno.EACCES: "check the permissions of the path for this user",
+    errno.EPERM: "check the permissions of the path for this user",
+    errno.EROFS: "the volume is mounted read-only; check the kernel log for why",
+    errno.EIO: "the disk or its file system failed; check the kernel log",
+    errno.EMFILE: "raise the limit of open files: `ulimit -n`",
+}
+"""Hints for errors of the operating system that nobody has put into words nearer to where they arose."""
+
+
+class CommandFailed(Exception):
+    """A command that cannot do what it was asked to. `exit_code` as in OPERATING.md "Signals and exit codes"."""
+
+    def __init__(self, message: str, *, hint: str = "", exit_code: int = 1, details: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.hint, self.exit_code, self.details = hint, exit_code, details
+
+
+class CodeMissing(CommandFailed):
+    """The application cannot be imported."""
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message, hint=hint, exit_code=13)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The call at which one partition's replay stopped."""
+
+    headline: str
+    place: Mapping[str, Any]  # as JSON
+    rows: Sequence[RowDifference]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error, ready to be shown."""
+
+    kind: str
+    message: str
+    hint: str
+    exit_code: int
+    details: Sequence[str] = ()  # lines below it, where the message says the first alone
+    stops: Sequence[Stop] = ()  # the calls at which a replay stopped, one of each partition
+    place: Mapping[str, Any] | None = None  # the call that the error is about, as JSON
+
+
+def check_distinct(directories: Sequence[str]) -> None:
+    """A directory that is given twice proves nothing twice. Raises: CommandFailed."""
+    seen: dict[str, str] = {}
+    for directory in directories:
+        if (known := seen.setdefault(os.path.realpath(directory), directory)) is not directory:
+            names = directory if known == directory else f"{known} and {directory} are the same directory, which"
+            raise CommandFailed(f"{names} is given twice", hint="give each node's directory once", exit_code=USAGE)
+
+
+def explain(error: BaseException) -> Failure | None:
+    """The failure that an error means; None for a defect."""
+    from cmdlog.wal.errors import message_of
+
+    if isinstance(error, MemoryError):
+        from cmdlog.wal.process_limits import limit_reached
+
+        error = limit_reached(errno.ENOMEM, "out of memory")
+    code = exit_code_of(error)
+    if code is None:
+        return None
+    if isinstance(error, OSError) and error.strerror:
+        path = file_of(error)
+        where = f"{path}: " if path else ""
+        return Failure(type(error).__name__, where + error.strerror, WHAT_TO_DO.get(error.errno or 0, ""), code)
+    hint = str(getattr(error, "hint", ""))
+    message = getattr(error, "headline", "") or message_of(error)
+    stops = getattr(error, "stops", ())
+    if stops:
+        also = ", ".join(str(stop.place.partition) for stop in stops[1:])
+        message += f"; also stopped: partition {also}" if also else ""
+    told = [Stop(stop.headline, stop.place.to_json(), stop.place.rows) for stop in stops]
+    place = getattr(error, "place", None)
+    return Failure(
+        type(error).__name__, message or type(error).__name__, hint, code, getattr(error, "details", ()), told,
+        place=None if place is None else place.to_json(),
+    )  # fmt: skip
+
+
+def file_of(error: BaseException) -> str:
+    """The file that an error of the system is about; of a copy that finds no space the one that is written. "": none is named."""
+    if not isinstance(error, OSError):
+        return ""
+    written = error.filename2 if error.errno in DISK_FULL | WRITE_FAILED else None
+    path = written if written is not None else error.filename
+    return os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else ""
+
+
+def exit_code_of(error: BaseException) -> int | None:
+    """The exit code of a known kind of error."""
+    from cmdlog.node.outcome import Refused  # only now: a command that works need not wait for what an error needs
+    from cmdlog.wal.errors import WalError
+    from procedures.errors import BundleError, ProceduresError
+
+    stated = getattr(error, "exit_code", None)
+    if isinstance(stated, int):
+        return stated
+    if isinstance(error, BundleError):
+        return 13
+    if isinstance(error, OSError):
+        return DISK_FULL_CODE if error.errno in DISK_FULL else WRITE_FAILED_CODE if error.errno in WRITE_FAILED else 1
+    if isinstance(error, WalError | ProceduresError | Refused):
+        return 1
+    return None

@@ -1,0 +1,1 @@
+"""The demo: load, kill, recovery and proof, with real processes."""

@@ -1,0 +1,96 @@
+"""What the demo shows while it runs, and its table at the end.
+
+One rule: progress goes to standard error, so that the result can be piped.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from cmdlog.cli.demo.demo import Report
+
+
+class Display:
+    """One line of progress, and above it what has happened. Silent when `quiet`."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._console = Console(stderr=True, quiet=quiet, highlight=False)
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description:<24}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            disable=quiet,
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def stage(self, name: str, *, total: int | None = None) -> None:
+        """What is being done now; without `total` it cannot be told how far it is."""
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+        self._task = self._progress.add_task(name, total=total)
+
+    def advance(self, done: int) -> None:
+        if self._task is not None:
+            self._progress.update(self._task, completed=done)
+
+    def say(self, text: str) -> None:
+        """A sentence that stays."""
+        self._progress.console.print(text, markup=False)
+
+    def report(self, report: Report) -> None:
+        """The table and the verdict, on standard output."""
+        table = Table(title="cmdlog demo", title_justify="left", show_header=False)
+        table.add_column("what")
+        table.add_column("value", justify="right")
+        for what, value in rows(report):
+            table.add_row(what, value)
+        console = Console(highlight=False)
+        console.print(table)
+        for note in report.notes:
+            console.print(note, markup=False)
+        for proof in report.proofs:
+            console.print(f"[green]proved[/green]  {proof}")
+        for difference in report.differences:
+            console.print("[bold red]REFUTED[/bold red]", end=" ")
+            console.print(difference, markup=False)
+        if report.data:
+            console.print(f"data kept in {report.data}", markup=False)
+
+
+def rows(report: Report) -> list[tuple[str, str]]:
+    """The table, top to bottom."""
+    return [
+        ("calls", f"{report.calls:,} by {report.clients} clients"),
+        ("acknowledged before the kill", f"{report.acknowledged_before_kill:,}"),
+        ("unanswered at the kill, sent again", f"{report.unanswered_at_kill:,}"),
+        ("of those already in the log", f"{report.unanswered_but_logged:,}"),
+        ("recovered by replay", _replayed(report)),
+        ("cmdlog recover", f"{report.recover_s:.2f} s"),
+        ("time to ready", f"{report.ready_s:.2f} s"),
+        ("answered calls sent again", f"{report.repeated_after_recovery:,}"),
+        ("rebuilt from the log alone", f"{report.rebuilt_calls:,} calls in {report.rebuild_s:.2f} s"),
+        ("calls/s over HTTP", f"{report.calls_per_s:,.0f}"),
+        ("whole run", f"{report.seconds:.1f} s (seed {report.seed})"),
+    ]
+
+
+def _replayed(report: Report) -> str:
+    """What `cmdlog recover` said that it replayed."""
+    return f"{report.recover['replayed']:,} calls"

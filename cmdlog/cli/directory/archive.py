@@ -1,0 +1,335 @@
+"""`cmdlog archive list | verify | prune DIR`: the history that a node keeps beside its log and its newest snapshots.
+
+All three read a directory, beside a running node too. `prune` removes the oldest and nothing else; what the node promised when it
+ran last (`archive/promise.json`), or a recovery point needs, it removes only with `--force`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cmdlog.cli.cli_errors import CommandFailed
+from cmdlog.cli.directory.points import damaged_points
+from cmdlog.cli.output import JsonFlag, out
+
+if TYPE_CHECKING:
+    from snapshot.archive.archive import Place
+    from snapshot.archive_layout import ArchivedSegment
+    from snapshot.catalog import Snapshot
+
+DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")]
+COLUMNS: Final = ("name", "blocks", "from", "to", "bytes")
+AGE: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|w)")
+AGE_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+WINDOW_S_MAX: Final = 1e10  # stands for all of it
+LIST_HELP: Final = """What the archive holds, oldest first, and where blocks are missing. Heads and manifests are read.
+
+As long as no block is missing, `cmdlog recover DIR --until TIME --to OUT` restores any moment since the oldest snapshot.
+"""
+VERIFY_HELP: Final = """Read every archived segment and snapshot: all checksums, each file's predecessor, the chain of blocks.
+
+Exit code 10 when something is damaged or missing, archive/promise.json as well, 11 when it is of another node, 1 when all is
+whole but the node runs without the window that it had promised; all files are looked at first, recovery points
+(snapshots/points) as well.
+"""
+PRUNE_HELP: Final = """Remove what is only needed for moments before the given one.
+
+The node itself removes what its retention_window_s does not need any more. This is for keeping less than that, or for the rest
+after the window was switched off. What the window or a recovery point still needs is refused; `--force` removes it all the same.
+When a promised window was switched off, pruning up to now takes the promise back.
+"""
+
+
+def register(program: typer.Typer) -> None:
+    """Adds the command group."""
+    group = typer.Typer(no_args_is_help=True, help="The history behind point-in-time recovery: list, verify and prune it.")
+    group.command("list", help=LIST_HELP)(list_it)
+    group.command("verify", help=VERIFY_HELP)(verify)
+    group.command("prune", help=PRUNE_HELP)(prune)
+    program.add_typer(group, name="archive")
+
+
+def list_it(directory: DirectoryArgument, json: JsonFlag = False) -> None:
+    """Heads and manifests are checked."""
+    place = _place(directory)
+    segments, snapshots = _found(place)
+    _show(place, [*map(_of_segment, segments), *map(_of_snapshot, snapshots)], "Archive")
+
+
+def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:
+    """Everything is read."""
+    from snapshot.archive.verify import check_segments
+    from snapshot.catalog import check
+    from snapshot.recovery_points import list_points
+
+    place = _place(directory)
+    segments, snapshots = _found(place)
+    code, rows = 0, []
+    for segment, problem in zip(segments, check_segments(place, segments), strict=True):
+        rows.append({**_of_segment(segment), **({"problem": problem} if problem else {})})
+        code = code or ((11 if segment.foreign else 10) if problem else 0)
+    for snapshot in snapshots:
+        problem = check(place.files, snapshot)
+        rows.append({**_of_snapshot(snapshot), **({"problem": problem} if problem else {})})
+        code = code or (10 if problem else 0)
+    holes = _show(place, rows, "Verified")
+    damaged = sum("problem" in row for row in rows)
+    if damaged or holes:
+        raise CommandFailed(
+            f"{damaged} of {len(rows)} files cannot be relied on, {holes} ranges of blocks are missing",
+            hint="bring the named files back from a copy; moments behind the newest of them can still be restored",
+            exit_code=code or 10,
+        )
+    if bad := list_points(place.files, place.directory)[1]:
+        raise damaged_points(bad, place.directory)
+    _check_promise(place)
+    _check_kept(place)
+
+
+def prune(
+    directory: DirectoryArgument,
+    *,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="AGE|TIME", help="Moments before this are given up: 36h, 14d, 2w, or a time.")
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Also what the promised window or a recovery point needs.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Whole files, oldest first."""
+    from snapshot.archive.archive import remove_folder, remove_segment
+
+    place = _place(directory)
+    wanted = _moment(older_than)
+    segments, snapshots = _to_go(place, wanted, force=force)
+    if not dry_run:
+        for segment in segments:
+            remove_segment(place, segment)
+        for snapshot in snapshots:
+            remove_folder(place, snapshot.path)
+        _take_back(place, wanted, force=force)
+    names = [*(segment.name for segment in segments), *(os.path.basename(snapshot.path) for snapshot in snapshots)]
+    value = {"removed": [] if dry_run else names, "would_remove": names if dry_run else [], "before": _time(wanted)}
+
+    def show() -> None:
+        for name in names:
+            out.text(name)
+        out.text(f"{len(names)} files {'would be' if dry_run else 'were'} removed; moments from {_time(wanted)} on are as before")
+
+    out.result(value, show)
+
+
+def _to_go(place: Place, wanted_millis: int, *, force: bool) -> tuple[list[ArchivedSegment], list[Snapshot]]:
+    """What is needed for older moments alone. Raises: CommandFailed when a promise needs any of it and `force` is not given."""
+    from cmdlog.wal.ids import MILLIS_SHIFT
+    from snapshot.archive.retention_promise import read_promise
+    from snapshot.catalog import list_archived, list_snapshots
+    from snapshot.recovery_points import list_points
+    from snapshot.retention import needs, window_begin
+
+    snapshots = list_archived(place.files, place.directory, place.identity)
+    all_of_them = [*snapshots, *list_snapshots(place.files, place.directory, place.identity)]
+    partitions = sorted({snapshot.partition for snapshot in all_of_them})
+    points, bad = list_points(place.files, place.directory)
+    window_s = min(read_promise(place.files, place.directory), WINDOW_S_MAX)
+    promised = needs(
+        all_of_them, partitions, begin=window_begin(now_millis=int(time.time() * 1000), window_s=window_s), points=points
+    )
+    keep = needs(all_of_them, partitions, begin=wanted_millis << MILLIS_SHIFT)
+    standing = {link.path for snapshot in all_of_them if not snapshot.archived for link in snapshot.chain}
+    segments = [s for s in place.segments() if not keep.log(first_block=s.first_block, last_block=s.last_block)]
+    old = [s for s in snapshots if (s.partition, s.name) not in keep.snapshots and s.path not in standing]
+    held = [s.name for s in segments if promised.log(first_block=s.first_block, last_block=s.last_block)]
+    held += [s.name for s in old if (s.partition, s.name) in promised.snapshots]
+    if (held or bad) and not force:
+        who = f"the damaged point {bad[0].name} may need" if bad else f"the promised window of {window_s:g} s, or a point, needs"
+        which = f"{held[0]} and {len(held) - 1} more" if held else "any of these files"
+        drop = "drop the point (`cmdlog snapshot points DIR --drop TXN`)"
+        hint = f"prune less, lower retention_window_s and restart the node, {drop}, or use --force; nothing was removed"
+        raise CommandFailed(f"{who} {which}", hint=hint)
+    return segments, old
+
+
+def _check_promise(place: Place) -> None:
+    """Raises: CommandFailed when the file that states the promised window is damaged."""
+    from snapshot.archive.retention_promise import promise_problem
+
+    if problem := promise_problem(place.files, place.directory):
+        raise CommandFailed(
+            problem,
+            hint="until then nothing leaves the archive without --force; a start with --retention-window-s SECONDS writes the "
+            f"file again, and `cmdlog archive prune {place.directory} --older-than 0s --force` gives up whatever was promised",
+            exit_code=10,
+        )
+
+
+def _check_kept(place: Place) -> None:
+    """Raises: CommandFailed when the node runs without the window that it promised."""
+    from snapshot.archive.retention_promise import promise_end, read_promise
+
+    if (ended := promise_end(place.files, place.directory)) is None:
+        return
+    window_s = read_promise(place.files, place.directory)
+    raise CommandFailed(
+        f"a window of {window_s:g} s was promised, and the node runs without since {_time(ended)}: what is newer is not archived",
+        hint=f"start it with --retention-window-s {window_s:g}; if it is meant to end, `cmdlog archive prune {place.directory} "
+        "--older-than 0s --force` gives up the promise and the archive, what recovery points need of it included",
+    )
+
+
+def _take_back(place: Place, wanted_millis: int, *, force: bool) -> None:
+    """A promise that ended, or cannot be read, is over when all that it covered is given up."""
+    from snapshot.archive.retention_promise import promise_end, promise_problem, write_promise
+
+    if force and not place.segments() and promise_problem(place.files, place.directory):
+        write_promise(place.files, place.directory, window_s=0)
+    ended = promise_end(place.files, place.directory)
+    if ended is not None and ended <= wanted_millis:
+        write_promise(place.files, place.directory, window_s=0)
+
+
+def _place(directory: Path) -> Place:
+    from cmdlog.wal.directory.instance import load_instance
+    from cmdlog.wal.files import RealFiles
+    from snapshot.archive.archive import Place
+
+    files, path = RealFiles(), os.path.abspath(directory)
+    return Place(files, path, load_instance(files, path).identity)
+
+
+def _found(place: Place) -> tuple[list[ArchivedSegment], list[Snapshot]]:
+    from snapshot.catalog import list_archived
+
+    return place.segments(), list_archived(place.files, place.directory, place.identity)
+
+
+def _of_segment(archived: ArchivedSegment) -> dict[str, Any]:
+    m = archived.manifest
+    row: dict[str, Any] = {
+        "name": archived.name,
+        "kind": "segment",
+        "first_block": archived.first_block,
+        "last_block": archived.last_block,
+        "bytes": archived.bytes,
+    }
+    if m is not None:
+        row["transactions"] = {str(p): [str(of.first), str(of.last)] for p, of in m.partitions.items()}
+        row["from_time"], row["to_time"] = _time(m.first_millis), _time(m.last_millis)
+        row["sha256"] = m.sha256
+    problem = archived.problem or archived.doubt
+    return {**row, "problem": problem} if problem else row
+
+
+def _of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
+    from cmdlog.wal.ids import txn_millis
+
+    m = snapshot.manifest
+    row: dict[str, Any] = {"name": os.path.basename(snapshot.path), "kind": "snapshot", "partition": snapshot.partition}
+    if m is None:
+        return {**row, "problem": snapshot.problem}
+    moment = _time(txn_millis(m.txn_id)) if m.txn_id else None
+    return {
+        **row, "first_block": m.log_block, "last_block": m.log_block, "bytes": m.bytes, "txn_id": str(m.txn_id),
+        "from_time": moment, "to_time": moment,
+    }  # fmt: skip
+
+
+def _show(place: Place, rows: list[dict[str, Any]], title: str) -> int:
+    """Prints rows and gaps; how many gaps there are."""
+    from snapshot.archive.retention_promise import promise_end, promise_problem, read_promise
+    from snapshot.recovery_points import describe_points, list_points
+
+    holes = _holes(place)
+    promised = read_promise(place.files, place.directory)
+    value = {
+        "files": rows,
+        "missing_blocks": [list(hole) for hole in holes],
+        "bytes": sum(row.get("bytes", 0) for row in rows),
+        "promised_window_s": None if math.isinf(promised) else promised,
+        "promise_ended": _time(promise_end(place.files, place.directory)),
+        "promise_problem": promise_problem(place.files, place.directory) or None,
+        "points": describe_points(*list_points(place.files, place.directory)),
+    }
+
+    def show() -> None:
+        shown = [
+            [row["name"], f"{row.get('first_block', '')} - {row.get('last_block', '')}", row.get("from_time") or "",
+             row.get("to_time") or "", row.get("bytes", ""), "bad" if "problem" in row else "whole"]
+            for row in rows
+        ]  # fmt: skip
+        out.table(f"{title}: {value['bytes']} bytes", (*COLUMNS, "state"), shown)
+        for row in rows:
+            if "problem" in row:
+                out.text(f"{row['name']}: {row['problem']}")
+        for first, last in holes:
+            out.text(f"blocks {first} to {last} are missing: moments before {last + 1} cannot be restored from older snapshots")
+        if value["promise_problem"]:
+            out.text(value["promise_problem"])
+        if value["promise_ended"]:
+            out.text(f"the promised window of {promised:g} s is not kept since {value['promise_ended']}")
+
+    out.result(value, show)
+    if not promised:
+        return 0  # gaps between what only recovery points need are nobody's loss
+    return sum(not _was_not_archived(place, hole) for hole in holes)
+
+
+def _was_not_archived(place: Place, hole: tuple[int, int]) -> bool:
+    """Whether the blocks between archive and log went while the node ran without its window: `_check_kept` speaks of that."""
+    from snapshot.archive.retention_promise import promise_end
+
+    if promise_end(place.files, place.directory) is None:
+        return False
+    archived = max((segment.last_block for segment in place.segments()), default=0)
+    return hole == (archived + 1, _live_first(place) - 1)
+
+
+def _holes(place: Place) -> list[tuple[int, int]]:
+    """Blocks that are missing between what there is, and before it where the promised window needs them."""
+    from snapshot.archive.retention_promise import read_promise
+    from snapshot.archive_layout import gaps
+    from snapshot.catalog import list_archived, list_snapshots
+    from snapshot.retention import needs, window_begin
+
+    segments, live = place.segments(), _live_first(place)
+    holes = gaps(segments, live)
+    window_s = min(read_promise(place.files, place.directory), WINDOW_S_MAX)
+    snapshots = [f(place.files, place.directory, place.identity) for f in (list_archived, list_snapshots)]
+    both = [snapshot for found in snapshots for snapshot in found]
+    begin = window_begin(now_millis=int(time.time() * 1000), window_s=window_s)
+    since = needs(both, sorted({snapshot.partition for snapshot in both}), begin=begin).from_block or 0
+    first = min([s.first_block for s in segments if s.segment is not None] + [live])
+    return [(since, first - 1), *holes] if 0 < since < first else holes
+
+
+def _live_first(place: Place) -> int:
+    from replay.log.source import open_source
+
+    return int(open_source(place.files, place.directory, accept_data_loss=True).first_blocks[0])
+
+
+def _moment(text: str) -> int:
+    """Milliseconds since 1970. Raises: CommandFailed."""
+    if match := AGE.fullmatch(text):
+        return max(0, int((time.time() - float(match[1]) * AGE_SECONDS[match[2]]) * 1000))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise CommandFailed(f"{text!r} is neither an age such as 14d nor a time such as 2026-01-31T12:00:00Z", exit_code=2)
+    return max(0, int(moment.timestamp() * 1000))
+
+
+def _time(millis: int | None) -> str | None:
+    if millis is None:
+        return None
+    return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

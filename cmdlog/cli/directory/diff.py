@@ -1,0 +1,164 @@
+"""`cmdlog diff`: what two nodes hold otherwise. It translates; `replay.diff.diff` compares."""
+
+from __future__ import annotations
+
+import base64
+import math
+import os
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cmdlog.cli.cli_errors import CommandFailed, explain
+from cmdlog.cli.disk_errors import writing
+from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.signals import leaving
+
+if TYPE_CHECKING:
+    from replay.diff.diff import Change, DiffReport, TableDiff
+    from replay.diff.state_reader import States
+
+DIFFERENT: Final = 1
+TROUBLE: Final = 2
+EXAMPLES: Final = 10
+HELP: Final = """Compare the tables of two node directories, or of two snapshots, row by row.
+
+Rows are matched by primary key over all partitions, whose numbers may differ. Both sides are only read, and may be in use; what \
+is compared is what their logs end with. Rows of OUT2 alone are `added`, of OUT1 alone `removed`.
+
+[bold]Examples[/bold]
+
+  cmdlog diff ./bank ./what-if --parquet ./differences      all differences as files
+  cmdlog diff ./bank ./restored --keys                      is it the very same, keys included?
+  cmdlog diff ./bank/snapshots/p0000-0000000000000042 ./bank --table accounts --limit 50
+
+[bold]Exit codes[/bold] as of diff(1): 0 equal, 1 different, 2 trouble; 10 and above say which, as everywhere.
+"""
+SIDE: Final = "Node directory, or a snapshot in its folder snapshots/."
+
+
+def register(program: typer.Typer) -> None:
+    """Adds the command."""
+    program.command("diff", help=HELP, short_help="Compare the tables of two nodes row by row.")(diff_them)
+
+
+def diff_them(
+    out1: Annotated[Path, typer.Argument(metavar="OUT1", help=SIDE)],
+    out2: Annotated[Path, typer.Argument(metavar="OUT2", help=SIDE)],
+    *,
+    parquet: Annotated[
+        Path | None, typer.Option("--parquet", metavar="FOLDER", help="Write all differences there, one file per table.")
+    ] = None,
+    table: Annotated[list[str] | None, typer.Option("--table", metavar="T", help="Only this one; can be given again.")] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Rows of each table that are shown.")] = EXAMPLES,
+    keys: Annotated[bool, typer.Option("--keys", help="Compare idempotency keys, too: one set over all partitions.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Parameters as the user gave them."""
+    try:
+        with leaving("neither side was changed, and no files of differences are left; begin again with the same command"):
+            report, value = _compare(out1, out2, parquet, table or [], limit, with_keys=keys)
+    except Exception as error:
+        failure = explain(error)
+        if failure is None or failure.exit_code != DIFFERENT:
+            raise
+        raise CommandFailed(failure.message, hint=failure.hint, exit_code=TROUBLE) from error  # 1 says that they differ
+    out.result(value, lambda: show_diff(report, value))
+    if not report.equal:
+        raise typer.Exit(DIFFERENT)
+
+
+def _compare(
+    out1: Path, out2: Path, parquet: Path | None, tables: list[str], limit: int, *, with_keys: bool
+) -> tuple[DiffReport, dict[str, Any]]:
+    from cmdlog.wal.files import RealFiles
+    from replay.diff.diff import diff, no_sink
+    from replay.diff.parquet import parquet_files
+    from replay.diff.state_reader import open_states
+
+    files = RealFiles()
+    target = os.path.abspath(parquet) if parquet is not None else tempfile.gettempdir()
+    with writing(target), open_states(files, os.path.abspath(out1)) as left, open_states(files, os.path.abspath(out2)) as right:
+        with nullcontext(no_sink) if parquet is None else parquet_files(os.path.abspath(parquet)) as sink:
+            report = diff(left, right, tables=tables, limit=limit, sink=sink, with_keys=with_keys)
+        value = {
+            "equal": report.equal,
+            "left": _side(left),
+            "right": _side(right),
+            "tables": [_table(table) for table in report.tables],
+            "parquet": os.path.abspath(parquet) if parquet else None,
+        }
+    if report.keys is not None:
+        value["idempotency_keys"] = {"left": report.keys.left, "right": report.keys.right}
+        value["idempotency_keys_apart"] = {"left": report.keys.left_alone, "right": report.keys.right_alone}
+    return report, value
+
+
+def _side(side: States) -> dict[str, Any]:
+    places = {str(p): {"index": position.index, "txn_id": str(position.txn_id)} for p, position in side.positions.items()}
+    return {"path": side.path, "read_from": side.how, "partitions": places}
+
+
+def _table(table: TableDiff) -> dict[str, Any]:
+    return {
+        "table": table.name,
+        "equal": table.equal,
+        "in": {"left": table.left is not None, "right": table.right is not None},
+        "columns_of_one_side": table.only,
+        "key": list(table.key),
+        "rows": {"left": table.rows[0], "right": table.rows[1]},
+        "added": table.counts["added"],
+        "removed": table.counts["removed"],
+        "changed": table.counts["changed"],
+        "examples": [_example(table, change) for change in table.examples],
+    }
+
+
+def _example(table: TableDiff, change: Change) -> dict[str, Any]:
+    old, new = (dict(zip(table.columns, map(_json, row), strict=True)) if row else None for row in (change.old, change.new))
+    return {"change": change.kind, "old": old, "new": new}
+
+
+def _json(value: Any) -> Any:
+    """A value of SQLite as JSON can hold it."""
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode()}
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def show_diff(report: DiffReport, value: dict[str, Any]) -> None:
+    """The differences for people."""
+    names = ("rows left", "rows right", "added", "removed", "changed")
+    rows = [[t.name, *t.rows, t.counts["added"], t.counts["removed"], t.counts["changed"]] for t in report.tables]
+    out.table("equal" if report.equal else "different", ("table", *names), rows)
+    for table in report.tables:
+        if table.left is None or table.right is None:
+            out.text(f"{table.name} is in the {'right' if table.left is None else 'left'} one alone")
+        for side, columns in table.only.items():
+            if columns:
+                out.text(f"{table.name} has {', '.join(columns)} in the {side} one alone, which is not compared")
+        for change in table.examples:
+            out.text(_line(table, change))
+        if (hidden := table.counts.total() - len(table.examples)) > 0 and table.examples:
+            out.text(f"{table.name}: {hidden} more; --limit shows them, --parquet writes all of them")
+    if report.keys is not None:
+        keys = report.keys
+        apart = "" if keys.equal else f"; {keys.left_alone} are on the left side alone, {keys.right_alone} on the right"
+        out.text(f"idempotency keys: {keys.left} and {keys.right}{apart}")
+    for side in ("left", "right"):
+        out.text(f"{side}: {value[side]['path']}, read from {value[side]['read_from']}")
+
+
+def _line(table: TableDiff, change: Change) -> str:
+    sign = {"added": "+", "removed": "-", "changed": "~"}[change.kind]
+    if change.old is None or change.new is None:
+        row = change.old or change.new or ()
+        return f"{sign} {table.name} " + ", ".join(f"{n}={v!r}" for n, v in zip(table.columns, row, strict=True))
+    width = len(table.key)
+    key = ", ".join(f"{n}={v!r}" for n, v in zip(table.key, change.new[:width], strict=True))
+    pairs = zip(table.columns, change.old, change.new, strict=True)
+    changes = ", ".join(f"{n}: {a!r} -> {b!r}" for n, a, b in pairs if (type(a), a) != (type(b), b))
+    return f"{sign} {table.name} {key}: {changes}"

@@ -1,0 +1,132 @@
+"""`cmdlog snapshot export`: the tables of a node's newest snapshots, or of one, as Parquet files.
+
+It reads a directory, beside a running node too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cmdlog.cli.cli_errors import CommandFailed
+from cmdlog.cli.disk_errors import writing
+from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.signals import leaving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from snapshot.catalog import Snapshot
+    from snapshot.export import Progress
+
+
+def register_in(group: typer.Typer) -> None:
+    """Adds the command to `cmdlog snapshot`."""
+    group.command("export", help="Write the tables of the newest snapshots as Parquet, one file per table.")(export_them)
+
+
+def export_them(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")],
+    *,
+    to: Annotated[Path, typer.Option("--to", metavar="OUT", help="New folder for the files.")],
+    snapshot: Annotated[
+        str | None,
+        typer.Option("--snapshot", metavar="NAME", help="This one alone; else the newest of each partition."),
+    ] = None,
+    point: Annotated[
+        str | None,
+        typer.Option("--point", metavar="TXN|TIME", help="All partitions as of this one transaction, rebuilt beside OUT for it."),
+    ] = None,
+    app: Annotated[
+        str | None, typer.Option("--app", metavar="APP", help="Take the types from this code, not from the snapshot's own.")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Each partition as of its own snapshot, or all as of --point; where each stands is in the files' metadata, and printed."""
+    from cmdlog.cli.load_app import load_application
+    from cmdlog.wal.directory.instance import load_instance
+    from cmdlog.wal.files import RealFiles
+    from replay.errors import Interrupted
+    from snapshot.catalog import list_snapshots
+    from snapshot.export import describe_exported, export
+
+    if point is not None and snapshot is not None:
+        raise CommandFailed("--point and --snapshot exclude each other", exit_code=2)
+    files, path, target = RealFiles(), os.path.abspath(directory), os.path.abspath(to)
+    db = load_application(app) if app else None
+    ended = leaving(f"nothing was written to {target}; begin again with the same command", instead_of=(Interrupted,))
+    with ended, writing(target), _at(path, target, point) as stands:
+        chosen = _chosen(list_snapshots(files, stands, load_instance(files, stands).identity), snapshot)
+        with _display() as tell:
+            exported = export(files, chosen, target, db=db, progress=tell)
+    sources = {str(s.partition): {"snapshot": s.name, "txn_id": str(s.manifest.txn_id)} for s in chosen if s.manifest}
+    tables = describe_exported(exported)
+
+    def show() -> None:
+        rows = [[row["table"], row["rows"], row["bytes"], row["file"]] for row in tables]
+        out.table(f"Exported to {target}", ("table", "rows", "bytes", "file"), rows)
+        for partition, source in sources.items():
+            out.text(f"partition {partition}: {source['snapshot']}, up to transaction {source['txn_id']}")
+
+    out.result({"to": target, "point": point, "snapshots": sources, "tables": tables}, show)
+
+
+@contextmanager
+def _at(directory: str, target: str, point: str | None) -> Iterator[str]:
+    """The directory whose snapshots are exported: the node's, or one rebuilt up to `point`, which is gone afterwards."""
+    if point is None:
+        yield directory
+        return
+    from cmdlog.cli.directory.recover_output import Display
+    from cmdlog.wal.files import RealFiles
+    from replay.plan.planner import make_plan
+    from replay.plan.until import parse_until
+    from replay.recover.to_directory import rebuild
+    from snapshot.background_io import remove_tree
+
+    files, work = RealFiles(), f"{target}.tmp-{os.urandom(8).hex()}"
+    planned = make_plan(files, directory, use_state="never", until=parse_until(point))
+    try:
+        with Display("replay") as tell:
+            rebuild(planned, files, work, progress=tell)
+        yield work
+    finally:
+        if os.path.exists(work):
+            remove_tree(work)
+
+
+def _chosen(snapshots: list[Snapshot], name: str | None) -> list[Snapshot]:
+    """The snapshot of that name, or the newest usable one of each partition."""
+    if name is not None:
+        named = [snapshot for snapshot in snapshots if snapshot.name == name]
+        if not named:
+            raise CommandFailed(f"there is no snapshot {name}", hint="`cmdlog snapshot list` shows those that there are")
+        return named
+    usable = {snapshot.partition: snapshot for snapshot in snapshots if snapshot.manifest is not None}
+    if not usable:
+        raise CommandFailed("there is no usable snapshot", hint="take one with `cmdlog snapshot take`")
+    if lacking := {snapshot.partition for snapshot in snapshots} - set(usable):
+        raise CommandFailed(f"partition {min(lacking)} has no usable snapshot", hint="see `cmdlog snapshot list`", exit_code=10)
+    return list(usable.values())
+
+
+@contextmanager
+def _display() -> Iterator[Callable[[Progress], None]]:
+    """A progress bar on a terminal; nothing elsewhere."""
+    if out.json or not sys.stderr.isatty():
+        yield lambda _progress: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task: Any = bar.add_task("export", total=None)
+        yield lambda progress: bar.update(task, description=progress.table, completed=progress.rows, total=progress.rows_total)

@@ -1,0 +1,183 @@
+"""`cmdlog log inspect | dump | verify`: what is on disk, read-only, beside a running node too."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cmdlog.cli.cli_errors import USAGE, CommandFailed, check_distinct
+from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.signals import leaving
+
+if TYPE_CHECKING:
+    from replay.history.history import History
+
+DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")]
+SEGMENT_COLUMNS = ("sequence", "generation", "open_count", "first_block", "last_block")
+FAULT_COLUMNS = ("sequence", "failed", "author", "term", "reason")
+GROUP_COLUMNS = ("term", "commit", "last_index", "last_txn", "catalog_versions")
+
+
+HISTORY_HELP = """Every invocation in the order of transaction ids, one JSON object a line.
+
+Of several nodes' directories the authoritative logs are read; what a later leader replaced is not in it, nor what was taken out.
+The history begins where the archive does, or else the log's ring. Bounded memory. Nothing is told of a damaged log, nor where a
+file of the archive is missing or does not join the log and --from does not lie behind it (exit code 10), nor where the logs at
+hand do not prove that nothing is missing (17): --accept-data-loss tells what can be read, of an archive what is behind the hole.
+What is left out, which lost entries may have taken calls out, and why nothing matches, is said on standard error.
+
+[bold]Examples[/bold]
+
+  cmdlog log history ./bank --from 2026-01-31T12:00:00Z --until 2026-01-31T13:00:00Z
+  cmdlog log history ./node1 ./node2 ./node3 --procedure transfer --partition 0
+"""
+
+
+def register(program: typer.Typer) -> None:
+    """Adds the command group."""
+    group = typer.Typer(no_args_is_help=True, help="Look at a command log: what it holds, every record, every byte.")
+    group.command("inspect", help="Segments, groups and what a restart would do. Quick, whatever the log's size.")(inspect_it)
+    group.command("dump", help="Every record in order, one JSON object a line.")(dump)
+    group.command("history", help=HISTORY_HELP, short_help="Who was called, in order, over one or several nodes' logs.")(
+        history_it
+    )
+    group.command("verify", help="Check every byte of every block; exit code 10 when any changed after it was durable.")(verify)
+    program.add_typer(group, name="log")
+
+
+def inspect_it(directory: DirectoryArgument, json: JsonFlag = False) -> None:
+    """Reads headers, checkpoints and the newest segment."""
+    from cmdlog.wal.dump import inspect_log
+    from cmdlog.wal.files import RealFiles
+
+    found = inspect_log(RealFiles(), os.path.abspath(directory))
+    out.result(found, lambda: _show(found))
+
+
+def dump(
+    directory: DirectoryArgument,
+    partition: Annotated[int | None, typer.Option(help="Only this partition's records.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Only records of this kind: batch, skip, commit_mark, digest, ...")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Bounded memory; stops with exit code 10 where it meets damage."""
+    from cmdlog.wal.dump import dump_log
+    from cmdlog.wal.files import RealFiles
+
+    for record in dump_log(RealFiles(), os.path.abspath(directory)):
+        if partition is not None and record["partition"] != partition:
+            continue
+        if kind is not None and record["kind"].lower() != kind.lower():
+            continue
+        out.line(record)
+
+
+def history_it(
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Directories of one cluster's nodes.")],
+    *,
+    first: Annotated[str | None, typer.Option("--from", metavar="TXN|TIME", help="First transaction, inclusive.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TXN|TIME", help="Last transaction, inclusive.")] = None,
+    partition: Annotated[int | None, typer.Option(help="Only this partition's calls.")] = None,
+    procedure: Annotated[str | None, typer.Option(help="Only calls of this procedure.")] = None,
+    accept_data_loss: Annotated[
+        bool, typer.Option("--accept-data-loss", help="Also where the logs at hand do not prove that nothing is missing.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """One JSON object a line."""
+    from cmdlog.wal.files import RealFiles
+    from replay.history.history import history
+    from replay.plan.until import parse_first, parse_until
+
+    given = [os.path.abspath(directory) for directory in directories]
+    check_distinct(given)
+    told, last = 0, ""
+    hint = "nothing was told yet; begin again with the same command"
+    try:
+        found = history(
+            RealFiles(),
+            given,
+            first=parse_first(first) if first else 0,
+            until=parse_until(until) if until else None,
+            accept_data_loss=accept_data_loss,
+        )
+        _check_asked(found, partition, procedure)
+        for note in found.notes:
+            out.note(note)
+        between = 0
+        for call in found.calls:
+            between += 1
+            if partition in (None, call["partition"]) and procedure in (None, call["procedure"]):
+                last = call["txn_id"]
+                out.line(call)
+                told += 1
+    except KeyboardInterrupt:
+        hint = f"go on with `--from {last}`: that call may have been told already" if last else hint
+        with leaving(f"{told} calls were told", hint=hint):
+            raise
+    if not between:
+        out.note(found.empty())
+    elif not told:
+        out.note(f"none of the {between} calls in that range is of {_asked(partition, procedure)}")
+
+
+def _check_asked(found: History, partition: int | None, procedure: str | None) -> None:
+    """What nobody has is a mistake, and no empty history."""
+    if partition is not None and partition not in found.partitions:
+        there = ", ".join(map(str, found.partitions))
+        raise CommandFailed(f"there is no partition {partition}", hint=f"there are: {there}", exit_code=USAGE)
+    if procedure is not None and found.procedures and procedure not in found.procedures:
+        near = get_close_matches(procedure, found.procedures, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(found.procedures)}"
+        raise CommandFailed(f"no version of the code has a procedure {procedure}", hint=hint, exit_code=USAGE)
+
+
+def _asked(partition: int | None, procedure: str | None) -> str:
+    names = [f"procedure {procedure}"] if procedure is not None else []
+    return " and ".join(names + ([f"partition {partition}"] if partition is not None else []))
+
+
+def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:
+    """Reads the whole log."""
+    from cmdlog.wal.dump import verify_log
+    from cmdlog.wal.files import RealFiles
+
+    report = verify_log(RealFiles(), os.path.abspath(directory))
+    found = report.as_dict()
+
+    def show() -> None:
+        columns = ("sequence", "first_block", "blocks", "records", "seals", "bytes")
+        rows = [[row[column] for column in columns] + ["bad" if row["error"] else "whole"] for row in found["segments"]]
+        out.table("Segments", (*columns, "state"), rows)
+        out.text(f"{report.blocks} blocks with {report.records} records; the end is {report.verdict}")
+
+    out.result(found, show)
+    if report.error is not None:
+        raise report.error
+
+
+def _show(found: dict[str, Any]) -> None:
+    instance = found["instance"]
+    out.text(f"cluster {uuid.UUID(instance['cluster_id'])}, node {instance['node_id']}, incarnation {instance['incarnation']}")
+    out.text(f"restart: {found['verdict']} - {found['story']}")
+    segments = [[row[column] for column in SEGMENT_COLUMNS] for row in found["segments"]]
+    out.table(f"Segments in use: {len(segments)} of {instance['segments']}", SEGMENT_COLUMNS, segments)
+    if (reserve := found["reserve"]) is not None:
+        out.text(f"reserve for control records: {reserve['left_bytes']} of {reserve['bytes']} bytes left")
+    groups = [[name, *(row[column] for column in GROUP_COLUMNS)] for name, row in found["groups"].items()]
+    out.table("Groups", ("partition", *GROUP_COLUMNS), groups)
+    faults = found["fault_log"]
+    if faults["records"]:
+        rows = [[row[column] for column in FAULT_COLUMNS] for row in faults["records"]]
+        out.table(f"Fault log: failed are {faults['failed'] or 'none'}", FAULT_COLUMNS, rows)
+    if faults["error"]:
+        out.text(faults["error"]["message"])
+    for problem in found["problems"]:
+        out.text(f"{problem['path']} at {problem['offset']}: {problem['what']}")
+    if found["error"]:
+        out.text(found["error"]["message"])

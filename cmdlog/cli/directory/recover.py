@@ -1,0 +1,423 @@
+"""`cmdlog recover`: brings a stopped node's states to its log's end, or makes a new node from one or several nodes' directories.
+
+It translates; `replay` decides. In place it takes the directory's lock and does exactly what `serve` does at its start; with
+`--plan` and `--to` it reads only, and works beside a running node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cmdlog.cli.cli_errors import USAGE, CommandFailed, check_distinct
+from cmdlog.cli.directory.recover_output import (
+    Display,
+    close,
+    close_joint,
+    joint_plan_json,
+    plan_json,
+    show_joint_plan,
+    show_plan,
+)
+from cmdlog.cli.disk_errors import writing
+from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.signals import leaving
+
+if TYPE_CHECKING:
+    from cmdlog.wal.errors import Corrupt
+    from procedures import Database
+    from replay.plan.cluster_plan import JointPlan
+    from replay.plan.planner import Plan, Planned
+    from replay.recover.execute import Report
+
+
+def register(program: typer.Typer) -> None:
+    """Adds the command."""
+    short = "Rebuild states from snapshots and logs of one or several nodes of a cluster."
+    program.command("recover", help=HELP, short_help=short)(recover)
+
+
+HELP: Final = """Rebuild states from snapshots and logs of one or several nodes of a cluster.
+
+Without --to, DIR's own states are brought to its log's end, as `cmdlog serve` does at its start. With --to OUT, a new node is \
+made in OUT and DIR is only read, also beside a running node. Whatever breaks it off, the same command goes on from there; once \
+OUT is finished, it says so.
+
+[bold]Examples[/bold]
+
+  cmdlog recover ./bank --plan                                   what would be done, from what, and how long it takes
+  cmdlog recover ./bank                                          in place
+  cmdlog recover ./bank --to ./then --until 2026-01-31T12:00:00Z as of a moment; a transaction id does as well
+  cmdlog recover ./n1 ./n2 ./n3 --to ./out                       of several nodes: the newest state that all of them prove
+  cmdlog recover ./n1 --to ./out --accept-data-loss              of what is left, where that is not proved (exit code 17)
+  cmdlog recover ./bank --to ./out --quarantine                  set calls aside that cannot be replayed
+  cmdlog recover ./bank --to ./wide --partitions 8               into another number of partitions
+  cmdlog recover ./bank --to ./now --code current --app shop:db  every call with today's code; see `cmdlog fork`, too
+
+  cmdlog recover ./bank --plan --to ./out --plan-file plan.json  look first, then do exactly that:
+  cmdlog recover ./bank --apply plan.json --to ./out
+"""
+HANG_AFTER_S: Final = 3600.0  # the most that a node's own limit allows
+
+
+class Code(enum.StrEnum):
+    """Which code a replay runs."""
+
+    LOGGED = "logged"
+    CURRENT = "current"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the user asked for, when nothing in DIR is to be changed."""
+
+    files: Any
+    directories: tuple[str, ...]  # absolute
+    to: Path | None
+    plan_only: bool
+    plan_file: Path | None
+    apply: Path | None
+    until: int | None
+    accept_data_loss: bool
+    partitions: int | None
+    quarantine: bool
+    hang_after_s: float
+
+    def command(self, *more: str) -> str:
+        """The same, to be pasted into a shell, with more options."""
+        words = ["cmdlog", "recover", *self.directories, "--to", str(self.to)]
+        words += ["--until", str(self.until)] if self.until is not None else []
+        words += ["--partitions", str(self.partitions)] if self.partitions is not None else []
+        words += ["--call-timeout-s", f"{self.hang_after_s:g}"] if self.hang_after_s != HANG_AFTER_S else []
+        words += ["--accept-data-loss"] if self.accept_data_loss else []
+        return shlex.join([*words, *more])
+
+
+def recover(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Node directory; several of one cluster's nodes need --to.")
+    ],
+    *,
+    app: Annotated[
+        str | None, typer.Option("--app", metavar="APP", help="Use this code where it is the code that the log names.")
+    ] = None,
+    to: Annotated[Path | None, typer.Option("--to", metavar="OUT", help="Make a new node here; DIR stays as it is.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what would be done; nothing is carried out.")] = False,
+    plan_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--plan-file",
+            metavar="F",
+            help="Write the plan to this file, then carry it out; with --plan nothing but that is done.",
+        ),
+    ] = None,
+    apply: Annotated[Path | None, typer.Option("--apply", metavar="F", help="Do exactly what this plan says.")] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TXN|TIME", help="Last transaction, inclusive; needs --to.")
+    ] = None,
+    accept_data_loss: Annotated[
+        bool, typer.Option("--accept-data-loss", help="With --to: go on with what is readable, though more was acknowledged.")
+    ] = False,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", metavar="N", min=1, help="With --to: move rows and keys into so many partitions."),
+    ] = None,
+    quarantine: Annotated[
+        bool,
+        typer.Option("--quarantine", help="With --to: set calls aside that cannot be replayed (OUT/quarantine.jsonl)."),
+    ] = False,
+    call_timeout_s: Annotated[
+        float, typer.Option("--call-timeout-s", min=1.0, help="A call that runs longer hangs; with --quarantine it is set aside.")
+    ] = HANG_AFTER_S,
+    code: Annotated[
+        Code, typer.Option("--code", help="With --to and --app: `current` runs every call with APP instead of the logged code.")
+    ] = Code.LOGGED,
+    json: JsonFlag = False,
+) -> None:
+    """Parameters as the user gave them."""
+    from cmdlog.wal.files import RealFiles
+    from replay.plan.until import parse_until
+
+    given = tuple(os.path.abspath(directory) for directory in directories)
+    moment = parse_until(until) if until else None
+    wanted = Wanted(
+        RealFiles(), given, to, plan, plan_file, apply, moment, accept_data_loss, partitions, quarantine, call_timeout_s
+    )
+    _check_options(wanted, code)
+    if to is None and not plan:
+        _in_place(wanted.files, given[0], app=app, plan_file=plan_file, apply=apply)
+    elif code is Code.CURRENT:
+        _with_current_code(wanted, app)
+    elif _is_joint(wanted):
+        _look_or_copy_jointly(wanted)
+    else:
+        _look_or_copy(wanted)
+
+
+def _check_options(wanted: Wanted, code: Code) -> None:
+    """An option that would have no effect is a state that nobody asked for."""
+    check_distinct(wanted.directories)
+    if wanted.to is None and not wanted.plan_only:
+        alone = (wanted.until, wanted.accept_data_loss, wanted.partitions, wanted.quarantine, code is Code.CURRENT)
+        if any(alone):
+            needing = "--until, --accept-data-loss, --partitions, --quarantine and --code current"
+            raise CommandFailed(f"{needing} need --to: the directory itself is never changed by them", exit_code=2)
+        if len(wanted.directories) > 1:
+            raise CommandFailed("several directories need --to: none of them is changed (or --plan, to only look)", exit_code=2)
+    elif wanted.apply is not None and (wanted.until or wanted.plan_file is not None):
+        raise CommandFailed("--until and --plan-file belong to the making of a plan, not to --apply", exit_code=2)
+    elif wanted.plan_only and wanted.partitions:
+        raise CommandFailed("--partitions is no part of a plan: give it with --to when the plan is carried out", exit_code=2)
+
+
+def _is_joint(wanted: Wanted) -> bool:
+    """Whether the logs of several nodes matter: several are given, or one of a cluster that has more."""
+    from replay.log.collect_evidence import gather
+    from replay.plan.cluster_plan import is_joint
+    from replay.plan.sole_voter import votes_alone
+
+    if wanted.apply is not None:
+        return is_joint(_read(wanted.apply))
+    return len(wanted.directories) > 1 or not votes_alone(gather(wanted.files, wanted.directories[0]))
+
+
+def _look_or_copy(wanted: Wanted) -> None:
+    """Read-only as far as DIR is concerned."""
+    from cmdlog.wal.errors import Corrupt
+    from replay.log.source import settled
+    from replay.plan.planner import make_plan
+    from replay.recover.to_directory import rebuild
+
+    planned: Planned | Plan
+    if wanted.apply is not None:
+        planned = _read_plan(wanted.apply, wanted.directories)
+    else:
+        try:
+            planned = settled(
+                lambda: make_plan(
+                    wanted.files,
+                    wanted.directories[0],
+                    use_state="never" if wanted.to is not None else "trusted",
+                    until=wanted.until,
+                    accept_data_loss=wanted.accept_data_loss,
+                    missing_code="left" if wanted.quarantine else "refused",
+                )
+            )
+        except Corrupt as damage:
+            _around_damage(wanted, damage)
+            return
+    the_plan = _plan_of(planned)
+    _keep_plan(wanted.files, wanted.plan_file, the_plan)
+    if wanted.plan_only:
+        out.result(plan_json(the_plan), lambda: show_plan(the_plan))
+        return
+    report, target = _to_out(wanted, partial(rebuild, planned))
+    close(the_plan, report, target)
+
+
+def _to_out(wanted: Wanted, run: Callable[..., Report]) -> tuple[Report, str]:
+    """Makes OUT, with its progress shown; the report, and where OUT is."""
+    target, display = os.path.abspath(str(wanted.to)), Display("replay")
+    begin_again = leaving(f"nothing is left in {target}; begin again with the same command")
+    with advising(wanted), begin_again, writing(target), display as tell:
+        report = run(
+            wanted.files,
+            target,
+            progress=tell,
+            partitions=wanted.partitions,
+            moved=display.moved,
+            quarantine=wanted.quarantine,
+            hang_after_s=wanted.hang_after_s,
+        )
+    return report, target
+
+
+@contextlib.contextmanager
+def advising(wanted: Wanted) -> Iterator[None]:
+    """A call that stops the replay is an error that names this very command with --quarantine."""
+    from replay.errors import Divergence, Poison
+
+    try:
+        yield
+    except (Divergence, Poison) as stop:
+        if not wanted.quarantine:
+            stop.advise(wanted.command("--quarantine"))
+        raise
+
+
+def _around_damage(wanted: Wanted, damage: Corrupt) -> None:
+    """What a recovery from several nodes does with a damaged copy, with one: snapshots and the rest of the log may suffice."""
+    from replay.errors import ReplayError
+    from replay.plan.newest_restorable import newest_before_damage, told
+
+    try:
+        plan = _joint_plan(wanted)
+    except ReplayError:
+        raise damage from None
+    if plan.incomplete and not wanted.accept_data_loss:
+        before = told(newest_before_damage(wanted.files, wanted.directories[0]))
+        hint = f"{before}; restore the file from a copy, or recover what there is with `--accept-data-loss --to OUT`"
+        message = f"{damage.args[0]}; the log after the damage is not proved complete"
+        raise CommandFailed(message, hint=hint, exit_code=damage.exit_code, details=plan.incomplete)
+    _carry_out_jointly(wanted, plan)
+
+
+def _look_or_copy_jointly(wanted: Wanted) -> None:
+    """The same over several directories."""
+    from replay.plan.cluster_plan import JointPlan
+
+    if wanted.apply is not None:
+        plan = JointPlan.from_json(_read(wanted.apply))
+        _check_same(plan.directories, wanted.directories)
+    else:
+        plan = _joint_plan(wanted)
+    _carry_out_jointly(wanted, plan)
+
+
+def _joint_plan(wanted: Wanted) -> JointPlan:
+    from replay.plan.cluster_planner import make_joint_plan
+
+    return make_joint_plan(
+        wanted.files,
+        wanted.directories,
+        until=wanted.until,
+        accept_data_loss=wanted.accept_data_loss,
+        missing_code="left" if wanted.quarantine else "refused",
+    )
+
+
+def _carry_out_jointly(wanted: Wanted, plan: JointPlan) -> None:
+    from replay.errors import Incomplete
+    from replay.recover.from_cluster import rebuild_jointly
+
+    _keep_plan(wanted.files, wanted.plan_file, plan)
+    if wanted.plan_only:
+        out.result(joint_plan_json(plan), lambda: show_joint_plan(plan))
+        if plan.incomplete and not wanted.accept_data_loss:
+            raise typer.Exit(Incomplete.exit_code)
+        return
+    report, target = _to_out(wanted, partial(rebuild_jointly, plan, accept_data_loss=wanted.accept_data_loss))
+    close_joint(plan, report, target)
+
+
+def _with_current_code(wanted: Wanted, app: str | None) -> None:
+    """A fork that begins before the first transaction."""
+    from cmdlog.cli.directory.fork import broken_off, show_fork
+    from cmdlog.cli.load_app import load_application
+    from replay.fork.fork import START, fork
+    from replay.fork.rerun import CallUnfit
+
+    if app is None or wanted.to is None or len(wanted.directories) > 1:
+        raise CommandFailed("--code current takes one DIR, --app APP and --to OUT; then `cmdlog diff` compares", exit_code=USAGE)
+    strange = [
+        ("--apply", wanted.apply), ("--partitions", wanted.partitions), ("--quarantine", wanted.quarantine),
+        ("--plan", wanted.plan_only), ("--plan-file", wanted.plan_file), ("--accept-data-loss", wanted.accept_data_loss),
+    ]  # fmt: skip
+    if without := [name for name, given in strange if given]:
+        hint = f"calls that do not fit are left out by `{_as_fork(wanted, app)} --skip-missing`" if wanted.quarantine else ""
+        raise CommandFailed(f"--code current takes no {' and no '.join(without)}", hint=hint, exit_code=USAGE)
+    target = os.path.abspath(wanted.to)
+    try:
+        with broken_off(target), writing(target), Display("replay") as tell:
+            report = fork(
+                wanted.files,
+                wanted.directories[0],
+                at=START,
+                db=load_application(app),
+                out=target,
+                until=wanted.until,
+                target=app,
+                progress=tell,
+                hang_after_s=wanted.hang_after_s,
+            )
+    except CallUnfit as unfit:
+        unfit.hint = f"give the code such a procedure, or leave such calls out: `{_as_fork(wanted, app)} --skip-missing`"
+        raise
+    out.result(report.to_json(), lambda: show_fork(report, target))
+
+
+def _as_fork(wanted: Wanted, app: str) -> str:
+    return f"cmdlog fork {wanted.directories[0]} --at start --app {app} --to {wanted.to}"
+
+
+def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | None, apply: Path | None) -> None:
+    """What `serve` does before it serves."""
+    from cmdlog.cli.load_app import load_application
+    from cmdlog.wal.log import Log
+    from replay.recover.in_place import bring_up, distrust_damaged
+    from replay.state.trust import Trust
+
+    db = load_application(app) if app else None
+    wal = Log.open(files, directory)
+    try:
+        distrust_damaged(files, wal)
+        given = _read_plan(apply, (directory,)) if apply is not None else None
+        hint = "the same command goes on from there, and so does `cmdlog serve`"
+        with leaving("every state stands whole at an entry's end", hint=hint), writing(directory), Display("replay") as tell:
+            plan, report = bring_up(
+                files, wal, live=_live(db), plan=given, progress=tell, planned_is=partial(_keep_plan, files, plan_file)
+            )
+            Trust(files, directory).seal(part.partition for part in plan.partitions)
+    finally:
+        wal.close()
+    close(plan, report, directory)
+
+
+def _live(db: Database | None) -> Callable[[Mapping[str, Any]], Database | None] | None:
+    """Gives the application for the catalog record that holds the same code."""
+    if db is None:
+        return None
+    from procedures.bundle import capture_bundle
+
+    own = capture_bundle(db, None).hash
+    return lambda catalog: db if catalog["hash"] == own else None
+
+
+def _keep_plan(files: Any, path: Path | None, plan: Plan | JointPlan) -> None:
+    if path is not None:
+        _write_plan(files, path, plan)
+
+
+def _write_plan(files: Any, path: Path, plan: Plan | JointPlan) -> None:
+    """Whole or not at all, unless it is a pipe or a device."""
+    target = os.path.abspath(path)
+    with writing(target):
+        if path.exists() and not path.is_file():
+            path.write_bytes(plan.to_json())
+        else:
+            files.write_file_atomic(target, plan.to_json())
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CommandFailed(f"{path} cannot be read: {error.strerror}", exit_code=2) from error
+
+
+def _read_plan(path: Path, directories: tuple[str, ...]) -> Plan:
+    from replay.plan.planner import Plan
+
+    plan = Plan.from_json(_read(path))
+    _check_same((plan.directory,), directories)
+    return plan
+
+
+def _check_same(planned: tuple[str, ...], given: tuple[str, ...]) -> None:
+    if set(planned) != set(given):
+        raise CommandFailed(f"the plan is for {', '.join(planned)}, not for {', '.join(given)}", exit_code=2)
+
+
+def _plan_of(planned: Planned | Plan) -> Plan:
+    from replay.plan.planner import Planned
+
+    return planned.plan if isinstance(planned, Planned) else planned

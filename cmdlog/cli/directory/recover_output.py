@@ -1,0 +1,268 @@
+"""What `cmdlog recover` shows: the plan, the progress, the table at the end. It translates plans and reports to text."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections import ChainMap, defaultdict
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from cmdlog.cli.output import out
+
+if TYPE_CHECKING:
+    from replay.plan.cluster_plan import JointPlan
+    from replay.plan.planner import Plan
+    from replay.recover.execute import Progress, Report
+    from replay.recover.progress import Pace
+    from replay.repartition.repartition import Moved
+
+ARCHIVE_SHOWN_MAX: Final = 20  # files that a plan for people names one by one
+TOUCHES_SHOWN_MAX: Final = 5  # later calls that a report for people names for one that was set aside
+ROWS: Final = -1  # number of the bar that shows rows
+Tell = Callable[["Progress"], None]
+
+
+def estimate_s(plan: Plan | JointPlan, directories: Iterable[str]) -> float:
+    """How long it will take, by the times that the nodes measured: the forecast of their status. A guess where they did not."""
+    from cmdlog.node.background.recovery_forecast import read_call_times, replay_seconds, restore_seconds
+    from cmdlog.node.background.snapshot_schedule import Forecast
+    from snapshot.restore_speed import read_speeds
+
+    folders = [os.path.join(directory, "state") for directory in directories]
+    times = ChainMap(*(read_call_times(folder) for folder in folders))
+    replay_s, restore_s = defaultdict[int, float](float), defaultdict[int, float](float)
+    for part in (part for one in _plans(plan) for part in one.partitions):
+        replay_s[part.partition] += replay_seconds(part.procedures, times)
+        restore_s[part.partition] += restore_seconds(part.snapshot_bytes, read_speeds(folders[0]))
+    return Forecast(replay_s, restore_s, os.cpu_count() or 1).total_s
+
+
+def _plans(plan: Plan | JointPlan) -> list[Plan]:
+    from replay.plan.planner import Plan
+
+    return [plan] if isinstance(plan, Plan) else list(plan.legs)
+
+
+def joint_plan_json(plan: JointPlan) -> Any:
+    """The plan as `--json` prints it."""
+    return {**orjson.loads(plan.to_json()), "calls": plan.calls, "estimate_s": round(estimate_s(plan, plan.directories), 1)}
+
+
+def show_joint_plan(plan: JointPlan) -> None:
+    """Logs seen, failure sets, what was chosen and refused and why, where each partition starts, gaps, and what it will take."""
+    out.text(f"cluster {uuid.UUID(plan.cluster_id)}: newest failure set {plan.sequence}: {_nodes(plan.failed)}")
+    out.table(
+        "Directories",
+        ("directory", "node", "failure set", "failed nodes", "damage"),
+        [
+            (n.directory, n.node_id or "?", n.sequence or "none", _nodes(n.failed), n.refused or "; ".join(n.damage) or "none")
+            for n in plan.nodes
+        ],
+    )
+    starts = {part.partition: (leg, part) for leg in reversed(plan.legs) for part in leg.partitions}
+    rows = []
+    for choice in plan.choices:
+        leg_part = starts.get(choice.group)
+        legs = [leg for leg in plan.legs if any(part.partition == choice.group for part in leg.partitions)]
+        calls = sum(part.calls for leg in legs for part in leg.partitions if part.partition == choice.group)
+        rows.append(
+            (
+                "cluster" if leg_part is None else choice.group,
+                choice.chosen,
+                choice.last_index,
+                "yes" if choice.proved else "NO",
+                "" if leg_part is None else (leg_part[1].name or leg_part[1].source),
+                "" if leg_part is None else " + ".join(dict.fromkeys(leg.directory for leg in legs)),
+                "" if leg_part is None else calls,
+            )
+        )
+    out.table("Plan", ("partition", "log", "to index", "complete", "starts from", "entries from", "calls"), rows)
+    for choice in plan.choices:
+        name = "cluster group" if choice.group not in starts else f"partition {choice.group}"
+        out.text(f"{name}: {choice.chosen}: {choice.why}")
+        for directory, (use, why) in choice.uses.items():
+            if directory != choice.chosen:
+                out.text(f"{name}: {directory} is not chosen ({use}): {why}")
+    for note in plan.notes:
+        out.text(f"note: {note}")
+    for loss in plan.incomplete:
+        out.text(f"not complete: {loss}")
+    if plan.incomplete:
+        out.text("this plan is carried out only with --accept-data-loss (exit code 17)")
+    out.text(f"{plan.calls:,} calls to replay, about {estimate_s(plan, plan.directories):.0f} s")
+
+
+def _nodes(nodes: Iterable[int]) -> str:
+    return ", ".join(str(node) for node in nodes) or "none"
+
+
+def close_joint(plan: JointPlan, report: Report, directory: str) -> None:
+    """The table at the end."""
+    sources = {part.partition: (leg, part) for leg in reversed(plan.legs) for part in leg.partitions}
+    rows = [
+        {
+            "partition": result.partition,
+            "log": next(choice.chosen for choice in plan.choices if choice.group == result.partition),
+            "source": sources[result.partition][1].source,
+            "source_name": sources[result.partition][1].name,
+            "replayed": result.calls,
+            "index": result.index,
+            "txn_id": str(result.txn_id),
+            "digests_compared": result.digests,
+        }
+        for result in report.results
+    ]
+    _finish(directory, report, rows, ("partition", "log", "source", "replayed", "index", "txn_id", "digests_compared"))
+
+
+def plan_json(plan: Plan) -> Any:
+    """The plan as `--json` prints it."""
+    return {**orjson.loads(plan.to_json()), "calls": plan.calls, "estimate_s": round(estimate_s(plan, [plan.directory]), 1)}
+
+
+def show_plan(plan: Plan) -> None:
+    """The plan for people: what was seen, chosen, refused and why, and what will be replayed."""
+    out.text(
+        f"node {plan.node_id} of cluster {uuid.UUID(plan.cluster_id)}, log {plan.verdict}, "
+        f"blocks {plan.from_block} to {plan.last_block}"
+    )
+    rows = [
+        (
+            part.partition,
+            part.source if part.source == "empty" else f"{part.source} at {part.from_index}",
+            part.entries,
+            part.calls,
+            part.to_index,
+            part.to_txn,
+        )
+        for part in plan.partitions
+    ]
+    out.table("Plan", ("partition", "from", "entries", "calls", "to index", "to transaction"), rows)
+    for part in plan.partitions:
+        out.text(f"partition {part.partition}: {part.name or 'empty state'} is used: {part.why}")
+        for passed in part.passed:
+            out.text(f"partition {part.partition}: {passed.name or 'empty state'} is not used: {passed.why}")
+    _show_archive(plan)
+    for note in plan.notes:
+        out.text(f"lost: {note}")
+    out.text(f"{plan.calls:,} calls to replay, about {estimate_s(plan, [plan.directory]):.0f} s")
+
+
+def _show_archive(plan: Plan) -> None:
+    """Which archived segments are read before, or instead of, the live log."""
+    for name in plan.archive[:ARCHIVE_SHOWN_MAX]:
+        out.text(f"archive: {name} is read")
+    if len(plan.archive) > ARCHIVE_SHOWN_MAX:
+        out.text(
+            f"archive: {len(plan.archive) - ARCHIVE_SHOWN_MAX} more files are read, up to {plan.archive[-1]}; --json names all"
+        )
+
+
+def close(plan: Plan, report: Report, directory: str) -> None:
+    """The table at the end."""
+    by_partition = {part.partition: part for part in plan.partitions}
+    rows = [
+        {
+            "partition": result.partition,
+            "source": by_partition[result.partition].source,
+            "source_name": by_partition[result.partition].name,
+            "replayed": result.calls,
+            "index": result.index,
+            "txn_id": str(result.txn_id),
+            "digests_compared": result.digests,
+        }
+        for result in report.results
+    ]
+    _finish(directory, report, rows, ("partition", "source", "replayed", "index", "txn_id", "digests_compared"))
+
+
+def _finish(directory: str, report: Report, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
+    value = {
+        "directory": directory,
+        "seconds": round(report.seconds, 3),
+        "already": report.already,
+        "replayed": report.calls,
+        "notes": list(report.notes),
+        "partitions": rows,
+        "set_aside": [aside.to_json() for aside in report.aside],
+    }
+
+    def show() -> None:
+        titles = [{"txn_id": "transaction"}.get(column, column.replace("_", " ")) for column in columns]
+        done = f"{directory} is this recovery already, finished" if report.already else f"Recovered {directory}"
+        out.table(f"{done} in {report.seconds:.2f} s", titles, [[row[column] for column in columns] for row in rows])
+        for note in report.notes:
+            out.text(f"note: {note}")
+        show_aside(report)
+
+    out.result(value, show)
+
+
+class Display:
+    """Progress bars with rate and time left on a terminal, one for all and one for each partition; nothing elsewhere."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._bar: Any = None
+        self._tasks: dict[int | None, Any] = {}
+
+    def __enter__(self) -> Tell:
+        if out.json or not sys.stderr.isatty():
+            return lambda _progress: None
+        from rich.console import Console
+        from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[pace]}"))
+        self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
+        self._bar.start()
+        self._tasks[None] = self._bar.add_task(self._name, total=None, pace="")
+        return self._tell
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def moved(self, moved: Moved) -> None:
+        """Rows on their way to other partitions."""
+        if self._bar is None:
+            return
+        if ROWS not in self._tasks:
+            self._tasks[ROWS] = self._bar.add_task("move rows", total=None, pace="")
+        left = f"{moved.left_s:.0f} s left" if moved.left_s is not None else ""
+        pace = f"{moved.rows:,} rows, {moved.rate:,.0f}/s {left}"
+        self._bar.update(self._tasks[ROWS], completed=moved.rows, total=moved.rows_total, pace=pace)
+
+    def _tell(self, progress: Progress) -> None:
+        self._show(None, progress)
+        for partition, pace in progress.partitions.items() if len(progress.partitions) > 1 else ():
+            if partition not in self._tasks:
+                self._tasks[partition] = self._bar.add_task(f"  partition {partition}", total=None, pace="")
+            self._show(partition, pace)
+
+    def _show(self, partition: int | None, pace: Pace) -> None:
+        left = f"{pace.left_s:.0f} s left" if pace.left_s is not None else ""
+        text = f"{pace.calls:,} calls, {pace.rate:,.0f}/s {left}"
+        self._bar.update(self._tasks[partition], completed=pace.calls, total=pace.calls_total, pace=text)
+
+
+def show_aside(report: Report) -> None:
+    """The calls that were set aside, and what followed."""
+    for aside in report.aside:
+        for at, call in enumerate(aside.calls):
+            out.text(
+                f"set aside: partition {call.partition}, index {call.index}, transaction {call.txn_id}: "
+                f"{call.procedure} {orjson.dumps(call.params, default=str).decode()}: {call.reason}"
+            )
+            touches = aside.touches.get(at, [])
+            for touch in touches[:TOUCHES_SHOWN_MAX]:
+                out.text(f"  its rows were changed later by transaction {touch.txn_id} ({touch.procedure})")
+            more = len(touches[TOUCHES_SHOWN_MAX:]) + aside.more.get(at, 0)
+            if more:
+                out.text(f"  and by {more} later ones; --json lists them")
+        for touch in aside.otherwise[:TOUCHES_SHOWN_MAX]:
+            out.text(f"answered otherwise since then: transaction {touch.txn_id} ({touch.procedure})")

@@ -1,0 +1,112 @@
+"""`cmdlog call NAME key=value...`: one procedure call from the shell."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from cmdlog.api.gate.strict_json import NotStrict, loads_strict
+from cmdlog.cli.cli_errors import CommandFailed
+from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.server.server_options import (
+    DEFAULT_URL,
+    TIMEOUT_S,
+    CaOption,
+    TimeoutOption,
+    TokenOption,
+    UrlOption,
+    patience,
+    server,
+)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The procedure; `cmdlog call` without one lists them.")]
+ParamsArgument = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Parameters.")]
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--key", metavar="KEY", help="Idempotency key: a repetition gets the first outcome and runs nothing."),
+]
+
+
+def register(program: typer.Typer) -> None:
+    """Adds the command."""
+    program.command("call")(call)
+
+
+def call(
+    name: NameArgument = "",
+    params: ParamsArgument = None,
+    *,
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
+    token_file: TokenOption = None,
+    ca_file: CaOption = None,
+    timeout: TimeoutOption = TIMEOUT_S,
+    json: JsonFlag = False,
+) -> None:
+    """Call a procedure of a running server and print its result.
+
+    A value is read by the parameter's type: text as it is, everything else
+    as JSON. A call that gets no answer is repeated under one idempotency key,
+    so it is executed once.
+
+    [bold]Examples[/bold]
+
+      cmdlog call balance account_id=7
+      cmdlog call transfer source=1 target=2 amount=50 --key order-1815
+      cmdlog call rename id=7 name="Ada Lovelace" tags='["x", "y"]'
+    """
+    from cmdlog.client import NEW_KEY
+
+    with server(url, token_file, timeout, ca_file) as client:
+        with patience(url, timeout):
+            catalog = {entry["name"]: entry for entry in client.procedures()}
+        if not name:
+            out.result(list(catalog.values()), lambda: _show_catalog(list(catalog.values())))
+            return
+        if name not in catalog:
+            raise CommandFailed(f"no procedure is called {name}", hint=f"there are {', '.join(catalog)}", exit_code=2)
+        body = read_params(params or [], catalog[name]["parameters"]["properties"])
+        with patience(url, timeout):
+            result = client.invoke(name, body, idempotency_key=key or NEW_KEY)
+    answer = {"txn_id": str(result.txn_id), "partition": result.partition, "result": result.value}
+    out.result(answer, lambda: out.text(orjson.dumps(result.value, option=orjson.OPT_INDENT_2).decode()))
+
+
+def read_params(given: list[str], properties: dict[str, Any]) -> dict[str, Any]:
+    """`key=value` pairs as parameters, each by its schema. Raises: CommandFailed."""
+    params: dict[str, Any] = {}
+    for pair in given:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise CommandFailed(f"{pair!r} is not of the form key=value", exit_code=2)
+        if name in params:
+            raise CommandFailed(f"{name} is given twice", exit_code=2)
+        if name not in properties:
+            raise CommandFailed(f"there is no parameter {name}", hint=f"there are {', '.join(properties) or 'none'}", exit_code=2)
+        params[name] = _value(name, text, properties[name])
+    return params
+
+
+def _value(name: str, text: str, schema: dict[str, Any]) -> Any:
+    shapes = schema.get("anyOf", [schema])
+    if any(shape.get("type") == "null" for shape in shapes) and text == "null":
+        return None
+    values = [value for shape in shapes for value in shape.get("enum", [])]
+    if any(shape.get("type") == "string" for shape in shapes) or text in values:
+        return text
+    try:
+        return loads_strict(text.encode())
+    except NotStrict as error:
+        raise CommandFailed(
+            f"{name}: {text!r} {error}", hint=f"its type is {orjson.dumps(schema).decode()}", exit_code=2
+        ) from None
+
+
+def _show_catalog(catalog: list[dict[str, Any]]) -> None:
+    rows = [
+        (entry["name"], ", ".join(entry["parameters"]["properties"]), (entry.get("description") or "").partition("\n")[0])
+        for entry in catalog
+    ]
+    out.table("Procedures", ("name", "parameters", "description"), rows)

@@ -1,0 +1,194 @@
+"""`cmdlog serve APP`: the HTTP server over one node directory.
+
+One rule: every setting of `cmdlog.node.settings` is an option here, with the help of its table row; none is written twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import inspect
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cmdlog.cli.load_app import AppArgument, load_application
+from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.version import version_of
+from cmdlog.node.settings import TABLE, Setting, describe, load_settings
+
+if TYPE_CHECKING:
+    from cmdlog.node.node import Node
+
+USUAL: Final = frozenset(("host", "port", "partitions", "sites", "durability", "token_file", "tls_cert_file", "tls_key_file"))
+"""Settings that the first part of the help shows."""
+
+HELP: Final = """Serve the procedures of APP over HTTP, from the node directory --data.
+
+A missing or empty directory becomes a new node; an existing one is
+recovered first. The server tells its address when the directory is opened,
+and answers /readyz with 503 until recovery is done. SIGTERM or Ctrl-C stops
+it in order, also while it starts: requests under way are answered, the log
+is sealed, and the exit code is 0.
+
+[bold]Examples[/bold]
+
+  cmdlog serve shop:db
+  cmdlog serve procedures.samples.bank:db --data ./bank --port 0
+  CMDLOG_DURABILITY=async cmdlog serve shop:db --async-window-ms 20
+  cmdlog serve shop:db --host 0.0.0.0 --token-file tokens --tls-cert-file cert.pem --tls-key-file key.pem
+
+A setting comes from its option, else from the environment (CMDLOG_ and its
+name in capitals), else from cmdlog.toml (--config, the data directory's, or
+the current directory's), else from its default. Bytes may be written as
+64MiB.
+"""
+
+DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help="The node directory.", envvar="CMDLOG_DATA")]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="The cmdlog.toml to read.", envvar="CMDLOG_CONFIG")
+]
+
+
+def register(program: typer.Typer) -> None:
+    """Adds the command."""
+    program.command("serve", help=HELP)(with_settings(serve))
+
+
+def serve(
+    app: AppArgument, data: DataOption = Path("cmdlog-data"), config: ConfigOption = None, json: JsonFlag = False, **flags: Any
+) -> None:
+    """Loads everything that can fail cheaply first, then listens, then opens the node, and then tells the address."""
+    with stopped_in_order(), naming(data):
+        _serve(app, data, config, flags)
+
+
+def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any]) -> None:
+    from cmdlog.api.server import Events, threads_of
+    from cmdlog.api.server import serve as serve_http
+    from cmdlog.cli.logging_setup import configure_logs
+    from cmdlog.node.node import Node
+    from cmdlog.wal.process_limits import check_address_space
+    from replay.machine_errors import naming_faults
+
+    settings = load_settings(flags, environ=os.environ, config=config, data_dir=data)
+    configure_logs(settings.log_format)
+    db = load_application(app)
+    refuse_locked(data)
+    check_address_space(threads_of(settings))
+    events = Events(listening=_say_listening, ready=_say_ready, stopping=_say_stopping)
+    with naming_faults(str(data.absolute())):
+        serve_http(
+            lambda progress: Node.open(str(data), db, settings, target=app, progress=progress),
+            settings,
+            events=events,
+            version=version_of("cmdlog"),
+        )
+
+
+@contextlib.contextmanager
+def naming(data: Path) -> Iterator[None]:
+    """An error of the system that names no path, such as that of a write to an open file, gets the directory's."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(data.absolute())
+        raise
+
+
+@contextlib.contextmanager
+def stopped_in_order() -> Iterator[None]:
+    """SIGTERM and SIGINT before the server has handlers of its own end the process in order, too: nothing was begun."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(0)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def refuse_locked(data: Path) -> None:
+    """Says at once that another process has the directory, before anybody is told of an address. Raises: Locked.
+
+    The log decides it again when it is opened. A shared lock is asked for: of two servers that look at the same time, neither is
+    in the other's way for good.
+    """
+    from cmdlog.wal.directory.instance import LOCK_NAME
+    from cmdlog.wal.files import OWNER_BYTES_MAX, locked
+
+    path = data / LOCK_NAME
+    with contextlib.suppress(OSError), path.open("rb") as file:  # what is wrong with it, opening the log will tell
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise locked(str(path.absolute()), file.read(OWNER_BYTES_MAX)) from None
+
+
+def with_settings(command: Any) -> Any:
+    """The command with one option per setting; typer reads them from the signature."""
+    own = inspect.signature(command, eval_str=True)
+    kept = [parameter for parameter in own.parameters.values() if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(setting))
+        for name, setting in TABLE.items()
+    ]
+
+    @functools.wraps(command)
+    def run(**arguments: Any) -> None:
+        command(**arguments)
+
+    run.__dict__["__signature__"] = own.replace(parameters=[*kept, *added])
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*kept, *added)}
+    return run
+
+
+def _option(setting: Setting) -> Any:
+    metavar = "|".join(setting.choices) or ("true|false" if setting.kind == "bool" else (setting.unit or setting.kind).upper())
+    return Annotated[
+        str | None,
+        typer.Option(
+            "--" + setting.name.replace("_", "-"),
+            metavar=metavar,
+            help=describe(setting).replace("[", r"\["),
+            show_default=False,
+            rich_help_panel="Options" if setting.name in USUAL else "Settings",
+        ),
+    ]
+
+
+def _say_listening(url: str) -> None:
+    out.result({"event": "listening", "url": url, "pid": os.getpid()}, lambda: out.text(f"cmdlog listening on {url}"))
+
+
+def _say_ready(node: Node) -> None:
+    partitions, procedures = node.settings.partitions, len(node.routes)
+    told = {"event": "ready", "partitions": partitions, "procedures": procedures, "recovery": node.recovery}
+
+    def show() -> None:
+        for part in node.recovery:
+            out.text(tell_start(part))
+        out.text(f"ready: {procedures} procedures on {partitions} partitions")
+
+    out.result(told, show)
+
+
+def tell_start(part: Mapping[str, Any]) -> str:
+    """From what a partition's state was rebuilt, and why from nothing better."""
+    source = {"state": "its state file", "snapshot": "a snapshot", "empty": "nothing"}[part["from"]]
+    text = f"partition {part['partition']}: from {source} ({part['why']}), {part['replayed_calls']:,} calls replayed"
+    return "; ".join([text, *(f"not from {passed['name']}: {passed['why']}" for passed in part["passed"])])
+
+
+def _say_stopping() -> None:
+    out.result({"event": "stopping"}, lambda: out.text("stopping: requests under way are answered first"))

@@ -1,0 +1,111 @@
+"""What the commands that talk to a running server share: its address, the token, patience, and errors in words.
+
+One rule: the client retries and tells the truth; here its errors become messages, hints and exit codes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from cmdlog.cli.cli_errors import CommandFailed
+from cmdlog.cli.output import out
+
+if TYPE_CHECKING:
+    from cmdlog.client import Client
+    from cmdlog.errors import CmdlogError
+
+DEFAULT_URL: Final = "http://127.0.0.1:8642"
+TIMEOUT_S: Final = 30.0
+NOTICE_S: Final = 2.0  # without an answer, before somebody at a terminal is told that it is still tried
+
+UrlOption = Annotated[str, typer.Option("--url", metavar="URL", help="Address of the server.", envvar="CMDLOG_URL")]
+TokenOption = Annotated[
+    Path | None, typer.Option("--token-file", metavar="FILE", help="File with the bearer token; else CMDLOG_TOKEN is used.")
+]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Longest wait, with all attempts that it takes.")
+]
+
+CaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca-file",
+        metavar="FILE",
+        help="Certificates of the authorities that may have signed the server's; else those of the system.",
+        envvar="CMDLOG_CA_FILE",
+    ),
+]
+
+HINTS: Final = {
+    "unauthenticated": "give the token by --token-file or CMDLOG_TOKEN",
+    "unreachable": "is `cmdlog serve` running there? --url names another; --ca-file the authority of its certificate",
+    "bad_answer": "is it cmdlog that listens there?",
+    "session_expired": "the outcome is no longer known; look at the data before you call again under a new key",
+    "log_full": "reads go on; writes do as soon as a snapshot frees a segment",
+    "internal_error": "the server's log says where",
+}
+
+
+@contextlib.contextmanager
+def server(url: str, token_file: Path | None, timeout_s: float, ca_file: Path | None) -> Iterator[Client]:
+    """A client of the server. Its errors leave as CommandFailed."""
+    from cmdlog.client import Client
+    from cmdlog.errors import CmdlogError
+
+    if ca_file is not None:
+        _check_certificates(ca_file)
+    try:
+        client = Client(url, token_file=token_file, timeout_s=timeout_s, verify=str(ca_file) if ca_file else True)
+    except ValueError as error:
+        raise CommandFailed(str(error), hint="such as http://127.0.0.1:8642", exit_code=2) from None
+    with client:
+        try:
+            yield client
+        except CmdlogError as error:
+            raise failure_of(error, url) from None
+
+
+@contextlib.contextmanager
+def patience(url: str, timeout_s: float) -> Iterator[None]:
+    """Around one request: somebody at a terminal is told when it takes long, and how long it may."""
+    if out.json or not sys.stderr.isatty() or timeout_s <= NOTICE_S:
+        yield
+        return
+    until = time.strftime("%H:%M:%S", time.localtime(time.time() + timeout_s))
+    notice = threading.Timer(NOTICE_S, lambda: sys.stderr.write(f"no answer from {url} yet; it is tried until {until}\n"))
+    notice.daemon = True
+    notice.start()
+    try:
+        yield
+    finally:
+        notice.cancel()
+
+
+def _check_certificates(ca_file: Path) -> None:
+    """Raises: CommandFailed, naming the file."""
+    import ssl
+
+    try:
+        ssl.create_default_context(cafile=str(ca_file))
+    except OSError as error:  # ssl.SSLError is one
+        raise CommandFailed(f"{ca_file} cannot be read as certificates: {error.strerror or error}", exit_code=2) from None
+
+
+def failure_of(error: CmdlogError, url: str) -> CommandFailed:
+    """The error as an operator needs it: 2 when the request is at fault, 1 otherwise."""
+    from cmdlog.errors import Aborted, InvalidParameters, OutcomeUnknown, UnknownProcedure, Unreachable
+
+    named = f"{error.code} ({error.abort_code})" if isinstance(error, Aborted) and error.abort_code else error.code
+    told = f"no answer from {url}: {error}" if isinstance(error, Unreachable) else f"{named}: {error}"
+    hint = HINTS.get(error.code, "")
+    if isinstance(error, OutcomeUnknown) and error.idempotency_key is not None:
+        hint = f"repeat it with --key {error.idempotency_key}: if it was executed, that gets its outcome and runs nothing"
+    return CommandFailed(told, hint=hint, exit_code=2 if isinstance(error, InvalidParameters | UnknownProcedure) else 1)

@@ -1,0 +1,261 @@
+"""`cmdlog status`: what a running server says about itself, once or again and again.
+
+One rule: what a server does not tell, because it is older or newer, is left out; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.server.server_options import DEFAULT_URL, CaOption, TimeoutOption, TokenOption, UrlOption, server
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from cmdlog.client import Client
+
+STATUS_S: Final = 5.0  # somebody is looking at the screen
+BAR_CELLS: Final = 20
+
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")]
+EveryOption = Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="With --watch: how often.")]
+
+
+def register(program: typer.Typer) -> None:
+    """Adds the command."""
+    program.command("status")(status)
+
+
+def status(
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenOption = None,
+    *,
+    ca_file: CaOption = None,
+    timeout: TimeoutOption = STATUS_S,
+    watch: WatchOption = False,
+    every: EveryOption = 2.0,
+    json: JsonFlag = False,
+) -> None:
+    """Show the node, its partitions with their watermarks, and how full the log is.
+
+    [bold]Examples[/bold]
+
+      cmdlog status
+      cmdlog status --watch
+      cmdlog status --url http://10.0.0.7:8642 --json
+    """
+    with server(url, token_file, timeout, ca_file) as client:
+        told = client.status()
+        if watch:
+            _watch(client, told, every)
+        else:
+            out.result(told, lambda: _print(render(told)))
+
+
+def _watch(client: Client, told: dict[str, Any], every_s: float) -> None:
+    """Until Ctrl-C, which is the orderly end. A server that goes away is waited for."""
+    from cmdlog.errors import Unavailable
+
+    with _Screen() as show:
+        while True:
+            show(told)
+            try:
+                time.sleep(every_s)
+                told = client.status()
+            except Unavailable as error:
+                told = {"ready": False, "error": str(error)}
+            except KeyboardInterrupt:
+                return
+
+
+class _Screen:
+    """Where `--watch` shows: one place on a terminal, or a JSON value per line."""
+
+    def __enter__(self) -> Callable[[Mapping[str, Any]], None]:
+        from rich.live import Live
+
+        if out.json:
+            self._live = None
+            return out.line
+        self._live = live = Live(auto_refresh=False)
+        live.start()
+        return lambda told: live.update(render(told), refresh=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+
+def _print(shown: RenderableType) -> None:
+    from rich.console import Console
+
+    Console().print(shown)
+
+
+def render(told: Mapping[str, Any]) -> RenderableType:
+    """The status as a terminal shows it."""
+    from rich.console import Group
+    from rich.table import Table
+
+    head = Table(box=None, show_header=False, pad_edge=False)
+    head.add_column(style="bold")
+    for name, value in summary(told):
+        head.add_row(name, value)
+    columns, rows = partition_rows(told)
+    if not rows:
+        return head
+    table = Table(title="Partitions", title_justify="left")
+    for at, column in enumerate(columns):
+        table.add_column(
+            SHORT.get(column, column.replace("_", " ")), justify="left" if at == 1 else "right", no_wrap=column == "state"
+        )
+    for row in rows:
+        table.add_row(*row)
+    return Group(head, table)
+
+
+def summary(told: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What matters, in the order in which an operator asks for it; troubles first."""
+    rows: list[tuple[str, str]] = []
+    for name, value in _troubles(told):
+        rows.append((name, f"[red]{_plain(value)}[/red]"))
+    rows.append(("state", "[green]ready[/green]" if told.get("ready") else "[red]not ready[/red]"))
+    for name, text in (("node", _text(told, "node")), ("data", _text(told, "directory")), ("running", _running(told))):
+        if text:
+            rows.append((name, _plain(text)))
+    if isinstance(told.get("log"), Mapping):
+        rows.append(("log", _plain(_log(told["log"]))))
+    if "predicted_recovery_s" in told:
+        seconds = told["predicted_recovery_s"]
+        forecast = "unknown until a call has been executed" if seconds is None else f"about {seconds} s after a crash now"
+        rows.append(("recovery", forecast))
+    if reach := _reach(_part(told, "archive")):
+        rows.append(("restorable", _plain(reach)))
+    calls = [f"{told[name]} {words}" for name, words in LOADS if name in told]
+    if calls:
+        rows.append(("load", ", ".join(calls)))
+    return rows
+
+
+SHORT: Final = {"partition": "#", "open_calls": "open", "batches_under_way": "under way"}  # eighty columns hold them all
+LOADS: Final = (
+    ("inflight_calls", "calls under way"),
+    ("inflight_bytes", "bytes of parameters"),
+    ("idempotency_keys", "idempotency keys known"),
+)
+
+
+def _troubles(told: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    log, clock, failed = (_part(told, name) for name in ("log", "clock", "failure_set"))
+    found = [
+        ("error", told.get("error")),
+        ("log error", log.get("error")),
+        ("token file", _part(told, "token_file").get("problem")),
+        ("disk full", _disk_full(_part(told, "disk_full"))),
+        ("disk full", log.get("disk_full")),
+        ("partitions", _stuck(told)),
+        ("snapshots", told.get("snapshot_error")),
+        ("archive", _part(told, "archive").get("problem")),
+        ("archive", _unkept(_part(told, "archive"))),
+        ("clock", clock.get("jumped") and "jumped ahead of what transaction ids follow"),
+        ("failed nodes", ", ".join(map(str, failed.get("nodes") or ()))),
+        ("fault log", failed.get("problem")),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+def _disk_full(full: Mapping[str, Any]) -> str:
+    if not full:
+        return ""
+    return f"{full.get('path')}: {full.get('free_bytes', 0):,} bytes free; calls are refused until there is room"
+
+
+def _unkept(archive: Mapping[str, Any]) -> str:
+    """That an earlier run promised what this one does not keep."""
+    if problem := archive.get("promise_problem"):
+        return f"{problem}; see `cmdlog archive verify`"
+    promised = archive.get("unkept_window_s")
+    if not isinstance(promised, int | float) or not promised:
+        return ""
+    return f"a window of {promised:g} s was promised, this node runs without: see retention_window_s"
+
+
+def _reach(archive: Mapping[str, Any]) -> str:
+    """How far back one can go, where any past is promised."""
+    if not archive.get("window_s"):
+        return ""
+    oldest = archive.get("oldest_txn")
+    since = "since the beginning" if oldest == "0" else f"since {archive.get('oldest_time')}"
+    return f"every moment {since}" if oldest is not None else "no moment but the newest yet"
+
+
+def _stuck(told: Mapping[str, Any]) -> str:
+    """Partitions that refuse calls for another reason than a full volume, which is told once for all."""
+    found = {number: _part(_part(told, "partitions"), number).get("state", "ok") for number in _part(told, "partitions")}
+    return ", ".join(f"{number} refuses calls: {state}" for number, state in found.items() if state not in ("ok", "disk_full"))
+
+
+def _running(told: Mapping[str, Any]) -> str:
+    up, sites = told.get("uptime_s"), told.get("sites")
+    parts = [f"for {_duration(up)}" if isinstance(up, int | float) else ""]
+    parts.append(f"durability {told['durability']}" if "durability" in told else "")
+    parts.append(f"{len(sites)} site processes" if isinstance(sites, Sequence) and sites else "")
+    return ", ".join(filter(None, parts))
+
+
+def _log(log: Mapping[str, Any]) -> str:
+    segments, parts = _part(log, "segments"), []
+    fill = log.get("fill")
+    if isinstance(fill, int | float):
+        full = round(min(max(fill, 0.0), 1.0) * BAR_CELLS)
+        parts.append(f"{'█' * full}{'░' * (BAR_CELLS - full)} {fill:.1%} full")
+    if segments:
+        parts.append(f"{segments.get('used')} of {segments.get('total')} segments used")
+    reserve = _part(log, "reserve")
+    if reserve and reserve.get("left_bytes") != reserve.get("bytes"):
+        parts.append(f"{reserve.get('left_bytes')} of {reserve.get('bytes')} bytes of its reserve left")
+    if segments.get("without_space"):
+        parts.append(f"{segments.get('without_space')} segments without space of their own")
+    held = _part(log, "held_by").get("anchor")
+    parts.append(f"held by {held}" if held else "")
+    sync = _part(log, "sync_us")
+    median, p99 = sync.get("median"), sync.get("p99")
+    if isinstance(median, int | float) and isinstance(p99, int | float):
+        parts.append(f"sync {median / 1000:.2f} ms, p99 {p99 / 1000:.2f} ms")
+    return ", ".join(filter(None, parts))
+
+
+def partition_rows(told: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of the partitions' table; a mark that one partition lacks is empty there."""
+    partitions = {str(number): _part(_part(told, "partitions"), number) for number in _part(told, "partitions")}
+    columns = list(dict.fromkeys(name for marks in partitions.values() for name in marks))
+    if all(marks.get("state", "ok") == "ok" for marks in partitions.values()):
+        columns = [column for column in columns if column != "state"]  # it is worth its room when it tells something
+    rows = [[number, *(str(marks.get(column, "")) for column in columns)] for number, marks in partitions.items()]
+    return ["partition", *columns], rows
+
+
+def _part(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = told.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(told: Mapping[str, Any], name: str) -> str:
+    return str(told.get(name) or "")
+
+
+def _plain(value: object) -> str:
+    """Text in which rich sees no markup."""
+    return str(value).replace("[", r"\[")
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,80 @@
+"""Ctrl-C and SIGTERM while a command runs: it tidies up, says in a sentence what is left and how to go on, and ends.
+
+One rule: the exit code is 128 and the signal's number (130 for Ctrl-C, 143 for SIGTERM), as a shell tells it of any program,
+whatever the command was doing; so both signals are one exception on the way out, and the number is kept here.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from cmdlog.cli.cli_errors import BROKEN_OFF, CommandFailed, Failure
+
+WORDS: Final = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_heard: list[signal.Signals] = []
+
+
+class BrokenOff(CommandFailed):
+    """A command that was ended from outside, in its own words."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint, exit_code=BROKEN_OFF)
+
+
+@contextmanager
+def heeding_signals() -> Iterator[None]:
+    """Until its end SIGTERM is the same as Ctrl-C, unless the command has a handler of its own; of the main thread alone."""
+    _heard.clear()
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    def terminate(number: int, _frame: object) -> None:
+        _heard[:] = [signal.Signals(number)]
+        raise KeyboardInterrupt
+
+    if ours:
+        signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def leaving(what: str, *, hint: str = "", instead_of: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """What is left, and how to go on, of a command that is broken off within, also where a part of it says that of itself.
+
+    Raises: BrokenOff.
+    """
+    try:
+        yield
+    except BaseException as end:
+        has_words = getattr(end, "exit_code", None) == BROKEN_OFF
+        if not isinstance(end, instead_of) and (has_words or not came_of_signal(end)):
+            raise
+        raise BrokenOff(f"{WORDS[_signal()]}; {what}", hint) from None
+
+
+def came_of_signal(end: BaseException | None) -> bool:
+    """Whether it is an interruption or was met on the way out of one: what a signal ended as well is gone, or says so."""
+    while end is not None and not isinstance(end, KeyboardInterrupt):
+        end = end.__context__
+    return end is not None
+
+
+def exit_code() -> int:
+    """Of the process that is ending because of a signal."""
+    return 128 + _signal()
+
+
+def failure() -> Failure:
+    """Of a command that has no words of its own."""
+    return Failure(BrokenOff.__name__, WORDS[_signal()], "", exit_code())
+
+
+def _signal() -> signal.Signals:
+    return _heard[-1] if _heard else signal.SIGINT

@@ -1,0 +1,222 @@
+"""`AsyncClient`: for tasks of one event loop (asyncio). Many may share one.
+
+It carries out the steps of `exchange.py` and the requests that `window.py` wants, with httpx and `asyncio.sleep`; it decides
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import httpx
+
+from cmdlog.client.batching.auto_batch_async import TaskCoalescer
+from cmdlog.client.batching.batch_response import AnswerLines, is_stream, no_stream
+from cmdlog.client.batching.batch_window import TAKEN_PER_ANSWER, Answered, Window
+from cmdlog.client.client_base import ANSWER_BYTES_MAX, BatchItem, Core, begun, owned
+from cmdlog.client.connection_pool import TaskLanes
+from cmdlog.client.options import DEFAULT_URL, Given
+from cmdlog.client.request import NEW_KEY, POINT, SNAPSHOT, Ask, Durability, NewKey, query_ask, read_ask
+from cmdlog.client.response import Answer, Attempt, Lost, lost, member, read_answer, read_object, read_rows
+from cmdlog.client.retry_loop import Send, Steps, send
+from cmdlog.results import QueryResult, Result
+
+
+class AsyncClient(Core):
+    """`Client` for tasks: the same methods, awaited. It belongs to the event loop that first used it.
+
+    Example:
+        async with cmdlog.AsyncClient("http://127.0.0.1:8642") as client:
+            left = await client.call("reserve", item=1, count=3)
+    """
+
+    def __init__(self, url: str = DEFAULT_URL, **given: Unpack[Given]) -> None:
+        super().__init__(url, given)
+        self._lanes = TaskLanes(self.options.http(self.url), self.options.connections_max)
+        options = self.options.auto_batch
+        self._coalescer = None if options is None else TaskCoalescer(self._send, self._send_many, options)
+
+    # -- calls -----------------------------------------------------------------------------------------------------------
+
+    async def call(self, name: str, /, *, idempotency_key: str | NewKey | None = NEW_KEY, **params: Any) -> Any:
+        """Calls a procedure and returns its result; see `Client.call`. Cancelled, it may have been executed."""
+        return (await self.invoke(name, params, idempotency_key=idempotency_key)).value
+
+    async def invoke(
+        self,
+        name: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        idempotency_key: str | NewKey | None = NEW_KEY,
+        returns: Any = None,
+        timeout_s: float | None = None,
+        durability: Durability | None = None,
+    ) -> Result[Any]:
+        """`call`, with the transaction's id and partition beside the result; see `Client.invoke`."""
+        ask = self._call_ask(name, params or {}, idempotency_key, durability)
+        value = await self._run(self._exchange(ask, timeout_s, own_key=idempotency_key is NEW_KEY))
+        return self._decode(ask, value, returns)
+
+    async def batch(
+        self, calls: Iterable[BatchItem] | AsyncIterable[BatchItem], *, timeout_s: float | None = None
+    ) -> AsyncGenerator[Answered, None]:
+        """Calls in order, answered in the same order; see `Client.batch`."""
+        window, source = self._window(timeout_s), _each(calls)
+        more = True
+        while more or window:
+            while more and window.waits:
+                more = await self._take_in(window, source)
+            for answered in window.ready():
+                yield answered
+            lines = window.due()
+            if not lines:
+                await asyncio.sleep(window.wait_s())
+                continue
+            step = send(lines[0].ask, self.options.retry, left_s=self.options.retry.attempt_s)
+            due = iter(lines)
+            async with contextlib.aclosing(self._send_many([line.ask for line in lines], step)) as attempts:
+                async for attempt in attempts:
+                    window.settle(next(due), attempt)
+                    for answered in window.ready():
+                        yield answered
+                    for _ in range(TAKEN_PER_ANSWER):  # the next request is made ready while the server works at this one
+                        more = await self._take_in(window, source) if more and window.room else more
+            window.passed(len(lines))
+
+    async def _take_in(self, window: Window, source: AsyncGenerator[BatchItem, None]) -> bool:
+        """The source's next call; False when there is none."""
+        try:
+            item = await anext(source)
+        except StopAsyncIteration:
+            return False
+        ask, own_key = self._batch_ask(item)
+        window.add(ask, own_key=own_key)
+        return True
+
+    # -- what else a server tells ----------------------------------------------------------------------------------------
+
+    async def query(self, sql: str, params: Sequence[Any] = (), *, partition: int | None = None) -> QueryResult:
+        """Runs a SELECT on a frozen state of one partition or, concatenated, of all."""
+        return read_rows(await self._run(self._exchange(query_ask(sql, params, partition))))
+
+    async def procedures(self) -> list[dict[str, Any]]:
+        """Every procedure with its schemas."""
+        listed: list[dict[str, Any]] = member(await self._read("/v1/procedures"), "procedures")
+        return listed
+
+    async def status(self) -> dict[str, Any]:
+        """Node, partitions, watermarks, log."""
+        return read_object(await self._read("/v1/status"))
+
+    async def snapshots(self) -> list[dict[str, Any]]:
+        """Every snapshot."""
+        listed: list[dict[str, Any]] = member(await self._read("/v1/snapshots"), "snapshots")
+        return listed
+
+    async def take_snapshot(self, *, timeout_s: float | None = None) -> list[dict[str, Any]]:
+        """Takes a snapshot of every partition now."""
+        taken: list[dict[str, Any]] = member(await self._run(self._exchange(SNAPSHOT, timeout_s)), "snapshots")
+        return taken
+
+    async def take_point(self, *, timeout_s: float | None = None) -> dict[str, Any]:
+        """Takes a recovery point now: `snapshots`, and `point` with the transaction id up to which all can be restored."""
+        return read_object(await self._run(self._exchange(POINT, timeout_s)))
+
+    async def ready(self, timeout_s: float = 0.0) -> bool:
+        """Whether the server serves calls, waiting up to `timeout_s` for it."""
+        ready: bool = await self._run(self._await_ready(timeout_s))
+        return ready
+
+    async def close(self) -> None:
+        """Waits for requests that calls share, and ends the connections."""
+        if self._coalescer is not None:
+            await self._coalescer.close()
+        await self._lanes.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- carrying out ----------------------------------------------------------------------------------------------------
+
+    async def _read(self, path: str) -> Any:
+        return await self._run(self._exchange(read_ask(path)))
+
+    async def _run(self, steps: Steps) -> Any:
+        """Carries out the steps of an exchange."""
+        came_of_it: Attempt | None = None
+        try:
+            while True:
+                step = steps.send(came_of_it)
+                if isinstance(step, Send):
+                    came_of_it = await self._attempt(step)
+                else:
+                    await asyncio.sleep(step.seconds)
+                    came_of_it = None
+        except StopIteration as end:
+            return end.value
+
+    async def _attempt(self, step: Send) -> Attempt:
+        if self._coalescer is not None and step.ask.procedure:
+            return await self._coalescer.attempt(step)
+        return await self._send(step)
+
+    async def _send(self, step: Send) -> Attempt:
+        """One request of its own."""
+        request = self._request(step)
+        try:
+            async with asyncio.timeout(step.attempt_s):
+                async with self._lanes.response(request, wait_s=step.attempt_s) as response:
+                    return owned(await _whole(response), request, response)
+        except httpx.RequestError as error:
+            return lost(error, begun=begun(request))
+        except TimeoutError:
+            return Lost(reached=begun(request), reason=f"no answer for {step.attempt_s:g} s")
+
+    async def _send_many(self, asks: Sequence[Ask], step: Send) -> AsyncGenerator[Attempt, None]:
+        """One request for several calls; gives one attempt for each, in order. `attempt_s` is the longest silence."""
+        lines, request = AnswerLines(len(asks)), self._many_request(asks, step)
+        why = Lost(reached=True, reason="the answer ended before its last line")
+        try:
+            async with self._lanes.response(request, wait_s=step.attempt_s) as response:
+                if is_stream(response.status_code, response.headers):
+                    owned(why, request, response)
+                    async for chunk in response.aiter_raw():
+                        for attempt in lines.feed(chunk, date=response.headers.get("date", "")):
+                            yield attempt
+                        if lines.broken:
+                            break
+                else:
+                    for attempt in lines.end(no_stream(owned(await _whole(response), request, response))):
+                        yield attempt
+        except httpx.RequestError as error:
+            why = lost(error, begun=begun(request))
+        for attempt in lines.end(why):
+            yield attempt
+
+
+async def _each(calls: Iterable[BatchItem] | AsyncIterable[BatchItem]) -> AsyncGenerator[BatchItem, None]:
+    if isinstance(calls, AsyncIterable):
+        async for call in calls:
+            yield call
+    else:
+        for call in calls:
+            yield call
+
+
+async def _whole(response: httpx.Response) -> Attempt:
+    """The complete answer. Raises: httpx.RequestError."""
+    body = bytearray()
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > ANSWER_BYTES_MAX:
+            return Answer(response.status_code, None, about=f"more than {ANSWER_BYTES_MAX} bytes")
+    return read_answer(response.status_code, response.headers, bytes(body))

@@ -1,0 +1,149 @@
+"""A batch under way: which calls are out, which are answered, what is sent next. Pure but for the clock it is given.
+
+One rule: at most CALLS_MAX calls are held, answered or not; they leave in the order in which they came, each with a result or
+an error.
+
+They are executed in that order too, except that a call which was refused on its own (503) is sent again behind others. Calls that
+were lost or refused together are sent again together, and nothing that came later goes before them.
+
+A request that breaks is sent again in halves: whatever the calls of it were too many for (a proxy's buffer, the time of one
+attempt) gets smaller until it fits, and grows again when it works.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cmdlog.client.request import Ask, Effect
+from cmdlog.client.response import Answer, Attempt, Failure, Lost, judge
+from cmdlog.client.retry import RetryPolicy, Tries, decide
+from cmdlog.client.retry_loop import Chance, Clock, Rekey, better_key
+from cmdlog.errors import CmdlogError
+from cmdlog.results import Result
+
+CALLS_MAX: Final = 4096
+BYTES_MAX: Final = 1 << 20
+TAKEN_PER_ANSWER: Final = 2  # calls that come in while one leaves: the window fills up, and no answer waits for long
+FILL_S: Final = 0.01  # how long a source that gives slowly may hold back what it has given
+
+NOTHING: Final = Ask("", "", Effect.READS)  # of a call that cannot be sent
+
+Answered = Result[Any] | CmdlogError
+Decode = Callable[[Ask, Any], Result[Any]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Line(Tries):
+    """One call of the batch."""
+
+    ask: Ask
+    own_key: bool  # made by us, so it may be made anew
+    due: float = 0.0
+    alone: bool = False  # it was refused on its own: others may go before it
+    deadline: float | None = None  # set by the first failure: time that the reader of the answers takes is not counted
+    answer: Answered | None = None
+
+
+class Window:
+    """The calls that came in and have not left. Owned by one thread or task."""
+
+    def __init__(
+        self, policy: RetryPolicy, *, timeout_s: float, clock: Clock, chance: Chance, rekey: Rekey, decode: Decode
+    ) -> None:
+        self._policy, self._timeout_s = policy, timeout_s
+        self._clock, self._chance, self._rekey, self._decode = clock, chance, rekey, decode
+        self._lines: deque[Line] = deque()
+        self._bytes = 0
+        self._sent_max = CALLS_MAX  # lines of the next request
+        self._broke = False  # the request under way did not come to its end
+        self._filling_since: float | None = None
+        self._failed: tuple[Attempt, float] | None = None  # the last failure, and when what it struck is due
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    @property
+    def room(self) -> bool:
+        """Whether another call fits in."""
+        return len(self._lines) < CALLS_MAX and self._bytes < BYTES_MAX
+
+    @property
+    def waits(self) -> bool:
+        """Whether another call should be taken in before the next request goes out."""
+        since = self._filling_since
+        return self.room and (since is None or self._clock() - since < FILL_S)
+
+    def add(self, ask: Ask | CmdlogError, *, own_key: bool) -> None:
+        """The next call, or why there is none in its place."""
+        if self._filling_since is None:
+            self._filling_since = self._clock()
+        if isinstance(ask, CmdlogError):
+            self._lines.append(Line(ask=NOTHING, own_key=False, answer=ask))
+            return
+        self._bytes += len(ask.body)
+        self._lines.append(Line(ask=ask, own_key=own_key))
+
+    def due(self) -> list[Line]:
+        """The lines of the next request, in order."""
+        self._filling_since = self._failed = None
+        self._broke = False
+        now = self._clock()
+        return [line for line in self._sendable(now) if line.due <= now][: self._sent_max]
+
+    def wait_s(self) -> float:
+        """Time until a line is due."""
+        now = self._clock()
+        return max(0.0, min((line.due - now for line in self._sendable(now)), default=0.0))
+
+    def _sendable(self, now: float) -> Iterator[Line]:
+        """Lines without an answer, up to the first that nothing may pass before it is due."""
+        for line in self._lines:
+            if line.answer is None:
+                yield line
+                if line.due > now and not line.alone:
+                    return
+
+    def settle(self, line: Line, attempt: Attempt) -> None:
+        """What came of a line's attempt."""
+        found = judge(attempt)
+        if not isinstance(found, Failure):
+            self._succeed(line, found)
+            return
+        self._broke = self._broke or (isinstance(attempt, Lost) and attempt.reached)
+        if line.own_key and not line.uncertain and (key := better_key(line.ask, found, self._rekey)):
+            line.ask, line.own_key = line.ask.under(key), False
+            return
+        now = self._clock()
+        if line.deadline is None:
+            line.deadline = now + self._timeout_s
+        step = decide(found, line, line.ask.effect, self._policy, left_s=line.deadline - now, chance=self._chance())
+        if isinstance(step, CmdlogError):
+            step.idempotency_key = line.ask.key
+            line.answer = step
+            return
+        if self._failed is None or self._failed[0] is not attempt:
+            self._failed = attempt, now + step
+        line.due = self._failed[1]
+        line.alone = isinstance(attempt, Answer) and attempt.of_line
+
+    def _succeed(self, line: Line, value: Any) -> None:
+        try:
+            line.answer = self._decode(line.ask, value)
+        except CmdlogError as error:
+            line.answer = error
+
+    def passed(self, count: int) -> None:
+        """A request with `count` lines is over."""
+        if self._broke:
+            self._sent_max = max(1, count // 2)
+        else:
+            self._sent_max = min(CALLS_MAX, self._sent_max * 2)
+
+    def ready(self) -> Iterator[Answered]:
+        """Answers that may leave, in order."""
+        while self._lines and (answer := self._lines[0].answer) is not None:
+            self._bytes -= len(self._lines.popleft().ask.body)
+            yield answer

@@ -1,0 +1,226 @@
+"""`Client`: for threads. Many may share one.
+
+It carries out the steps of `exchange.py` and the requests that `window.py` wants, with httpx and `time.sleep`; it decides
+nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import httpx
+
+from cmdlog.client.batching.auto_batch import Coalescer
+from cmdlog.client.batching.batch_response import AnswerLines, is_stream, no_stream
+from cmdlog.client.batching.batch_window import TAKEN_PER_ANSWER, Answered, Window
+from cmdlog.client.client_base import ANSWER_BYTES_MAX, BatchItem, Core, begun, owned, request_ids
+from cmdlog.client.connection_pool import Lanes
+from cmdlog.client.options import DEFAULT_URL, Given
+from cmdlog.client.request import NEW_KEY, POINT, SNAPSHOT, Ask, Durability, NewKey, query_ask, read_ask
+from cmdlog.client.response import Answer, Attempt, Lost, lost, member, read_answer, read_object, read_rows
+from cmdlog.client.retry_loop import Send, Steps, send
+from cmdlog.results import QueryResult, Result
+
+
+class Client(Core):
+    """Calls procedures of a server. Close it, or use it in a `with` block.
+
+    Options: `Given`. Errors: `cmdlog.errors`, by `code`; nothing else is raised for what a network or a server does.
+
+    Example:
+        with cmdlog.Client("http://127.0.0.1:8642") as client:
+            left = client.call("reserve", item=1, count=3)
+    """
+
+    def __init__(self, url: str = DEFAULT_URL, **given: Unpack[Given]) -> None:
+        super().__init__(url, given)
+        self._open()
+
+    def _open(self) -> None:
+        self._pid = os.getpid()
+        self._request_ids = request_ids()
+        self._lanes = Lanes(self.options.http(self.url), self.options.connections_max)
+        options = self.options.auto_batch
+        self._coalescer = None if options is None else Coalescer(self._send, self._send_many, options)
+
+    # -- calls -----------------------------------------------------------------------------------------------------------
+
+    def call(self, name: str, /, *, idempotency_key: str | NewKey | None = NEW_KEY, **params: Any) -> Any:
+        """Calls a procedure and returns its result; repeated as often as it takes, executed once.
+
+        Raises: CallError (Aborted, ProcedureFailed, KeyReused, SessionExpired), RequestRefused, Unavailable, OutcomeUnknown,
+        ServerFault.
+        """
+        return self.invoke(name, params, idempotency_key=idempotency_key).value
+
+    def invoke(
+        self,
+        name: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        idempotency_key: str | NewKey | None = NEW_KEY,
+        returns: Any = None,
+        timeout_s: float | None = None,
+        durability: Durability | None = None,
+    ) -> Result[Any]:
+        """`call`, with the transaction's id and partition beside the result, and with options of its own.
+
+        `idempotency_key` None sends none: then only what surely was not executed is sent again. `returns` is the type that the
+        result is decoded to. `durability` "async" asks for an answer before the disk has it, where the server allows that.
+        """
+        ask = self._call_ask(name, params or {}, idempotency_key, durability)
+        value = self._run(self._exchange(ask, timeout_s, own_key=idempotency_key is NEW_KEY))
+        return self._decode(ask, value, returns)
+
+    def batch(self, calls: Iterable[BatchItem], *, timeout_s: float | None = None) -> Iterator[Answered]:
+        """Calls in order; each is answered by a `Result`, or by the error that `invoke` would raise, in the same order.
+
+        Memory is bounded, whatever `calls` gives: it is read as answers are taken. Calls on one partition are executed in order,
+        except that one which was refused (503) on its own may be executed after others; a read sees what was answered before it
+        was sent. `timeout_s` counts from a call's first failure. Whoever stops early leaves up to 4,096 calls undecided.
+        """
+        window, source = self._window(timeout_s), iter(calls)
+        more = True
+        while more or window:
+            while more and window.waits:
+                more = self._take_in(window, source)
+            yield from window.ready()
+            lines = window.due()
+            if not lines:
+                time.sleep(window.wait_s())
+                continue
+            step = send(lines[0].ask, self.options.retry, left_s=self.options.retry.attempt_s)
+            with contextlib.closing(self._send_many([line.ask for line in lines], step)) as attempts:
+                for line, attempt in zip(lines, attempts, strict=True):
+                    window.settle(line, attempt)
+                    yield from window.ready()
+                    for _ in range(TAKEN_PER_ANSWER):  # the next request is made ready while the server works at this one
+                        more = self._take_in(window, source) if more and window.room else more
+            window.passed(len(lines))
+
+    def _take_in(self, window: Window, source: Iterator[BatchItem]) -> bool:
+        """The source's next call; False when there is none."""
+        try:
+            item = next(source)
+        except StopIteration:
+            return False
+        ask, own_key = self._batch_ask(item)
+        window.add(ask, own_key=own_key)
+        return True
+
+    # -- what else a server tells ----------------------------------------------------------------------------------------
+
+    def query(self, sql: str, params: Sequence[Any] = (), *, partition: int | None = None) -> QueryResult:
+        """Runs a SELECT on a frozen state of one partition or, concatenated, of all."""
+        return read_rows(self._run(self._exchange(query_ask(sql, params, partition))))
+
+    def procedures(self) -> list[dict[str, Any]]:
+        """Every procedure with its schemas."""
+        listed: list[dict[str, Any]] = member(self._read("/v1/procedures"), "procedures")
+        return listed
+
+    def status(self) -> dict[str, Any]:
+        """Node, partitions, watermarks, log."""
+        return read_object(self._read("/v1/status"))
+
+    def snapshots(self) -> list[dict[str, Any]]:
+        """Every snapshot."""
+        listed: list[dict[str, Any]] = member(self._read("/v1/snapshots"), "snapshots")
+        return listed
+
+    def take_snapshot(self, *, timeout_s: float | None = None) -> list[dict[str, Any]]:
+        """Takes a snapshot of every partition now."""
+        taken: list[dict[str, Any]] = member(self._run(self._exchange(SNAPSHOT, timeout_s)), "snapshots")
+        return taken
+
+    def take_point(self, *, timeout_s: float | None = None) -> dict[str, Any]:
+        """Takes a recovery point now: `snapshots`, and `point` with the transaction id up to which all can be restored."""
+        return read_object(self._run(self._exchange(POINT, timeout_s)))
+
+    def ready(self, timeout_s: float = 0.0) -> bool:
+        """Whether the server serves calls, waiting up to `timeout_s` for it."""
+        ready: bool = self._run(self._await_ready(timeout_s))
+        return ready
+
+    def close(self) -> None:
+        """Ends the connections. Calls of other threads that are under way fail."""
+        if self._coalescer is not None and self._pid == os.getpid():
+            self._coalescer.close()
+        self._lanes.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        self.close()
+
+    # -- carrying out ----------------------------------------------------------------------------------------------------
+
+    def _read(self, path: str) -> Any:
+        return self._run(self._exchange(read_ask(path)))
+
+    def _run(self, steps: Steps) -> Any:
+        """Carries out the steps of an exchange."""
+        if self._pid != os.getpid():
+            self._open()  # connections that a fork copied belong to its parent: both would read each other's answers
+        came_of_it: Attempt | None = None
+        try:
+            while True:
+                step = steps.send(came_of_it)
+                if isinstance(step, Send):
+                    came_of_it = self._attempt(step)
+                else:
+                    time.sleep(step.seconds)
+                    came_of_it = None
+        except StopIteration as end:
+            return end.value
+
+    def _attempt(self, step: Send) -> Attempt:
+        if self._coalescer is not None and step.ask.procedure:
+            return self._coalescer.attempt(step)
+        return self._send(step)
+
+    def _send(self, step: Send) -> Attempt:
+        """One request of its own."""
+        deadline, request = time.monotonic() + step.attempt_s, self._request(step)
+        try:
+            with self._lanes.response(request, wait_s=step.attempt_s) as response:
+                return owned(_whole(response, deadline), request, response)
+        except httpx.RequestError as error:
+            return lost(error, begun=begun(request))
+
+    def _send_many(self, asks: Sequence[Ask], step: Send) -> Generator[Attempt, None, None]:
+        """One request for several calls; gives one attempt for each, in order. `attempt_s` is the longest silence."""
+        lines, request = AnswerLines(len(asks)), self._many_request(asks, step)
+        why = Lost(reached=True, reason="the answer ended before its last line")
+        try:
+            with self._lanes.response(request, wait_s=step.attempt_s) as response:
+                if is_stream(response.status_code, response.headers):
+                    owned(why, request, response)
+                    for chunk in response.iter_raw():
+                        yield from lines.feed(chunk, date=response.headers.get("date", ""))
+                        if lines.broken:
+                            break
+                else:
+                    answer = owned(_whole(response, time.monotonic() + step.attempt_s), request, response)
+                    yield from lines.end(no_stream(answer))
+        except httpx.RequestError as error:
+            why = lost(error, begun=begun(request))
+        yield from lines.end(why)
+
+
+def _whole(response: httpx.Response, deadline: float) -> Attempt:
+    """The complete answer. Raises: httpx.RequestError."""
+    body = bytearray()
+    for chunk in response.iter_raw():
+        body += chunk
+        if len(body) > ANSWER_BYTES_MAX:
+            return Answer(response.status_code, None, about=f"more than {ANSWER_BYTES_MAX} bytes")
+        if time.monotonic() > deadline:
+            return Lost(reached=True, reason="the answer was not complete in time")
+    return read_answer(response.status_code, response.headers, bytes(body))

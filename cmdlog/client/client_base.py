@@ -1,0 +1,194 @@
+"""What both clients are: options, keys, causality, requests as values, results decoded. No socket, thread or loop here."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import secrets
+import threading
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+
+from cmdlog.client.batching.batch_response import NDJSON
+from cmdlog.client.batching.batch_window import Window
+from cmdlog.client.keys import Keys
+from cmdlog.client.options import Given, base_url, make_options
+from cmdlog.client.request import NEW_KEY, Ask, Call, Durability, NewKey, call_ask
+from cmdlog.client.response import Attempt, check_owner, read_result
+from cmdlog.client.retry_loop import Send, Steps, await_ready, exchange
+from cmdlog.errors import BadAnswer, CmdlogError
+from cmdlog.results import Result
+
+if TYPE_CHECKING:
+    from procedures.declaration.procedure import Procedure
+    from procedures.declaration.type_codecs import Codec
+
+TXN: Final = "Cmdlog-Txn"
+REQUEST_ID: Final = "X-Request-Id"
+ANSWER_BYTES_MAX: Final = 512 << 20  # the server gives queries of 64 MiB; JSON writes a byte with up to six
+BATCH: Final = "/v1/batch"
+
+BatchItem = Call | tuple[str, Mapping[str, Any]] | tuple[str, Mapping[str, Any], str | None]
+
+chance: Final = random.Random().random  # seeded by the system: a caller's `random.seed` stays the caller's
+
+
+class Body(httpx.ByteStream):
+    """A request's body that knows whether any of it was asked for: before that, nothing can be executed."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.begun = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.begun = True
+        return super().__iter__()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        self.begun = True
+        return super().__aiter__()
+
+
+def begun(request: httpx.Request) -> bool:
+    """Whether any of the request's body has left us. A request without a body changes nothing."""
+    return isinstance(request.stream, Body) and request.stream.begun
+
+
+def request_ids() -> Iterator[str]:
+    """An id for every attempt: the server's log and its answers bear it."""
+    prefix = secrets.token_hex(6)
+    return (f"{prefix}-{number}" for number in itertools.count(1))
+
+
+def owned(answer: Attempt, request: httpx.Request, response: httpx.Response) -> Attempt:
+    """The answer, if it is the answer to this request. Raises: httpx.RemoteProtocolError."""
+    check_owner(request.headers[REQUEST_ID], response.headers.get(REQUEST_ID), answer)
+    return answer
+
+
+class Core:
+    """The common part of a client."""
+
+    def __init__(self, url: str, given: Given) -> None:
+        self.url = base_url(url)
+        self.options = make_options(given)
+        self.txn_id = 0
+        """The highest transaction id that this client has seen."""
+        self._headers = [("Host", self.url.netloc.decode("ascii")), *self.options.headers()]
+        self._keys = Keys()
+        self._request_ids = request_ids()
+        self._lock = threading.Lock()
+        self._address = lru_cache(1024)(lambda path: httpx.URL(f"{self.url}{path}"))  # parsing one costs as much as a call
+
+    # -- requests --------------------------------------------------------------------------------------------------------
+
+    def _call_ask(
+        self, name: str, params: Mapping[str, Any], key: str | NewKey | None, durability: Durability | None = None
+    ) -> Ask:
+        """Raises: InvalidParameters, UnknownProcedure."""
+        procedure = self._procedure(name)
+        reads = procedure is not None and procedure.read_only
+        return call_ask(name, params, key=self._key(key), reads=reads, durability=durability)
+
+    def _batch_ask(self, item: BatchItem) -> tuple[Ask | CmdlogError, bool]:
+        """A call of a batch, or why it cannot be sent; whether its key was made here. Raises: TypeError (it is no call)."""
+        call = Call(*item)
+        try:
+            ask = self._call_ask(call.procedure, call.params, call.idempotency_key, call.durability)
+        except CmdlogError as error:
+            return error, False
+        return ask, call.idempotency_key is NEW_KEY
+
+    def _key(self, key: str | NewKey | None) -> str | None:
+        if not isinstance(key, NewKey):
+            return key
+        return self._keys.new() if self.options.keys == "new" else None
+
+    def _exchange(self, ask: Ask, timeout_s: float | None = None, *, own_key: bool = False) -> Steps:
+        """`own_key`: the key was made here, and may be made anew."""
+        return exchange(
+            ask,
+            self.options.retry,
+            timeout_s=self.options.timeout_s if timeout_s is None else timeout_s,
+            clock=time.monotonic,
+            chance=chance,
+            rekey=self._keys.better if own_key else lambda _key, _date: None,
+        )
+
+    def _await_ready(self, timeout_s: float) -> Steps:
+        return await_ready(self.options.retry, timeout_s=timeout_s, clock=time.monotonic)
+
+    def _window(self, timeout_s: float | None) -> Window:
+        return Window(
+            self.options.retry,
+            timeout_s=self.options.timeout_s if timeout_s is None else timeout_s,
+            clock=time.monotonic,
+            chance=chance,
+            rekey=self._keys.better,
+            decode=self._decode,
+        )
+
+    def _request(self, step: Send) -> httpx.Request:
+        """The HTTP request of one attempt."""
+        ask = step.ask
+        return self._http_request(ask.method, ask.path, ask.body, ask.headers, step)
+
+    def _many_request(self, asks: Sequence[Ask], step: Send) -> httpx.Request:
+        """The same calls as the lines of one request."""
+        body = b"\n".join([ask.line() for ask in asks])
+        return self._http_request("POST", BATCH, body, [("Content-Type", NDJSON)], step)
+
+    def _http_request(self, method: str, path: str, body: bytes, headers: Iterable[tuple[str, str]], step: Send) -> httpx.Request:
+        timeouts = {"connect": step.connect_s, "pool": step.attempt_s, "read": step.attempt_s, "write": step.attempt_s}
+        sent = [*self._headers, *headers, ("Content-Length", str(len(body))), (REQUEST_ID, next(self._request_ids))]
+        if self.txn_id and self.options.causality == "echo":
+            sent.append((TXN, str(self.txn_id)))
+        return httpx.Request(method, self._address(path), headers=sent, stream=Body(body), extensions={"timeout": timeouts})
+
+    # -- answers ---------------------------------------------------------------------------------------------------------
+
+    def _decode(self, ask: Ask, value: Any, returns: Any = None) -> Result[Any]:
+        """The result that an answer holds. Raises: BadAnswer."""
+        result = read_result(value)
+        self._saw(result.txn_id)
+        codec = self._codec(ask.procedure) if returns is None else codec_of(returns)
+        if codec is None:
+            return result
+        try:
+            if result.partition is None and isinstance(result.value, list):
+                return Result(result.txn_id, None, [_from_wire(codec, part) for part in result.value])
+            return Result(result.txn_id, result.partition, _from_wire(codec, result.value))
+        except (ValueError, TypeError) as error:
+            raise BadAnswer(
+                f"{ask.procedure} was executed, and its result is not of the expected type: {error}", txn_id=result.txn_id
+            ) from None
+
+    def _codec(self, name: str) -> Codec | None:
+        procedure = self._procedure(name)
+        return None if procedure is None else procedure.result_codec
+
+    def _procedure(self, name: str) -> Procedure | None:
+        db = self.options.db
+        return None if db is None else db.procedures.get(name)
+
+    def _saw(self, txn_id: int) -> None:
+        """Later calls are ordered after this transaction."""
+        if txn_id > self.txn_id:
+            with self._lock:
+                self.txn_id = max(self.txn_id, txn_id)
+
+
+@lru_cache(256)
+def codec_of(hint: Any) -> Codec:
+    """The codec of a return type. Raises: DefinitionError."""
+    from procedures.declaration.type_codecs import codec_for  # noqa: PLC0415 - it brings SQLAlchemy, which a client without types does not need
+
+    return codec_for(hint)
+
+
+def _from_wire(codec: Codec, value: Any) -> Any:
+    return codec.from_wire(codec.to_wire(value))  # to_wire checks

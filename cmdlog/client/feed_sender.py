@@ -1,0 +1,183 @@
+"""Calls of a batch job on their way to a server: what an executor is given to send rows with.
+
+One rule: a row's key is made of what the job says of the row and of when the job began, never of chance. So a row that is sent
+again, by another attempt or another driver, is answered with its first outcome; and once the server has forgotten that outcome,
+the time in the key makes it refuse the row (`session_expired`) rather than execute it again.
+
+A call that was decided or refused is an answer. A server that cannot be reached, is not sure, or lets nobody in is an error, and
+so is silence: one limit counts from its last answer, whatever was asked. The job is gone on with later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from cmdlog.client.client import Client
+from cmdlog.client.keys import uuid7
+from cmdlog.client.options import DEFAULT_URL, base_url
+from cmdlog.client.request import Ask, Call
+from cmdlog.client.response import Attempt, Lost
+from cmdlog.client.retry import RetryPolicy
+from cmdlog.client.retry_loop import Send
+from cmdlog.errors import (
+    Aborted,
+    CallError,
+    CmdlogError,
+    Forbidden,
+    ProcedureFailed,
+    RequestRefused,
+    Unauthenticated,
+    Unreachable,
+)
+from cmdlog.results import Result
+
+BUSY: Final = (429, 502, 503, 504)
+GIVE_UP_AFTER_S: Final = 60.0  # a node that starts anew, or another one that takes over, is back before
+HURRIED_S: Final = 1.0
+LAST_ATTEMPT_S: Final = 0.05  # the shortest that is tried; an answer may take longer
+ATTEMPTS: Final = RetryPolicy(attempts_max=1_000_000)  # time alone is the limit
+Row = tuple[str, Mapping[str, Any], str]  # procedure, params, what names the row in the job
+
+
+def key_of(name: str, began_ms: int) -> str:
+    """The idempotency key of a row."""
+    return uuid7(began_ms, hashlib.sha256(name.encode()).digest()[:10])
+
+
+@dataclass(frozen=True, slots=True)
+class Feeder:
+    """Sends calls through `/v1/batch`, as fast as the server takes them. A value: it travels to executors.
+
+    `token_file` and `ca_file` are read there; without a file the variable CMDLOG_TOKEN is asked, there too.
+    """
+
+    url: str = DEFAULT_URL
+    token_file: str | os.PathLike[str] | None = None
+    ca_file: str | os.PathLike[str] | None = None
+    timeout_s: float = 300.0  # of one call, with all waits that the server asks for; at least twice the next one
+    give_up_after_s: float = GIVE_UP_AFTER_S  # without any answer of the server
+    tell: Callable[[str], None] | None = field(default=None, compare=False)  # is told why a request will be sent again
+
+    def __post_init__(self) -> None:
+        """Raises: ValueError, before anything travels."""
+        base_url(self.url)
+        if not self.give_up_after_s > 0:
+            raise ValueError("give_up_after_s must be more than 0")
+
+    def telling(self, tell: Callable[[str], None]) -> Feeder:
+        """The same, which tells why it waits, in the process where it sends."""
+        return replace(self, tell=tell)
+
+    def hurried(self) -> Feeder:
+        """The same, for a question that can be left open: it gives a silent server up within a second."""
+        return replace(self, give_up_after_s=min(self.give_up_after_s, HURRIED_S))
+
+    def __call__(self, rows: Iterable[Row], *, began_ms: int) -> Iterator[dict[str, Any]]:
+        """An answer for each row, in order. Raises: CmdlogError of the server, not of a call."""
+        sent: deque[str] = deque()
+
+        def calls() -> Iterator[Call]:
+            for procedure, params, name in rows:
+                sent.append(key_of(name, began_ms))
+                yield Call(procedure, params, sent[-1])
+
+        with self._client() as client:
+            for answer in client.batch(calls()):
+                yield {"key": sent.popleft(), **_told(answer)}
+
+    def target(self) -> str:
+        """Whom the calls are for: the server's cluster, or its address where the credential may not read its status.
+
+        Raises: CmdlogError.
+        """
+        with self._client() as client:
+            try:
+                cluster = client.status().get("cluster_id")
+            except Forbidden:
+                cluster = None
+            return f"cluster {cluster}" if cluster else f"server {client.url}"
+
+    def _client(self) -> _Patient:
+        verify = str(self.ca_file) if self.ca_file is not None else True
+        timeout_s = max(self.timeout_s, 2 * self.give_up_after_s)  # silence ends by its own limit, not by that of a call
+        client = _Patient(self.url, token_file=self.token_file, timeout_s=timeout_s, verify=verify, retry=ATTEMPTS)
+        client.tell, client.give_up_after_s = self.tell, self.give_up_after_s
+        return client
+
+
+class _Patient(Client):
+    """A client that says why a request came to nothing, and gives a silent server up.
+
+    What becomes of calls that are answered is decided as ever.
+    """
+
+    tell: Callable[[str], None] | None = None
+    give_up_after_s: float = GIVE_UP_AFTER_S
+    _silent = False  # the last attempt was not answered
+    _heard_at = 0.0  # the last answer; or when the first request of a silence was sent
+
+    def _send(self, step: Send) -> Attempt:
+        attempt = super()._send(self._in_time(step))
+        if why := self._note(attempt):
+            self._say(why)
+        return attempt
+
+    def _send_many(self, asks: Sequence[Ask], step: Send) -> Generator[Attempt, None, None]:
+        told = False
+        with contextlib.closing(super()._send_many(asks, self._in_time(step))) as attempts:
+            for attempt in attempts:
+                if (why := self._note(attempt)) and not told:
+                    self._say(why)
+                    told = True  # the others of the request suffer the same
+                yield attempt
+
+    def _in_time(self, step: Send) -> Send:
+        """The same, no longer than until the server is given up."""
+        now = time.monotonic()
+        if not self._silent:
+            self._heard_at = now
+        left_s = max(LAST_ATTEMPT_S, self._heard_at + self.give_up_after_s - now)
+        return replace(step, connect_s=min(step.connect_s, left_s), attempt_s=min(step.attempt_s, left_s))
+
+    def _note(self, attempt: Attempt) -> str:
+        """Why the request is sent again; "" of an answer. Raises: Unreachable."""
+        self._silent = isinstance(attempt, Lost)
+        if not isinstance(attempt, Lost):
+            self._heard_at = time.monotonic()
+        elif time.monotonic() - self._heard_at >= self.give_up_after_s:
+            raise Unreachable(f"no answer for {self.give_up_after_s:g} s: {attempt.reason}")
+        return _why(attempt)
+
+    def _say(self, why: str) -> None:
+        if self.tell is not None:
+            self.tell(why)
+
+
+def _why(attempt: Attempt) -> str:
+    """Why a request is sent again; "" of an answer."""
+    if isinstance(attempt, Lost):
+        return f"server {'did not answer' if attempt.reached else 'unreachable'}, retrying: {attempt.reason}"
+    return f"server is not ready or busy (status {attempt.status}), retrying" if attempt.status in BUSY else ""
+
+
+def _told(answer: Result[Any] | CmdlogError) -> dict[str, Any]:
+    if isinstance(answer, Result):
+        return {"ended": "ok", "txn_id": answer.txn_id, "code": "", "abort_code": "", "detail": ""}
+    kinds: dict[type[CmdlogError], str] = {Aborted: "aborted", ProcedureFailed: "failed"}
+    decided = isinstance(answer, CallError | RequestRefused) and not isinstance(answer, Unauthenticated | Forbidden)
+    if not decided:
+        raise answer
+    return {
+        "ended": kinds.get(type(answer), "refused"),
+        "txn_id": answer.txn_id or 0,
+        "code": answer.code,
+        "abort_code": answer.abort_code if isinstance(answer, Aborted) else "",
+        "detail": str(answer),
+    }

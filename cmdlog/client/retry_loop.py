@@ -1,0 +1,93 @@
+"""One request from its first attempt to its end, as a conversation: the steps go out, what came of them comes in.
+
+One rule: no clock, chance, socket or sleep here. A driver carries out each step, in a thread or in a task, and sends back what
+came of it; so the synchronous and the asynchronous client are the same client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cmdlog.client.request import READY, Ask, Effect
+from cmdlog.client.response import Attempt, Failure, Fate, judge
+from cmdlog.client.retry import RetryPolicy, Tries, decide
+from cmdlog.errors import CmdlogError, SessionExpired
+
+ATTEMPT_S_MIN: Final = 0.001  # a time-out of 0 would mean none
+READY_POLL_S: Final = 0.1
+WORTH_ASKING: Final = frozenset((Fate.REFUSED, Fate.BUSY, Fate.UNKNOWN))
+
+Clock = Callable[[], float]
+Chance = Callable[[], float]
+Rekey = Callable[[str, str], str | None]
+"""A key and the server's `Date` in, a better key out; None: the key was not at fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Make an attempt and send back what came of it."""
+
+    ask: Ask
+    connect_s: float
+    attempt_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait."""
+
+    seconds: float
+
+
+Steps = Generator[Send | Pause, Attempt | None, Any]
+
+
+def exchange(
+    ask: Ask, policy: RetryPolicy, *, timeout_s: float, clock: Clock, chance: Chance, rekey: Rekey = lambda _key, _date: None
+) -> Steps:
+    """Returns the JSON of the answer. Raises: CmdlogError."""
+    deadline = clock() + timeout_s
+    tries = Tries()
+    while True:
+        attempt = yield send(ask, policy, left_s=deadline - clock())
+        assert attempt is not None
+        found = judge(attempt)
+        if not isinstance(found, Failure):
+            return found
+        if not tries.uncertain and (key := better_key(ask, found, rekey)):
+            ask, rekey = ask.under(key), lambda _key, _date: None
+            continue
+        step = decide(found, tries, ask.effect, policy, left_s=deadline - clock(), chance=chance())
+        if isinstance(step, CmdlogError):
+            step.idempotency_key = ask.key
+            raise step
+        yield Pause(step)
+
+
+def await_ready(policy: RetryPolicy, *, timeout_s: float, clock: Clock) -> Steps:
+    """Asks until the server serves calls. Returns whether it does. Raises: CmdlogError, when asking again is pointless."""
+    deadline = clock() + timeout_s
+    while True:
+        attempt = yield send(READY, policy, left_s=max(deadline - clock(), READY_POLL_S))
+        assert attempt is not None
+        found = judge(attempt)
+        if not isinstance(found, Failure):
+            return True
+        if found.fate not in WORTH_ASKING:
+            raise found.error
+        if clock() + READY_POLL_S > deadline:
+            return False
+        yield Pause(READY_POLL_S)
+
+
+def send(ask: Ask, policy: RetryPolicy, *, left_s: float) -> Send:
+    """The next attempt, with no more time than is left. One that no other may follow gets all of it."""
+    left_s = max(left_s, ATTEMPT_S_MIN)
+    return Send(ask, min(policy.connect_s, left_s), left_s if ask.effect is Effect.ONCE else min(policy.attempt_s, left_s))
+
+
+def better_key(ask: Ask, failure: Failure, rekey: Rekey) -> str | None:
+    """A key for a call whose fresh key was refused as expired: our clock is behind, and nothing was executed under that key."""
+    return rekey(ask.key, failure.date) if ask.key is not None and isinstance(failure.error, SessionExpired) else None

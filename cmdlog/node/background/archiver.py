@@ -1,0 +1,415 @@
+"""The node's archive: what of the log and of old snapshots is kept because moments were promised.
+
+One rule: nothing that a promise needs is given up silently. The log asks `may_go` before it recycles a segment that every anchor
+has passed, and the snapshot thread hands every snapshot that does not count any more to `let_go`. What the window or a recovery
+point needs goes into `archive/` (`snapshot.archive.archive`); the rest may go, from the archive too.
+
+When the archive can take no more (`archive_bytes_max`, a full disk, a damaged segment), snapshots without which every moment can
+still be restored, only later, make room first. Then the rule `archive_full` decides:
+
+    stop      the segment stays in the ring. The log fills, then writes are refused with `log_full`, which names the archive;
+              reads go on. It is tried again every second, and goes on by itself when there is room.
+    shorten   the oldest segments of the archive go, with the snapshots that are of no use without them, until there is room;
+              where that is not enough, the segment goes unarchived. How far back one can really go is shown, and logged. What a
+              recovery point needs is never given up: for that, shorten is stop.
+
+The log's turn holder never waits for any of this: `may_go` answers from memory, one thread decides and names, and a process of
+low priority copies and checks (`cmdlog.node.background.segment_copy_process`). The ring keeps all of its files, so a full disk
+costs it none.
+
+A node whose window is 0 again does not throw away what an earlier run had promised: `cmdlog archive prune` does. It says at its
+start, in its status and in `archive/promise.json` that the promise is not kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import structlog
+
+from cmdlog.wal.errors import Corrupt, DiskFull, WalError, message_of
+from cmdlog.wal.group_state import Groups
+from cmdlog.wal.ids import CLUSTER_GROUP, txn_millis
+from cmdlog.wal.opening.survey import SegmentFile
+from cmdlog.wal.reader import read_segment
+from snapshot.archive.archive import Place, add_segment, add_snapshot, bytes_of, clean, holds, remove_folder, remove_segment
+from snapshot.archive.cache import ArchiveIndex
+from snapshot.archive.retention_promise import end_promise, promise_problem, read_promise, write_promise
+from snapshot.archive.segment_copy import Copied
+from snapshot.archive_layout import manifest_bytes_max, run_before
+from snapshot.catalog import Snapshot, remove
+from snapshot.errors import SnapshotError
+from snapshot.recovery_points import BadPoint, list_points
+from snapshot.retention import Needs, needs, oldest_restorable, window_begin
+
+LOOK_EVERY_S: Final = 5.0  # at what the window does not need any more; it moves slowly
+RETRY_S: Final = 1.0  # after something that stands in the way: as often as the log looks at a full disk
+FIRST_RECORDS_BLOCK: Final = 2  # of a log: the checkpoint of a node that was made by a recovery stands there
+
+log = structlog.get_logger("cmdlog.archive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The settings of the archive."""
+
+    window_s: float
+    bytes_max: int  # 0 = no bound
+    when_full: Literal["stop", "shorten"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveHooks:
+    """What the node gives. Any thread."""
+
+    now_millis: Callable[[], int]  # clock of the transaction ids; never later than the newest of them
+    segments: Callable[[], Sequence[SegmentFile]]  # of the ring, oldest first
+    look_again: Callable[[], None]  # `may_go` may answer otherwise now
+    copy: Callable[[str, str, int], Copied]  # source, target, last block
+
+
+class Stuck(Exception):
+    """A segment cannot be archived now; the text says why."""
+
+
+class Archiver:
+    """The archive's thread. `may_go`, `let_go`, `status`, `why_full` may be called from any thread."""
+
+    def __init__(self, place: Place, partitions: Sequence[int], rules: Rules, hooks: ArchiveHooks) -> None:
+        """Raises: OSError, WriteFailed, DiskFull."""
+        self._place, self._partitions, self._rules, self._hooks = place, partitions, rules, hooks
+        self._work_lock = threading.RLock()  # the index and the folder: the thread here, and the snapshot thread
+        self._lock = threading.Condition()
+        self._wanted: tuple[SegmentFile, int] | None = None  # what the log asks for
+        self._released = 0  # sequence up to which the answer is yes
+        self._stopping = False
+        self._begins_empty: bool | None = None
+        self._bad_points: Sequence[BadPoint] = ()
+        self.problem = ""  # why the oldest segment stays in the ring though it could go
+        self._problem_since = 0.0  # seconds since 1970
+        self.archived = self.given_up = 0  # segments, since the start
+        clean(place, hooks.segments())
+        promised = read_promise(place.files, place.directory)
+        self._purges = bool(rules.window_s) or not promised
+        self._unkept_s = 0.0 if self._purges else promised  # window of an earlier run, which this one does not keep
+        with contextlib.suppress(DiskFull):  # written at the next start; until then the CLI believes the older one
+            if self._purges:
+                write_promise(place.files, place.directory, window_s=rules.window_s)
+            else:
+                self._warn_of_promise()
+        self._index = ArchiveIndex(place)
+        self._status: dict[str, Any] = {}
+        self._refresh_status()
+        self._thread = threading.Thread(target=self._run, name="archive", daemon=True)
+
+    # -- the node's side -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Breaks off what is under way, harmless at any step; the caller has stopped the copies."""
+        with self._lock:
+            self._stopping = True
+            self._lock.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def may_go(self, segment: SegmentFile, last_block: int) -> bool:
+        """Whether the ring may recycle the segment now; if not, it is seen to. Never waits."""
+        with self._lock:
+            if segment.sequence <= self._released or self._nothing_is_promised():
+                return True
+            self._wanted = segment, last_block
+            self._lock.notify_all()
+            return False
+
+    def let_go(self, snapshot: Snapshot) -> None:
+        """A snapshot that does not count any more: into the archive if a promise needs it, else removed."""
+        with self._work_lock:
+            self._index.refresh()
+            needed, name = self._needs(), (snapshot.partition, snapshot.name)
+            base, size_bytes = name in needed.bases, bytes_of(snapshot.path)
+            if base and not self._fits(size_bytes):
+                with contextlib.suppress(Stuck):
+                    self._make_room(size_bytes, needed)
+                if self._rules.when_full == "shorten":
+                    base = all(useless.path != snapshot.path for useless in self._useless(snapshot.path))
+            wanted = base or (name in needed.snapshots and name not in needed.bases)
+            if wanted and self._fits(size_bytes):
+                add_snapshot(self._place, snapshot)
+            elif not base:
+                remove(self._place.files, snapshot)  # a base stays where it is, and is let go again after the next snapshot
+
+    def why_full(self) -> str:
+        """What a caller who is refused with `log_full` is told."""
+        if self.problem:
+            return f"the log has no room: the archive cannot take its oldest segment, which was promised: {self.problem}"
+        return "the log has no room until a snapshot lets its oldest segment go"
+
+    def status(self) -> dict[str, Any]:
+        """The archive as `GET /v1/status` shows it; as of the last look, at most a few seconds ago."""
+        counts = {"archived": self.archived, "given_up": self.given_up}
+        since = self._problem_since if self.problem else None
+        return {**self._status, **counts, "problem": self.problem or None, "problem_since": since}
+
+    # -- the thread ------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while self._wait():
+            try:
+                with self._work_lock:
+                    self._work()
+            except (SnapshotError, WalError, OSError) as error:
+                self._note_problem(message_of(error))
+            except Exception as error:  # our own bug: without this thread the log fills and never empties
+                log.exception("archiving failed")
+                self._note_problem(f"{type(error).__name__}: {error}")
+
+    def _wait(self) -> bool:
+        with self._lock:
+            if self._stopping:
+                return False
+            if self._wanted is None or self.problem:
+                self._lock.wait(RETRY_S if self.problem else LOOK_EVERY_S)
+            return not self._stopping
+
+    def _work(self) -> None:
+        self._index.refresh()
+        self._purge(self._needs())
+        with self._lock:
+            wanted = self._wanted
+        try:
+            if wanted is not None:
+                self._settle(*wanted)
+        except Stuck as stuck:
+            self._note_problem(str(stuck))
+        else:
+            self.problem = ""
+            self._release(wanted)
+        self._refresh_status()
+
+    def _release(self, wanted: tuple[SegmentFile, int] | None) -> None:
+        if wanted is None:
+            return
+        with self._lock:
+            self._released, self._wanted = wanted[0].sequence, None
+        self._hooks.look_again()
+
+    def _settle(self, segment: SegmentFile, last_block: int) -> None:
+        """On return the ring may recycle the segment. Raises: Stuck, WalError, SnapshotError, OSError: it must stay."""
+        needed = self._needs()
+        if not needed.log(first_block=int(segment.header.first_block), last_block=last_block):
+            return
+        if holds(self._place, segment, last_block):
+            return
+        try:
+            self._make_room(segment.header.segment_bytes + manifest_bytes_max(len(self._partitions)), needed)
+            while not self._archive(segment, last_block):
+                if not self._drop_spare(needed) and (self._rules.when_full == "stop" or not self._drop_oldest(needed)):
+                    raise Stuck(f"the disk of {self._place.folder} is full")
+        except Stuck as stuck:
+            self._give_up(segment, last_block, str(stuck), needed)
+        except Corrupt as damage:
+            self._give_up(segment, last_block, message_of(damage), needed)
+
+    def _archive(self, segment: SegmentFile, last_block: int) -> bool:
+        """False when the disk is full."""
+        place, temporary = self._place, self._place.temporary()
+        try:
+            copied = self._hooks.copy(segment.path, temporary, last_block)
+            before = self._index.before(int(segment.header.first_block))
+            add_segment(place, segment, last_block, temporary=temporary, copied=copied, before=before)
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            if isinstance(error, DiskFull):
+                return False
+            raise
+        self.archived += 1
+        self._index.refresh()
+        log.info("segment archived", first_block=int(segment.header.first_block), last_block=last_block, bytes=copied.bytes)
+        return True
+
+    def _fits(self, size_bytes: int) -> bool:
+        return not self._rules.bytes_max or self._index.bytes + size_bytes <= self._rules.bytes_max
+
+    def _make_room(self, size_bytes: int, needed: Needs) -> None:
+        """Raises: Stuck."""
+        limit = self._rules.bytes_max
+        while not self._fits(size_bytes):
+            if self._drop_spare(needed):
+                continue
+            if self._rules.when_full == "stop" or not self._drop_oldest(needed):
+                held = f"{self._index.bytes} bytes are in {self._place.folder}, and archive_bytes_max={limit}"
+                raise Stuck(f"{held} leaves no room for {size_bytes} more")
+
+    def _give_up(self, segment: SegmentFile, last_block: int, why: str, needed: Needs) -> None:
+        """The rule `archive_full`, for a segment that cannot be archived. Raises: Stuck."""
+        first_block = int(segment.header.first_block)
+        pinned = Needs(frozenset(), None, needed.pins).log(first_block=first_block, last_block=last_block)
+        if self._rules.when_full == "stop" or pinned:
+            raise Stuck(
+                f"{why}; it is retried until there is room, or until a restart with archive_full=shorten or a smaller window"
+            )
+        self.given_up += 1
+        log.warning("segment goes unarchived: the window is shorter", first_block=first_block, last_block=last_block, reason=why)
+
+    def _drop_spare(self, needed: Needs) -> bool:
+        """Gives up the oldest snapshot of the archive without which every moment can still be restored."""
+        standing = {link.path for s in self._index.snapshots if not s.archived for link in s.chain}
+        spare = [s for s in self._index.snapshots if s.archived and (s.partition, s.name) not in needed.bases]
+        spare = sorted((s for s in spare if s.path not in standing), key=lambda s: s.manifest.log_block if s.manifest else 0)
+        bases = {base.path for s in spare for base in s.bases}
+        oldest = next((s for s in spare if s.path not in bases), None)
+        if oldest is None:
+            return False
+        remove_folder(self._place, oldest.path)
+        self._index.refresh()
+        return True
+
+    def _drop_oldest(self, needed: Needs) -> bool:
+        """Gives up the oldest segment of the archive that no point needs, and snapshots that are of no use without it."""
+        pins = Needs(frozenset(), None, needed.pins)
+        oldest = next((s for s in self._index.segments if not pins.log(first_block=s.first_block, last_block=s.last_block)), None)
+        if oldest is None:
+            return False
+        remove_segment(self._place, oldest)
+        self.given_up += 1
+        log.warning("the archive's oldest segment goes: the window is shorter", file=oldest.name)
+        self._index.refresh()
+        self._drop_useless_snapshots()
+        return True
+
+    def _drop_useless_snapshots(self) -> None:
+        for snapshot in self._useless():
+            remove_folder(self._place, snapshot.path)
+        self._index.refresh()
+
+    def _useless(self, leaving: str = "") -> list[Snapshot]:
+        """Snapshots of the archive, and the one at the path `leaving`, without the log after them that nothing else needs."""
+        points, _ = list_points(self._place.files, self._place.directory)
+        pinned = needs(self._index.snapshots, self._partitions, begin=None, points=points).snapshots
+        log_from = self._log_from()
+        old = [s for s in self._index.snapshots if s.archived or s.path == leaving]
+        staying = [s for s in self._index.snapshots if not (s.archived or s.path == leaving)]
+        staying += [s for s in old if s.manifest is not None and s.manifest.log_block >= log_from]
+        standing = {link.path for snapshot in staying for link in snapshot.chain}
+        return [s for s in old if s.path not in standing and (s.partition, s.name) not in pinned]
+
+    def _purge(self, needed: Needs) -> None:
+        """Takes out what nothing needs any more."""
+        if not self._purges:
+            return
+        segments = [s for s in self._index.segments if not needed.log(first_block=s.first_block, last_block=s.last_block)]
+        segments = [segment for segment in segments if not segment.foreign]  # an operator put it there
+        standing = {link.path for snapshot in self._index.snapshots if not snapshot.archived for link in snapshot.chain}
+        snapshots = [s for s in self._index.snapshots if s.archived and (s.partition, s.name) not in needed.snapshots]
+        snapshots = [snapshot for snapshot in snapshots if snapshot.path not in standing]
+        for segment in segments:
+            remove_segment(self._place, segment)
+        for snapshot in snapshots:
+            remove_folder(self._place, snapshot.path)
+        if segments or snapshots:
+            self._index.refresh()
+
+    def _needs(self) -> Needs:
+        points, self._bad_points = list_points(self._place.files, self._place.directory)
+        if self._bad_points:  # nobody knows what it pins
+            return Needs(frozenset((s.partition, s.name) for s in self._index.snapshots), 0, ())
+        begin = window_begin(now_millis=self._hooks.now_millis(), window_s=self._rules.window_s)
+        return needs(self._index.snapshots, self._partitions, begin=begin, points=points)
+
+    def _nothing_is_promised(self) -> bool:
+        points, bad = list_points(self._place.files, self._place.directory)
+        return not (self._rules.window_s or points or bad)
+
+    # -- what is shown ---------------------------------------------------------------------------------------------------
+
+    def _warn_of_promise(self) -> None:
+        """Raises: DiskFull, when it has been logged."""
+        log.warning(
+            "an earlier run promised a window that this one does not keep: older moments stop being restorable",
+            promised_window_s=self._told_unkept_s(),
+            retention_window_s=self._rules.window_s,
+            remedy="start with that retention_window_s; see `cmdlog archive verify`",
+        )
+        end_promise(self._place.files, self._place.directory, now_millis=self._hooks.now_millis())
+
+    def _told_unkept_s(self) -> float | None:
+        """None as well of a file that cannot be read: it promises everything."""
+        return self._unkept_s if 0 < self._unkept_s < math.inf else None
+
+    def _note_problem(self, problem: str) -> None:
+        if self._stopping:
+            return
+        if problem != self.problem:
+            log.error("the archive stands still", reason=problem)
+        if not self.problem:
+            self._problem_since = time.time()
+        self.problem = problem
+
+    def _log_from(self) -> int:
+        """First block of the log that is there without a gap, archive and ring together."""
+        live = self._hooks.segments()
+        run = run_before(self._index.segments, live[0].header)
+        return run[0].first_block if run else int(live[0].header.first_block)
+
+    def _refresh_status(self) -> None:
+        log_from = self._log_from()
+        oldest = oldest_restorable(self._index.snapshots, self._partitions, log_from=log_from)
+        if log_from == 1 and self._log_begins_empty():
+            oldest = 0
+        self._status = {
+            "bytes": self._index.bytes,
+            "bytes_max": self._rules.bytes_max or None,
+            "segments": len(self._index.segments),
+            "snapshots": sum(snapshot.archived for snapshot in self._index.snapshots),
+            "window_s": self._rules.window_s,
+            "unkept_window_s": self._told_unkept_s(),
+            "promise_problem": promise_problem(self._place.files, self._place.directory) or None,
+            "when_full": self._rules.when_full,
+            "first_block": log_from,
+            "damaged_points": [point.name for point in self._bad_points],
+            **self._reach(oldest),
+        }
+
+    def _reach(self, oldest: int | None) -> Mapping[str, Any]:
+        """How far back one can really go; a window that is younger than the node is whole when all of its life is there."""
+        if oldest is None:
+            return {
+                "oldest_txn": None,
+                "oldest_time": None,
+                "real_window_s": 0.0,
+                "window_kept": not (self._rules.window_s or self._unkept_s),
+            }
+        now, first = self._hooks.now_millis(), txn_millis(oldest)
+        begin = window_begin(now_millis=now, window_s=self._rules.window_s)
+        shown = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(first / 1000)) if oldest else None
+        return {
+            "oldest_txn": str(oldest),  # "0": all that there ever was
+            "oldest_time": shown,
+            "real_window_s": round(max(0, now - first) / 1000, 3) if oldest else None,
+            "window_kept": not self._unkept_s and (begin is None or oldest <= begin),
+        }
+
+    def _log_begins_empty(self) -> bool:
+        """Whether block 1 is the beginning of everything, and not of a node that a recovery made from an older one."""
+        if self._begins_empty is None:
+            segments = [s.segment for s in self._index.segments if s.segment is not None and s.first_block == 1]
+            first = next(iter([*segments, *self._hooks.segments()]))
+            groups = Groups()
+            with contextlib.suppress(WalError, OSError):
+                for block in read_segment(self._place.files, first, upto=FIRST_RECORDS_BLOCK):
+                    for lsn, record in block.records():
+                        groups.observe(lsn, record)
+            last = [state.last_index for p, state in groups.by_partition.items() if p != CLUSTER_GROUP]
+            self._begins_empty = max(last, default=2) <= 1  # the configuration of a new partition is entry 1
+        return self._begins_empty

@@ -1,0 +1,155 @@
+"""Restore drills of the running node: when the next one is due, and what the last ones said.
+
+One rule: a drill is a process of its own (`replay.drill.drill`) that only reads what the node writes, with the time that nobody
+else wants; it ends when the node does. Here it is started, and its word passed on: one that disproves a restore is an error in
+the log, one that could not be run a warning, and it is tried again soon. Either is shown until one proves a restore.
+
+Reports are looked at where they lie, so a drill by hand counts as well, and one of an earlier life of the node.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from procedures.hash_seed import pinned_environment
+from replay.drill.report import FOLDER, NOT_RUN, last_proven, last_report
+
+FIRST_AFTER_S: Final = 300.0  # a node that never had a drill has its first one soon, whatever the interval
+END_TIMEOUT_S: Final = 10.0  # for a drill to remove what it made
+TEXT_MAX: Final = 500  # characters of a reason that status and log show
+
+log = structlog.get_logger("cmdlog.drill")
+
+
+class Drills:
+    """The node's drill thread. `status` and `age_s` may be called from any thread, before `start` too."""
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        every_s: float,
+        wall: Callable[[], float] = time.time,
+        command: Sequence[str] = (sys.executable, "-m", "replay.drill.drill"),
+    ) -> None:
+        """`every_s` 0: none is started here."""
+        self._directory, self._every_s, self._wall, self._command = directory, every_s, wall, command
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._seen = -1  # time of the folder's last change when it was looked at
+        self._last: dict[str, Any] | None = None
+        self._proven: datetime | None = None
+        self._failure = ""  # of a drill that ended without a report
+        self.due_at = self._next_due()  # seconds since 1970
+        self._thread = threading.Thread(target=self._run, name="drills", daemon=True)
+
+    def start(self) -> None:
+        if self._every_s:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Ends a drill under way, which leaves nothing."""
+        self._stop.set()
+        with self._lock:
+            process = self._process
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def age_s(self) -> float | None:
+        """Seconds since a drill last proved a restore; None when none did."""
+        self._look()
+        return None if self._proven is None else max(0.0, self._wall() - self._proven.timestamp())
+
+    def status(self) -> dict[str, Any]:
+        """every_s, running, last_proven_restore_seconds, last: finished, verdict and error; error of a drill without a report."""
+        age, last = self.age_s(), self._last
+        shown = None if last is None else {"finished": last["finished"], "verdict": last["verdict"], "error": _reason(last)}
+        return {
+            "every_s": self._every_s,
+            "running": self._process is not None,
+            "last_proven_restore_seconds": None if age is None else round(age, 3),
+            "last": shown,
+            "error": self._failure or None,
+        }
+
+    def _look(self) -> None:
+        """Reads the reports again if there are others."""
+        try:
+            changed = os.stat(os.path.join(self._directory, FOLDER)).st_mtime_ns
+        except FileNotFoundError:
+            return
+        if changed != self._seen:
+            self._seen, self._last, self._proven = changed, last_report(self._directory), last_proven(self._directory)
+
+    def _next_due(self) -> float:
+        self._look()
+        if self._last is None:
+            return self._wall() + min(self._every_s, FIRST_AFTER_S)
+        again_s = min(self._every_s, FIRST_AFTER_S) if self._last["verdict"] == NOT_RUN else self._every_s
+        return datetime.fromisoformat(self._last["finished"]).timestamp() + again_s
+
+    def _run(self) -> None:
+        while not self._stop.wait(min(max(self.due_at - self._wall(), 0.0), FIRST_AFTER_S)):
+            if self._wall() < self.due_at:
+                continue
+            try:
+                self._drill()
+            except Exception as error:  # our own bug, or no process to be had: the node itself is well
+                log.exception("restore drill failed")
+                self._failure = str(error)
+            self.due_at = max(self._next_due(), self._wall() + min(self._every_s, FIRST_AFTER_S))
+
+    def _drill(self) -> None:
+        with self._lock:
+            if self._stop.is_set():
+                return
+            process = self._process = subprocess.Popen(
+                [*self._command, self._directory],
+                stdin=subprocess.PIPE,  # which nobody writes to: its end tells the drill that the node is gone
+                stdout=subprocess.PIPE,
+                env=pinned_environment(),
+                process_group=0,  # Ctrl-C reaches the terminal's whole group; the node ends its drill itself
+            )
+        with process:
+            assert process.stdout is not None
+            told = process.stdout.read()
+        with self._lock:
+            self._process = None
+        if not self._stop.is_set():
+            self._tell(told, process.returncode)
+
+    def _tell(self, told: bytes, code: int) -> None:
+        try:
+            report = orjson.loads(told.splitlines()[-1])
+        except (IndexError, orjson.JSONDecodeError):
+            self._failure = f"the drill ended with code {code}; its own words are in standard error"
+            log.error("restore drill failed", reason=self._failure)
+            return
+        self._failure = ""
+        if report["verdict"] == "proven":
+            log.info("restore proven", seconds=report["seconds"], seed=report["seed"])
+        elif report["verdict"] == NOT_RUN:
+            log.warning("restore drill not run", reason=_reason(report), report=report["file"])
+        else:
+            log.error("restore drill failed", verdict=report["verdict"], reason=_reason(report), report=report["file"])
+
+
+def _reason(report: dict[str, Any]) -> str | None:
+    return None if report["error"] is None else str(report["error"]["message"])[:TEXT_MAX]

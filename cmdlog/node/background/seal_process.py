@@ -1,0 +1,120 @@
+"""Runs `snapshot.capture.seal`: the process that checks an image, makes it durable and gives it its name.
+
+One rule: it takes time that nobody else wants, as long as nobody waits for it (`cmdlog.node.background.idle_priority`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from cmdlog.node.background import idle_priority
+from cmdlog.node.background.idle_priority import idle_first
+from snapshot.errors import SnapshotFailed
+
+SEAL_TIMEOUT_S: Final = 3600.0  # an hour is more than any disk needs
+
+
+class Sealer:
+    """One process at a time. `seal` belongs to one thread, `stop` to any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = False
+
+    def seal(self, temporary: str, final: str, facts: Mapping[str, Any], pressing: Callable[[], bool]) -> None:
+        """On return the snapshot `final` is durable and verified.
+
+        `pressing` is asked now and then: once it says so, the process takes its share of the processor.
+        Raises: SnapshotFailed; the image at `temporary` is then whole, gone, or at `final` and nothing relies on it.
+        """
+        facts = {**facts, "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        order = orjson.dumps(facts, option=orjson.OPT_NON_STR_KEYS)
+        size = sum(entry.stat().st_size for entry in os.scandir(temporary))
+        ended = idle_first(
+            partial(self._run, temporary, final, order),
+            size_bytes=size,
+            pressing=pressing,
+            timeout_s=SEAL_TIMEOUT_S,
+            again=lambda: _take_back(temporary, final),
+        )
+        if ended is None:
+            raise SnapshotFailed("sealing took too long")
+        code, answer = ended
+        said = _last_line(answer)
+        if code != 0 or "error" in said:
+            raise SnapshotFailed(str(said.get("error", f"the sealing process ended with code {code}")))
+
+    def stop(self) -> None:
+        """Ends the process under way; no other one begins."""
+        with self._lock:
+            self._stopping = True
+            if self._process is not None:
+                self._process.kill()
+
+    def _run(
+        self, temporary: str, final: str, order: bytes, policy: int, given_up: Callable[[], bool]
+    ) -> tuple[int, bytes] | None:
+        """Exit code and answer of the process; None when it was given up and ended."""
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        with self._lock:
+            if self._stopping:
+                raise SnapshotFailed("the node is stopping")
+            process = self._process = subprocess.Popen(
+                [sys.executable, "-m", "snapshot.background_process", "snapshot.capture.seal", temporary, final, str(policy)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+            )
+        try:
+            answer = _answer_of(process, order, given_up)
+        finally:
+            with self._lock:
+                self._process = None
+        return None if answer is None else (process.returncode, answer)
+
+
+def _take_back(temporary: str, final: str) -> bool:
+    """A process was ended behind giving the name, before it had read all back: what it made is sealed from the beginning."""
+    if os.path.exists(final):
+        os.rename(final, temporary)
+    return os.path.exists(temporary)
+
+
+def _answer_of(process: subprocess.Popen[bytes], order: bytes, given_up: Callable[[], bool]) -> bytes | None:
+    told: bytes | None = order
+    while True:
+        try:
+            return process.communicate(told, timeout=idle_priority.LOOK_EVERY_S)[0]
+        except subprocess.TimeoutExpired:
+            told = None  # `communicate` goes on with the rest of it
+        if given_up():
+            _end(process)
+            return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):  # what it was not told any more
+            if stream is not None:
+                stream.close()
+
+
+def _last_line(answer: bytes) -> dict[str, Any]:
+    try:
+        said = orjson.loads(answer.splitlines()[-1])
+    except (IndexError, orjson.JSONDecodeError):
+        return {}
+    return said if isinstance(said, dict) else {}

@@ -1,0 +1,132 @@
+"""The process that copies segments into the archive (`snapshot.archive.segment_copy`), from the node's side.
+
+One rule: it is started when the first segment is to be copied, and again after it has died; a node that archives nothing has
+none. It takes time that nobody else wants, until the log waits for it (`cmdlog.node.background.idle_priority`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from cmdlog.node.background import idle_priority
+from cmdlog.node.background.idle_priority import idle_first
+from cmdlog.wal.errors import Corrupt, DiskFull, WriteFailed
+from snapshot.archive.segment_copy import Copied
+from snapshot.errors import SnapshotFailed
+
+COPY_TIMEOUT_S: Final = 600.0  # a segment at the speed of a floppy disk
+ANSWER_BYTES: Final = 1 << 16  # read at a time
+
+
+class Copier:
+    """One caller at a time; `stop` from any thread."""
+
+    def __init__(self, pressing: Callable[[], bool] = lambda: False) -> None:
+        """`pressing`: the log is so full that a copy must not wait."""
+        self._pressing = pressing
+        self._process: subprocess.Popen[bytes] | None = None
+        self._policy = os.SCHED_IDLE  # of the process
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def copy(self, source: str, target: str, last_block: int) -> Copied:
+        """See `copy_segment`. Raises: Corrupt, DiskFull, WriteFailed, SnapshotFailed (the process ended, or took too long)."""
+        order = orjson.dumps({"source": source, "target": target, "last_block": last_block}, option=orjson.OPT_APPEND_NEWLINE)
+        answer = idle_first(
+            partial(self._ask, order, target),
+            size_bytes=2 * os.stat(source).st_size,  # written, and read back
+            pressing=self._pressing,
+            timeout_s=COPY_TIMEOUT_S,
+        )
+        if answer is None:
+            raise SnapshotFailed("copying a segment took too long")
+        return _understood(orjson.loads(answer), source)
+
+    def _ask(self, order: bytes, target: str, policy: int, given_up: Callable[[], bool]) -> bytes | None:
+        """The answer to the order; None when it was given up: then the process has ended and its copy is gone."""
+        process = self._running(policy)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        line = b""
+        try:
+            process.stdin.write(order)
+            process.stdin.flush()
+            while not line.endswith(b"\n"):
+                if not select.select([process.stdout], [], [], idle_priority.LOOK_EVERY_S)[0]:
+                    if given_up():
+                        self._end(target)
+                        return None
+                    continue
+                if not (data := os.read(process.stdout.fileno(), ANSWER_BYTES)):
+                    raise SnapshotFailed("the process that copies segments ended")
+                line += data
+        except (OSError, ValueError) as error:
+            raise SnapshotFailed(f"the process that copies segments ended: {error}") from error
+        return line
+
+    def _end(self, target: str) -> None:
+        """Ends the process in the middle of its copy."""
+        with self._lock:
+            process = self._process
+        if process is not None:
+            process.kill()
+            process.wait()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(target)
+
+    def stop(self) -> None:
+        """Ends the process, also in the middle of a copy."""
+        with self._lock:
+            self._stopped = True
+            process = self._process
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def close(self) -> None:
+        """After `stop`, when no copy is under way any more."""
+        if self._process is not None:
+            for stream in (self._process.stdin, self._process.stdout):
+                if stream is not None:
+                    stream.close()
+
+    def _running(self, policy: int) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._stopped:
+                raise SnapshotFailed("the node is stopping")
+            if self._process is not None and self._process.poll() is None and self._policy != policy:
+                self._process.kill()  # it waits for an order; idle it cannot be raised, and raised it is in the way
+                self._process.wait()
+            if self._process is None or self._process.poll() is not None:
+                self.close()
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "snapshot.background_process", "snapshot.archive.segment_copy", str(policy)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+                    process_group=0,  # Ctrl-C reaches the terminal's whole group; the node decides when this one ends
+                )
+                self._policy = policy
+            return self._process
+
+
+def _understood(answer: dict[str, Any], source: str) -> Copied:
+    kind, text = answer.get("kind"), str(answer.get("error", ""))
+    if kind == "disk_full":
+        raise DiskFull(text)
+    if kind == "corrupt":
+        raise Corrupt(text, path=source)
+    if kind is not None:
+        raise WriteFailed(text)
+    partitions = {int(p): (int(first), int(last)) for p, (first, last) in answer["partitions"].items()}
+    return Copied(int(answer["bytes"]), str(answer["sha256"]), int(answer["last_chain"]), partitions)

@@ -1,0 +1,460 @@
+"""Snapshots of the running node: when one is due, how it is made, and what the log may let go because of it.
+
+One rule: the log gives nothing up before the proof of its replacement is durable. The order, and what a crash after each leaves:
+
+    1 capture    the site copies pages between batches, or   a temporary folder, removed at start
+                 the rows that changed since an earlier one
+    2 seal       checksums, fsync, rename, fsync, read back  the same, or a snapshot that nothing relies on yet
+    3 mark       SNAPSHOT_MARK in the log, durable           a snapshot; the log still reaches back to the old anchor
+    4 anchor     moves to the snapshot to fall back to       segments before it may go; moved again at start
+    5 retention  more than `snapshots_kept`: the oldest go   more snapshots than wanted, fewer after the next one
+
+A durable mark also proves that the image's entries are durable *in the log*: it stands behind the last of them, and blocks become
+durable in order. So with durability=async no image of entries that a power cut may take is ever relied on. A log without room for
+the mark goes without: it is enough then that every block taken before is durable, and the snapshot that makes room needs none.
+
+The anchor is the block of the newest snapshot that shares no file with the newest one (`snapshot.lineage`), in general the
+second-newest, so that a damaged newest one falls back to its predecessor and a longer log. Any entry behind an image lies in the
+image's `log_block` or later; for an idle partition that is the log's last block, or an idle partition would hold the whole log.
+
+One thread decides and waits; pages are copied by the sites, checksums are made by a process of low priority
+(`snapshot.capture.seal`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import structlog
+
+from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.background.seal_process import Sealer
+from cmdlog.node.background.snapshot_schedule import Due, Forecast, LogView, Policy, due, urgency
+from cmdlog.wal.directory.instance import Identity
+from cmdlog.wal.errors import WalError, message_of
+from cmdlog.wal.files import Files
+from cmdlog.wal.format.record import Kind, encode_json
+from snapshot.capture.pacing import BUSY_SHARE
+from snapshot.catalog import Snapshot, bytes_of_chain, clean, free_path, list_snapshots, temporary_path
+from snapshot.errors import SnapshotError, SnapshotFailed
+from snapshot.lineage import Wish, next_wish
+from snapshot.manifest import DELTA_NAME, IMAGE_NAME, parse_created
+from snapshot.recovery_points import Point, describe_points, keep_points, list_points, write_point
+from snapshot.retention import anchor_block, retain
+from snapshot.space_reserve import Reserve, wanted_bytes
+
+LOOK_EVERY_S: Final = 0.5  # at the log's fill; a segment of 16 MiB takes about as long at full speed
+RETRY_FIRST_S: Final = 1.0  # after a failure; doubled up to RETRY_MAX_S
+RETRY_MAX_S: Final = 60.0
+SHARE_MAX: Final = 0.4  # of a busy site's time, that copying may take when truncation is pressing
+
+log = structlog.get_logger("cmdlog.snapshots")
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What the node gives. All may be called from the snapshot thread, `applied_block` from whoever calls `captured`."""
+
+    capture: Callable[[int, int, str, Wish], None]  # partition, ident, path of a whole image, or rather a delta: begins
+    applied_block: Callable[[int], int]  # a block such that no entry behind the last applied one lies before it
+    facts: Callable[[int], Mapping[str, Any]]  # partition -> epoch, configuration, catalogs, environment, key_policy
+    note: Callable[[bytes, Callable[[], None]], None]  # a record for the log; the callback says that it is durable
+    notes_fit: Callable[[], bool]  # whether the log has room for one
+    when_durable: Callable[[int, Callable[[], None]], None]  # calls when what the partition's site was given is durable
+    when_all_durable: Callable[[Callable[[], None]], None]  # calls when every block that the log has taken so far is durable
+    anchor: Callable[[str, int], None]  # name, first block that is needed
+    view: Callable[[], LogView]
+    log_end: Callable[[], int]  # the newest durable block
+    closed: Callable[[], int]  # no id given from now on is less than or equal to this one
+    pace: Callable[[int, float], None]  # partition, share of its site's time that the capture under way may take
+    state_bytes: Callable[[int], int]  # size of a partition's state file
+    let_go: Callable[[Snapshot], None] | None = None  # what becomes of a snapshot that does not count any more; None: removed
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Somebody's wish: a snapshot of each of these partitions, and perhaps a recovery point of them together."""
+
+    partitions: Sequence[int]
+    point: bool
+    future: Future[dict[str, Any]]
+
+
+class Snapshotter:
+    """The node's snapshot thread. `captured`, `lost`, `take`, `wake` may be called from any thread."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        identity: Identity,
+        partitions: Sequence[int],
+        *,
+        kept: int,
+        policy: Policy,
+        speeds: Speeds,
+        hooks: Hooks,
+        points_kept: int = 1,
+    ) -> None:
+        self._files, self._directory, self._identity = files, directory, identity
+        self._partitions, self._kept, self._policy, self._hooks = partitions, kept, policy, hooks
+        self._speeds, self._points_kept = speeds, points_kept
+        self._sealer, self.reserve = Sealer(), Reserve(directory)
+        self._lock = threading.Condition()
+        self._wanted: deque[Job] = deque()
+        self._ident = 0
+        self._waiting_for: int | None = None  # partition of the capture under way
+        self._report: dict[str, Any] | None = None  # of the capture under way, once it is there
+        self._whole_next: set[int] = set()  # partitions of which a delta has failed: what is wrong with it may stay so
+        self._marked: Counter[str] | None = None  # what was behind when the image was complete
+        self._stopping = False
+        self._retry_at, self._retry_s = 0.0, RETRY_FIRST_S
+        self._snapshots: dict[int, list[Snapshot]] = {}
+        self.error = ""  # why the last attempt failed, "" when it did not
+        self.why = ""  # the last one was taken: request, log, budget, age
+        self.taken = self.failures = 0
+        self.last_s = 0.0  # how long the last one took
+        self._began_at = time.time()
+        self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
+        clean(files, directory)
+        self._look()
+
+    # -- the node's side -------------------------------------------------------------------------------------------------
+
+    def anchors(self) -> dict[str, int]:
+        """Name -> first needed block, for every partition; the log must know them before it recycles anything."""
+        return {_anchor_name(p): anchor_block(self._snapshots.get(p, ())) or 0 for p in self._partitions}
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """The log is short of room: look now."""
+        with self._lock:
+            self._lock.notify_all()
+
+    def take(self, partitions: Sequence[int], *, point: bool = False) -> Future[dict[str, Any]]:
+        """Asks for snapshots now; the future gets `snapshots`, a description of each, or SnapshotFailed.
+
+        With `point` it also gets `point`: a transaction id at which these partitions can be restored together, now durable.
+        """
+        job = Job(partitions, point, Future())
+        with self._lock:
+            if self._stopping:
+                job.future.set_exception(SnapshotFailed("the node is stopping"))
+                return job.future
+            self._wanted.append(job)
+            self._lock.notify_all()
+        return job.future
+
+    def captured(self, ident: int, report: dict[str, Any]) -> None:
+        """A site has completed the image; called in the order in which the site answers."""
+        block = self._hooks.applied_block(report["partition"])
+        with self._lock:
+            if ident == self._ident:
+                self._report = {**report, "log_block": block}
+                if report.get("kind") != "delta":  # a whole image stands where it ended
+                    self._marked = self._speeds.mark(report["partition"])
+                self._lock.notify_all()
+
+    def lost(self, partitions: Sequence[int]) -> None:
+        """Sites have ended, and their captures with them."""
+        with self._lock:
+            if self._waiting_for is not None and self._waiting_for in partitions and self._report is None:
+                self._report = {"error": "the site ended during the capture"}
+                self._lock.notify_all()
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Every snapshot, by partition and age."""
+        return [describe(snapshot) for p in sorted(self._snapshots) for snapshot in self._snapshots[p]]
+
+    def points(self) -> list[dict[str, Any]]:
+        """Every recovery point, by transaction id."""
+        return describe_points(*list_points(self._files, self._directory))
+
+    def status(self) -> dict[str, Any]:
+        """How truncation goes: counts, the last one's reason and time, the space that is reserved, the recovery points."""
+        return {
+            "taken": self.taken,
+            "failures": self.failures,
+            "last_why": self.why or None,
+            "last_s": round(self.last_s, 3),
+            "error": self.error or None,
+            "reserve_bytes": self.reserve.held_bytes,
+            "reserve_problem": self.reserve.problem or None,
+            "points": len(self.points()),
+        }
+
+    def newest(self, partition: int) -> Snapshot | None:
+        """The newest usable snapshot."""
+        usable = [snapshot for snapshot in self._snapshots.get(partition, ()) if snapshot.manifest is not None]
+        return max(usable, key=lambda snapshot: snapshot.order, default=None)
+
+    def forecast(self) -> Forecast:
+        """How long a recovery from snapshots and log would take if the power went now. Any thread."""
+        restore_s = {}
+        for partition in self._partitions:
+            newest = self.newest(partition)
+            restore_s[partition] = self._speeds.restore_s(bytes_of_chain(newest) if newest is not None else 0)
+        return Forecast({p: self._speeds.replay_s(p) for p in self._partitions}, restore_s, os.cpu_count() or 1)
+
+    def stop(self) -> None:
+        """Breaks off what is under way; harmless at any step."""
+        with self._lock:
+            self._stopping = True
+            self._lock.notify_all()
+        self._sealer.stop()
+        if self._thread.is_alive():
+            self._thread.join()
+        for job in self._wanted:
+            job.future.set_exception(SnapshotFailed("the node is stopping"))
+
+    # -- the thread ------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._hold_reserve()
+        while (job := self._next_job()) is not None:
+            wanted = job.partitions if isinstance(job, Job) else (job.partition,)
+            self.why = job.why if isinstance(job, Due) else "request"
+            try:
+                result = self._do(wanted, point=isinstance(job, Job) and job.point)
+            except (SnapshotError, WalError, OSError) as error:
+                self._note_failure(wanted, error)
+                failed: SnapshotError = error if isinstance(error, SnapshotError) else SnapshotFailed(message_of(error))
+            except Exception as error:  # our own bug: without this thread the log fills and never empties
+                log.exception("snapshot failed", partitions=list(wanted))
+                self._note_failure(wanted, error)
+                failed = SnapshotFailed(f"{type(error).__name__}: {error}")
+            else:
+                self.error, self._retry_s = "", RETRY_FIRST_S
+                if isinstance(job, Job):
+                    job.future.set_result(result)
+                continue
+            if isinstance(job, Job):
+                job.future.set_exception(failed)
+
+    def _next_job(self) -> Job | Due | None:
+        """Waits for something to do; None when the node stops."""
+        with self._lock:
+            while not self._stopping:
+                if self._wanted:
+                    return self._wanted.popleft()
+                if time.monotonic() >= self._retry_at and (next_one := self._due()) is not None:
+                    return next_one
+                self._lock.wait(LOOK_EVERY_S)
+        return None
+
+    def _due(self) -> Due | None:
+        forecast = self.forecast() if self._policy.budget_s else None
+        ages_s = self._ages_s() if self._policy.age_max_s else None
+        return due(self._policy, self._hooks.view(), self._snapshots, self._partitions, forecast=forecast, ages_s=ages_s)
+
+    def _ages_s(self) -> dict[int, float]:
+        """Of the newest snapshot of each partition that has executed calls since; of the node itself when there is none."""
+        now = time.time()
+        ages = {}
+        for partition in self._partitions:
+            if self._speeds.calls_behind(partition):
+                newest = self.newest(partition)
+                created = parse_created(newest.manifest.created) if newest is not None and newest.manifest is not None else None
+                ages[partition] = now - (created or self._began_at)
+        return ages
+
+    def _do(self, partitions: Sequence[int], *, point: bool) -> dict[str, Any]:
+        """A snapshot of each partition. The transaction id of a point is read before the last of them is marked in the log.
+
+        Every id given until then is in a block that the log has taken, and the point is made when all of these are durable.
+        """
+        closed: list[int] = []
+        made = [self._make(p, before_mark=lambda: closed.append(self._hooks.closed())) for p in partitions]
+        if not point:
+            return {"snapshots": made}
+        self._await_all_durable()
+        return {"snapshots": made, "point": self._make_point(closed[-1], made)}
+
+    def _make_point(self, txn_id: int, made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        point = Point(
+            txn_id,
+            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            {snapshot["partition"]: snapshot["name"] for snapshot in made},
+            from_block=min(snapshot["log_block"] for snapshot in made),
+            to_block=self._hooks.log_end(),
+        )
+        write_point(self._files, self._directory, point)
+        gone = keep_points(self._files, self._directory, kept=self._points_kept)
+        for old in gone:
+            log.warning("recovery point dropped", txn_id=str(old.txn_id), created=old.created, points_kept=self._points_kept)
+        log.info("recovery point made", txn_id=str(txn_id), removed=[str(old.txn_id) for old in gone])
+        return describe_points([point], ())[0]
+
+    def _make(self, partition: int, *, before_mark: Callable[[], None] = lambda: None) -> dict[str, Any]:
+        """All five steps. On return the snapshot is verified, marked in the log, and counts."""
+        began = time.monotonic()
+        self.reserve.make_room(wanted_bytes(self._hooks.state_bytes(partition)))
+        try:
+            made = self._make_with_space(partition, before_mark)
+        finally:
+            self._hold_reserve()
+        self.taken, self.last_s = self.taken + 1, time.monotonic() - began
+        log.info(
+            "snapshot taken",
+            partition=partition,
+            index=made["index"],
+            kind=made["kind"],
+            bytes=made["bytes"],
+            why=self.why,
+            seconds=round(self.last_s, 3),
+        )
+        return made
+
+    def _make_with_space(self, partition: int, before_mark: Callable[[], None]) -> dict[str, Any]:
+        temporary = temporary_path(self._directory, partition)
+        os.mkdir(temporary, 0o750)
+        path = ""
+        try:
+            report = self._capture(partition, temporary)
+            path = free_path(self._files, self._directory, partition=partition, index=report["index"])
+            facts = {**report, **self._identity_facts(), **self._hooks.facts(partition)}
+            self._sealer.seal(temporary, path, facts, lambda: self._urgency() >= 1)
+        except BaseException:
+            if path and not self._stopping:  # it may bear its name already, with content or name not on the disk
+                with contextlib.suppress(WalError, OSError):
+                    self._files.rename(path, temporary)
+            shutil.rmtree(temporary, ignore_errors=True)
+            self._whole_next ^= {partition}  # in turns: a whole image may be what there is no room for
+            raise
+        self._whole_next.discard(partition)
+        before_mark()
+        self._mark(report, os.path.basename(path))
+        if self._marked is not None:
+            self._speeds.settle(partition, self._marked)
+        self._look()
+        self._hooks.anchor(_anchor_name(partition), anchor_block(self._snapshots[partition]) or 0)
+        retain(self._files, self._snapshots[partition], kept=self._kept, let_go=self._hooks.let_go)
+        self._look()
+        return next(describe(snapshot) for snapshot in self._snapshots[partition] if snapshot.path == path)
+
+    def _capture(self, partition: int, folder: str) -> dict[str, Any]:
+        wish, base = next_wish(self._snapshots[partition], os.path.join(folder, DELTA_NAME))
+        if partition in self._whole_next:
+            wish, base = replace(wish, base=None, keys_max=0), None
+        asked_block = self._hooks.applied_block(partition)
+        with self._lock:
+            self._ident += 1
+            self._waiting_for, self._report = partition, None
+            self._marked = self._speeds.mark(partition)  # a delta stands where it began
+            ident = self._ident
+        self._hooks.capture(partition, ident, os.path.join(folder, IMAGE_NAME), wish)
+        self._set_pace(partition)
+        with self._lock:
+            while not self._lock.wait_for(lambda: self._report is not None or self._stopping, LOOK_EVERY_S):
+                self._set_pace(partition)
+            report, self._waiting_for = self._report, None
+        if report is None:
+            raise SnapshotFailed("the node is stopping")
+        if "error" in report:
+            raise SnapshotFailed(f"the image of partition {partition} could not be written: {report['error']}")
+        facts = {name: report[name] for name in ("kind", "partition", "index", "term", "checksum", "txn_id", "log_block")}
+        if facts["kind"] == "full" or base is None or base.manifest is None:
+            return facts
+        # A delta stands where the site was when it began, not where it ended: entries behind that may lie in earlier blocks.
+        return {**facts, "base": base.manifest.as_base(base.name), "log_block": asked_block}
+
+    def _set_pace(self, partition: int) -> None:
+        """The nearer the log is to its limit, or the forecast to the budget, the more of its time a site gives to the copy."""
+        self._hooks.pace(partition, min(max(BUSY_SHARE, SHARE_MAX * self._urgency() / 2), SHARE_MAX))
+
+    def _urgency(self) -> float:
+        return urgency(self._policy, self._hooks.view(), self.forecast())
+
+    def _hold_reserve(self) -> None:
+        """Room for the largest image that any partition may need next."""
+        self.reserve.hold(wanted_bytes(max((self._hooks.state_bytes(p) for p in self._partitions), default=0)))
+
+    def _mark(self, report: Mapping[str, Any], name: str) -> None:
+        """Durable on return: every entry of the image.
+
+        The log also says that the snapshot exists and was verified, if it has room for that: a full log waits for this snapshot
+        to get room.
+        """
+        durable = threading.Event()
+        value = {"name": name, **{key: report[key] for key in ("checksum", "txn_id", "log_block")}}
+        record = encode_json(
+            Kind.SNAPSHOT_MARK,
+            {**value, "index": report["index"], "term": report["term"]},
+            partition=report["partition"],
+            term=report["term"],
+            index=report["index"],
+        )
+        if self._hooks.notes_fit():
+            self._hooks.note(record, durable.set)
+        else:
+            self._hooks.when_durable(report["partition"], durable.set)
+        while not durable.wait(LOOK_EVERY_S):
+            if self._stopping:
+                raise SnapshotFailed("the node is stopping; the snapshot is whole and counts from the next start on")
+            if not self._hooks.notes_fit():  # somebody else took the room, or the log waits for a segment
+                self._hooks.when_durable(report["partition"], durable.set)
+
+    def _await_all_durable(self) -> None:
+        durable = threading.Event()
+        self._hooks.when_all_durable(durable.set)
+        while not durable.wait(LOOK_EVERY_S):
+            if self._stopping or not self._hooks.notes_fit():
+                raise SnapshotFailed("the log has no room for what a recovery point needs; its snapshots count without it")
+
+    def _look(self) -> None:
+        by_partition: dict[int, list[Snapshot]] = {p: [] for p in self._partitions}
+        for snapshot in list_snapshots(self._files, self._directory, self._identity):
+            by_partition.setdefault(snapshot.partition, []).append(snapshot)
+        self._snapshots = by_partition
+
+    def _identity_facts(self) -> dict[str, Any]:
+        identity = self._identity
+        return {
+            "cluster_id": identity.cluster_id.hex(),
+            "node_id": identity.node_id,
+            "incarnation": identity.incarnation.hex(),
+        }
+
+    def _note_failure(self, partitions: Sequence[int], error: Exception) -> None:
+        if self._stopping:
+            return
+        self.error, self.failures = message_of(error), self.failures + 1
+        self._retry_at = time.monotonic() + self._retry_s
+        log.error("snapshot failed", partitions=list(partitions), reason=message_of(error), retry_s=self._retry_s)
+        self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
+        with contextlib.suppress(SnapshotError, WalError, OSError):
+            self._look()
+
+
+def describe(snapshot: Snapshot) -> dict[str, Any]:
+    """A snapshot as the interfaces show it."""
+    shown: dict[str, Any] = {"name": snapshot.name, "partition": snapshot.partition, "index": snapshot.index}
+    if snapshot.manifest is None:
+        return {**shown, "problem": snapshot.problem}
+    manifest = snapshot.manifest
+    return {
+        **shown,
+        "term": manifest.term,
+        "txn_id": str(manifest.txn_id),
+        "bytes": manifest.bytes,
+        "rows": sum(table.rows for table in manifest.tables if not table.name.startswith("_cmdlog_")),
+        "kind": manifest.kind,
+        "base": manifest.base.name if manifest.base is not None else None,
+        "created": manifest.created,
+        "log_block": manifest.log_block,
+    }
+
+
+def _anchor_name(partition: int) -> str:
+    return f"snapshot-p{partition:04d}"

@@ -1,0 +1,328 @@
+"""Metrics for Prometheus: every name, its labels and its meaning in one table, and the exposition that fills it.
+
+One rule: nothing is counted here. A scrape reads the meters and gauges of the node as they are, in a registry of its own, and
+adds no label that a caller can choose: procedures are those of the catalog, routes those of the route table, anything else is "".
+
+`python -m cmdlog.node.prometheus` prints METRICS.md, the same table for people; a test holds both to what a scrape returns.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import apsw
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
+
+from cmdlog.node.status import Overview, fill_of, held_by
+from cmdlog.node.telemetry.request_stats import Front
+from cmdlog.node.telemetry.stage_timings import BYTES, CALLS, OUTCOMES, SECONDS, Histogram
+from cmdlog.wal.ids import txn_millis
+
+DOCUMENT: Final = Path(__file__).with_name("METRICS.md")
+
+Kind = Literal["counter", "gauge", "histogram"]
+Samples = Iterable[tuple[Sequence[str], Any]]  # label values, and a number or a Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One metric of the table."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    meaning: str
+    bounds: Sequence[float] = ()  # of a histogram's buckets
+
+
+def _counter(name: str, meaning: str, *labels: str) -> Row:
+    return Row(name, "counter", labels, meaning)
+
+
+def _gauge(name: str, meaning: str, *labels: str) -> Row:
+    return Row(name, "gauge", labels, meaning)
+
+
+def _times(name: str, meaning: str, *labels: str) -> Row:
+    return Row(name, "histogram", labels, meaning, SECONDS)
+
+
+METRICS: Final[tuple[Row, ...]] = (
+    _counter("cmdlog_calls_total", "calls that have an outcome; a multi-partition call counts once", "procedure", "outcome"),
+    _counter("cmdlog_refused_calls_total", "calls of which nothing was logged; no procedure: unknown", "procedure", "code"),
+    _times("cmdlog_call_seconds", "calls at the API: request, or line of a batch, complete until its answer is"),
+    _times(
+        "cmdlog_call_stage_seconds",
+        "logged calls by stage, each with the time of its batch: queue (placed to taken by the log), log (to durable, or to "
+        "written if it may be executed then), commit (to given to the site), execute (to answered by it), settle (to durable, "
+        "for calls that were executed before)",
+        "stage",
+    ),
+    _times("cmdlog_read_seconds", "read-only calls: placed until answered by the site"),
+    _counter("cmdlog_slow_calls_total", "calls slower than slow_call_ms"),
+    _gauge("cmdlog_inflight_calls", "calls accepted and not answered; refused beyond inflight_calls_max"),
+    _gauge("cmdlog_inflight_bytes", "their parameters; refused beyond inflight_bytes_max"),
+    Row("cmdlog_batch_calls", "histogram", (), "calls in a batch", CALLS),
+    Row("cmdlog_batch_bytes", "histogram", (), "bytes of a batch as it is logged", BYTES),
+    _counter("cmdlog_log_blocks_total", "blocks of records written to the log: one write each"),
+    _counter("cmdlog_log_block_bytes_total", "their bytes, padding included"),
+    _times("cmdlog_log_sync_seconds", "fdatasyncs of the log; with durability=sync the block's write is included"),
+    _gauge("cmdlog_log_fill_ratio", "share of the log's ring that is in use"),
+    _gauge("cmdlog_log_room_bytes", "what calls may still log before they are refused with log_full"),
+    _gauge("cmdlog_log_segments", "segments of the ring: used, or free", "state"),
+    _gauge("cmdlog_log_held_seconds", "since the holder of the oldest segment moved last, or the archive is stuck", "anchor"),
+    _gauge("cmdlog_partition_durable_index", "last entry that survives power loss", "partition"),
+    _gauge("cmdlog_partition_applied_index", "last entry that the site has answered", "partition"),
+    _gauge("cmdlog_partition_lag_entries", "entries that are durable and not answered by the site", "partition"),
+    _gauge("cmdlog_partition_open_calls", "calls that wait for a batch", "partition"),
+    _counter("cmdlog_site_busy_seconds_total", "time in which the site had something of the partition to execute", "partition"),
+    _gauge("cmdlog_site_resident_memory_bytes", "resident memory of a site process", "site"),
+    _counter("cmdlog_digests_logged_total", "digests of batches logged for replays to compare"),
+    _counter("cmdlog_digests_compared_total", "digests compared by the replay of this start"),
+    _counter("cmdlog_digests_diverged_total", "of these, different ones: 0 on a node that serves, since one refuses the start"),
+    _counter("cmdlog_snapshots_total", "snapshots taken and verified"),
+    _counter("cmdlog_snapshot_failures_total", "attempts that failed"),
+    _gauge("cmdlog_snapshot_last_seconds", "how long the last one took, from the first page to its mark in the log"),
+    _gauge("cmdlog_snapshot_age_seconds", "since the newest snapshot of the partition; absent while there is none", "partition"),
+    _gauge("cmdlog_snapshot_bytes", "its size", "partition"),
+    _gauge("cmdlog_archive_bytes", "bytes in archive/"),
+    _gauge("cmdlog_archive_files", "segments and snapshots in archive/", "kind"),
+    _gauge("cmdlog_archive_stuck", "1 while a segment that was promised cannot be archived, and holds the log back"),
+    _counter("cmdlog_archive_segments_total", "segments of the log that were archived"),
+    _counter("cmdlog_archive_given_up_total", "segments given up by archive_full=shorten: the promised window is not kept"),
+    _gauge("cmdlog_restorable_timestamp_seconds", "the oldest moment that can be restored; 0: all there was; absent: none"),
+    _gauge("cmdlog_window_kept", "1 while every moment of retention_window_s can be restored, or none is promised"),
+    _gauge("cmdlog_last_proven_restore_seconds", "since a restore drill last proved everything; absent when none did"),
+    _gauge("cmdlog_predicted_recovery_seconds", "a recovery from snapshots and log if power failed now; absent before any call"),
+    _gauge("cmdlog_idempotency_keys", "keys in use; refused beyond keys_max per partition"),
+    _counter("cmdlog_http_requests_total", "requests by route and status; no route: not served", "route", "status"),
+    _gauge("cmdlog_http_connections", "open connections"),
+    _counter("cmdlog_http_cut_connections_total", "connections that the server refused or ended itself", "code"),
+    _gauge("cmdlog_token_file_refused", "1 while the token file cannot be used as it stands, and the tokens of before count"),
+    _counter("cmdlog_clock_jumps_total", "jumps of the wall clock that were not followed"),
+    _gauge("cmdlog_partition_refusing", "1 while it refuses calls, by what its site met", "partition", "kind"),
+    _gauge("cmdlog_disk_full", "1 while the volume is too full for a site, which refuses calls, or for the log's next segment"),
+    _gauge("cmdlog_disk_free_bytes", "what the volume of the directory has left"),
+    _gauge("cmdlog_ready", "1 while calls are let in"),
+    _gauge("cmdlog_build_info", "always 1; what runs", "version", "python", "sqlite", "bundle", "catalog_version", "durability"),
+)  # fmt: skip
+"""Every metric of ours. The process's own (`process_*`) are those of prometheus_client's ProcessCollector."""
+
+TABLE: Final[Mapping[str, Row]] = {row.name: row for row in METRICS}
+
+
+class Exposition:
+    """`/metrics` of one process. `overview` gives the node's once there is one."""
+
+    def __init__(self, front: Front, overview: Callable[[], Overview | None], *, version: str = "") -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_NodeCollector(front, overview, version))
+        ProcessCollector(registry=self._registry)
+
+    def render(self, accept: str = "") -> tuple[str, bytes]:
+        """Content type and body: OpenMetrics when the Accept header names it, else the text format."""
+        if "application/openmetrics-text" in accept:
+            return openmetrics.CONTENT_TYPE_LATEST, openmetrics.generate_latest(self._registry)  # type: ignore[no-untyped-call]
+        return CONTENT_TYPE_PLAIN_0_0_4, generate_latest(self._registry)
+
+
+class _NodeCollector(Collector):
+    def __init__(self, front: Front, overview: Callable[[], Overview | None], version: str) -> None:
+        self._front, self._overview, self._version = front, overview, version
+
+    def collect(self) -> Iterator[Metric]:
+        found: dict[str, Samples] = _of_front(self._front)
+        overview = self._overview()
+        if overview is None:
+            found["cmdlog_ready"] = [((), 0)]
+        else:
+            found |= _of_calls(overview) | _of_log(overview) | _of_partitions(overview) | _of_snapshots(overview)
+            found |= _of_archive(overview) | _of_node(overview, self._version)
+        for name, samples in found.items():
+            yield _family(TABLE[name], samples)
+
+
+def _of_front(front: Front) -> dict[str, Samples]:
+    return {
+        "cmdlog_refused_calls_total": list(front.refused.items()),
+        "cmdlog_call_seconds": [((), front.latency)],
+        "cmdlog_slow_calls_total": [((), front.slow_calls)],
+        "cmdlog_http_requests_total": [((route, str(status)), n) for (route, status), n in list(front.requests.items())],
+        "cmdlog_http_connections": [((), front.connections())],
+        "cmdlog_http_cut_connections_total": [((code,), count) for code, count in front.cut().items()],
+        "cmdlog_token_file_refused": [((), int(front.token_file_refused()))],
+    }
+
+
+def _of_calls(overview: Overview) -> dict[str, Samples]:
+    meter, sequencer = overview.meter, overview.sequencer
+    meter.drain()
+    return {
+        "cmdlog_calls_total": [
+            ((name, outcome), count)
+            for name, counts in zip(meter.names, meter.calls, strict=True)
+            for outcome, count in zip(OUTCOMES, counts, strict=True)
+            if count or outcome == "ok"  # a rate needs its zero: of the common outcome it is there from the beginning
+        ],
+        "cmdlog_call_stage_seconds": [((stage,), histogram) for stage, histogram in meter.stages.items()],
+        "cmdlog_read_seconds": [((), meter.reads)],
+        "cmdlog_inflight_calls": [((), sequencer.admission.inflight_calls)],
+        "cmdlog_inflight_bytes": [((), sequencer.admission.inflight_bytes)],
+        "cmdlog_batch_calls": [((), meter.batch_calls)],
+        "cmdlog_batch_bytes": [((), meter.batch_bytes)],
+        "cmdlog_digests_logged_total": [((), meter.digests)],
+    }
+
+
+def _of_log(overview: Overview) -> dict[str, Samples]:
+    meter, log = overview.meter, overview.wal.status()
+    segments: Any = log["segments"]
+    holder = held_by(log, overview.archive())
+    held = [] if holder is None else [((holder["anchor"],), max(0.0, overview.wall() - holder["since"]))]
+    predicted = overview.predicted_recovery_s()
+    return {
+        "cmdlog_log_blocks_total": [((), log["blocks"])],
+        "cmdlog_log_block_bytes_total": [((), log["block_bytes"])],
+        "cmdlog_log_sync_seconds": [((), meter.syncs)],
+        "cmdlog_log_fill_ratio": [((), fill_of(log))],
+        "cmdlog_log_room_bytes": [((), log["room_bytes"])],
+        "cmdlog_log_segments": [((state,), segments[state]) for state in ("used", "free")],
+        "cmdlog_log_held_seconds": held,
+        "cmdlog_predicted_recovery_seconds": [] if predicted is None else [((), predicted)],
+    }
+
+
+def _of_partitions(overview: Overview) -> dict[str, Samples]:
+    marks = overview.sequencer.watermarks()
+    busy = overview.meter.busy_s
+    return {
+        "cmdlog_partition_durable_index": [((str(p),), of["durable"]) for p, of in marks.items()],
+        "cmdlog_partition_applied_index": [((str(p),), of["applied"]) for p, of in marks.items()],
+        "cmdlog_partition_lag_entries": [((str(p),), max(0, of["durable"] - of["applied"])) for p, of in marks.items()],
+        "cmdlog_partition_open_calls": [((str(p),), of["open_calls"]) for p, of in marks.items()],
+        "cmdlog_site_busy_seconds_total": [((str(p),), busy[p]) for p in marks],
+    }
+
+
+def _of_snapshots(overview: Overview) -> dict[str, Samples]:
+    snapshots = overview.snapshots
+    newest: dict[int, Mapping[str, Any]] = {}
+    for snapshot in snapshots.listed():
+        if "created" in snapshot:  # else it is damaged, and says why
+            newest[snapshot["partition"]] = snapshot
+    now, proven = overview.wall(), overview.drills.age_s()
+    return {
+        "cmdlog_snapshots_total": [((), snapshots.taken)],
+        "cmdlog_snapshot_failures_total": [((), snapshots.failures)],
+        "cmdlog_snapshot_last_seconds": [((), snapshots.last_s)] if snapshots.taken else [],
+        "cmdlog_snapshot_age_seconds": [((str(p),), max(0.0, now - _created(of))) for p, of in newest.items()],
+        "cmdlog_snapshot_bytes": [((str(p),), of["bytes"]) for p, of in newest.items()],
+        "cmdlog_last_proven_restore_seconds": [] if proven is None else [((), proven)],
+    }
+
+
+def _of_archive(overview: Overview) -> dict[str, Samples]:
+    archive = overview.archive()
+    oldest = archive["oldest_txn"]
+    return {
+        "cmdlog_archive_bytes": [((), archive["bytes"])],
+        "cmdlog_archive_files": [((kind,), archive[f"{kind}s"]) for kind in ("segment", "snapshot")],
+        "cmdlog_archive_stuck": [((), int(archive["problem"] is not None))],
+        "cmdlog_archive_segments_total": [((), archive["archived"])],
+        "cmdlog_archive_given_up_total": [((), archive["given_up"])],
+        "cmdlog_restorable_timestamp_seconds": [] if oldest is None else [((), txn_millis(int(oldest)) / 1000)],
+        "cmdlog_window_kept": [((), int(archive["window_kept"]))],
+    }
+
+
+def _of_node(overview: Overview, version: str) -> dict[str, Samples]:
+    health = overview.health()
+    compared = sum(part.get("compared_digests", 0) for part in health.recovery)
+    boot = overview.boot
+    build = (version, _python(), apsw.sqlite_lib_version(), boot.bundle.hash, str(boot.catalog), overview.settings.durability)
+    return {
+        "cmdlog_site_resident_memory_bytes": [((str(n),), _resident_bytes(pid)) for n, pid in enumerate(health.site_pids)],
+        "cmdlog_digests_compared_total": [((), compared)],
+        "cmdlog_digests_diverged_total": [((), 0)],
+        "cmdlog_idempotency_keys": [((), len(overview.keys))],
+        "cmdlog_clock_jumps_total": [((), overview.clock.jumps)],
+        "cmdlog_partition_refusing": [((str(p), trouble.kind), 1) for p, trouble in overview.troubles.by_partition().items()],
+        "cmdlog_disk_full": [((), int(overview.troubles.full or overview.wal.status()["disk_full"] is not None))],
+        "cmdlog_disk_free_bytes": [((), overview.troubles.free_bytes())],
+        "cmdlog_ready": [((), int(health.ready))],
+        "cmdlog_build_info": [(build, 1)],
+    }
+
+
+def _family(row: Row, samples: Samples) -> Metric:
+    if row.kind == "histogram":
+        histograms = HistogramMetricFamily(row.name, row.meaning, labels=row.labels)
+        for labels, value in samples:
+            assert isinstance(value, Histogram)
+            histograms.add_metric(labels, buckets=_buckets(value), sum_value=value.total)
+        return histograms
+    family = CounterMetricFamily if row.kind == "counter" else GaugeMetricFamily
+    plain = family(row.name, row.meaning, labels=row.labels)
+    for labels, value in samples:
+        plain.add_metric(labels, value)
+    return plain
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    """(upper bound, observations up to it), ascending, from one copy of the counts."""
+    bounds = [*(f"{bound:g}" if bound < 1e6 else f"{bound:.0f}" for bound in histogram.bounds), "+Inf"]
+    return list(zip(bounds, accumulate(list(histogram.counts)), strict=True))
+
+
+def _created(snapshot: Mapping[str, Any]) -> float:
+    return datetime.strptime(snapshot["created"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+
+
+def _resident_bytes(pid: int) -> int:
+    """0 for a process that has just ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
+def _python() -> str:
+    return ".".join(map(str, sys.version_info[:3]))
+
+
+def document() -> str:
+    """METRICS.md."""
+    lines = [
+        "# Metrics",
+        "",
+        "`GET /metrics` (role `read`), in Prometheus' text format, or OpenMetrics when the Accept header asks for it. Counters",
+        "begin at zero with the process. Made by `python -m cmdlog.node.prometheus`; a test holds it to what a scrape returns.",
+        "",
+        "| metric | type | labels | meaning |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| `{row.name}` | {row.kind} | {', '.join(row.labels)} | {row.meaning} |" for row in METRICS]
+    lines += [
+        "",
+        "Beside them `process_*`: CPU, memory, file descriptors and start time of the node's process.",
+        "",
+        f"Buckets: times from 10 us to {SECONDS[-1]:g} s, five per decade (1, 1.6, 2.5, 4, 6.3); calls in powers of two to",
+        f"{CALLS[-1]:.0f}; bytes in powers of four from {BYTES[0]:.0f} to {BYTES[-1]:.0f}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(document())

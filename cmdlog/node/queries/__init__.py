@@ -1,0 +1,1 @@
+"""Read-only SQL on a frozen state, in processes that can be ended."""

@@ -1,0 +1,198 @@
+"""Processes that run queries: started when the first ones come, kept, and replaced when a query was the end of one.
+
+One rule: a query ends, whatever its statement: by its own limits, or with its process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from cmdlog.node.outcome import NotReady
+from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, out_of_memory
+from cmdlog.node.queries.worker import ANSWER, LENGTH, READY, Kind, encode_request, receive_exactly
+
+START_WAIT_S: Final = 30.0  # a busy machine takes long to import
+END_WAIT_S: Final = 5.0  # for a process that was told to end
+
+logger = structlog.get_logger("cmdlog.node")
+
+
+class QueryCancelled(Exception):
+    """Whoever asked has gone."""
+
+
+class Ticket:
+    """One query under way; `cancel` from any thread ends it soon."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._worker: _Worker | None = None
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more."""
+        with self._lock:
+            self.cancelled = True
+            if self._worker is not None:
+                self._worker.cancel()
+
+    def begin(self, worker: _Worker) -> None:
+        """The worker has the whole request: a word to it can no longer fall into the middle of that."""
+        with self._lock:
+            self._worker = worker
+            if self.cancelled:
+                worker.cancel()
+
+    def end(self) -> None:
+        """From now on a word to the worker would be about another query."""
+        with self._lock:
+            self._worker = None
+
+
+class QueryPool:
+    """As many processes as threads have called `run` at the same time. Any thread."""
+
+    def __init__(self, *, memory_bytes_max: int) -> None:
+        self._memory_bytes_max = memory_bytes_max
+        self._lock = threading.Lock()
+        self._idle: list[_Worker] = []
+        self._all: set[_Worker] = set()
+        self._closed = False
+
+    def run(
+        self, paths: Mapping[int, str], sql: str, params: Sequence[Any], limits: QueryLimits, *, ticket: Ticket | None = None
+    ) -> bytes:
+        """The result as JSON. Blocking. Raises: QueryRefused, QueryLimit, NotReady, QueryCancelled."""
+        request = encode_request(paths, sql, params, limits)
+        ticket = ticket or Ticket()
+        worker = self._take()
+        try:
+            worker.send(request)
+            ticket.begin(worker)
+            kind, body = worker.receive()
+        except (EOFError, OSError):
+            self._bury(worker)
+            raise self._cause(worker, ticket, limits) from None
+        finally:
+            ticket.end()
+        self._give_back(worker)
+        if ticket.cancelled:
+            raise QueryCancelled
+        if kind == Kind.RESULT:
+            return body
+        raise {Kind.REFUSED: QueryRefused, Kind.LIMIT: QueryLimit, Kind.NOT_READY: NotReady}[Kind(kind)](body.decode())
+
+    def pids(self) -> list[int]:
+        """The processes, for whoever watches memory."""
+        with self._lock:
+            return sorted(worker.popen.pid for worker in self._all)
+
+    def close(self) -> None:
+        """Ends every process; a query under way is refused."""
+        with self._lock:
+            self._closed = True
+            idle, busy = self._idle, self._all.difference(self._idle)
+            self._all, self._idle = set(), []
+        for worker in busy:
+            worker.kill()  # the thread that waits for it is told by that, and disposes of it
+        for worker in idle:
+            worker.dispose()
+
+    def _take(self) -> _Worker:
+        with self._lock:
+            if self._closed:
+                raise NotReady("the node is stopping")
+            if self._idle:
+                return self._idle.pop()
+        try:
+            worker = _Worker(self._memory_bytes_max)
+        except OSError as error:
+            raise NotReady(f"no process for queries can be started: {error.strerror}") from None
+        with self._lock:
+            self._all.add(worker)
+        try:
+            worker.wait_ready()
+        except NotReady:
+            self._bury(worker)
+            raise
+        return worker
+
+    def _give_back(self, worker: _Worker) -> None:
+        with self._lock:
+            if worker in self._all:
+                self._idle.append(worker)
+
+    def _bury(self, worker: _Worker) -> None:
+        with self._lock:
+            self._all.discard(worker)
+        worker.dispose()
+
+    def _cause(self, worker: _Worker, ticket: Ticket, limits: QueryLimits) -> Exception:
+        """Why a process ended in the middle of a query."""
+        if self._closed:
+            return NotReady("the node is stopping")
+        if ticket.cancelled:
+            return QueryCancelled()
+        if worker.popen.returncode == -signal.SIGALRM:
+            return QueryLimit(f"the query ran longer than query_timeout_s={limits.timeout_s:g}")
+        logger.warning("query_process_ended", exit_code=worker.popen.returncode)
+        return out_of_memory()
+
+
+class _Worker:
+    """One process; one thread at a time asks it."""
+
+    def __init__(self, memory_bytes_max: int) -> None:
+        self._socket, theirs = socket.socketpair()
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        with theirs:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-m", "cmdlog.node.queries.worker", str(theirs.fileno()), str(memory_bytes_max)],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # a traceback would show the statement
+                env=environment,
+                process_group=0,  # Ctrl-C is for the node
+            )
+
+    def wait_ready(self) -> None:
+        """Raises: NotReady."""
+        self._socket.settimeout(START_WAIT_S)
+        try:
+            receive_exactly(self._socket, len(READY))
+        except (EOFError, OSError):
+            raise NotReady("the process for queries did not start") from None
+        self._socket.settimeout(None)
+
+    def send(self, request: bytes) -> None:
+        """Raises: OSError, when the process is gone."""
+        self._socket.sendall(LENGTH.pack(len(request)) + request)
+
+    def receive(self) -> tuple[int, bytes]:
+        """Raises: EOFError, OSError, when the process is gone."""
+        kind, length = ANSWER.unpack(receive_exactly(self._socket, ANSWER.size))
+        return kind, receive_exactly(self._socket, length)
+
+    def cancel(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.send(LENGTH.pack(0))
+
+    def kill(self) -> None:
+        """Ends the process; whoever reads from it gets an error."""
+        self.popen.kill()
+
+    def dispose(self) -> None:
+        """Ends the process, waits for that, and closes the socket, which nobody else may be using."""
+        self.popen.kill()
+        self.popen.wait(END_WAIT_S)
+        self._socket.close()

@@ -1,0 +1,227 @@
+"""Ad-hoc SELECTs on a frozen state, beside the sites.
+
+One rule: read-only by construction: the file is opened read-only, an authorizer refuses everything but reading, and limits of
+rows, bytes and time end what would pin the site's write-ahead file.
+
+SQLite looks at a deadline between two steps of its machine, and one step may be a single call of `instr` that takes days, or make
+forty values of the greatest length. So a server runs queries in processes of their own (`querypool`), which the kernel ends; the
+limits here make that the exception. Embedded use runs them in the calling process: its SQL is the application's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import apsw
+
+from cmdlog.node.outcome import NotReady
+from cmdlog.results import QueryResult
+from cmdlog.wal.process_limits import address_limit
+from procedures.storage.authorizer import Guard, Mode
+from procedures.storage.state import open_reader
+
+if TYPE_CHECKING:
+    from cmdlog.node.settings import Settings
+
+__all__ = ["QueryLimit", "QueryLimits", "QueryRefused", "QueryResult", "RunQuery", "limits_of", "run_query"]
+
+T = TypeVar("T")
+
+STEPS_BETWEEN_LOOKS: Final = 10_000  # of SQLite's virtual machine, about 1 ms, between looks at the deadline
+CACHE_KIBIBYTES: Final = 8 << 10  # of pages: a query runs once, and its memory is for sorting
+VALUE_BYTES: Final = 32  # that any value takes, at least, in a result
+
+OF_THE_CALLER: Final = (
+    apsw.SQLError,
+    apsw.AuthError,
+    apsw.MismatchError,
+    apsw.RangeError,
+    apsw.ConstraintError,
+    apsw.ReadOnlyError,
+    apsw.BindingsError,
+    apsw.IncompleteExecutionError,
+    apsw.ExecTraceAbort,
+    TypeError,
+    ValueError,  # text in the tables that is not UTF-8
+    OverflowError,
+)
+"""What a statement can do wrong; any other error is the machine's or the file's."""
+
+
+class QueryRefused(ValueError):
+    """The statement is no SELECT that may run here; `str()` says why."""
+
+
+class QueryLimit(QueryRefused):
+    """The statement needs more time, rows, bytes or memory than one query may have; `str()` names the setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLimits:
+    """What one query may have."""
+
+    rows_max: int
+    bytes_max: int
+    timeout_s: float
+    wal_bytes_max: int
+
+
+RunQuery = Callable[[Mapping[int, str], str, Sequence[Any], QueryLimits], T]
+"""State file of each partition, SQL, parameters, limits -> rows, in whatever form."""
+
+
+def limits_of(settings: Settings) -> QueryLimits:
+    """The limits that the settings state."""
+    return QueryLimits(
+        rows_max=settings.query_rows_max,
+        bytes_max=settings.query_bytes_max,
+        timeout_s=settings.query_timeout_s,
+        wal_bytes_max=settings.wal_bytes_max,
+    )
+
+
+def run_query(
+    paths: Mapping[int, str],
+    sql: str,
+    params: Sequence[Any],
+    limits: QueryLimits,
+    *,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> QueryResult:
+    """Reads one partition after the other. Raises: QueryRefused, QueryLimit; NotReady, when a partition cannot be read."""
+    deadline = time.monotonic() + limits.timeout_s
+    result = QueryResult([], [], {})
+    for partition, path in paths.items():
+        try:
+            connection, guard = open_reader(path)
+        except apsw.Error as error:
+            raise NotReady(f"partition {partition} cannot be read at present: {error}") from None
+        with contextlib.closing(connection):
+            pinned = _Pinned(path, limits.wal_bytes_max)
+            look = _Look(deadline, pinned, cancelled)
+            connection.set_progress_handler(look, STEPS_BETWEEN_LOOKS)
+            connection.limit(apsw.SQLITE_LIMIT_LENGTH, limits.bytes_max)
+            connection.pragma("cache_size", -CACHE_KIBIBYTES)
+            connection.pragma("temp_store", 2)  # memory, which has a limit; a temporary file would fill the disk
+            try:
+                _read_partition(connection, guard, partition, _Statement(sql, params, limits), result)
+            except QueryRefused:  # ours, which is a ValueError, too
+                raise
+            except apsw.InterruptError:
+                raise look.reason(limits) from None
+            except (apsw.NoMemError, MemoryError):
+                raise out_of_memory() from None
+            except apsw.TooBigError:
+                raise QueryLimit(f"a value has more than query_bytes_max={limits.bytes_max} bytes") from None
+            except OF_THE_CALLER as error:
+                raise QueryRefused(guard.denied or str(error)) from None
+            except apsw.Error as error:
+                raise NotReady(f"partition {partition} cannot be read at present: {error}") from None
+    return result
+
+
+def out_of_memory() -> QueryLimit:
+    """The error of a query whose process found no memory: its own limit, or one of the operating system."""
+    limit = address_limit()
+    return QueryLimit(
+        "the query needs more memory than query_memory_bytes_max" + (f", or than its process may have: {limit}" if limit else "")
+    )
+
+
+class _Look:
+    """SQLite's progress handler: whether the statement has to end, and why."""
+
+    def __init__(self, deadline: float, pinned: _Pinned, cancelled: Callable[[], bool]) -> None:
+        self._deadline, self._pinned, self._cancelled = deadline, pinned, cancelled
+
+    def __call__(self) -> bool:
+        return time.monotonic() > self._deadline or self._pinned.too_long() or self._cancelled()
+
+    def reason(self, limits: QueryLimits) -> QueryLimit:
+        if self._cancelled():
+            return QueryLimit("the query was cancelled")
+        if self._pinned.too_long():
+            return QueryLimit(f"the site's log grew beyond wal_bytes_max={limits.wal_bytes_max} meanwhile")
+        return QueryLimit(f"the query ran longer than query_timeout_s={limits.timeout_s:g}")
+
+
+class _Pinned:
+    """The write-ahead file that a reader keeps from being checkpointed: a file that was long before is not its doing."""
+
+    def __init__(self, path: str, bytes_max: int) -> None:
+        self._path = f"{path}-wal"
+        self._bytes_max = max(bytes_max, self._size())
+
+    def too_long(self) -> bool:
+        return self._size() > self._bytes_max
+
+    def _size(self) -> int:
+        try:
+            return os.stat(self._path).st_size
+        except FileNotFoundError:
+            return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    sql: str
+    params: Sequence[Any]
+    limits: QueryLimits
+
+
+def _read_partition(
+    connection: apsw.Connection, guard: Guard, partition: int, statement: _Statement, result: QueryResult
+) -> None:
+    """Adds a partition's rows, read in one transaction with its position."""
+    with connection:
+        result.as_of[partition] = connection.execute("SELECT txn_id FROM _cmdlog_meta").get
+        guard.mode = Mode.PROCEDURE
+        try:
+            result.columns[:] = _read(connection, statement, result.rows)
+        finally:
+            guard.mode = Mode.FRAMEWORK
+
+
+def _read(connection: apsw.Connection, statement: _Statement, rows: list[Sequence[Any]]) -> list[str]:
+    columns: list[str] = []
+
+    def note(cursor: apsw.Cursor, _statement: str, _bindings: Any) -> bool:
+        """Before each statement of the text runs."""
+        if columns:
+            raise QueryRefused("one SELECT at a time")
+        columns.extend(str(entry[0]) for entry in cursor.get_description())
+        if not columns or not cursor.is_readonly or cursor.is_explain:
+            raise QueryRefused("only SELECT may run here")
+        return True
+
+    limits = statement.limits
+    cursor = connection.cursor()
+    cursor.exec_trace = note
+    room = limits.bytes_max - sum(map(_bytes_of, rows))
+    # A statement in the cache was judged when it was prepared, perhaps for the framework.
+    for row in cursor.execute(statement.sql, tuple(statement.params), can_cache=False):
+        if len(rows) >= limits.rows_max:
+            raise QueryLimit(f"the result has more than query_rows_max={limits.rows_max} rows; add a LIMIT")
+        room -= _bytes_of(row)
+        if room < 0:
+            raise QueryLimit(f"the result has more than query_bytes_max={limits.bytes_max} bytes; add a LIMIT, or read less")
+        rows.append(row)
+    return columns
+
+
+def _bytes_of(row: Sequence[Any]) -> int:
+    """What a row takes. Raises: QueryRefused, for a number that JSON has no text for."""
+    size = VALUE_BYTES * len(row)
+    for value in row:
+        kind = type(value)
+        if kind is str or kind is bytes:
+            size += len(value)
+        elif kind is float and not math.isfinite(value):
+            raise QueryRefused("the result holds an infinity, which JSON cannot express")
+    return size

@@ -1,0 +1,144 @@
+"""A process that runs queries, one after the other: `python -m cmdlog.node.queries.worker SOCKET_FD MEMORY_BYTES_MAX`.
+
+One rule: whatever a statement does, this process is all that it can harm. SQLite's memory is limited, all memory is limited a bit
+above that, a timer of the kernel ends the process when a step of SQLite does not come back, and the kernel's out-of-memory killer
+takes it first.
+
+Both directions carry frames: a length, then JSON of a request (`encode_request`); the kind of an answer, its length, its body. A
+request of no length cancels the query that runs; between two queries it means nothing. The first byte says that it is ready.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import orjson
+
+from cmdlog.node.outcome import NotReady
+from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, QueryResult, run_query
+
+LENGTH: Final = struct.Struct("<I")
+ANSWER: Final = struct.Struct("<BI")
+READY: Final = b"\1"
+GRACE_S: Final = 1.0  # beyond the query's own time before the kernel ends the process
+SPARE_BYTES: Final = 64 << 20  # of memory beside SQLite's and the result's
+RESULT_FACTOR: Final = 8  # memory of a result (rows, its JSON with every character escaped) / its bytes
+NICENESS: Final = 5  # calls go first
+KILLED_FIRST: Final = "900"  # oom_score_adj; the node and the sites have 0
+
+
+class Kind(IntEnum):
+    """What an answer is."""
+
+    RESULT = 0  # JSON, ready to be sent
+    REFUSED = 1
+    LIMIT = 2
+    NOT_READY = 3
+
+
+def encode_request(paths: Mapping[int, str], sql: str, params: Sequence[Any], limits: QueryLimits) -> bytes:
+    """A request as its JSON."""
+    wanted = [list(paths.items()), sql, list(params), limits.rows_max, limits.bytes_max, limits.timeout_s, limits.wal_bytes_max]
+    return orjson.dumps(wanted)
+
+
+def encode_result(result: QueryResult) -> bytes:
+    """The answer's body, as callers get it: bytes are base64, transaction ids text."""
+    as_of = {str(partition): str(txn_id) for partition, txn_id in result.as_of.items()}
+    return orjson.dumps({"columns": result.columns, "rows": result.rows, "as_of": as_of}, default=_wire)
+
+
+def _wire(value: Any) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def receive_exactly(sock: socket.socket, size: int) -> bytes:
+    """Raises: EOFError."""
+    parts = bytearray()
+    while len(parts) < size:
+        part = sock.recv(min(size - len(parts), 1 << 20))
+        if not part:
+            raise EOFError
+        parts += part
+    return bytes(parts)
+
+
+class Worker:
+    """The loop of the process."""
+
+    def __init__(self, sock: socket.socket, *, memory_bytes_max: int) -> None:
+        self._socket = sock
+        self._memory_bytes_max = memory_bytes_max
+        self._base_bytes = _address_space_bytes()
+        self._address_limits = resource.getrlimit(resource.RLIMIT_AS)  # soft and hard, as the node has them
+        self._word = select.poll()
+        self._word.register(sock, select.POLLIN)
+
+    def run(self) -> None:
+        """Serves until the node closes the socket."""
+        self._socket.sendall(READY)
+        while True:
+            (length,) = LENGTH.unpack(receive_exactly(self._socket, LENGTH.size))
+            if length:
+                kind, body = self._answer(receive_exactly(self._socket, length))
+                self._socket.sendall(ANSWER.pack(kind, len(body)) + body)
+
+    def _answer(self, request: bytes) -> tuple[Kind, bytes]:
+        paths, sql, params, *limited = orjson.loads(request)
+        limits = QueryLimits(*limited)
+        ceiling = self._base_bytes + self._memory_bytes_max + SPARE_BYTES + RESULT_FACTOR * limits.bytes_max
+        soft, hard = self._address_limits
+        resource.setrlimit(resource.RLIMIT_AS, (ceiling if soft == resource.RLIM_INFINITY else min(soft, ceiling), hard))
+        signal.setitimer(signal.ITIMER_REAL, limits.timeout_s + GRACE_S)  # SIGALRM's default action ends the process
+        try:
+            return Kind.RESULT, encode_result(run_query(dict(paths), sql, params, limits, cancelled=self._has_word))
+        except QueryLimit as error:
+            return Kind.LIMIT, str(error).encode()
+        except QueryRefused as error:
+            return Kind.REFUSED, str(error).encode()
+        except NotReady as error:
+            return Kind.NOT_READY, str(error).encode()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _has_word(self) -> bool:
+        """The node cancels, or is gone."""
+        return bool(self._word.poll(0))
+
+
+def _address_space_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def main() -> None:
+    """Entry point."""
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # the node decides when its processes end
+        signal.signal(ignored, signal.SIG_IGN)
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    memory_bytes_max = int(sys.argv[2])
+    apsw.hard_heap_limit(memory_bytes_max)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # what a statement read is nobody's business
+    os.nice(NICENESS)
+    with contextlib.suppress(OSError):  # a container may forbid it
+        Path("/proc/self/oom_score_adj").write_text(KILLED_FIRST)
+    with contextlib.suppress(EOFError, ConnectionError):  # the node is gone
+        Worker(sock, memory_bytes_max=memory_bytes_max).run()
+
+
+if __name__ == "__main__":
+    main()

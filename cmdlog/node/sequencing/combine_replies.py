@@ -1,0 +1,51 @@
+"""Several partitions' replies to one multi-partition call, put together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from cmdlog.node.outcome import Done, Outcome, Refused, Reply
+
+
+class Gather:
+    """Calls `done` once, when every partition has replied.
+
+    All partitions OK: the body is a JSON list of results in partition order, the TxnId the highest one (for a write they are all
+    the same). Else the first reply in partition order that is not OK; a refusal comes before an outcome, since it is unknown.
+    """
+
+    def __init__(self, count: int, done: Done) -> None:
+        self._replies: list[Reply | None] = [None] * count
+        self._missing = count
+        self._done = done
+        self._lock = threading.Lock()
+
+    def slots(self) -> list[Done]:
+        """One `done` per partition, in order."""
+        return [self._slot(number) for number in range(len(self._replies))]
+
+    def _slot(self, number: int) -> Callable[[Reply], None]:
+        def take(reply: Reply) -> None:
+            with self._lock:
+                self._replies[number] = reply
+                self._missing -= 1
+                complete = not self._missing
+            if complete:
+                self._done(_combine([reply for reply in self._replies if reply is not None]))
+
+        return take
+
+
+def _combine(replies: list[Reply]) -> Reply:
+    outcomes: list[Outcome] = []
+    for reply in replies:
+        if isinstance(reply, Refused):
+            return reply
+        outcomes.append(reply)
+    for outcome in outcomes:
+        if outcome.status:
+            return outcome
+    # The stored outcome of a call that ran on another number of partitions lies whole on the first one (replay.repartition.keys).
+    body = b"[" + b",".join(outcome.body for outcome in outcomes if outcome.body) + b"]"
+    return Outcome(0, max(outcome.txn_id for outcome in outcomes), body)

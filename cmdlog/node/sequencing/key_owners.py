@@ -1,0 +1,254 @@
+"""Which partition an idempotency key was used on, so that the same key on another partition is refused (`key_reused`).
+
+One rule: it knows every key that some partition's table (`procedures.execution.idempotency_table`) knows or will know, and few
+others. The tables decide whether a call is a repetition; this index only sees that keys do not wander. So it forgets nothing by a
+clock of its own: what is older than the window is looked up in the state files, step by step, and dropped when no table holds it
+any more.
+
+Where a key is, by what became of the call that claimed it: *under way* (placed, not answered; never dropped), *young* (answered
+within the window), *old*. A claim whose call was refused, or was answered with nothing stored, is taken back at once. At a start
+everything comes from the state files.
+
+A key has several *homes* when the directory was made from one of another number of partitions (`replay.repartition.keys`): which
+of them its call goes to is not known, so each table has a copy. A claim of any of them gets it.
+
+Full means: refused here, before anything is logged. Single-partition calls are normally refused by the tables first, since this
+index has room for a quarter more. A call on all partitions is never refused by a table, because its partitions must decide alike;
+here it is when no table has room, so a table holds twice its limit at most.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import apsw
+
+from procedures.execution.idempotency import KEY_BYTES
+from procedures.execution.idempotency_table import Figures, Row, stored_keys
+from procedures.storage.state import open_reader
+
+EVERYWHERE: Final = -1  # owner of a key that was used on a multi-partition call
+FULL: Final = -2  # a claim's answer: the key is new and there is no room
+EXPIRED: Final = -3  # a claim's answer: the key is new to us, and bears a time that was forgotten
+SHARED_HOMES: Final = -16  # and below: owners of keys with several homes, by number in `KeyOwners._homes`
+SLICES: Final = 16  # a key is looked up first when it is a window old, and a sixteenth more at most
+STEP_KEYS: Final = 4096  # looked up in one step, a millisecond or two
+STEP_ROWS: Final = 2000
+
+Look = Callable[[int, int], tuple[Figures, Sequence[Row]] | None]
+"""(partition, index) -> figures and next rows behind it, of a state that has applied all that was answered; None: not now."""
+
+
+@dataclass(slots=True)
+class _Sweep:
+    """One pass over all tables, and then over what was not found in them."""
+
+    missing: set[int]  # old keys that were not found so far
+    partition: int = 0
+    after: int = 0
+    mark: bytes = bytes(8)  # highest floor that was met
+
+
+class KeyOwners:
+    """Thread-safe. Holds the first 8 bytes of each fingerprint: 2**-64 per pair of live keys to refuse one wrongly."""
+
+    def __init__(self, window_s: float, *, keys_max: int, partitions: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """`keys_max` of one partition's table."""
+        self._window_s, self._keys_max, self._partitions, self._clock = window_s, keys_max, partitions, clock
+        self._room = keys_max * partitions * 5 // 4
+        self._lock = threading.Lock()
+        self._owner: dict[int, int] = {}
+        self._homes: list[frozenset[int]] = []  # every set of partitions that some keys have copies in: one per old partition
+        self._counts: Counter[int] = Counter()  # by owner; a key with several homes counts in each
+        self._under_way: dict[int, int] = {}  # -> calls that claimed the key and are not settled
+        self._slices: deque[tuple[float, list[int]]] = deque([(clock(), [])])  # young keys, by the time of their answer
+        self._old: list[int] = []
+        self._new: set[int] = set()  # those under way that no table knows yet: neither young nor old
+        self._sweep: _Sweep | None = None
+        self._mark = bytes(8)  # keys that bear an earlier time may have been forgotten, on whatever partition
+
+    def __len__(self) -> int:
+        return len(self._owner)
+
+    def claim(self, key: bytes, partition: int) -> int:
+        """The given partition, or EVERYWHERE, if the key is new or its own; else its owner, FULL or EXPIRED.
+
+        A claim that got what it asked for is followed by `settle`.
+        """
+        short = int.from_bytes(key[:8], "little")
+        with self._lock:
+            known = self._owner.get(short)
+            if known is None:
+                return self._claim_new(key, short, partition)
+            if known == partition or (known <= SHARED_HOMES and partition in self._homes[SHARED_HOMES - known]):
+                self._under_way[short] = self._under_way.get(short, 0) + 1
+                self._rescue(short)
+                return partition
+            return known
+
+    def _claim_new(self, key: bytes, short: int, partition: int) -> int:
+        if key[8] >= 0x80 and key[8:] < self._mark:
+            return EXPIRED
+        if len(self._owner) >= self._room:
+            return FULL
+        self._owner[short] = partition
+        self._counts[partition] += 1
+        self._under_way[short] = 1
+        self._new.add(short)
+        return partition
+
+    def claim_everywhere(self, key: bytes) -> int:
+        """`claim` for a call on all partitions. EVERYWHERE: it may be placed."""
+        emptiest = min(self._counts[partition] for partition in range(self._partitions))
+        if emptiest + self._counts[EVERYWHERE] >= self._keys_max and int.from_bytes(key[:8], "little") not in self._owner:
+            return FULL
+        return self.claim(key, EVERYWHERE)
+
+    def settle(self, key: bytes, *, stored: bool) -> None:
+        """The call that claimed the key is answered, or was refused. `stored`: its outcome may be in a table."""
+        short = int.from_bytes(key[:8], "little")
+        with self._lock:
+            calls = self._under_way.pop(short) - 1
+            if calls:
+                self._under_way[short] = calls
+            self._rescue(short)
+            if short not in self._new:
+                return
+            if stored:
+                self._new.discard(short)
+                self._slices[-1][1].append(short)
+            elif not calls:
+                self._new.discard(short)
+                self._drop(short)
+
+    def _rescue(self, short: int) -> None:
+        """A table that has forgotten the key is about to know it again: a look-up under way may have passed that table."""
+        if self._sweep is not None and short in self._sweep.missing:
+            self._sweep.missing.discard(short)
+            self._old.append(short)
+
+    def _drop(self, short: int) -> None:
+        owner = self._owner.pop(short)
+        for home in self._homes_of(owner):
+            self._counts[home] -= 1
+
+    def _homes_of(self, owner: int) -> Iterable[int]:
+        return self._homes[SHARED_HOMES - owner] if owner <= SHARED_HOMES else (owner,)
+
+    def load(self, connection: apsw.Connection, partition: int) -> None:
+        """What a state file holds, before any call."""
+        self._mark = max(self._mark, Figures.of(connection).mark)
+        for where, owner in (("clock >= 0", partition), ("clock < 0", EVERYWHERE)):
+            rows = connection.execute(f"SELECT keys FROM _cmdlog_keys WHERE {where}")  # noqa: S608 - one of the two above
+            while chunk := tuple(itertools.islice(rows, STEP_ROWS)):
+                shorts = _shorts(b"".join(keys for (keys,) in chunk))
+                self._old += shorts
+                if self._owner.keys().isdisjoint(shorts):
+                    before = len(self._owner)
+                    self._owner.update(dict.fromkeys(shorts, owner))
+                    self._counts[owner] += len(self._owner) - before
+                else:
+                    for short in shorts:
+                        self._load_again(short, owner)
+
+    def _load_again(self, short: int, owner: int) -> None:
+        """A key that another table may know, too: a call on all partitions, or a copy."""
+        known = self._owner.get(short)
+        if known is None:
+            self._owner[short] = owner
+            self._counts[owner] += 1
+        elif EVERYWHERE in (known, owner):
+            if known != EVERYWHERE:
+                self._drop(short)
+                self._owner[short] = EVERYWHERE
+                self._counts[EVERYWHERE] += 1
+        elif owner not in self._homes_of(known):
+            homes = frozenset((*self._homes_of(known), owner))
+            if homes not in self._homes:
+                self._homes.append(homes)
+            self._owner[short] = SHARED_HOMES - self._homes.index(homes)
+            self._counts[owner] += 1
+
+    def tidy(self, look: Look) -> None:
+        """A step of the look-up, if one is due; costs nothing otherwise. Called again and again by one thread."""
+        sweep = self._sweep or self._begin()
+        if sweep is None:
+            return
+        if sweep.partition < self._partitions:
+            found = look(sweep.partition, sweep.after)
+            if found is not None:
+                self._find(sweep, *found)
+            return
+        with self._lock:
+            for _ in range(min(STEP_KEYS, len(sweep.missing))):
+                short = sweep.missing.pop()
+                if short in self._under_way:
+                    self._old.append(short)
+                else:
+                    self._drop(short)
+            if not sweep.missing:
+                self._mark = max(self._mark, sweep.mark)
+                self._sweep = None
+
+    def _begin(self) -> _Sweep | None:
+        now = self._clock()
+        if now - self._slices[-1][0] < self._window_s / SLICES:
+            return None
+        with self._lock:
+            self._slices.append((now, []))
+            # A slice ends where the next one begins.
+            while len(self._slices) > 1 and now - self._slices[1][0] >= self._window_s:
+                self._old += self._slices.popleft()[1]
+        if not self._old:
+            return None
+        sweep = _Sweep(set(self._old))  # not under the lock: it takes long, and without a sweep nobody else touches these
+        with self._lock:
+            self._sweep, self._old = sweep, []
+        return sweep
+
+    def _find(self, sweep: _Sweep, figures: Figures, rows: Sequence[Row]) -> None:
+        with self._lock:
+            for row in rows:
+                found = sweep.missing.intersection(_shorts(row.keys))
+                sweep.missing -= found
+                self._old += found
+            if rows:
+                sweep.after = rows[-1].idx
+            else:
+                sweep.mark = max(sweep.mark, figures.mark)
+                sweep.partition, sweep.after = sweep.partition + 1, 0
+
+
+def look_up(path: str, *, after: int, answered: int) -> tuple[Figures, list[Row]] | None:
+    """Some rows of a state file behind index `after`; None while it lacks a batch up to `answered`, for it is being restored."""
+    try:
+        connection, _ = open_reader(path)
+    except apsw.Error:
+        return None
+    try:
+        connection.execute("BEGIN")  # one frozen state
+        if connection.execute("SELECT idx FROM _cmdlog_meta").get < answered:
+            return None
+        rows: list[Row] = []
+        count = 0
+        for row in stored_keys(connection, after=after, rows=STEP_ROWS):
+            rows.append(row)
+            count += len(row.keys) // KEY_BYTES
+            if count >= STEP_KEYS:
+                break
+        return Figures.of(connection), rows
+    except apsw.Error:
+        return None
+    finally:
+        connection.close(True)
+
+
+def _shorts(keys: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(keys) // 8}Q", keys)[:: KEY_BYTES // 8]

@@ -1,0 +1,173 @@
+"""From a call with bound parameters to its place in a stream: partition, size, idempotency key, promise of durability.
+
+One rule: a call is either refused with nothing logged, or its `done` is called exactly once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, Final
+
+import orjson
+
+from cmdlog.node.outcome import Done, Durability, Outcome, OutcomeUnknown, Refused, Reply, TooLarge
+from cmdlog.node.sequencing.combine_replies import Gather
+from cmdlog.node.sequencing.key_owners import EVERYWHERE, EXPIRED, FULL, KeyOwners
+from cmdlog.node.sequencing.sequencer import Sequencer
+from cmdlog.node.settings import Settings
+from cmdlog.node.slot_map import Route, SlotMap
+from cmdlog.node.telemetry.stage_timings import Meter
+from cmdlog.wal.format.batch import NO_KEY
+from procedures.execution.idempotency import REFUSALS, Status
+
+_ELSEWHERE: Final = Outcome(Status.KEY_REUSED, 0, REFUSALS[Status.KEY_REUSED])
+_UNCLAIMED: Final = {
+    FULL: Outcome(Status.SESSIONS_FULL, 0, REFUSALS[Status.SESSIONS_FULL]),
+    EXPIRED: Outcome(Status.SESSION_EXPIRED, 0, REFUSALS[Status.SESSION_EXPIRED]),
+}
+"""What a call is answered that did not get its key; any other owner means _ELSEWHERE."""
+_NOTHING_STORED: Final = (Status.SESSION_EXPIRED, Status.SESSIONS_FULL)
+
+Plain = tuple[int, int, bytes, bytes, Done, bool]  # partition, procedure, parameters, key, done, lax
+Placed = tuple[Route, list[Any], bytes, Done, Durability | None]  # None: as the node's setting says
+
+
+class Placing:
+    """Thread-safe, as the sequencer and the keys are."""
+
+    def __init__(self, settings: Settings, sequencer: Sequencer, keys: KeyOwners, meter: Meter) -> None:
+        self.slots = SlotMap(settings.partitions)
+        self._sequencer, self._keys, self._meter = sequencer, keys, meter
+        self._partitions, self._call_bytes_max = settings.partitions, settings.call_bytes_max
+        self._lax = settings.durability == "async"
+        self._idents = itertools.count(1)
+
+    def place(self, route: Route, params: list[Any], key: bytes, done: Done, durability: Durability | None) -> int | None:
+        """Places one call; its partition, None for all of them. Raises: Refused."""
+        lax = self._lax if durability is None else durability == "async"
+        if route.everywhere:
+            self._place_everywhere(route, params, key, self._counted(route, done), lax=lax)
+            return None
+        partition = self.slots.partition_of(route.procedure, params)
+        if route.read_only:
+            calls = orjson.dumps([(route.number, params)])
+            self._sequencer.read(partition, next(self._idents), calls, done, procedure=route.number, lax=lax)
+            return partition
+        body = orjson.dumps(params)
+        if len(body) > self._call_bytes_max:
+            raise self._too_large(body)
+        if key and (owner := self._keys.claim(key, partition)) != partition:
+            self._answer_here(route, done, _UNCLAIMED.get(owner, _ELSEWHERE))
+            return partition
+        try:
+            self._sequencer.add(partition, route.number, body, key or NO_KEY, self._settling(key, done), lax=lax)
+        except Refused:
+            self._unclaim(key)
+            raise
+        return partition
+
+    def place_many(self, calls: Sequence[Placed]) -> list[int | None]:
+        """Places calls in order. A refusal of all of them raises Refused; that of one is given to its `done`."""
+        partitions: list[int | None] = []
+        plain: list[Plain] = []
+        told: list[tuple[Done, Refused]] = []
+        elsewhere: list[tuple[Route, Done, Outcome]] = []
+        for route, params, key, done, durability in calls:
+            if route.everywhere or route.read_only:
+                if plain:
+                    self._add_plain(plain, first=len(plain) + len(told) + len(elsewhere) == len(partitions))
+                    plain = []
+                partitions.append(self._place_or_reply(route, params, key, done, durability))
+                continue
+            body = orjson.dumps(params)
+            partition = self.slots.partition_of(route.procedure, params)
+            partitions.append(partition)
+            if len(body) > self._call_bytes_max:
+                told.append((done, self._too_large(body)))
+            elif key and (owner := self._keys.claim(key, partition)) != partition:
+                elsewhere.append((route, done, _UNCLAIMED.get(owner, _ELSEWHERE)))
+            else:
+                lax = self._lax if durability is None else durability == "async"
+                plain.append((partition, route.number, body, key or NO_KEY, self._settling(key, done), lax))
+        if plain:
+            self._add_plain(plain, first=len(plain) + len(told) + len(elsewhere) == len(partitions))
+        for done, refusal in told:
+            done(refusal)
+        for route, done, outcome in elsewhere:
+            self._answer_here(route, done, outcome)
+        return partitions
+
+    def _add_plain(self, calls: Sequence[Plain], *, first: bool) -> None:
+        """Places calls, all or none. Raises: Refused when they are the `first`; else each `done` is told."""
+        try:
+            self._sequencer.add_many(calls)
+        except Refused as refusal:
+            if first:
+                for call in calls:
+                    self._unclaim(call[3])
+                raise
+            for call in calls:
+                call[4](refusal.again())
+
+    def _place_or_reply(
+        self, route: Route, params: list[Any], key: bytes, done: Done, durability: Durability | None
+    ) -> int | None:
+        try:
+            return self.place(route, params, key, done, durability)
+        except Refused as refusal:
+            done(refusal)
+            return None if route.everywhere else self.slots.partition_of(route.procedure, params)
+
+    def _place_everywhere(self, route: Route, params: list[Any], key: bytes, done: Done, *, lax: bool) -> None:
+        count = self._partitions
+        if route.read_only:
+            calls = orjson.dumps([(route.number, params)])
+            idents = [next(self._idents) for _ in range(count)]
+            self._sequencer.read_everywhere(idents, calls, Gather(count, done).slots(), lax=lax)
+            return
+        if key and (owner := self._keys.claim_everywhere(key)) != EVERYWHERE:
+            done(_UNCLAIMED.get(owner, _ELSEWHERE))
+            return
+        try:
+            slots = Gather(count, self._settling(key, done)).slots()
+            self._sequencer.add_everywhere(route.number, orjson.dumps(params), key or NO_KEY, slots, lax=lax)
+        except Refused:
+            self._unclaim(key)
+            raise
+
+    def _settling(self, key: bytes, done: Done) -> Done:
+        """Tells the index of keys what became of the call."""
+        if not key:
+            return done
+
+        def settle(reply: Reply) -> None:
+            stored = reply.status not in _NOTHING_STORED if isinstance(reply, Outcome) else isinstance(reply, OutcomeUnknown)
+            self._keys.settle(key, stored=stored)
+            done(reply)
+
+        return settle
+
+    def _unclaim(self, key: bytes) -> None:
+        """The call is not placed: nothing of it will be stored."""
+        if key not in (b"", NO_KEY):
+            self._keys.settle(key, stored=False)
+
+    def _counted(self, route: Route, done: Done) -> Done:
+        """Counts the one outcome that the partitions' outcomes make."""
+
+        def count(reply: Reply) -> None:
+            if isinstance(reply, Outcome):
+                self._meter.calls[route.number][reply.status] += 1
+            elif isinstance(reply, OutcomeUnknown):
+                self._meter.unknown((route.number,))
+            done(reply)
+
+        return count
+
+    def _answer_here(self, route: Route, done: Done, outcome: Outcome) -> None:
+        self._meter.calls[route.number][outcome.status] += 1
+        done(outcome)
+
+    def _too_large(self, body: bytes) -> TooLarge:
+        return TooLarge(f"the parameters take {len(body)} bytes, limit call_bytes_max={self._call_bytes_max}")

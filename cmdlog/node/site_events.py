@@ -1,0 +1,202 @@
+"""The desk between the sites and the node: what sites report, and what they must be told to serve.
+
+One rule: nothing is decided here. Answers go to the sequencer, images to the snapshot thread; a skip is durable before anybody
+acts on it. (`cmdlog.node.sites.supervisor.Owner`)
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import structlog
+
+from cmdlog.node.background.snapshotter import Snapshotter
+from cmdlog.node.boot import Boot, applied_index
+from cmdlog.node.failure_sets import NO_FAILURES, Failures
+from cmdlog.node.outcome import Outcome, Reply
+from cmdlog.node.sequencing.sequencer import Sequencer
+from cmdlog.node.settings import Settings
+from cmdlog.node.sites.frames import Answer
+from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.node.sites.site_executor import SitePlan
+from cmdlog.node.sites.supervisor import SiteFault
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.format.record import Kind, encode_digest
+from cmdlog.wal.ids import CLUSTER_GROUP
+from procedures import Database
+from procedures.bundle import environment
+from replay.engine import Catalogs
+from replay.state.trust import state_path
+
+SKIP_TIMEOUT_S: Final = 30.0  # for the log to take a skip; after that the next start finds the call again
+
+log = structlog.get_logger("cmdlog.node")
+
+
+class SkipNotLogged(WalError):
+    """A call that cannot run has to be skipped, and the log does not take the skip."""
+
+    hint = "`cmdlog recover DIR --to OUT --quarantine` makes a node without the call; or make room for the log and start again"
+
+
+class Desk:
+    """Called by site readers, the watch thread and inline drivers. `sequencer` and `snapshots` are set before sites start."""
+
+    sequencer: Sequencer
+    snapshots: Snapshotter
+    leave_out: Callable[[int, int, int], None]  # tells the partition's site of a logged skip: partition, index, position
+
+    def __init__(
+        self, directory: str, db: Database, settings: Settings, boot: Boot, *, skips: Sequence[tuple[int, int, int]] = (),
+        failures: Failures = NO_FAILURES,
+    ) -> None:  # fmt: skip
+        self._directory, self._db, self._settings, self._boot, self._failures = directory, db, settings, boot, failures
+        self.troubles = Troubles(directory)
+        self.opened = False  # the log has what this start changes
+        self._skips = list(skips)  # partition, index, position; of this run, and of entries that a start left to the sites
+
+    def applied(self, partition: int, index: int, answer: Answer | None) -> None:
+        """A site has applied an entry."""
+        if answer is None:
+            self.sequencer.answered(partition, index, (), b"")
+            return
+        self.sequencer.note(
+            encode_digest(
+                partition=partition,
+                term=self._boot.term,
+                index=index,
+                rows_digest=answer.rows_digest,
+                catalog=self._boot.catalog,
+                result_hashes=answer.result_hashes,
+            )
+        )
+        self.sequencer.meter.digests += 1
+        self.sequencer.answered(partition, index, answer.outcomes, answer.statuses)
+
+    def read_done(self, partition: int, ident: int, *, as_of: int, status: int, body: bytes) -> None:
+        """A site has served a read."""
+        self.sequencer.read_answered(ident, Outcome(status, as_of, body))
+
+    def captured(self, ident: int, report: dict[str, Any]) -> None:
+        """A site has completed an image."""
+        self.snapshots.captured(ident, report)
+
+    def site_down(self, partitions: Sequence[int], fault: SiteFault) -> None:
+        for partition in partitions:
+            self.sequencer.site_down(partition)
+        self.snapshots.lost(partitions)
+
+    def site_up(self, positions: dict[int, int]) -> None:
+        self.snapshots.lost(list(positions))  # a capture that was asked for in the meantime went to the dead site
+        for partition, position in positions.items():
+            self.sequencer.site_up(partition, position)
+
+    def refuse_calls(self, partitions: Sequence[int], fault: SiteFault | None) -> None:
+        """Calls to these partitions are refused while their sites cannot run; None lets them in again."""
+        troubles = self.troubles
+        if fault is None:
+            troubles.end(partitions)
+        else:
+            troubles.begin(partitions, fault.kind, fault.message)
+        self.sequencer.standstill.turn_away({p: troubles.refusal(p) for p in range(self._settings.partitions)})
+
+    def hold(self, partitions: Sequence[int]) -> None:
+        """Their sites are given no batch before `let_go`: they could not run it."""
+        for partition in partitions:
+            self.sequencer.standstill.hold(partition)
+
+    def let_go(self, partitions: Sequence[int]) -> None:
+        for partition in partitions:
+            self.sequencer.standstill.let_go(partition)
+
+    def give_up(self, partitions: Sequence[int], fault: SiteFault) -> None:
+        """Callers whose calls are logged, and wait for these partitions, have waited long enough."""
+        told = self.sequencer.standstill.give_up(partitions, f"logged, and not executed yet: {fault.message}")
+        if told:
+            log.warning("outcome unknown", calls=told, partitions=list(partitions), reason=fault.message)
+
+    def free_bytes(self) -> int:
+        return self.troubles.free_bytes()
+
+    def hello(self, partitions: Sequence[int]) -> dict[str, Any]:
+        """What a site process must know to serve."""
+        bundle = self._boot.bundle.to_bytes().decode()
+        return {
+            "bundles": {str(self._boot.catalog): bundle},
+            "catalog": self._boot.catalog,
+            "key_policy": asdict(self._boot.policy),
+            "state_files": {str(p): state_path(self._directory, p) for p in partitions},
+            "digest_rows": self._settings.digest_rows,
+            "deltas": self._settings.snapshot_deltas,
+            "skips": self._skips,
+        }
+
+    def skip(self, fault: SiteFault, places: Sequence[tuple[int, int]] | None = None) -> None:
+        """Logs that one call is not to be run. Durable on return: no replay will run it either.
+
+        `places` are (partition, index) of the call, [] if it must not be skipped; None: the sequencer knows.
+        Raises: SkipNotLogged when that cannot be had; the call must not be left out then.
+        """
+        if fault.partition is None:
+            raise RuntimeError("a skip names its partition")
+        if self.has_applied(fault.partition, fault.index):
+            return  # it came to its end after all: its outcome is in the state, and may have been answered
+        if places is None:
+            places = self.sequencer.standstill.places_of(fault.partition, fault.index)
+        if not places:
+            log.error("a multi-partition call that was executed elsewhere fails here; it is tried again", reason=fault.message)
+            return
+        told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+        value = {"position": fault.position, "reason": fault.message}
+        self.sequencer.add_entries([(p, Kind.SKIP, {**value, "index": index}) for p, index in places], told.put)
+        if not _heard(told):
+            # A successor that left the call out would write a state that no replay of this log comes to.
+            call = f"call {fault.position} of batch {fault.index} of partition {fault.partition}"
+            raise SkipNotLogged(f"{call} must be skipped ({fault.message}), and the log did not take that")
+        for partition, index in places:
+            self._skips.append((partition, index, fault.position))
+            self.leave_out(partition, index, fault.position)
+        log.warning("call skipped", partition=fault.partition, index=fault.index, position=fault.position, reason=fault.message)
+
+    def has_applied(self, partition: int, index: int) -> bool:
+        """Whether the state file, whose site has ended, holds the entry."""
+        return applied_index(self._directory, partition) >= index
+
+    def broken(self, error: BaseException) -> None:
+        """The node cannot go on: everybody under way is told, nobody is let in any more."""
+        self.sequencer.failed(error)
+
+    def snapshot_facts(self, partition: int) -> dict[str, Any]:
+        """What a snapshot's manifest says beside the image."""
+        now = {
+            "configuration": self._boot.configurations[CLUSTER_GROUP],
+            "catalogs": self._boot.catalogs,
+            "environment": environment(),
+            "key_policy": asdict(self._boot.policy),
+        }
+        stated = {"epoch": self._boot.epoch, "fault_record": self._failures.carried, "partition": partition}
+        return {**(now if self.opened else self._boot.before), **stated}
+
+    def plan(self) -> SitePlan:
+        catalogs = Catalogs()
+        catalogs.add_live(self._boot.catalog, self._db)
+        skips: dict[int, dict[int, frozenset[int]]] = {}
+        for partition, index, position in self._skips:
+            of_partition = skips.setdefault(partition, {})
+            of_partition[index] = of_partition.get(index, frozenset()) | {position}
+        files = {p: state_path(self._directory, p) for p in range(self._settings.partitions)}
+        settings = self._settings
+        return SitePlan(
+            catalogs, self._boot.catalog, files, self._boot.policy, settings.digest_rows, skips, settings.snapshot_deltas
+        )
+
+
+def _heard(told: queue.SimpleQueue[Reply]) -> bool:
+    """Whether the log says in time that it has the skip; a log that fails says so, too."""
+    try:
+        return isinstance(told.get(timeout=SKIP_TIMEOUT_S), Outcome)
+    except queue.Empty:
+        return False

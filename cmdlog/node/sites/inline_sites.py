@@ -1,0 +1,192 @@
+"""Sites in the calling process: embedded use, where procedures of a script or notebook must work.
+
+One rule: engines are driven by one thread at a time, whoever holds the drive. A caller that has just made its own batch durable
+drives at once and saves two thread switches (about 30 us each); under load the site thread does.
+
+A call cannot be killed from outside in one's own process, so `call_timeout_s` does not apply here.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from asyncio import AbstractEventLoop
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Final
+
+import orjson
+import structlog
+
+from cmdlog.node.sites.frames import Answer
+from cmdlog.node.sites.partition_health import pause_s
+from cmdlog.node.sites.site_executor import Site, SitePlan
+from cmdlog.node.sites.supervisor import LASTING, Owner, SiteFault
+from cmdlog.wal.format.record import decode_record
+from procedures.errors import EnvironmentFault
+from procedures.execution.executor import Applied
+from snapshot.capture.pacing import IDLE_PAUSE_S
+from snapshot.lineage import Wish
+
+STOP_LOOK_S: Final = 0.05  # how often a thread that waits for room looks whether the node stops
+
+Work = Callable[[], None]
+
+log = structlog.get_logger("cmdlog.sites")
+
+
+class InlineSites:
+    """One `Site` with all partitions. `batch` and `read` may be called from any thread."""
+
+    def __init__(self, owner: Owner, plan: Callable[[], SitePlan], *, restarts_max: int) -> None:
+        self._owner = owner
+        self._plan = plan
+        self._restarts_max = restarts_max
+        self._site: Site | None = None
+        self._work: deque[Work] = deque()
+        self._drive = threading.Lock()
+        self._wake = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, name="site", daemon=True)
+        self._helper: int | None = None  # thread that will drive by itself and needs no waking
+        self._attempts: Counter[tuple[int, int, int]] = Counter()
+        self._stopping = False
+
+    def start(self) -> dict[int, int]:
+        """Opens the state files; returns each partition's position."""
+        self._site = Site(self._plan())
+        return self._site.positions
+
+    def attach(self, _loop: AbstractEventLoop | None) -> None:
+        """From now on work is done."""
+        self._thread.start()
+
+    def batch(self, partition: int, record: bytes, index: int) -> None:
+        self._put(lambda: self._apply(partition, record, index))
+
+    def read(self, partition: int, ident: int, calls: bytes) -> None:
+        self._put(lambda: self._read(partition, ident, calls))
+
+    def leave_out(self, partition: int, index: int, position: int) -> None:
+        """A logged skip of a call that comes later."""
+        self._put(lambda: self._current.leave_out(partition, index, position))
+
+    def capture(self, partition: int, ident: int, path: str, wish: Wish | None = None) -> None:
+        self._put(lambda: self._current.capture(partition, ident, path, wish))
+
+    def pace(self, partition: int, share: float) -> None:
+        """The share of its time that the site may give to the capture under way."""
+        self._put(lambda: self._current.pace(partition, share))
+
+    def helped_by(self, thread: int | None) -> None:
+        """The thread that is about to call `drive`, so nobody else needs waking for what it brings."""
+        self._helper = thread
+
+    def drive(self) -> None:
+        """Does the work that is there, unless somebody else is at it, who will see it."""
+        while self._work:
+            if not self._drive.acquire(blocking=False):
+                return
+            try:
+                self._do_all()
+            finally:
+                self._drive.release()
+
+    def close(self) -> None:
+        """Ends after the work that is there."""
+        self._stopping = True
+        self._wake.release()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._site is not None:
+            self._site.close()
+
+    def pids(self) -> list[int]:
+        return []
+
+    @property
+    def _current(self) -> Site:
+        if self._site is None:
+            raise RuntimeError("sites are not started")
+        return self._site
+
+    def _put(self, work: Work) -> None:
+        self._work.append(work)
+        if self._helper != threading.get_ident():
+            self._wake.release()
+
+    def _run(self) -> None:
+        while not self._stopping or self._work:
+            capturing = self._site is not None and self._site.capturing
+            if not self._work:  # a caller who came while this thread held the drive left its work here, and woke nobody
+                self._wake.acquire(timeout=IDLE_PAUSE_S if capturing else None)
+            with self._drive:
+                self._do_all()
+                self._step_captures()
+
+    def _do_all(self) -> None:
+        while self._work:
+            try:
+                self._work.popleft()()
+                self._step_captures()
+            except Exception as error:  # noqa: BLE001 - the batch does not fit, or our own bug: callers must not wait for ever
+                self._owner.broken(error)
+
+    def _step_captures(self) -> None:
+        site = self._site
+        if site is not None and site.capturing:
+            for _partition, ident, report in site.step_captures():
+                self._owner.captured(ident, report)
+
+    def _apply(self, partition: int, record: bytes, index: int) -> None:
+        applied, tries, lasting = None, 0, False
+        while True:
+            try:
+                applied = self._current.apply(decode_record(record))
+            except EnvironmentFault as error:
+                tries += 1
+                lasting = lasting or self._is_lasting(error)
+                self._restore(partition, index, error, tries=tries)
+                if self._stopping and lasting:
+                    return  # it stays in the log: the next start applies it
+                continue
+            break
+        if lasting:
+            self._owner.refuse_calls((partition,), None)
+        self._owner.applied(partition, index, None if applied is None else _answer(applied))
+
+    def _read(self, partition: int, ident: int, calls: bytes) -> None:
+        as_of, replies = self._current.read(partition, orjson.loads(calls))
+        status, body = replies[0]
+        self._owner.read_done(partition, ident, as_of=as_of, status=status, body=body)
+
+    @staticmethod
+    def _is_lasting(error: EnvironmentFault) -> bool:
+        return error.kind in LASTING or error.position < 0  # no call is to blame
+
+    def _restore(self, partition: int, index: int, error: EnvironmentFault, *, tries: int) -> None:
+        """Opens the state again, after a logged skip of a call that keeps failing; the batch is then run once more."""
+        fault = SiteFault(error.kind, str(error), partition, index, max(error.position, 0))
+        tell = log.warning if tries == 1 else log.debug
+        tell("site restored", kind=fault.kind, partition=partition, index=index, reason=fault.message)
+        for _partition, ident, report in self._current.abort_captures("the site ended during the capture"):
+            self._owner.captured(ident, report)
+        self._current.close()
+        if self._is_lasting(error):
+            self._owner.refuse_calls((partition,), fault)
+            until = time.monotonic() + pause_s(tries)
+            while time.monotonic() < until and not self._stopping:
+                time.sleep(STOP_LOOK_S)
+        else:  # also an interrupt: a procedure that raises one would be run again for ever
+            where = (partition, index, fault.position)
+            self._attempts[where] += 1
+            if self._attempts[where] >= self._restarts_max:
+                self._owner.skip(fault)
+        self._site = Site(self._plan())
+
+
+def _answer(applied: Applied) -> Answer:
+    count = len(applied.bodies)
+    earlier = applied.txn_ids if type(applied.txn_ids) is list else bytes(count)
+    outcomes = list(zip(applied.statuses, earlier, applied.bodies, strict=True))
+    return Answer(applied.rows_digest, struct.pack(f"<{count}I", *applied.result_hashes), outcomes, applied.statuses)

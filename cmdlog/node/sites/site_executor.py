@@ -1,0 +1,153 @@
+"""A site: the single-threaded executor of some partitions' streams.
+
+One rule: what arrives is applied in order of arrival, and answered after it is committed to the state file. Between batches the
+site copies pages, or changed rows, of a snapshot under way (`snapshot.capture.image`, `snapshot.capture.delta`), so a capture
+never stops it.
+
+`Site` is the executor; `cmdlog.node.sites.site_main` runs one over a socket, `cmdlog.node.sites.inline_sites` in the calling
+process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any, Final
+
+from cmdlog.wal.format.record import Record
+from procedures.errors import StateRefused
+from procedures.execution.executor import Applied
+from procedures.execution.idempotency import KeyPolicy
+from procedures.storage.changed_keys import estimate_keys
+from procedures.storage.state import PartitionState
+from replay.engine import Catalogs, PartitionEngine
+from snapshot.capture.delta import DeltaCapture
+from snapshot.capture.image import Capture
+from snapshot.lineage import Wish
+
+LOCK_WAIT_S: Final = 10.0  # for a predecessor that is just being ended
+
+Progress = Callable[[int], object]
+
+
+def lock_state(path: str) -> IO[bytes]:
+    """The lock beside a state file, held until the returned file is closed: one writer, also across the end of a node.
+
+    Raises: StateRefused when another process keeps it.
+    """
+    file = open(f"{path}.lock", "ab")  # noqa: SIM115 - the caller holds it
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                file.close()
+                raise StateRefused(f"{path} is still in use by another process; look for a site that did not end") from None
+            time.sleep(0.01)
+        else:
+            return file
+
+
+@dataclass(frozen=True, slots=True)
+class SitePlan:
+    """What a site serves."""
+
+    catalogs: Catalogs
+    catalog: int  # the version that reads run
+    state_files: Mapping[int, str]  # partition -> path
+    policy: KeyPolicy
+    digest_rows: bool
+    skips: Mapping[int, Mapping[int, frozenset[int]]] = field(default_factory=dict)  # partition -> index -> positions
+    deltas: bool = False  # whether the rows that change are noted, so that a snapshot may hold these alone
+
+
+class Site:
+    """Engines of this site's partitions. Owned by one thread."""
+
+    def __init__(self, plan: SitePlan, progress: Progress | None = None) -> None:
+        self._plan = plan
+        self._skips = {partition: dict(of_partition) for partition, of_partition in plan.skips.items()}
+        self._engines: dict[int, PartitionEngine] = {}
+        self._captures: dict[int, tuple[int, Capture | DeltaCapture]] = {}  # partition -> (ident, capture)
+        self._keep: dict[int, tuple[int, ...]] = {}  # partition -> `Wish.keep` of its capture
+        plan.catalogs(plan.catalog)  # code that cannot be loaded fails here, not in the middle of a batch
+        for partition, path in plan.state_files.items():
+            state = PartitionState.open(path, partition=partition)
+            self._engines[partition] = PartitionEngine(
+                state, plan.catalogs, digest_rows=plan.digest_rows, policy=plan.policy, progress=progress
+            )
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """Partition -> index of the last entry that its state file holds."""
+        return {partition: engine.state.position.index for partition, engine in self._engines.items()}
+
+    @property
+    def capturing(self) -> bool:
+        return bool(self._captures)
+
+    def apply(self, record: Record) -> Applied | None:
+        """Raises: EnvironmentFault; the site must then be closed and opened again."""
+        return self._engines[record.partition].apply(record, self._skips.get(record.partition, {}))
+
+    def leave_out(self, partition: int, index: int, position: int) -> None:
+        """The log has a skip of this call, which was not applied yet."""
+        of_partition = self._skips.setdefault(partition, {})
+        of_partition[index] = of_partition.get(index, frozenset()) | {position}
+
+    def read(self, partition: int, calls: list[tuple[int, list[Any]]]) -> tuple[int, list[tuple[int, bytes]]]:
+        """(TxnId as of which was read, [(status, body)]) of read-only calls."""
+        return self._engines[partition].executor.read(calls, catalog=self._plan.catalog)
+
+    def capture(self, partition: int, ident: int, path: str, wish: Wish | None = None) -> None:
+        """Begins a delta as wished, or else a whole image at `path`; `step_captures` goes on with it."""
+        capture = self._delta(partition, wish) if wish is not None else None
+        self._keep[partition] = wish.keep if wish is not None else ()
+        self._captures[partition] = (ident, capture or Capture(self._engines[partition].state, path))
+
+    def _delta(self, partition: int, wish: Wish) -> DeltaCapture | None:
+        """None when it is not known what changed since the base, or so much did that a whole image is cheaper."""
+        engine = self._engines[partition]
+        changes = engine.executor.changes
+        parts = changes.since(wish.base) if changes is not None and wish.base is not None else None
+        if changes is None or parts is None or estimate_keys(parts) > wish.keys_max:
+            return None
+        changes.cut(engine.state.position, keep=wish.keep)
+        return DeltaCapture(engine.state, changes, parts, wish.path)
+
+    def pace(self, partition: int, share: float) -> None:
+        """The share of its time that the site may give to the capture under way, if there is one."""
+        if partition in self._captures:
+            self._captures[partition][1].pace.share = share
+
+    def step_captures(self) -> list[tuple[int, int, dict[str, Any]]]:
+        """Copies some pages or rows; returns (partition, ident, report) of those that completed."""
+        done = []
+        for partition, (ident, capture) in list(self._captures.items()):
+            if capture.step():
+                del self._captures[partition]
+                done.append((partition, ident, capture.report()))
+                self._cut_behind(partition, done[-1][2])
+        return done
+
+    def _cut_behind(self, partition: int, report: Mapping[str, Any]) -> None:
+        """A whole image stands where the site is at this moment: what changes from here on may become a delta on it."""
+        engine = self._engines[partition]
+        if self._plan.deltas and report.get("kind") == "full" and (changes := engine.executor.gather_changes()) is not None:
+            changes.cut(engine.state.position, keep=self._keep[partition])
+
+    def abort_captures(self, why: str) -> list[tuple[int, int, dict[str, Any]]]:
+        """Ends every capture under way; returns (partition, ident, report) of each, for whoever waits for it."""
+        ended = []
+        for partition, (ident, capture) in self._captures.items():
+            capture.abort()
+            ended.append((partition, ident, {"partition": partition, "error": why}))
+        self._captures = {}
+        return ended
+
+    def close(self) -> None:
+        for engine in self._engines.values():
+            engine.close()

@@ -1,0 +1,188 @@
+"""A site in a process of its own: `python -m cmdlog.node.sites.site_main SOCKET_FD PROGRESS_FD LIFE_FD`.
+
+One rule: it speaks only over the socket it was given and ends when its node is gone, even in the middle of a call that never
+returns, so it cannot outlive the node and write beside a successor; the lock beside each state file makes sure.
+
+The code it runs is the bundle that the log names, not what lies on the import path: what works here works in replay. A fault of
+the environment (disk full, out of memory, an I/O error, an interrupt) is never an outcome: the site says so and ends; the node
+restores it and sends the batch again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+from functools import partial
+from typing import IO, Any, Final, NoReturn
+
+import orjson
+
+from cmdlog.node.sites.frames import READ_ANSWER, Frame, FrameKind, FrameReader, encode_applied, encode_frame
+from cmdlog.node.sites.site_executor import Site, SitePlan, lock_state
+from cmdlog.node.sites.supervisor import BUSY, HANDLED, INDEX, PARTITION, POSITION, PROGRESS_BYTES, STEPS
+from cmdlog.wal.format.record import decode_record
+from procedures.bundle import Bundle
+from procedures.errors import EnvironmentFault, ProceduresError
+from procedures.execution.executor import Applied
+from procedures.execution.idempotency import KeyPolicy
+from procedures.execution.process_guard import end_children
+from replay.engine import Catalogs, CodeMissing
+from snapshot.capture.pacing import IDLE_PAUSE_S
+from snapshot.lineage import Wish
+
+READ_BYTES: Final = 1 << 20
+
+
+class SiteProcess:
+    """The loop around a `Site`."""
+
+    def __init__(self, sock: socket.socket, progress: memoryview) -> None:
+        self._socket = sock
+        self._progress = progress  # [512] uint64, shared with the node
+        self._reader = FrameReader()
+        self._node_pid = os.getppid()
+        self._locks: list[IO[bytes]] = []
+        self._site: Site | None = None
+
+    def run(self) -> None:
+        """Serves until the node stops it or goes away."""
+        while True:
+            site = self._site
+            if site is not None and site.capturing and not select.select([self._socket], (), (), IDLE_PAUSE_S)[0]:
+                self._step_captures(site)
+                continue
+            data = self._socket.recv(READ_BYTES)
+            if not data:
+                return
+            for frame in self._reader.feed(data):
+                if frame.kind is FrameKind.STOP or os.getppid() != self._node_pid:
+                    return
+                self._handle(frame)
+
+    def close(self) -> None:
+        if self._site is not None:
+            self._site.close()
+
+    def _handle(self, frame: Frame) -> None:
+        progress = self._progress
+        progress[PARTITION], progress[INDEX], progress[POSITION] = frame.partition, _entry_index(frame), 0
+        progress[BUSY] = 1
+        try:
+            self._dispatch(frame)
+        except EnvironmentFault as error:
+            self._end(frame, error.kind, str(error), error.position)
+        except (ProceduresError, CodeMissing) as error:
+            self._end(frame, "refused", f"{type(error).__name__}: {error}", 0)
+        progress[HANDLED] += 1
+        progress[BUSY] = 0
+
+    def _end(self, frame: Frame, kind: str, message: str, position: int) -> NoReturn:
+        where = {"partition": frame.partition, "index": _entry_index(frame), "position": position}
+        fault = {"kind": kind, "message": message, **where}
+        self._send(FrameKind.FAULT, orjson.dumps(fault))
+        sys.stderr.flush()
+        os._exit(1)  # no clean-up: it would wait for the disk that failed, or for whatever the application does at exit
+
+    def _dispatch(self, frame: Frame) -> None:
+        if frame.kind is FrameKind.HELLO:
+            self._hello(orjson.loads(frame.payload))
+            return
+        site = self._site
+        if site is None:
+            raise RuntimeError(f"{frame.kind.name} before HELLO")
+        if frame.kind is FrameKind.ENTRY:
+            applied = site.apply(decode_record(frame.payload))
+            answer = b"" if applied is None else pack_applied(applied)
+            self._send(FrameKind.APPLIED, answer, partition=frame.partition, ident=frame.ident)
+        elif frame.kind is FrameKind.READ:
+            as_of, replies = site.read(frame.partition, orjson.loads(frame.payload))
+            status, body = replies[0]
+            answer = READ_ANSWER.pack(as_of, status) + body
+            self._send(FrameKind.READ_ANSWER, answer, partition=frame.partition, ident=frame.ident)
+        elif frame.kind is FrameKind.LEAVE_OUT:
+            site.leave_out(frame.partition, frame.ident, orjson.loads(frame.payload))
+        elif frame.kind is FrameKind.CAPTURE:
+            order = orjson.loads(frame.payload)
+            site.capture(frame.partition, frame.ident, order["path"], Wish.of(order["wish"]) if order["wish"] else None)
+        elif frame.kind is FrameKind.PACE:
+            site.pace(frame.partition, orjson.loads(frame.payload))
+        if site.capturing:
+            self._step_captures(site)
+
+    def _hello(self, hello: dict[str, Any]) -> None:
+        state_files = {int(partition): path for partition, path in hello["state_files"].items()}
+        self._locks = [lock_state(path) for path in state_files.values()]
+        catalogs = Catalogs()
+        for version, bundle in hello["bundles"].items():
+            catalogs.add_bundle(int(version), Bundle.from_bytes(bundle.encode()))
+        skips: dict[int, dict[int, frozenset[int]]] = {}
+        for partition, index, position in hello["skips"]:
+            of_partition = skips.setdefault(partition, {})
+            of_partition[index] = of_partition.get(index, frozenset()) | {position}
+        policy = KeyPolicy(**hello["key_policy"])
+        plan = SitePlan(catalogs, hello["catalog"], state_files, policy, hello["digest_rows"], skips, hello["deltas"])
+        self._site = Site(plan, partial(self._progress.__setitem__, POSITION))
+        gc.collect()
+        gc.freeze()  # modules and caches live as long as the process: later collections need not look at them
+        self._send(FrameKind.READY, orjson.dumps({"positions": self._site.positions}, option=orjson.OPT_NON_STR_KEYS))
+
+    def _step_captures(self, site: Site) -> None:
+        self._progress[STEPS] += 1
+        for partition, ident, report in site.step_captures():
+            self._send(FrameKind.CAPTURED, orjson.dumps(report), partition=partition, ident=ident)
+
+    def _send(self, kind: FrameKind, payload: bytes, *, partition: int = 0, ident: int = 0) -> None:
+        self._socket.sendall(encode_frame(kind, payload, partition=partition, ident=ident))
+
+
+def _entry_index(frame: Frame) -> int:
+    """The log entry that the frame holds; 0 for others, whose idents are numbers of another kind."""
+    return frame.ident if frame.kind is FrameKind.ENTRY else 0
+
+
+def end_with_the_node(life_fd: int) -> None:
+    """The kernel ends this process when the pipe's other end is closed, whatever it is doing: nothing else reads the pipe.
+
+    A thread that watches would not do: a regular expression or an extension may hold the interpreter for ever.
+    """
+    fcntl.fcntl(life_fd, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(life_fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)  # SIGIO at the hang-up; its default action ends the process
+    with contextlib.suppress(BlockingIOError):
+        os.read(life_fd, 1)
+        raise SystemExit("the node is gone")
+
+
+def pack_applied(applied: Applied) -> bytes:
+    """The answer's payload."""
+    return encode_applied(
+        statuses=applied.statuses,
+        earlier=applied.txn_ids if type(applied.txn_ids) is list else None,
+        result_hashes=applied.result_hashes,
+        bodies=applied.bodies,
+        rows_digest=applied.rows_digest,
+    )
+
+
+def main() -> None:
+    """Entry point; the node gives both descriptors."""
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # the node decides when its sites end
+        signal.signal(ignored, signal.SIG_IGN)
+    end_children()
+    end_with_the_node(int(sys.argv[3]))
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    page = mmap.mmap(int(sys.argv[2]), PROGRESS_BYTES)
+    process = SiteProcess(sock, memoryview(page).cast("Q"))
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the node is gone
+        process.run()
+    process.close()
+
+
+if __name__ == "__main__":
+    main()

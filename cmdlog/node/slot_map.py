@@ -1,0 +1,62 @@
+"""Which calls there are and where each goes: procedures by name, partitions by hash slot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from procedures import Database
+from procedures.declaration.hash_slots import partition_by_slot, slot_of, slot_ranges
+from procedures.declaration.procedure import Procedure
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One procedure as callers see it."""
+
+    name: str
+    number: int  # position in the live catalog version, as batches hold it
+    procedure: Procedure
+    read_only: bool
+    everywhere: bool  # multi-partition
+
+
+class SlotMap:
+    """Hash slot -> partition, in even contiguous ranges."""
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = partitions
+        self._partition_of = partition_by_slot(partitions)
+
+    def ranges(self) -> list[list[int]]:
+        """[lo, hi, partition] with slots [lo, hi), ascending."""
+        return slot_ranges(self.partitions)
+
+    def partition_of(self, procedure: Procedure, params: list[Any]) -> int:
+        """The partition of a single-partition call with these bound parameters."""
+        return self._partition_of[slot_of(procedure.partition_value(params))]
+
+
+def make_routes(db: Database) -> dict[str, Route]:
+    """All routes of an application by name."""
+    procedures: Sequence[Procedure] = db.procedure_list
+    return {
+        procedure.name: Route(procedure.name, number, procedure, procedure.read_only, procedure.partition_by is None)
+        for number, procedure in enumerate(procedures)
+    }
+
+
+def describe_routes(routes: Mapping[str, Route]) -> list[dict[str, Any]]:
+    """Every procedure with the schemas of its parameters and result."""
+    return [
+        {
+            "name": route.name,
+            "partition_by": route.procedure.partition_by,
+            "read_only": route.read_only,
+            "parameters": route.procedure.json_schema(),
+            "result": route.procedure.result_schema(),
+            "description": (route.procedure.function.__doc__ or "").strip(),
+        }
+        for route in routes.values()
+    ]

@@ -1,0 +1,171 @@
+"""What the node shows of itself: status, telemetry, and how long a recovery would take.
+
+One rule: it only looks. Nothing here changes the node, and nothing waits longer than a lock of the sequencer is held.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cmdlog.node.background.drill_scheduler import Drills
+from cmdlog.node.background.page_checks import PageChecks
+from cmdlog.node.background.snapshotter import Snapshotter
+from cmdlog.node.boot import Boot
+from cmdlog.node.clock import HybridClock
+from cmdlog.node.failure_sets import Failures
+from cmdlog.node.sequencing.key_owners import KeyOwners
+from cmdlog.node.sequencing.sequencer import Sequencer
+from cmdlog.node.settings import Settings
+from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.node.telemetry.recent_history import Gauges, History
+from cmdlog.node.telemetry.request_stats import Front
+from cmdlog.node.telemetry.stage_timings import Meter
+from cmdlog.wal.log import Log
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What only the node itself knows."""
+
+    ready: bool
+    error: BaseException | None
+    site_pids: Sequence[int]
+    recovery: Sequence[Mapping[str, Any]]  # per partition: what its state was rebuilt from, and why
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Looks at the parts of one node."""
+
+    directory: str
+    settings: Settings
+    boot: Boot
+    wal: Log
+    clock: HybridClock
+    sequencer: Sequencer
+    snapshots: Snapshotter
+    keys: KeyOwners
+    meter: Meter
+    history: History
+    started_at: float  # seconds since 1970
+    health: Callable[[], Health]
+    archive: Callable[[], Mapping[str, Any]]
+    drills: Drills
+    pages: PageChecks
+    troubles: Troubles
+    failures: Failures
+    wall: Callable[[], float] = time.time
+
+    def status(self) -> dict[str, Any]:
+        """`GET /v1/status`: node, partitions with watermarks, log, who holds it, predicted recovery; plain data."""
+        wal, clock, health, archive = self.wal, self.clock, self.health(), dict(self.archive())
+        log = wal.status()
+        marks = self.sequencer.watermarks()
+        recovered = wal.recovered
+        return {
+            "node": str(wal.instance.identity),
+            "node_id": wal.instance.identity.node_id,
+            "cluster_id": str(uuid.UUID(bytes=wal.instance.identity.cluster_id)),
+            "directory": self.directory,
+            "ready": health.ready,
+            "error": None if health.error is None else str(health.error),
+            "uptime_s": round(self.wall() - self.started_at, 3),
+            "durability": self.settings.durability,
+            "term": self.boot.term,
+            "catalog_version": self.boot.catalog,
+            "bundle": self.boot.bundle.hash,
+            "start": {
+                "verdict": recovered.verdict.value,
+                "notes": list(recovered.notes),
+                "changes": self.boot.changes,
+                "waits_for_room": self.sequencer.opening.waits_for_room,
+                "recovery": list(health.recovery),
+            },
+            "disk_full": self.troubles.disk_full(),
+            "partitions": {str(p): {"role": self.boot.role(p), "state": self.state_of(p), **marks[p]} for p in sorted(marks)},
+            "membership": self.boot.membership(),
+            "failure_set": self.failures.status(),
+            "inflight_calls": self.sequencer.admission.inflight_calls,
+            "inflight_bytes": self.sequencer.admission.inflight_bytes,
+            "idempotency_keys": len(self.keys),
+            "clock": {"jumped": clock.jumped, "jumps": clock.jumps, "last_txn": str(clock.closed())},
+            "sites": list(health.site_pids),
+            "log": {**log, "fill": fill_of(log), "held_by": held_by(log, archive)},
+            "archive": archive,
+            "drill": self.drills.status(),
+            "state_check": self.pages.status(),
+            "snapshot_error": self.snapshots.error or None,
+            "predicted_recovery_s": self.predicted_recovery_s(),
+            "recovery": self.recovery(),
+            "snapshots": self.snapshots.status(),
+        }
+
+    def telemetry(self, front: Front, after: int) -> dict[str, Any]:
+        """See `Node.telemetry`."""
+        health = self.health()
+        return {
+            "time": round(self.wall(), 3),
+            "node": {
+                "ready": health.ready,
+                "error": None if health.error is None else str(health.error),
+                "uptime_s": round(self.wall() - self.started_at, 3),
+                "durability": self.settings.durability,
+                "inflight_calls": self.sequencer.admission.inflight_calls,
+                "inflight_bytes": self.sequencer.admission.inflight_bytes,
+            },
+            "history": self.history.since(after),
+            "errors": front.errors(),
+        }
+
+    def state_of(self, partition: int) -> str:
+        """`ok`, or why the partition refuses calls: `disk_full`, `io`, `refused` (the state does not fit), `died`."""
+        trouble = self.troubles.by_partition().get(partition)
+        return "ok" if trouble is None else trouble.kind
+
+    def gauges(self) -> Gauges:
+        """For a row of the history."""
+        return Gauges(fill_of(self.wal.status()), self.sequencer.admission.inflight_calls, self.sequencer.watermarks())
+
+    def recovery(self) -> dict[str, Any]:
+        """What the prediction is made of: seconds and calls behind the newest snapshot per partition, time per call, budget."""
+        forecast, speeds = self.snapshots.forecast(), self.meter.speeds
+        return {
+            "budget_s": self.settings.recovery_budget_s or None,
+            "partitions": {
+                str(p): {
+                    "replay_s": round(forecast.replay_s[p], 3),
+                    "restore_s": round(forecast.restore_s[p], 3),
+                    "calls_behind": speeds.calls_behind(p),
+                }
+                for p in forecast.replay_s
+            },
+            "call_us": speeds.per_call_us(),
+        }
+
+    def predicted_recovery_s(self) -> float | None:
+        """How long a recovery from snapshots and log would take if the power failed now; see `snapshot_schedule.Forecast`.
+
+        The time to start processes is not in it, and a process that only dies keeps its states, so it recovers faster. None
+        before any call was executed.
+        """
+        return round(self.snapshots.forecast().total_s, 3) if any(self.meter.busy_s) else None
+
+
+def fill_of(log: Mapping[str, Any]) -> float:
+    """The share of the ring that is in use, of what `Log.status` says."""
+    return round(int(log["bytes_used"]) / (int(log["segments"]["total"]) * int(log["segment_bytes"])), 6)
+
+
+def held_by(log: Mapping[str, Any], archive: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What keeps the oldest segment from being recycled, and since when: the archive, or an anchor; None when nothing does."""
+    if archive.get("problem"):
+        return {"anchor": "archive", "block": log["first_block"], "offset": 0, "since": archive["problem_since"]}
+    anchors = log["anchors"]
+    if not anchors:
+        return None
+    name = min(anchors, key=lambda anchor: (anchors[anchor]["block"], anchors[anchor]["since"], anchor))
+    return {"anchor": name, **anchors[name]}

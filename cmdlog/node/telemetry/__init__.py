@@ -1,0 +1,1 @@
+"""What the running node counts and times, and the last minutes of it."""

@@ -1,0 +1,125 @@
+"""What the node's front counts and tells: requests, their ids, whole latencies, recent errors, slow calls.
+
+One rule: nothing of a request but its route, its procedure's name, its codes and its id is kept or logged: no parameters, keys,
+tokens, or anything else that a caller chose, except the id that it asked for.
+
+Written by the event loop's thread (embedded use: by callers, who may lose a count to each other); read by anyone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import structlog
+
+from cmdlog.node.outcome import Outcome, Reply
+from cmdlog.node.telemetry.stage_timings import OUTCOMES, Histogram
+
+REQUEST_ID_CHARS_MAX: Final = 128
+ERRORS_KEPT: Final = 50  # kinds of errors, that is pairs of code and procedure; the one seen longest ago goes first
+SLOW_LINES_MAX: Final = 10  # slow calls logged per SLOW_LINES_S; the others are counted in the next line
+SLOW_LINES_S: Final = 1.0
+
+log = structlog.get_logger("cmdlog.calls")
+
+
+class Stages(Protocol):
+    """The node, as far as a slow call asks it."""
+
+    def stages_of(self, txn_id: int) -> dict[str, float]: ...
+
+
+@dataclass(slots=True)
+class RecentError:
+    """One kind of error and its last occurrence."""
+
+    code: str
+    procedure: str  # "" when no procedure of the catalog was called
+    count: int
+    time: float  # seconds since 1970
+    request_id: str
+
+
+class Front:
+    """One per process. `connections` and `cut` are set by the server."""
+
+    def __init__(
+        self, *, slow_call_ms: float = 0.0, now: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
+    ) -> None:
+        self.now = now
+        self.slow_s = slow_call_ms / 1000 if slow_call_ms else float("inf")
+        self.requests: dict[tuple[str, int], int] = {}  # by route and status
+        self.latency = Histogram()  # of calls: their request, or their line of a batch, was complete -> their answer was
+        self.refused: dict[tuple[str, str], int] = {}  # calls by procedure and code: nothing of them was logged
+        self.slow_calls = 0
+        self.connections: Callable[[], int] = lambda: 0
+        self.token_file_refused: Callable[[], bool] = lambda: False  # set by the service
+        self.cut: Callable[[], Mapping[str, int]] = dict  # connections that were refused or ended by the server, by code
+        self._wall = wall
+        self._errors: dict[tuple[str, str], RecentError] = {}  # the one seen last stands last
+        self._prefix = secrets.token_hex(6)  # of this process: ids of two lives are not the same
+        self._numbers = itertools.count(1)
+        self._slow_lines: deque[float] = deque(maxlen=SLOW_LINES_MAX)  # when the last ones were logged
+        self._slow_unlogged = 0
+
+    def request_id(self, given: bytes | None = None) -> str:
+        """The caller's id if it can be one, else a new one."""
+        if given is not None and 0 < len(given) <= REQUEST_ID_CHARS_MAX and given.isascii():
+            text = given.decode()
+            if text.isprintable() and " " not in text:
+                return text
+        return f"{self._prefix}-{next(self._numbers)}"
+
+    def answered(self, route: str, status: int) -> None:
+        """A request was answered."""
+        where = (route, status)
+        self.requests[where] = self.requests.get(where, 0) + 1
+
+    def refuse(self, procedure: str, code: str) -> None:
+        """A call was refused. `procedure` is a name of the catalog, or "": names that callers invent are not kept."""
+        where = (procedure, code)
+        self.refused[where] = self.refused.get(where, 0) + 1
+
+    def error(self, code: str, procedure: str, request_id: str) -> None:
+        """An error went out."""
+        where = (code, procedure)
+        before = self._errors.pop(where, None)
+        count = before.count if before is not None else 0
+        if len(self._errors) >= ERRORS_KEPT:
+            del self._errors[next(iter(self._errors))]
+        self._errors[where] = RecentError(code, procedure, count + 1, self._wall(), request_id)
+
+    def errors(self) -> list[dict[str, Any]]:
+        """The kinds of errors seen lately, the newest last."""
+        return [
+            {"code": e.code, "procedure": e.procedure, "count": e.count, "time": e.time, "request_id": e.request_id}
+            for e in list(self._errors.values())
+        ]
+
+    def slow(self, seconds: float, facts: Callable[[], Mapping[str, Any]]) -> None:
+        """A call took longer than `slow_call_ms`: logs one line of these facts, unless there were too many just now.
+
+        `facts` is called only if they are logged; see `facts_of`.
+        """
+        self.slow_calls += 1
+        now, lines = self.now(), self._slow_lines
+        if len(lines) == SLOW_LINES_MAX and now - lines[0] < SLOW_LINES_S:
+            self._slow_unlogged += 1
+            return
+        lines.append(now)
+        unlogged, self._slow_unlogged = self._slow_unlogged, 0
+        log.warning("slow call", ms=round(seconds * 1000, 3), **facts(), **({"not_logged": unlogged} if unlogged else {}))
+
+
+def facts_of(node: Stages, reply: Reply, *, procedure: str, partition: int | None, request_id: str) -> dict[str, Any]:
+    """What the log says about a slow call: where and how it ended, and its stages in the node if they are what made it slow."""
+    told = {"request_id": request_id, "procedure": procedure, "partition": partition}
+    if not isinstance(reply, Outcome):
+        return {**told, "outcome": reply.code}
+    return {**told, "txn_id": str(reply.txn_id), "outcome": OUTCOMES[reply.status], **node.stages_of(reply.txn_id)}

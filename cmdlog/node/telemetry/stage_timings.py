@@ -1,0 +1,178 @@
+"""What the running node counts and times: plain integers and lists, written on the path of calls, read by whoever asks.
+
+One rule: it must cost next to nothing. The clock is read once per stage and batch, never per call, and a batch of n calls weighs
+n. What a batch leaves on its path is one tuple; `drain` sorts those into histograms, a few times a second and before anybody
+reads (`cmdlog.node.prometheus`, `cmdlog.node.telemetry.recent_history`).
+
+The stages of a call, each with the time of its batch:
+
+    queue    the batch's first call was placed -> the log took the batch
+    log      taken -> the batch may be executed: its block is durable (for calls with durability=async: written)
+    commit   may be executed -> given to the site; no more than a moment while one node is all there is
+    execute  given to the site -> answered by it, the way there and back and the batch before it included
+    settle   answered by the site -> durable: what calls that were promised to be durable wait longer, if their batch was
+             executed before (because calls with durability=async shared it or stood behind it)
+
+Written under the sequencer's lock, but for the syncs, which the log reports under its own, and what `drain` writes. Readers take
+no lock: a sum may be one batch ahead of its counts. A multi-partition call is in every partition's batches and stages.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from cmdlog.node.background.recovery_forecast import Speeds
+from procedures.execution.idempotency import Status
+
+if TYPE_CHECKING:
+    from cmdlog.node.sequencing.partition_pipeline import Flight
+
+_DECADE: Final = (1.0, 1.6, 2.5, 4.0, 6.3)  # five steps of the same width on a logarithmic scale: a quantile is good to a quarter
+SECONDS: Final = tuple(float(f"{step * 10**power:.3g}") for power in range(-5, 2) for step in _DECADE)
+"""Upper bounds of the buckets for times: 10 us to 63 s, five per decade."""
+CALLS: Final = tuple(float(1 << power) for power in range(17))
+"""Upper bounds of the buckets for calls in a batch: powers of two to `batch_calls_max`'s highest value."""
+BYTES: Final = tuple(float(1 << power) for power in range(6, 25, 2))
+"""Upper bounds of the buckets for bytes in a batch: powers of four, 64 B to 16 MiB."""
+
+STAGES: Final = ("queue", "log", "commit", "execute", "settle")
+OUTCOMES: Final = ("ok", "aborted", "procedure_failed", "key_reused", "session_expired", "sessions_full", "outcome_unknown")
+"""Outcome codes: by number of `procedures.execution.idempotency.Status`, and that of calls of which nobody knows."""
+UNKNOWN: Final = len(Status)
+FINISHED_MAX: Final = 1 << 16  # batches between two drains, 20 ms apart; beyond it the oldest are not counted in histograms
+SLOW_KEPT: Final = 256  # slow batches whose stages are kept until their callers ask for them
+
+
+Finished = tuple[int, Sequence[int], float, int, int, float, float, float, float, float]
+"""Of a batch: partition, procedures, seconds of the site; calls, bytes; placed, taken by the log, ready for the site, given to
+it, answered."""
+
+
+class Histogram:
+    """Counts per bucket; `bounds` are upper bounds, inclusive, and one more bucket is for what is above them."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float, weight: int = 1) -> None:
+        """`weight` observations of this value."""
+        self.counts[bisect_left(self.bounds, value)] += weight
+        self.total += value * weight
+
+
+def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
+    """The value below which this share of the observations lies, estimated within its bucket; None without any.
+
+    What lies above the last bound counts as the last bound.
+    """
+    rank = share * sum(counts)
+    if not rank:
+        return None
+    for at, count in enumerate(counts):
+        if count and rank <= count:
+            if at == len(bounds):
+                break
+            lower = bounds[at - 1] if at else 0.0
+            return lower + (bounds[at] - lower) * rank / count
+        rank -= count
+    return bounds[-1]
+
+
+class Meter:
+    """Of one node: calls, stages, batches, blocks, syncs."""
+
+    __slots__ = (
+        "_draining",
+        "batch_bytes",
+        "batch_calls",
+        "busy_s",
+        "calls",
+        "digests",
+        "finished",
+        "names",
+        "now",
+        "reads",
+        "slow",
+        "slow_s",
+        "speeds",
+        "stages",
+        "syncs",
+    )
+
+    def __init__(
+        self, names: Sequence[str], *, partitions: int, now: Callable[[], float] = time.monotonic, speeds: Speeds | None = None
+    ) -> None:
+        self.names = list(names)  # of procedures, by number
+        self.now = now
+        self.calls = [[0] * len(OUTCOMES) for _ in names]  # by procedure number and outcome
+        self.stages = {stage: Histogram() for stage in STAGES}
+        self.reads = Histogram()  # of read-only calls, placed -> answered
+        self.batch_calls, self.batch_bytes = Histogram(CALLS), Histogram(BYTES)
+        self.syncs = Histogram()
+        self.finished: deque[Finished] = deque(maxlen=FINISHED_MAX)  # batches that `drain` has not seen
+        self._draining = threading.Lock()
+        self.digests = 0  # logged for later comparison
+        self.slow_s = math.inf  # of a batch, placed until answered: above it, its stages are kept for a while
+        self.slow: deque[tuple[Sequence[int], Sequence[float]]] = deque(maxlen=SLOW_KEPT)  # transaction ids, ends of the stages
+        self.speeds = speeds or Speeds("", self.names, partitions)
+        self.busy_s = [0.0] * partitions  # in which a site had something of the partition to execute
+
+    def answered(self, flight: Flight, partition: int, statuses: bytes | bytearray, *, idle_until: float, now: float) -> None:
+        """A site has answered the batch; it was idle before the batch came, or until it answered the one before."""
+        sent_at, opened_at, count = flight.sent_at, flight.opened_at, len(flight.dones)
+        busy_s = now - (sent_at if sent_at > idle_until else idle_until)
+        self.busy_s[partition] += busy_s
+        if count:
+            ends = (opened_at, flight.taken_at, flight.ready_at, sent_at, now)
+            self.finished.append((partition, flight.procedures, busy_s, count, len(flight.record), *ends))
+            if now - opened_at > self.slow_s:
+                self.slow.append((flight.txn_ids, ends))
+            if flight.procedures:
+                self.count(flight.procedures, statuses)
+
+    def count(self, procedures: Sequence[int], statuses: bytes | bytearray) -> None:
+        """The calls of a batch have these outcomes."""
+        count, first = len(procedures), procedures[0]
+        if statuses.count(0) == count == procedures.count(first):  # at C speed: most batches are of one kind and went well
+            self.calls[first][0] += count
+            return
+        for procedure, status in zip(procedures, statuses, strict=True):
+            self.calls[procedure][status] += 1
+
+    def unknown(self, procedures: Sequence[int]) -> None:
+        """Nobody knows what became of these calls."""
+        for procedure in procedures:
+            self.calls[procedure][UNKNOWN] += 1
+
+    def stages_of(self, txn_id: int) -> dict[str, float]:
+        """`queue_ms`, `log_ms`, ... of a slow batch that holds this transaction; {} when it was not slow, or long ago."""
+        ends = next((ends for txn_ids, ends in reversed(list(self.slow)) if txn_id in txn_ids), ())
+        return {f"{stage}_ms": round((b - a) * 1000, 3) for stage, (a, b) in zip(STAGES, pairwise(ends), strict=False)}
+
+    def drain(self) -> None:
+        """Sorts what batches have left into the histograms. Any thread."""
+        stages = [self.stages[stage] for stage in STAGES[:4]]
+        with self._draining:
+            while self.finished:
+                partition, procedures, busy_s, count, size, *ends = self.finished.popleft()
+                if procedures:
+                    self.speeds.add(partition, procedures, busy_s)
+                self.batch_calls.add(count)
+                self.batch_bytes.add(size)
+                for histogram, begin, end in zip(stages, ends, ends[1:], strict=False):
+                    histogram.add(end - begin, count)
+
+    def calls_total(self) -> int:
+        """Calls that have an outcome."""
+        return sum(map(sum, self.calls))

@@ -1,0 +1,1 @@
+"""What each role does with a message: follower, candidate, leader; votes, reads, transfer, membership."""

@@ -1,0 +1,235 @@
+"""Leading: feeding followers, counting what they have, committing.
+
+One rule: an entry counts as committed here only when a majority, in both halves of a joint configuration, has it durably and
+it is of the leader's own term (paper, section 5.4.2 and Figure 8). The leader is one of that majority only by its own finished
+write.
+
+Entries are sent when a Ready is taken (`fill`), not when they are proposed: proposals, acknowledgements and freed windows that
+come in between share one message per follower. Followers learn of a commit with the next entries or the next heartbeat.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cmdlog.raft import reads
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.errors import Drop, ProposalRefused, Refusal
+from cmdlog.raft.messages import (
+    Append,
+    AppendReply,
+    Entries,
+    Forward,
+    HeartbeatReply,
+    InstallSnapshot,
+    ReadRequest,
+    SnapshotFailed,
+)
+from cmdlog.raft.progress import Progress, Sending
+from cmdlog.raft.quorum import has_quorum, joint_committed
+from cmdlog.raft.ready import Placed
+from cmdlog.raft.roles import membership, transfer
+from cmdlog.raft.state import State
+from cmdlog.wal.ids import Index
+
+_REPLICATE: Final = Sending.REPLICATE  # a name of the module is found in a third of the time of a member of an enum
+
+# Taking proposals
+
+
+def propose(state: State, payloads: list[bytes]) -> Placed:
+    """Appends entries to this leader's log. Raises: ProposalRefused."""
+    settings = state.settings
+    if state.handover is not None:
+        raise ProposalRefused(Refusal.TRANSFERRING, leader=state.handover.target)
+    size = sum(map(len, payloads))
+    if size > settings.entry_bytes_max and (largest := max(map(len, payloads))) > settings.entry_bytes_max:
+        raise ProposalRefused(Refusal.TOO_LARGE, f"{largest} bytes, at most {settings.entry_bytes_max}")
+    # With nothing in flight anything of legal size is taken, so that no proposal is refused for ever.
+    if state.proposed_bytes and state.proposed_bytes + size > settings.proposed_bytes_max:
+        raise ProposalRefused(Refusal.IN_FLIGHT_BYTES, f"{state.proposed_bytes} bytes are not committed yet")
+    log, term, count = state.log, state.term, len(payloads)
+    first = Index(log.last + 1)
+    log.append(Entries(first, [term] * count, bytes(count), payloads), size=size)
+    state.count_proposed(size)
+    return Placed(first, term)
+
+
+def on_forward(state: State, message: Forward) -> None:
+    """Proposals of a follower; refused ones are forgotten, and their client finds out by its time-out."""
+    if not message.payloads:
+        state.drop(Drop.BAD_ENTRIES)
+        return
+    try:
+        propose(state, message.payloads)
+    except ProposalRefused:
+        state.drop(Drop.PROPOSAL_REFUSED)
+
+
+def on_read_request(state: State, message: ReadRequest) -> None:
+    """Reads of a follower; beyond the limit they are left to their time-out."""
+    if state.reads.count >= state.settings.reads_max:
+        state.drop(Drop.PROPOSAL_REFUSED)
+    else:
+        reads.take(state, message.sender, message.contexts)
+
+
+# Time
+
+
+def tick(state: State) -> None:
+    """Heartbeats; stepping down when no majority is heard from (dissertation, section 6.2); the end of a transfer or a copy."""
+    settings = state.settings
+    state.elapsed += 1
+    if state.elapsed >= settings.election_ticks:
+        state.elapsed = 0
+        if settings.check_quorum and not has_quorum(state.configuration, state.active()):
+            state.become_follower(state.term, None)
+            return
+    transfer.expire(state)
+    state.heartbeat_elapsed += 1
+    if state.heartbeat_elapsed >= settings.heartbeat_ticks:
+        state.heartbeat_elapsed = 0
+        state.dirty = True
+        reads.begin_round(state)
+    for peer, progress in state.progress.items():
+        if progress.sending is Sending.SNAPSHOT:
+            _tick_copy(state, peer, progress)
+
+
+def _tick_copy(state: State, peer: NodeId, progress: Progress) -> None:
+    """The manifest is sent again now and then, since it may be lost; in the end the log is no longer kept for the copy."""
+    progress.copy_ticks += 1
+    if progress.copy_ticks >= state.settings.copy_ticks_max:
+        progress.probe()
+    elif progress.copy_ticks % state.settings.election_ticks == 0:
+        _send_manifest(state, peer, progress)
+
+
+# Sending
+
+
+def fill(state: State) -> None:
+    """Sends every follower what it lacks, as far as its window is open."""
+    if state.reads.waiting:
+        reads.begin_round_if_wanted(state)
+    last = state.log.last
+    for peer, progress in state.progress.items():
+        if progress.nudge:
+            progress.nudge = False
+            _send_empty(state, peer, progress)
+        while progress.next <= last and progress.open and _send_entries(state, peer, progress):
+            pass
+
+
+def _send_entries(state: State, peer: NodeId, progress: Progress) -> bool:
+    log, settings = state.log, state.settings
+    prev_term = log.term_at(progress.next - 1)
+    if prev_term is None:
+        _offer_copy(state, peer, progress)
+        return False
+    entries, size = log.batch(progress.next, entries_max=settings.append_entries_max, bytes_max=settings.append_bytes_max)
+    state.now.append(Append(state.id, peer, state.term, prev_term, log.commit, entries))
+    progress.sent(Index(entries.first + len(entries.terms) - 1), size)
+    return True
+
+
+def _send_empty(state: State, peer: NodeId, progress: Progress) -> None:
+    """Asks whether all that is under way has arrived: without it, a lost last message or a lost answer would stall a follower."""
+    prev_term = state.log.term_at(progress.next - 1)
+    if prev_term is None:
+        _offer_copy(state, peer, progress)
+        return
+    empty = Entries(progress.next, [], b"", [])
+    state.now.append(Append(state.id, peer, state.term, prev_term, state.log.commit, empty))
+
+
+def _offer_copy(state: State, peer: NodeId, progress: Progress) -> None:
+    """The follower's next entry is compacted. Nobody keeps a log for a node that does not answer."""
+    if progress.heard > state.ticks - state.settings.election_ticks:
+        progress.copy(state.manifest)
+        _send_manifest(state, peer, progress)
+
+
+def _send_manifest(state: State, peer: NodeId, progress: Progress) -> None:
+    assert progress.manifest is not None
+    state.now.append(InstallSnapshot(state.id, peer, state.term, progress.manifest))
+
+
+# Answers
+
+
+def on_append_reply(state: State, message: AppendReply) -> None:
+    """A follower's durable log, or where to look for the place at which it meets this one."""
+    progress, log = _heard(state, message.sender), state.log
+    if progress is None:
+        return
+    if message.index > log.last:
+        state.drop(Drop.BEYOND_LOG)
+        return
+    if message.rejected:
+        if not progress.rejected(message.index, log.agreeing(message.hint_index, message.hint_term)):
+            state.drop(Drop.STALE_REPLY)
+        return
+    news = progress.accepted(message.index)
+    if progress.sending is not _REPLICATE and message.index == progress.match >= log.base:
+        progress.replicate()
+    if news:
+        maybe_commit(state)
+        if state.handover is not None:
+            transfer.hand_over(state)
+
+
+def on_heartbeat_reply(state: State, message: HeartbeatReply) -> None:
+    """The follower lives: its probe may go again, and what is under way is asked after."""
+    progress = _heard(state, message.sender)
+    if progress is None:
+        return
+    progress.acked_round = max(progress.acked_round, message.round)
+    progress.paused = False
+    progress.nudge = progress.sending is Sending.REPLICATE and progress.match < state.log.last
+    reads.confirm(state)
+
+
+def on_snapshot_failed(state: State, message: SnapshotFailed) -> None:
+    """The copy came to nothing; probing finds out what the follower needs now."""
+    progress = _heard(state, message.sender)
+    if progress is None:
+        return
+    if progress.manifest is None or progress.manifest.index != message.index:
+        state.drop(Drop.STALE_REPLY)
+    else:
+        progress.probe()
+
+
+def _heard(state: State, sender: NodeId) -> Progress | None:
+    progress = state.progress.get(sender)
+    if progress is None:
+        state.drop(Drop.UNKNOWN_SENDER)
+    else:
+        progress.heard = state.ticks
+    return progress
+
+
+# Committing
+
+
+def maybe_commit(state: State) -> None:
+    """Moves the commit mark to what a majority has, and does what waited for that."""
+    log = state.log
+    if log.commit == log.last:
+        return
+    match = {state.id: log.stable}
+    for peer, progress in state.progress.items():
+        match[peer] = progress.match
+    index = joint_committed(log.configurations[-1][1], match)
+    if index <= log.commit or log.term_at(index) != state.term:
+        return
+    before = log.commit
+    log.commit_to(index)
+    proposed = state.proposed
+    while proposed and proposed[0][0] <= index:
+        state.proposed_bytes -= proposed.popleft()[1]
+    if state.reads.parked:
+        reads.unpark(state)
+    membership.on_commit(state, before)

@@ -1,0 +1,1 @@
+"""Messages of consensus as bytes, in frames that are authenticated. See WIRE.md."""

@@ -1,0 +1,236 @@
+"""Messages into bytes. The layout is in WIRE.md, its tables in `wire`, the way back in `decoding`, the frames in `codec`.
+
+One rule: entries are joined and summed once. A message is cut in two: its *meta* has everything that consensus decides by, its
+*bulk* is payloads, one after the other. The frame authenticates all meta, and meta has the checksum of the bulk (and a keyed
+digest, where the link asks for it). So the columns and the bulk of entries are the same bytes for every follower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Final
+
+import google_crc32c
+
+from cmdlog.raft.messages import (
+    Append,
+    AppendReply,
+    Bundle,
+    Entries,
+    Forward,
+    Heartbeat,
+    HeartbeatBundle,
+    HeartbeatReply,
+    HeartbeatReplyBundle,
+    InstallSnapshot,
+    Kind,
+    Message,
+    ReadReply,
+    ReadRequest,
+    Segment,
+    SnapshotFailed,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+from cmdlog.raft.values import value
+from cmdlog.raft.wire.layout import (
+    ENTRIES_MAX,
+    KEPT_BYTES_MAX,
+    NAME_BYTES_MAX,
+    RUN,
+    SEGMENT,
+    SEGMENTS_MAX,
+    UINT32,
+    UINT64,
+    WHOLE,
+    MessageTooLarge,
+    Tag,
+    bulk_digest,
+    pack_column,
+    pack_field,
+)
+from cmdlog.wal.ids import PartitionId
+
+
+@value
+class _Columns:
+    """What entries or forwarded payloads become, for whomever they are sent to."""
+
+    source: object  # kept alive, so that its identity stays its own
+    fields: bytes
+    bulk: bytes
+    bulk_crc: int
+
+
+class Encoder:
+    """Encodes the messages of one node, for all its links: a leader sends the same entries to each follower."""
+
+    __slots__ = ("_digest_key", "_kept", "_kept_bytes")
+
+    def __init__(self, digest_key: bytes | None) -> None:
+        self._digest_key = digest_key  # with one, every bulk carries its digest
+        # The last entries of each group: all followers want them in the same round. Older ones are let go at once, so that their
+        # memory is used again while it is in the processor's cache.
+        self._kept: dict[PartitionId, _Columns] = {}
+        self._kept_bytes = 0
+
+    def encode(self, group: PartitionId, message: Message | Bundle) -> tuple[bytes, bytes]:
+        """Meta and bulk. Raises: MessageTooLarge."""
+        if type(message) is Append:
+            return self._append(group, message)
+        if type(message) is Forward:
+            columns = self._columns(message, message.payloads, b"")
+            size, pack = _PACKS[Kind.FORWARD]
+            fields, bulk, crc = columns.fields, columns.bulk, columns.bulk_crc
+            meta = pack(size + len(fields), len(bulk), crc, Kind.FORWARD, group, message.term, len(message.payloads))
+            return meta + fields, bulk
+        return _ENCODERS[type(message)](group, message), b""
+
+    def _append(self, group: PartitionId, message: Append) -> tuple[bytes, bytes]:
+        entries = message.entries
+        terms = entries.terms
+        if not terms:
+            return _meta(Kind.APPEND, group, message.term, entries.first, message.prev_term, message.commit, 0, 0), b""
+        columns = self._kept.get(group)
+        if columns is None or columns.source is not entries:
+            columns = self._keep(group, entries, columns)
+        fields, bulk, crc = columns.fields, columns.bulk, columns.bulk_crc
+        size, term, count = _APPEND_BYTES + len(fields), message.term, len(terms)
+        meta = _pack_append(
+            size, len(bulk), crc, _APPEND, group, term, entries.first, message.prev_term, message.commit, terms[0], count
+        )
+        return (meta + fields if fields else meta), bulk
+
+    def _columns(self, source: object, payloads: list[bytes], fields: bytes) -> _Columns:
+        sizes = list(map(len, payloads))
+        if len(sizes) > ENTRIES_MAX:
+            raise MessageTooLarge(f"{len(sizes)} payloads in one message, at most {ENTRIES_MAX}")
+        if sizes and sizes.count(sizes[0]) != len(sizes):
+            fields += pack_field(Tag.SIZES, pack_column(UINT32, sizes))
+        bulk = b"".join(payloads)
+        if self._digest_key is not None:
+            fields += pack_field(Tag.DIGEST, bulk_digest(bulk, self._digest_key))
+        return _Columns(source, fields, bulk, google_crc32c.value(bulk))
+
+    def _keep(self, group: PartitionId, entries: Entries, before: _Columns | None) -> _Columns:
+        columns = self._columns(entries, entries.payloads, _kinds_and_terms(entries))
+        self._kept_bytes += len(columns.bulk) - (len(before.bulk) if before is not None else 0)
+        if self._kept_bytes > KEPT_BYTES_MAX:
+            self._kept.clear()
+            self._kept_bytes = len(columns.bulk)
+        self._kept[group] = columns
+        return columns
+
+
+def _kinds_and_terms(entries: Entries) -> bytes:
+    fields = b""
+    if entries.kinds.strip(b"\0"):
+        fields += pack_field(Tag.KINDS, entries.kinds)
+    terms = entries.terms
+    if terms[0] != terms[-1]:  # terms never fall along a log, so equal ends mean equal terms
+        starts = [0, *(i for i, (left, right) in enumerate(pairwise(terms), 1) if left != right), len(terms)]
+        fields += pack_field(Tag.TERM_RUNS, b"".join(RUN.pack(end - start, terms[start]) for start, end in pairwise(starts)))
+    return fields
+
+
+def _meta(kind: Kind, group: PartitionId, term: int, *fixed: int) -> bytes:
+    size, pack = _PACKS[kind]
+    return pack(size, 0, 0, kind, group, term, *fixed)
+
+
+def _meta_with(fields: bytes, kind: Kind, group: PartitionId, term: int, *fixed: int) -> bytes:
+    size, pack = _PACKS[kind]
+    return pack(size + len(fields), 0, 0, kind, group, term, *fixed) + fields
+
+
+_PACKS: Final = {kind: (whole.size, whole.pack) for kind, whole in WHOLE.items()}
+# Of the two messages that every entry needs: looked up once.
+_APPEND: Final = Kind.APPEND.value
+_APPEND_BYTES, _pack_append = _PACKS[Kind.APPEND]
+_REPLY: Final = Kind.APPEND_REPLY.value
+_REPLY_BYTES, _pack_reply = _PACKS[Kind.APPEND_REPLY]
+
+
+def _vote_request(group: PartitionId, m: VoteRequest) -> bytes:
+    return _meta(Kind.VOTE_REQUEST, group, m.term, m.campaign, m.last_index, m.last_term)
+
+
+def _vote_reply(group: PartitionId, m: VoteReply) -> bytes:
+    return _meta(Kind.VOTE_REPLY, group, m.term, m.campaign, m.granted)
+
+
+def _append_reply(group: PartitionId, m: AppendReply) -> bytes:
+    return _pack_reply(_REPLY_BYTES, 0, 0, _REPLY, group, m.term, m.index, m.rejected, m.hint_index, m.hint_term)
+
+
+def _heartbeat(group: PartitionId, m: Heartbeat) -> bytes:
+    return _meta(Kind.HEARTBEAT, group, m.term, m.commit, m.round)
+
+
+def _heartbeat_reply(group: PartitionId, m: HeartbeatReply) -> bytes:
+    return _meta(Kind.HEARTBEAT_REPLY, group, m.term, m.round)
+
+
+def _install_snapshot(group: PartitionId, m: InstallSnapshot) -> bytes:
+    manifest = m.manifest
+    if len(manifest.segments) > SEGMENTS_MAX:
+        raise MessageTooLarge(f"{len(manifest.segments)} files in one manifest, at most {SEGMENTS_MAX}")
+    fields = pack_field(Tag.CONFIGURATION, manifest.configuration.to_bytes())
+    if manifest.segments:
+        fields += pack_field(Tag.SEGMENTS, b"".join(map(_segment, manifest.segments)))
+    return _meta_with(fields, Kind.INSTALL_SNAPSHOT, group, m.term, manifest.index, manifest.term)
+
+
+def _segment(segment: Segment) -> bytes:
+    name = segment.name.encode()
+    if len(name) > NAME_BYTES_MAX:
+        raise MessageTooLarge(f"file name of {len(name)} bytes, at most {NAME_BYTES_MAX}")
+    return SEGMENT.pack(segment.size_bytes, segment.checksum, len(name)) + name
+
+
+def _snapshot_failed(group: PartitionId, m: SnapshotFailed) -> bytes:
+    return _meta(Kind.SNAPSHOT_FAILED, group, m.term, m.index)
+
+
+def _timeout_now(group: PartitionId, m: TimeoutNow) -> bytes:
+    return _meta(Kind.TIMEOUT_NOW, group, m.term)
+
+
+def _read_request(group: PartitionId, m: ReadRequest) -> bytes:
+    return _meta_with(pack_field(Tag.CONTEXTS, pack_column(UINT64, m.contexts)), Kind.READ_REQUEST, group, m.term)
+
+
+def _read_reply(group: PartitionId, m: ReadReply) -> bytes:
+    return _meta_with(pack_field(Tag.CONTEXTS, pack_column(UINT64, m.contexts)), Kind.READ_REPLY, group, m.term, m.index)
+
+
+def _heartbeat_bundle(group: PartitionId, m: HeartbeatBundle) -> bytes:
+    fields = _bundle_fields(m) + pack_field(Tag.COMMITS, pack_column(UINT64, m.commits))
+    return _meta_with(fields, Kind.HEARTBEAT_BUNDLE, group, 0)
+
+
+def _heartbeat_reply_bundle(group: PartitionId, m: HeartbeatReplyBundle) -> bytes:
+    return _meta_with(_bundle_fields(m), Kind.HEARTBEAT_REPLY_BUNDLE, group, 0)
+
+
+def _bundle_fields(m: Bundle) -> bytes:
+    columns = ((Tag.GROUPS, UINT32, m.groups), (Tag.TERMS, UINT64, m.terms), (Tag.ROUNDS, UINT64, m.rounds))
+    return b"".join(pack_field(tag, pack_column(code, values)) for tag, code, values in columns)
+
+
+_ENCODERS: Final[dict[type, Callable[[PartitionId, Any], bytes]]] = {
+    VoteRequest: _vote_request,
+    VoteReply: _vote_reply,
+    AppendReply: _append_reply,
+    Heartbeat: _heartbeat,
+    HeartbeatReply: _heartbeat_reply,
+    InstallSnapshot: _install_snapshot,
+    SnapshotFailed: _snapshot_failed,
+    TimeoutNow: _timeout_now,
+    ReadRequest: _read_request,
+    ReadReply: _read_reply,
+    HeartbeatBundle: _heartbeat_bundle,
+    HeartbeatReplyBundle: _heartbeat_reply_bundle,
+}

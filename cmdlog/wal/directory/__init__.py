@@ -1,0 +1,1 @@
+"""Whose node directory it is: instance file, fixed sizes, exclusive lock."""

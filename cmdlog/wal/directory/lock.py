@@ -1,0 +1,80 @@
+"""The exclusive right to a node directory: the lock, and a record of who has it.
+
+One rule: the lock decides, the record explains. Whether a state file may be trusted is not told here but by `replay.state.trust`,
+which must not forget it before the file is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import asdict, dataclass
+
+import orjson
+
+from cmdlog.wal.directory.instance import CREATING_NAME, INSTANCE_NAME, LOCK_NAME, NO_CONTENT
+from cmdlog.wal.errors import NotEmpty, WrongDirectory
+from cmdlog.wal.files import Files, Lock, parent
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRecord:
+    pid: int
+    host: str
+    boot_id: str
+    started: str  # UTC, for the reader of an error message alone
+
+    def encode(self) -> bytes:
+        return orjson.dumps(asdict(self), option=orjson.OPT_APPEND_NEWLINE)
+
+
+class Owner:
+    """Holds the lock of a directory until `close`."""
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
+
+    def close(self) -> None:
+        self._lock.close()
+
+
+def make_folder(files: Files, directory: str) -> None:
+    """Makes the folder of a node. Durable on return. Raises: WrongDirectory, DiskFull, WriteFailed."""
+    above = parent(directory)
+    try:
+        files.mkdir(directory)
+    except OSError as error:
+        if isinstance(error, FileExistsError):
+            why = "it is a link that leads nowhere"  # what it leads to is not there, or nobody would make it
+        elif isinstance(error, FileNotFoundError) and not files.exists(above):
+            why = f"there is no folder {above}"
+        else:
+            why = error.strerror or str(error)
+        raise WrongDirectory(f"{directory} cannot be made: {why}") from None
+    files.fsync_dir(above)
+
+
+def take_ownership(files: Files, directory: str) -> Owner:
+    """Locks the directory for this process and writes who we are, for the error of whoever comes next.
+
+    Raises: Locked naming the owner, WrongDirectory when there is no such directory.
+    """
+    if not files.exists(directory):
+        raise WrongDirectory(f"{directory} does not exist")
+    try:
+        names = files.listdir(directory)
+    except NotADirectoryError:
+        raise WrongDirectory(f"{directory} is a file") from None
+    strange = [name for name in names if name not in NO_CONTENT]
+    if strange and not {LOCK_NAME, INSTANCE_NAME, CREATING_NAME}.intersection(names):
+        raise NotEmpty(f"{directory} is neither empty nor a node: it holds {', '.join(strange[:5])}")
+    lock = files.lock(os.path.join(directory, LOCK_NAME))
+    try:
+        started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        record = OwnerRecord(os.getpid(), socket.gethostname(), files.boot_id(), started)
+        lock.write_owner(record.encode())
+    except BaseException:
+        lock.close()
+        raise
+    return Owner(lock)

@@ -1,0 +1,257 @@
+"""The fold: what a log's records say about every group. The same fold feeds the writer's checkpoints and the restart.
+
+One rule: state follows from the records alone, in log order; no clock, no file. `Groups.observe` takes each record once, and
+`checkpoints()` states the result as records, so that `fold(checkpoint + later records)` equals `fold(all records)`.
+
+An entry whose index is not beyond the last one replaces the old suffix from there on (Ongaro, Raft, section 3.5): whatever the
+void entries had established (configuration, catalog versions, environment, schema) is undone. Catalog versions stay in the
+checkpoint while a batch of the retained log may use them: that is judged by the last block in which one did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cmdlog.wal.format.batch import batch_catalog, batch_last_txn
+from cmdlog.wal.format.record import BadRecord, Kind, Record, decode_commit_mark, encode_json
+from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
+
+FIRST_EPOCH: Final = 1
+MEMBERSHIP: Final = frozenset({"voters", "outgoing", "learners", "epoch", "forced"})  # of a configuration's members
+CATALOGS_KEPT_MIN: Final = 4  # newest versions are kept though no retained batch uses them: followers lag
+SNAPSHOT_MARKS_KEPT: Final = 2  # the log is cut up to the second-newest snapshot, so both must be known
+
+
+@dataclass(slots=True)
+class Stated:
+    """What an entry established, with its place in the group's log: void when that place is overwritten."""
+
+    index: int
+    term: int
+    value: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Catalog:
+    """A catalog version of the cluster group. `used_block` is the last block with a batch of it, 0 = none yet."""
+
+    index: int
+    value: dict[str, Any]
+    stated_block: int
+    used_block: int = 0
+
+
+@dataclass(slots=True)
+class GroupState:
+    """One group, as far as its records in this log tell.
+
+    Invariants: `last_term <= term`; `configurations` ascend by index, and all but the first are beyond `commit`.
+    """
+
+    term: int = 0
+    vote: int | None = None
+    commit: int = 0
+    last_index: int = 0
+    last_term: int = 0
+    last_checksum: int = 0
+    closed_txn: int = 0
+    last_txn: int = 0  # highest TxnId of any batch or closed mark; never goes back
+    configurations: list[Stated] = field(default_factory=list)
+    schema: Stated | None = None  # the newest SCHEMA entry
+    environment: Stated | None = None
+    catalogs: dict[int, Catalog] = field(default_factory=dict)
+    snapshots: list[dict[str, Any]] = field(default_factory=list)  # marks, oldest first
+
+    @property
+    def configuration(self) -> dict[str, Any] | None:
+        """The configuration in force: the newest one in the log, committed or not (Raft, section 4.1)."""
+        return self.configurations[-1].value if self.configurations else None
+
+
+class Groups:
+    """All groups of a log. One thread at a time."""
+
+    def __init__(self) -> None:
+        self.by_partition: dict[int, GroupState] = {}
+        self.hard_state_changed = False  # since the owner last looked and cleared it
+
+    def state(self, partition: int) -> GroupState:
+        """The group's state, made on first sight."""
+        state = self.by_partition.get(partition)
+        if state is None:
+            state = self.by_partition[partition] = GroupState()
+        return state
+
+    @property
+    def txn_id_max(self) -> int:
+        """Highest TxnId that the log knows of, as a number over all partitions."""
+        return max((state.last_txn for state in self.by_partition.values()), default=0)
+
+    @property
+    def votes(self) -> dict[int, tuple[int, int | None]]:
+        """Term and vote of every group that has any."""
+        return {p: (state.term, state.vote) for p, state in self.by_partition.items() if state.term}
+
+    def observe(self, lsn: Lsn, record: Record) -> None:
+        """Takes the next record. Raises: BadRecord when a payload is not what its kind says."""
+        state = self.state(record.partition)
+        kind = record.kind
+        if kind is Kind.CHECKPOINT:
+            self.by_partition[record.partition] = _from_json(record.json())
+        elif record.is_entry:
+            self._entry(state, lsn, record)
+        elif kind is Kind.COMMIT_MARK:
+            state.commit = max(state.commit, record.index)
+            state.closed_txn = max(state.closed_txn, decode_commit_mark(record))
+            state.last_txn = max(state.last_txn, state.closed_txn)
+            _trim_configurations(state)
+        elif kind is Kind.HARD_STATE:
+            self._hard_state(state, record.term, record.json().get("vote"))
+        elif kind is Kind.SNAPSHOT_MARK:
+            state.snapshots = [*state.snapshots, record.json()][-SNAPSHOT_MARKS_KEPT:]
+        elif kind is Kind.TRUNCATION:
+            _cut(state, record.index)
+            state.last_index, state.last_term = record.index - 1, record.term
+            state.last_checksum = int(record.json().get("checksum", 0)) if record.payload else 0
+
+    def merge_vote(self, partition: int, term: int, vote: int | None) -> None:
+        """Takes what the hard state file says: the higher term wins, and a vote is never forgotten.
+
+        Raises: ValueError when both name different votes in one term.
+        """
+        state = self.state(partition)
+        if term == state.term and None not in (vote, state.vote) and vote != state.vote:
+            raise ValueError(f"group {partition}, term {term}: the log says vote {state.vote}, the hard state file {vote}")
+        if term > state.term or (term == state.term and state.vote is None):
+            state.term, state.vote = term, vote
+
+    def checkpoints(self, *, oldest_block: int, catalogs_kept: int = CATALOGS_KEPT_MIN) -> list[bytes]:
+        """One record per group, by ascending group; `oldest_block` is the first block of the retained log.
+
+        The newest `catalogs_kept` versions of the code stay though no batch of the log uses them.
+        """
+        records = []
+        for partition in sorted(self.by_partition):
+            state = self.by_partition[partition]
+            _drop_catalogs(state, oldest_block, catalogs_kept)
+            records.append(
+                encode_json(Kind.CHECKPOINT, _to_json(state), partition=partition, term=state.term, index=state.last_index)
+            )
+        return records
+
+    def _entry(self, state: GroupState, lsn: Lsn, record: Record) -> None:
+        if record.index <= state.last_index:
+            _cut(state, record.index)
+        if record.term > state.term:
+            self._hard_state(state, record.term, None)
+        state.last_index, state.last_term, state.last_checksum = record.index, record.term, record.checksum
+        kind = record.kind
+        if kind is Kind.BATCH:
+            state.last_txn = max(state.last_txn, batch_last_txn(record))
+            cluster = self.by_partition.get(CLUSTER_GROUP)
+            used = cluster.catalogs.get(batch_catalog(record)) if cluster else None
+            if used is not None:
+                used.used_block = lsn.block
+        elif kind is Kind.CONFIGURATION:
+            state.configurations.append(Stated(record.index, record.term, record.json()))
+            _trim_configurations(state)
+        elif kind is Kind.CATALOG:
+            value = record.json()
+            state.catalogs[_version(value)] = Catalog(record.index, value, stated_block=lsn.block)
+        elif kind is Kind.ENVIRONMENT:
+            state.environment = Stated(record.index, record.term, record.json())
+        elif kind is Kind.SCHEMA:
+            state.schema = Stated(record.index, record.term, record.json())
+
+    def _hard_state(self, state: GroupState, term: int, vote: int | None) -> None:
+        if (term, vote) != (state.term, state.vote) and term >= state.term:
+            state.term, state.vote = term, vote
+            self.hard_state_changed = True
+
+
+def single(configuration: Mapping[str, Any], node_id: int) -> dict[str, Any]:
+    """The configuration with the membership of a new cluster: one voter, the first epoch."""
+    rest = {name: value for name, value in configuration.items() if name not in MEMBERSHIP}
+    return {**rest, "voters": [node_id], "learners": [], "epoch": FIRST_EPOCH}
+
+
+def _version(value: dict[str, Any]) -> int:
+    version = value.get("version")
+    if not isinstance(version, int):
+        raise BadRecord("catalog record without a version")
+    return version
+
+
+def _cut(state: GroupState, index: int) -> None:
+    """Undoes what entries from `index` on established. The first configuration is in force until a later one is known."""
+    state.configurations = [stated for stated in state.configurations if stated.index < index]
+    state.catalogs = {version: c for version, c in state.catalogs.items() if c.index < index}
+    if state.schema is not None and state.schema.index >= index:
+        state.schema = None
+    if state.environment is not None and state.environment.index >= index:
+        state.environment = None
+
+
+def _trim_configurations(state: GroupState) -> None:
+    """Keeps the newest committed configuration and all later ones: what is committed cannot be overwritten."""
+    committed = [stated for stated in state.configurations if stated.index <= state.commit]
+    if len(committed) > 1:
+        state.configurations = state.configurations[len(committed) - 1 :]
+
+
+def _drop_catalogs(state: GroupState, oldest_block: int, kept: int) -> None:
+    newest = sorted(state.catalogs)[-kept:]
+    state.catalogs = {
+        version: catalog
+        for version, catalog in state.catalogs.items()
+        if version in newest or max(catalog.used_block, catalog.stated_block) >= oldest_block
+    }
+
+
+def _to_json(state: GroupState) -> dict[str, Any]:
+    return {
+        "term": state.term,
+        "vote": state.vote,
+        "commit": state.commit,
+        "last_index": state.last_index,
+        "last_term": state.last_term,
+        "last_checksum": state.last_checksum,
+        "closed_txn": state.closed_txn,
+        "last_txn": state.last_txn,
+        "configurations": [_stated_to_json(stated) for stated in state.configurations],
+        "schema": _stated_to_json(state.schema),
+        "environment": _stated_to_json(state.environment),
+        "catalogs": [[c.index, c.stated_block, c.used_block, c.value] for _, c in sorted(state.catalogs.items())],
+        "snapshots": state.snapshots,
+    }
+
+
+def _from_json(value: dict[str, Any]) -> GroupState:
+    try:
+        return GroupState(
+            term=value["term"],
+            vote=value["vote"],
+            commit=value["commit"],
+            last_index=value["last_index"],
+            last_term=value["last_term"],
+            last_checksum=value["last_checksum"],
+            closed_txn=value["closed_txn"],
+            last_txn=value["last_txn"],
+            configurations=[Stated(*parts) for parts in value["configurations"]],
+            schema=_stated(value["schema"]),
+            environment=_stated(value["environment"]),
+            catalogs={_version(parts[3]): Catalog(parts[0], parts[3], parts[1], parts[2]) for parts in value["catalogs"]},
+            snapshots=value["snapshots"],
+        )
+    except (KeyError, TypeError, IndexError) as error:
+        raise BadRecord(f"checkpoint payload: {error}") from error
+
+
+def _stated(parts: list[Any] | None) -> Stated | None:
+    return Stated(*parts) if parts else None
+
+
+def _stated_to_json(stated: Stated | None) -> list[Any] | None:
+    return [stated.index, stated.term, stated.value] if stated else None

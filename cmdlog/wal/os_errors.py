@@ -1,0 +1,57 @@
+"""What an error of the operating system means, in the classes that `cmdlog.wal.errors` documents.
+
+One rule: the file is named, and a limit of this process with its value. Nothing is decided by the text of an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from typing import Final
+
+from cmdlog.wal.errors import DiskFull, FileTooLarge, Unusable, WalError, WriteFailed
+from cmdlog.wal.process_limits import LIMITS, limit_reached
+
+NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+FAILED: Final = frozenset((errno.EIO, errno.EROFS, errno.ENODEV, errno.ESTALE, errno.ETIMEDOUT))
+
+
+def named_error(error: OSError, directory: str) -> WalError:
+    """The documented error; `directory` is named where the error names no file. Of a copy the file that is written is meant."""
+    written = error.filename2 if error.filename2 is not None else error.filename
+    path = os.fsdecode(written) if isinstance(written, str | bytes | os.PathLike) else directory
+    why = error.strerror or str(error)
+    if error.errno == errno.EFBIG:
+        return FileTooLarge(f"{path} cannot be written: {why}{file_limit()}")
+    if error.errno in NO_ROOM:
+        return DiskFull(f"{path} cannot be written: {why}{file_limit()}")
+    if error.errno in LIMITS:
+        return limit_reached(error.errno, f"{path}: {why}")
+    if error.errno in FAILED:
+        return WriteFailed(f"{path} cannot be written: {why}")
+    return Unusable(f"{path} cannot be used: {why}")
+
+
+def no_room(what: str, file_bytes: int, place: str) -> DiskFull:
+    """The error of a file of so many bytes that cannot be made: the limit of files where that is the cause, else the volume."""
+    if not _may_have(file_bytes):
+        return FileTooLarge(f"{what}{file_limit()}")
+    return DiskFull(f"{what}, which {place} has not got")
+
+
+def check_file_size(directory: str, segment_bytes: int) -> None:
+    """Raises: FileTooLarge, when this process may not write a whole segment of the log."""
+    if not _may_have(segment_bytes):
+        raise FileTooLarge(f"{directory}: a segment of the log takes {segment_bytes:,} bytes (segment_bytes){file_limit()}")
+
+
+def _may_have(file_bytes: int) -> bool:
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return soft == resource.RLIM_INFINITY or file_bytes <= soft
+
+
+def file_limit() -> str:
+    """The limit on the size of a file, for an error that it may have caused; "" without one."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return "" if soft == resource.RLIM_INFINITY else f"; a file may have {soft:,} bytes (RLIMIT_FSIZE, `ulimit -f`)"

@@ -1,0 +1,94 @@
+"""Limits that the operating system sets for this process, and the error that names one: which, its value, what is needed.
+
+Below what is needed nothing fails in words: a library does not load, a thread does not start, a table is not imported. So what
+can be known before anything begins is checked then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import resource
+import threading
+from pathlib import Path
+from typing import Final
+
+from cmdlog.wal.errors import LimitReached
+
+ADDRESS_BYTES_MIN: Final = 256 << 20  # of a process that runs procedures; one with small states came up in 195 MiB
+ADDRESS_BYTES_FREE: Final = 96 << 20  # for the threads, states and caches of a small directory, in a process that has loaded all
+STACK_BYTES: Final = 8 << 20  # of a thread, where the limit of stacks does not say
+ARENA_MAX: Final = -8  # mallopt's M_ARENA_MAX, in <malloc.h>
+LIMITS: Final = {
+    errno.EMFILE: ("open files", resource.RLIMIT_NOFILE, "RLIMIT_NOFILE", "ulimit -n"),
+    errno.ENOMEM: ("bytes of memory", resource.RLIMIT_AS, "RLIMIT_AS", "ulimit -v"),
+    errno.EAGAIN: ("threads or processes", resource.RLIMIT_NPROC, "RLIMIT_NPROC", "ulimit -u"),
+}
+"""By the error number of a call that meets the limit: of what, which, its names."""
+
+
+def limit_reached(number: int, what: str) -> LimitReached:
+    """The error of the limit that this error number stands for; `what` failed for want of it."""
+    kind, limit, name, command = LIMITS[number]
+    soft, _ = resource.getrlimit(limit)
+    value = "not limited, so the machine itself is short of them" if soft == resource.RLIM_INFINITY else f"{soft:,}"
+    return LimitReached(f"{what}: too few {kind} for this process; {name} (`{command}`) is {value}")
+
+
+def address_limit() -> str:
+    """RLIMIT_AS and its value, for an error that it may have caused; "" without one."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return "" if soft == resource.RLIM_INFINITY else f"RLIMIT_AS (`ulimit -v`) is {soft:,} bytes"
+
+
+def no_thread(what: str) -> LimitReached:
+    """The error of a thread that cannot be started; the system does not say for want of what."""
+    memory, _ = resource.getrlimit(resource.RLIMIT_AS)
+    threads, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    number = errno.EAGAIN if memory == resource.RLIM_INFINITY != threads else errno.ENOMEM
+    return limit_reached(number, f"{what}: no thread can be started")
+
+
+def check_address_space(threads: int = 0) -> None:
+    """`threads` are those that this process is going to start.
+
+    Raises: LimitReached, when a process with this limit cannot run procedures, or this one has too little of it left.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft == resource.RLIM_INFINITY:
+        return
+    if threads:
+        _share_arena()
+    if soft < ADDRESS_BYTES_MIN:
+        raise LimitReached(
+            f"RLIMIT_AS (`ulimit -v`) is {soft:,} bytes; each process that runs procedures needs {ADDRESS_BYTES_MIN:,} at least"
+        )
+    free, needed = soft - _address_bytes(), ADDRESS_BYTES_FREE + threads * _stack_bytes()
+    if free < needed:
+        who = f"a server with {threads} threads" if threads else "a directory that is opened"
+        raise LimitReached(
+            f"RLIMIT_AS (`ulimit -v`) is {soft:,} bytes, of which {max(free, 0):,} are left; "
+            f"{who} needs {needed:,} at least, {soft - free + needed:,} in all"
+        )
+
+
+def _share_arena() -> None:
+    """All threads allocate from one arena: glibc reserves 64 MiB of address space for each further one, before any is used."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library, which has no arenas
+        ctypes.CDLL(None).mallopt(ARENA_MAX, 1)
+
+
+def _stack_bytes() -> int:
+    """The address space that a thread reserves for its stack."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    return threading.stack_size() or (STACK_BYTES if soft == resource.RLIM_INFINITY else soft)
+
+
+def _address_bytes() -> int:
+    """What this process has taken; 0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

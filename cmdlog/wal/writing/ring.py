@@ -1,0 +1,500 @@
+"""The circular pool: threads that take turns at closing a block, and write and sync it while others are already at the next.
+
+One rule: exactly one thread holds the *turn*, in which a block is taken from the source and placed; everything that needs order
+happens there. The writing and syncing after it runs in parallel, and watermarks advance in block order whoever finishes first.
+
+Adaptive group commit: with nothing in flight a block closes at once, so an idle system answers after one sync. With syncs in
+flight it closes when the source has BLOCK_BYTES_TARGET pending, or when `sync latency / threads` has passed since the last one,
+so that the syncs are spread evenly and each carries what came meanwhile.
+
+A thread is woken only when there is something to take: at most one hand-over per block, which costs 20-50 us in CPython.
+A block whose durability somebody waits for (`waits`) is synced by the thread that wrote it; so is one before it that is written
+later. Other blocks are left to the next sync, at the end of the window at the latest. So one log serves callers of both promises.
+
+Each thread has its own open file per segment: the kernel reports a failed write-back once to each open file description, so no
+thread's sync can succeed because another one has consumed the error.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from cmdlog.wal.errors import LogFull, WalError
+from cmdlog.wal.files import File, Files
+from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag
+from cmdlog.wal.writing.segment_pool import Space
+from cmdlog.wal.writing.tail import Placed, Tail
+from cmdlog.wal.writing.watermarks import Gate, Source, Sync, Watermarks
+
+BLOCK_BYTES_TARGET: Final = 128 << 10  # pending bytes that make a block worth its sync at once
+PACE_MIN_S: Final = 0.0005  # between blocks while a sync is in flight: a block costs that much of Python beside its sync
+LATENCY_FIRST_S: Final = 0.0002  # guess until the first sync is measured
+LATENCY_WEIGHT: Final = 0.1  # of the newest sync in the smoothed latency
+LATENCIES_KEPT: Final = 1024  # for the summary in `status`
+
+
+class Ring:
+    """Threads, turn and watermarks. All methods are thread-safe."""
+
+    def __init__(
+        self,
+        files: Files,
+        tail: Tail,
+        space: Space,
+        source: Source,
+        *,
+        threads: int,
+        sync: Sync,
+        seal_after_s: float,
+        async_window_s: float,
+        settle: Callable[[], None],
+        waits: Callable[[], bool] | None = None,
+        early: Callable[[], bool] = lambda: False,
+        timed: Callable[[float], None] = lambda seconds: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._files, self._tail, self._space, self._source = files, tail, space, source
+        self._sync, self._seal_after_s, self._window_s = sync, seal_after_s, async_window_s
+        self._settle, self._clock = settle, clock
+        self._waits = waits or (lambda: sync == "sync")
+        self._early, self._timed = early, timed
+        self._count = threads
+        lock = threading.Lock()
+        self._lock = lock
+        self._idle = Gate(lock)  # pool threads without the turn
+        self._pace = Gate(lock)  # the turn's holder, waiting for a fuller block
+        self._quiet = Gate(lock)  # who waits for the turn, or for nothing in flight
+        self._timer = Gate(lock)  # the keeper
+        self._turn = False
+        self._pacing = False
+        self._kicked = False
+        self._in_flight = 0
+        self._marks = Watermarks(lock, self._quiet, source, start=tail.number, sync=sync)
+        self._held: Sequence[bytes] | None = None  # taken, and waiting for a free segment
+        self._closing = False
+        self._stopping = False
+        self._flushing = threading.Lock()
+        self._unsynced_since = 0.0
+        self._wanted = tail.number  # the newest block whose durability somebody waits for
+        self._hastened = False  # somebody waits for a block that was left: the window is over
+        self._last_take = self._last_done = 0.0
+        self._latency_s = LATENCY_FIRST_S
+        self._latencies: deque[float] = deque(maxlen=LATENCIES_KEPT)
+        self._syncs = self._blocks = self._block_bytes = 0
+        self._unsynced: dict[int, Placed] = {}  # the last block per segment that was left without a sync
+        self._inline_file: tuple[int, File] | None = None
+        self._sync_file: tuple[int, File] | None = None
+        self._keeper_sleeps = True
+        self._threads: list[threading.Thread] = []
+
+    # -- callers ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the threads; without it the caller's threads do everything, see `rest`."""
+        for number in range(self._count):
+            self._threads.append(threading.Thread(target=self._serve, name=f"cmdlog-log-{number}", daemon=True))
+        self._threads.append(threading.Thread(target=self._keep, name="cmdlog-log-keeper", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def kick(self) -> None:
+        """The source has something. Raises: Wedged."""
+        self._marks.raise_error()
+        if self._kicked:
+            return  # whoever cleared the flag last has yet to call `take`, and will see it
+        with self._lock:
+            self._kicked = True
+            if not self._turn:
+                self._idle.open_one()
+            elif self._pacing and self._delay() <= 0:
+                self._pace.open_one()
+
+    def hasten(self) -> None:
+        """Somebody waits until what is written so far is durable: it is synced now, not at the end of the window."""
+        if self._unsynced and self._sync != "off":
+            with self._lock:
+                self._hastened = True
+                self._timer.open_one()
+
+    def run_turn(self) -> bool:
+        """Takes, writes, syncs and tells the source in the calling thread; False when that is not possible now.
+
+        Raises: Wedged.
+        """
+        with self._lock:
+            self._marks.raise_error()
+            if self._turn or self._in_flight or self._stopping:
+                return False
+            if self._threads and not self._tail.worth_filling:
+                return False  # a rotation may wait for a free segment, which is nothing for a caller's thread
+            self._turn, self._kicked = True, False
+        try:
+            placed = self._take()
+            if placed is not None:
+                self._write(placed, self._inline(placed))
+        except BaseException as error:
+            # A signal handler's exception, in the middle of a turn or a sync: what is on disk is not known any more.
+            self.wedge(WalError(f"the calling thread was interrupted while it wrote the log: {error!r}"))
+            raise
+        return placed is not None
+
+    def rest(self) -> None:
+        """Syncs what is only written, and seals if nothing is in flight: the keeper's work, for a ring without threads."""
+        self._flush()
+        self._seal_when_idle()
+
+    def drain(self) -> None:
+        """Takes until the source is empty or the log full, waits for everything in flight, seals. Raises: Wedged."""
+        self._closing = True
+        self._space.wake()
+        while True:
+            with self._lock:
+                while self._turn and self._marks.error is None:
+                    self._quiet.wait()
+                self._marks.raise_error()
+                self._turn, self._kicked = True, False
+            placed = self._take()
+            if placed is None:
+                break
+            self._write(placed, self._inline(placed))
+        with self._lock:
+            while (self._in_flight or self._turn or self._marks.delivering) and self._marks.error is None:
+                self._quiet.wait()
+            self._marks.raise_error()
+            self._turn = True  # kept until the seal is placed: the keeper may be about to write one
+        try:
+            self._flush()
+            self._seal()
+        finally:
+            self._pass_turn()
+        self._flush()
+        if self._held is not None:
+            self.wedge(LogFull("the log was closed while a block waited for a free segment"))
+        self._marks.raise_error()
+
+    def stop(self) -> None:
+        """Ends the threads; nothing is written any more. What was in flight has finished on return."""
+        with self._lock:
+            self._stopping = True
+            for gate in (self._idle, self._pace, self._quiet, self._timer):
+                gate.open_all()
+        self._space.wake()
+        for thread in self._threads:
+            if thread.ident is not None:  # else it could not be started
+                thread.join()
+        for slot in (self._inline_file, self._sync_file):
+            if slot is not None:
+                slot[1].close()
+
+    def wedge(self, error: WalError) -> None:
+        """Ends all writing: nothing in flight is acknowledged any more, and the source is told once."""
+        with self._lock:
+            if self._marks.error is None:
+                self._marks.error = error
+            for gate in (self._idle, self._pace, self._quiet, self._timer):
+                gate.open_all()
+        self._space.wake()
+        self._marks.deliver()
+
+    @property
+    def error(self) -> WalError | None:
+        return self._marks.error
+
+    @property
+    def durable_block(self) -> int:
+        return self._marks.durable
+
+    def status(self) -> dict[str, object]:
+        with self._lock:
+            return {
+                "written_block": self._marks.written,
+                "durable_block": self._marks.durable,
+                "in_flight": self._in_flight,
+                "blocks": self._blocks,
+                "block_bytes": self._block_bytes,
+                "syncs": self._syncs,
+                "sync_us": _summary(sorted(self._latencies)),
+                "error": str(self._marks.error) if self._marks.error else None,
+            }
+
+    # -- pool threads ----------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        slot: tuple[int, File] | None = None
+        while self._await_turn():
+            placed = self._take()
+            if placed is None:
+                continue
+            slot = self._handle(slot, placed)
+            if slot is not None:
+                self._write(placed, slot[1])
+        if slot is not None:
+            slot[1].close()
+
+    def _await_turn(self) -> bool:
+        """Waits until there is something to take and it is this thread's turn; False at the end."""
+        with self._lock:
+            while not self._stopping and self._marks.error is None:
+                if self._turn or not self._kicked:
+                    self._idle.wait()
+                    continue
+                self._turn = True
+                self._wait_for_more()
+                self._kicked = False
+                return True
+            return False
+
+    def _wait_for_more(self) -> None:
+        """Holds the turn until the block is worth its sync. A spurious or early wake-up only closes it early."""
+        delay = self._delay()
+        if delay > 0:
+            self._pacing = True
+            self._pace.wait(delay)
+            self._pacing = False
+
+    def _delay(self) -> float:
+        """Seconds that the holder should still wait for a fuller block."""
+        if not self._in_flight or self._source.pending_bytes >= BLOCK_BYTES_TARGET:
+            return 0.0
+        return self._last_take + max(PACE_MIN_S, self._latency_s / self._count) - self._clock()
+
+    def _take(self) -> Placed | None:
+        """One turn: closes and places a block. The turn is passed on before it is written."""
+        try:
+            placed = self._place()
+        except WalError as error:
+            self.wedge(error)
+            placed = None
+        except OSError as error:
+            self.wedge(WalError(f"rotation of the log failed: {error}"))
+            placed = None
+        except Exception as error:  # noqa: BLE001 -- what the source took cannot be given back: its error ends the log
+            self.wedge(WalError(f"the source of the log failed: {error!r}"))
+            placed = None
+        self._pass_turn()
+        return placed
+
+    def _pass_turn(self) -> None:
+        with self._lock:
+            self._turn = False
+            if self._kicked:
+                self._idle.open_one()
+            self._quiet.open_all()
+
+    def _place(self) -> Placed | None:
+        tail = self._tail
+        if self._held is None and not self._stays() and not self._rotate():
+            return None
+        room = min(tail.left_bytes, tail.block_bytes_max)
+        self._last_take = self._clock()
+        records, self._held = self._held or self._source.take(room), None
+        if not records and room < tail.block_bytes_max and self._source.pending_bytes > 0:
+            if not self._rotate():
+                return None
+            records = self._source.take(tail.block_bytes_max)
+        if not records:
+            return None
+        if not tail.fits(records) and not self._rotate():
+            self._held = records
+            return None
+        placed = tail.place(records, flags=BlockFlag.NONE, durable_upto=self._marks.durable)
+        self._settle()
+        with self._lock:
+            self._in_flight += 1
+            self._blocks += 1
+            self._block_bytes += len(placed.data)
+            self._marks.placed(placed.number)
+            if self._waits() and self._sync != "off":
+                self._wanted = placed.number
+            if self._source.pending_bytes > 0:
+                self._kicked = True  # what did not fit is not announced again
+            if self._keeper_sleeps and self._sync != "off":
+                self._timer.open_one()
+        return placed
+
+    def _stays(self) -> bool:
+        """Whether the next block goes into this segment. With no other one, its rest is the reserve of control records."""
+        tail = self._tail
+        return tail.worth_filling or (tail.left_bytes >= SECTOR_BYTES and not self._space.available)
+
+    def _rotate(self) -> bool:
+        """Everything so far durable, then the next segment. False when none became free before the end."""
+        with self._lock:
+            while self._in_flight and self._marks.error is None:
+                self._quiet.wait()
+        self._flush()
+        if not self._space.ready:
+            self._seal()  # the wait may be long, and nobody else can while this thread holds the turn
+        if not self._space.wait_ready(lambda: self._closing or self._stopping or self._marks.error is not None):
+            return False
+        self._flush()
+        self._marks.raise_error()
+        self._tail.rotate()
+        self._settle()
+        with self._lock:
+            self._marks.restart_at(self._tail.number)
+        return True
+
+    # -- writing ---------------------------------------------------------------------------------------------------------
+
+    def _handle(self, slot: tuple[int, File] | None, placed: Placed) -> tuple[int, File] | None:
+        """This thread's open file of the block's segment."""
+        if slot is not None and slot[0] == placed.sequence:
+            return slot
+        try:
+            if slot is not None:
+                slot[1].close()
+            return placed.sequence, self._files.open(placed.path)
+        except (WalError, OSError) as error:
+            self.wedge(error if isinstance(error, WalError) else WalError(f"opening {placed.path}: {error}"))
+            return None
+
+    def _inline(self, placed: Placed) -> File | None:
+        """The file of callers' threads: with nothing else in flight one is enough."""
+        self._inline_file = self._handle(self._inline_file, placed)
+        return self._inline_file[1] if self._inline_file else None
+
+    def _write(self, placed: Placed, file: File | None) -> None:
+        if file is None:
+            return
+        try:
+            begin = self._clock()
+            file.pwrite(placed.data, placed.offset)
+            upto = self._note_written(placed)
+            if upto is not None:
+                file.fdatasync()
+            self._finish(placed, self._clock() - begin, upto)
+        except WalError as error:
+            self.wedge(error)
+        except OSError as error:
+            self.wedge(WalError(f"writing {placed.path}: {error}"))
+
+    def _note_written(self, placed: Placed) -> int | None:
+        """The block is in the page cache. Up to where its sync will reach; None when it is left without one.
+
+        A block that is left was written before any later one was placed for which somebody waits: that one's sync covers it.
+        """
+        with self._lock:
+            self._marks.wrote(placed.number)
+            upto = self._marks.written if placed.number <= self._wanted else None
+        if upto is not None and self._early():
+            self._marks.deliver()
+        return upto
+
+    def _finish(self, placed: Placed, seconds: float, upto: int | None) -> None:
+        """The block is written, and synced unless it is left. Watermarks advance over every gap that this closes."""
+        now = self._clock()
+        with self._lock:
+            self._in_flight -= 1
+            self._last_done = now
+            if upto is not None:
+                self._syncs += 1
+                self._latencies.append(seconds)
+                self._timed(seconds)
+            self._latency_s += (seconds - self._latency_s) * LATENCY_WEIGHT
+            if self._marks.error is not None:
+                return
+            if upto is None:
+                self._marks.leave(placed.number)
+                self._unsynced_since = self._unsynced_since if self._unsynced else now
+                self._unsynced[placed.sequence] = placed
+            else:
+                self._marks.synced(upto, own=placed.number)
+                if self._unsynced and not self._marks.any_left:
+                    self._unsynced.clear()
+            if not self._in_flight:
+                if self._pacing:
+                    self._pace.open_one()
+                self._quiet.open_all()
+        self._marks.deliver()
+
+    # -- the keeper: seals and delayed syncs -----------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        while True:
+            with self._lock:
+                if self._stopping or self._marks.error is not None:
+                    return
+                wait_s = self._keeper_wait()
+                if wait_s is None or wait_s > 0:
+                    self._keeper_sleeps = wait_s is None
+                    self._timer.wait(wait_s)
+                    self._keeper_sleeps = False
+                    continue
+            if self._unsynced:
+                self._flush()
+            else:
+                self._seal_when_idle()
+
+    def _keeper_wait(self) -> float | None:
+        """Seconds until something is due; None when nothing will be."""
+        if self._unsynced and self._sync != "off":
+            return 0.0 if self._hastened else self._unsynced_since + self._window_s - self._clock()
+        if self._tail.sealed or self._sync == "off":
+            return None
+        if self._in_flight or self._turn:
+            return self._seal_after_s
+        return self._last_done + self._seal_after_s - self._clock()
+
+    def _seal_when_idle(self) -> None:
+        with self._lock:
+            if self._turn or self._in_flight or self._kicked or self._stopping or self._marks.error is not None:
+                return
+            self._turn = True
+        try:
+            self._seal()
+        finally:
+            self._pass_turn()
+
+    def _seal(self) -> None:
+        """Writes a seal; the caller holds the turn, and nothing is in flight."""
+        tail = self._tail
+        if tail.sealed:
+            return
+        placed = tail.place([], flags=BlockFlag.SEAL, durable_upto=self._marks.durable)
+        with self._lock:
+            self._in_flight += 1
+            if self._sync == "sync":
+                self._wanted = placed.number
+        self._write(placed, self._inline(placed))
+
+    def _flush(self) -> None:
+        """One sync for everything written so far. Durable on return unless the log is wedged."""
+        with self._flushing:
+            with self._lock:
+                upto, pending = self._marks.written, list(self._unsynced.values())
+                self._unsynced.clear()
+                self._hastened = False
+            for placed in pending:
+                if not self._sync_now(placed):
+                    return
+            with self._lock:
+                self._marks.synced(upto)
+        self._marks.deliver()
+
+    def _sync_now(self, placed: Placed) -> bool:
+        begin = self._clock()
+        self._sync_file = self._handle(self._sync_file, placed)
+        if self._sync_file is None:
+            return False
+        try:
+            self._sync_file[1].fdatasync()
+        except (WalError, OSError) as error:
+            self.wedge(error if isinstance(error, WalError) else WalError(f"syncing {placed.path}: {error}"))
+            return False
+        with self._lock:
+            self._syncs += 1
+            self._latencies.append(self._clock() - begin)
+            self._timed(self._latencies[-1])
+        return True
+
+
+def _summary(ascending_s: Sequence[float]) -> dict[str, float]:
+    """Median, 99th percentile and maximum in microseconds; zeros before the first sync."""
+    shares = (("median", 0.5), ("p99", 0.99), ("max", 1.0))
+    last = len(ascending_s) - 1
+    return {name: round(ascending_s[int(share * last)] * 1e6, 1) if ascending_s else 0.0 for name, share in shares}

@@ -1,0 +1,238 @@
+"""Which files the log has: segments in use, files that are ready, reserved ones, and how many may still be made.
+
+One rule: the number of files is fixed, so the log never grows. One thread prepares files ahead of need (zeros really written)
+and recycles old segments; the log's turn holder only takes what is ready.
+
+A *reserved* file has its blocks, so no other program takes them, and holds no zeros yet: it is called `free-<n>.log.tmp`, as a
+file that is being made. With `whole` the thread reserves all that are missing, the ring of an older version's directory too.
+
+Recycling is oldest first: the hard state file notes it, then the file is renamed. A crash in between is finished at the next
+start.
+
+A segment that every anchor has passed may still be wanted for another reason: its history has been promised to somebody. So
+`may_go` is asked first. It answers at once: yes, or not yet, and then whoever answered copies the segment away (never moves it:
+the ring keeps its files, also on a full disk) and calls `ask` when the answer has changed. While it is not yet, the log fills
+up; that is the promise kept.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from sortedcontainers import SortedDict
+
+from cmdlog.wal.directory.instance import Instance
+from cmdlog.wal.errors import DiskFull, WalError
+from cmdlog.wal.files import TEMP_SUFFIX, Files
+from cmdlog.wal.format.segment import free_name, free_number, reserve_file, write_zeros
+from cmdlog.wal.opening.survey import SegmentFile
+
+READY_WANTED: Final = 2  # prepared files: one to rotate into at once, one more while the next is being made
+RETRY_S: Final = 1.0  # between looks at a disk that was full
+
+
+class Space:
+    """Thread-safe. `oldest_needed` says which block the anchors still need; `note_oldest` makes a recycling durable first."""
+
+    def __init__(
+        self,
+        files: Files,
+        log_dir: str,
+        instance: Instance,
+        segments: list[SegmentFile],
+        free: list[str],
+        *,
+        oldest_needed: Callable[[], int | None],
+        note_oldest: Callable[[int], None],
+    ) -> None:
+        self._files, self.log_dir, self.instance = files, log_dir, instance
+        self._oldest_needed, self._note_oldest = oldest_needed, note_oldest
+        self._changed = threading.Condition()
+        self.segments: SortedDict = SortedDict({segment.sequence: segment for segment in segments})
+        self._ready = [path for path in free if not path.endswith(TEMP_SUFFIX) and self._usable(path)]
+        self._reserved = [path for path in free if path.endswith(TEMP_SUFFIX) and self._usable(path)]
+        self.whole = False  # the space of the whole ring is taken, not only that of the next files
+        self._taken: str | None = None  # the file that a rotation is writing to
+        self.disk_full: str | None = None
+        self.awaited = False  # the turn's holder waits for a file, so no block is written meanwhile
+        self._asked = True
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self.failed: Callable[[WalError], None] = lambda error: None
+        self.may_go: Callable[[SegmentFile, int], bool] = lambda segment, last_block: True
+
+    # -- the log's side --------------------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> int:
+        return len(self._ready)
+
+    @property
+    def reserved(self) -> int:
+        """Files that have their blocks, and hold no zeros yet."""
+        return len(self._reserved)
+
+    @property
+    def unmade(self) -> int:
+        """Files whose space is not taken yet; on a full disk they do not count as room."""
+        made = len(self.segments) + len(self._ready) + len(self._reserved) + (self._taken is not None)
+        return self.instance.segments - made
+
+    @property
+    def available(self) -> int:
+        """Segments that a rotation can count on."""
+        return len(self._ready) + len(self._reserved) + (0 if self.disk_full else self.unmade)
+
+    def oldest(self) -> SegmentFile:
+        segment: SegmentFile = self.segments.peekitem(0)[1]
+        return segment
+
+    def take_ready(self) -> str | None:
+        """A prepared file to write the next segment's head into; None when there is none now."""
+        with self._changed:
+            if not self._ready:
+                return None
+            self._taken = self._ready.pop(0)
+            return self._taken
+
+    def put_to_use(self, segment: SegmentFile) -> None:
+        """The taken file is a segment now, name and head durable."""
+        with self._changed:
+            self.segments[segment.sequence] = segment
+            self._taken = None
+        self.ask()
+
+    def wait_ready(self, given_up: Callable[[], bool]) -> bool:
+        """Waits until a file is ready; False when `given_up` says so. Without a thread behind, makes one here or gives up."""
+        if self._ready:
+            return True
+        if self._thread is None:
+            self.tend()
+            return bool(self._ready)
+        self.ask()
+        with self._changed:
+            self.awaited = True
+            while not self._ready and not given_up():
+                self._changed.wait()
+            self.awaited = False
+            return bool(self._ready)
+
+    def wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    # -- preparation -----------------------------------------------------------------------------------------------------
+
+    def start(self, failed: Callable[[WalError], None]) -> None:
+        self.failed = failed
+        self._thread = threading.Thread(target=self._run, name="cmdlog-space", daemon=True)
+        self._thread.start()
+
+    def ask(self) -> None:
+        """Something changed: an anchor, a rotation. The preparing thread looks again."""
+        with self._changed:
+            self._asked = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if self._thread is not None and self._thread.ident is not None:  # else it could not be started
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._asked and not self._stopped:
+                    if not self._changed.wait(RETRY_S if self.disk_full else None):
+                        break
+                if self._stopped:
+                    return
+                self._asked = False
+            try:
+                self.tend()
+            except (WalError, OSError) as error:
+                self.failed(error if isinstance(error, WalError) else WalError(str(error)))
+                return
+
+    def tend(self) -> None:
+        """Recycles what nobody needs, makes files until READY_WANTED are ready, reserves the others. Raises: WriteFailed."""
+        while (passed := self._passed()) is not None and self.may_go(*passed):
+            self._recycle(passed[0])
+        try:
+            while len(self._ready) < READY_WANTED and (self._reserved or self.unmade > 0) and not self._stopped:
+                self._make()
+            while self.whole and self.unmade > 0 and not self._stopped:
+                self._reserve()
+        except DiskFull as error:
+            self.disk_full = str(error)
+            return
+        self.disk_full = None
+
+    def _passed(self) -> tuple[SegmentFile, int] | None:
+        """The oldest segment and its last block, if a successor exists and every anchor is beyond that block."""
+        with self._changed:
+            if len(self.segments) < 2:
+                return None
+            successor: SegmentFile = self.segments.peekitem(1)[1]
+            needed = self._oldest_needed()
+            if needed is None or needed < successor.header.first_block:
+                return None
+            return self.oldest(), int(successor.header.first_block) - 1
+
+    def _recycle(self, segment: SegmentFile) -> None:
+        self._note_oldest(segment.sequence + 1)
+        target = self._new_path()
+        self._files.rename(segment.path, target)
+        self._files.fsync_dir(self.log_dir)
+        with self._changed:
+            del self.segments[segment.sequence]
+            self._ready.append(target)
+            self._changed.notify_all()
+
+    def _make(self) -> None:
+        """A reserved file is zeroed, or a new one made."""
+        with self._changed:
+            temporary = self._reserved[0] if self._reserved else self._new_path() + TEMP_SUFFIX
+        path = temporary.removesuffix(TEMP_SUFFIX)
+        try:
+            write_zeros(self._files, temporary, self.instance.segment_bytes, over=True)
+        except DiskFull:
+            with self._changed:
+                self._reserved = [other for other in self._reserved if other != temporary]
+            self._files.unlink(temporary)
+            raise
+        self._files.rename(temporary, path)
+        self._files.fsync_dir(self.log_dir)
+        with self._changed:
+            self._reserved = [other for other in self._reserved if other != temporary]
+            self._ready.append(path)
+            self._changed.notify_all()
+
+    def _reserve(self) -> None:
+        path = self._new_path() + TEMP_SUFFIX
+        reserve_file(self._files, path, self.instance.segment_bytes)
+        with self._changed:
+            self._reserved.append(path)
+
+    def _new_path(self) -> str:
+        with self._changed:
+            there = (*self._ready, *self._reserved, self._taken or "")
+        taken = {free_number(os.path.basename(path).removesuffix(TEMP_SUFFIX)) for path in there}
+        number = next(number for number in range(self.instance.segments + 1) if number not in taken)
+        return os.path.join(self.log_dir, free_name(number))
+
+    def _usable(self, path: str) -> bool:
+        """A free file of another length is a leftover of other settings or of an operator: it goes."""
+        file = self._files.open(path, read_only=True)
+        try:
+            whole = file.size() == self.instance.segment_bytes
+        finally:
+            file.close()
+        if not whole:
+            self._files.unlink(path)
+        return whole

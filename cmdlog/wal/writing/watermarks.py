@@ -1,0 +1,185 @@
+"""The watermarks: how far the log is written and durable, and the telling of it to the source, in block order.
+
+One rule: blocks finish in any order, marks move over contiguous ones alone. Methods marked *locked* are called under the ring's
+lock; `deliver` is called without it, by whichever thread closed a gap. One thread at a time tells the source, for all: a thread
+that finds another one telling leaves, since the other looks again before it stops. So callbacks are in order and no thread waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from cmdlog.wal.errors import WalError, Wedged, message_of
+
+Sync = Literal["sync", "async", "off"]
+
+
+class Source(Protocol):
+    """What feeds the log.
+
+    `written` and `durable` are called once per non-empty `take`, in that order, with the block's number; seals and
+    checkpoints are not mentioned. No method is called under a lock of the log, and `take` by one thread at a time. The other
+    three run on the path of every block: they must be short and must not wait for the log.
+    """
+
+    @property
+    def pending_bytes(self) -> int:
+        """About what `take` would return; read without a lock, and never below zero."""
+        ...
+
+    def take(self, bytes_max: int) -> Sequence[bytes]:
+        """Encoded records for the next block, [] for nothing. More than `bytes_max` on disk only if one record is that long."""
+        ...
+
+    def written(self, block: int) -> None:
+        """In the page cache: survives a kill. Said just before `durable`, but before the sync if that is not waited for."""
+        ...
+
+    def durable(self, block: int) -> None:
+        """Survives power loss."""
+        ...
+
+    def failed(self, error: WalError) -> None:
+        """The log is wedged; told once, and nothing is acknowledged after it."""
+        ...
+
+
+class Gate:
+    """A condition that costs nothing to open while nobody waits: most blocks meet no waiter. All methods under its lock."""
+
+    __slots__ = ("_condition", "waiting")
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._condition = threading.Condition(lock)
+        self.waiting = 0
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        self.waiting += 1
+        try:
+            self._condition.wait(timeout_s)
+        finally:
+            self.waiting -= 1
+
+    def open_one(self) -> None:
+        if self.waiting:
+            self._condition.notify()
+
+    def open_all(self) -> None:
+        if self.waiting:
+            self._condition.notify_all()
+
+
+class Watermarks:
+    """Invariants: `durable <= written`; `_wrote` holds only numbers beyond `written + 1`, `_synced` beyond `durable + 1`.
+
+    A block that has a sync of its own is durable when that comes back, and not before: another thread's success must not hide its
+    failure. A block that is *left* without one is durable with the first sync that began after it was written.
+    """
+
+    def __init__(self, lock: threading.Lock, quiet: Gate, source: Source, *, start: int, sync: Sync) -> None:
+        self._lock, self._quiet, self._source = lock, quiet, source
+        self._never_synced = sync == "off"
+        self.written = self.durable = start
+        self.error: WalError | None = None
+        self.delivering = False
+        self._told = False  # of the error
+        self._wrote: set[int] = set()  # written before their predecessors
+        self._left: set[int] = set()  # written, and without a sync of their own
+        self._synced: set[int] = set()  # before their predecessors
+        self._unwritten: deque[int] = deque()  # blocks from `take` whose `written` is due
+        self._undurable: deque[int] = deque()  # the same for `durable`
+
+    def placed(self, number: int) -> None:
+        """Locked. A block from `take` has its number."""
+        self._unwritten.append(number)
+        self._undurable.append(number)
+
+    def wrote(self, number: int) -> None:
+        """Locked. The block is in the page cache."""
+        self._wrote.add(number)
+        self.written = _advance(self.written, self._wrote)
+
+    def leave(self, number: int) -> None:
+        """Locked. A written block gets no sync of its own."""
+        self._left.add(number)
+
+    @property
+    def any_left(self) -> bool:
+        """Locked. Some block waits for another one's sync."""
+        return bool(self._left)
+
+    def synced(self, upto: int, *, own: int = 0) -> None:
+        """Locked. A sync has come back that began when everything up to `upto` was written; it was that of block `own`."""
+        if self.error is not None:
+            return
+        if own:
+            self._synced.add(own)
+        if self._left:
+            covered = {number for number in self._left if number <= upto}
+            self._left -= covered
+            self._synced |= covered
+        self.durable = _advance(self.durable, self._synced)
+
+    def restart_at(self, number: int) -> None:
+        """Locked. Everything is durable up to `number`, a block that was placed and synced elsewhere (a checkpoint)."""
+        self.written = self.durable = number
+
+    def raise_error(self) -> None:
+        """Raises: Wedged, if the log is."""
+        if self.error is not None:
+            raise Wedged(f"the log stopped at: {message_of(self.error)}")
+
+    def deliver(self) -> None:
+        """Tells the source what is due, until nothing is."""
+        while True:
+            with self._lock:
+                if self.delivering or not self._news():
+                    return
+                self.delivering = True
+                error = self.error
+                written = _due(self._unwritten, self.written) if error is None else []
+                durable = _due(self._undurable, self._acknowledged) if error is None else []
+                self._told = error is not None
+            try:
+                self._tell(written, durable, error)
+            finally:
+                with self._lock:
+                    self.delivering = False
+                    self._quiet.open_all()
+
+    def _tell(self, written: Sequence[int], durable: Sequence[int], error: WalError | None) -> None:
+        for block in written:
+            self._source.written(block)
+        for block in durable:
+            self._source.durable(block)
+        if error is not None:
+            self._source.failed(error)
+
+    def _news(self) -> bool:
+        if self.error is not None:
+            return not self._told
+        unwritten, undurable = self._unwritten, self._undurable
+        return bool((unwritten and unwritten[0] <= self.written) or (undurable and undurable[0] <= self._acknowledged))
+
+    @property
+    def _acknowledged(self) -> int:
+        """Up to where the source may be told `durable`; without syncs that is only what was written."""
+        return self.written if self._never_synced else self.durable
+
+
+def _advance(mark: int, ahead: set[int]) -> int:
+    """The mark, moved over the numbers that follow it without a gap; they are removed."""
+    while mark + 1 in ahead:
+        mark += 1
+        ahead.discard(mark)
+    return mark
+
+
+def _due(blocks: deque[int], upto: int) -> list[int]:
+    due = []
+    while blocks and blocks[0] <= upto:
+        due.append(blocks.popleft())
+    return due

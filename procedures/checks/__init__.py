@@ -1,0 +1,1 @@
+"""Whether an application can be replayed: lint, and the same workload twice."""

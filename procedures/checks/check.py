@@ -1,0 +1,226 @@
+"""`check`: is an application fit to be replayed? Lint, declarations, and the same seeded workload twice.
+
+The double run starts two processes that differ in what a correct procedure cannot see: hash seed, time zone, locale, the order
+of rows that no ORDER BY asks for, and a restart: one of them ends half-way and goes on as another process, which finds the
+tables and nothing else. Digests of rows and results are compared batch by batch; the first difference is named with its
+procedure. It needs `workload(seed, *, calls)` beside the `Database`, and takes `loader()` if there is one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from cmdlog.whole_line_stdout import answer
+from procedures.bundle import capture_bundle
+from procedures.checks.lint import Finding, lint
+from procedures.declaration.database import Database
+from procedures.errors import BundleError, EnvironmentFault, InvalidParameters, ProceduresError, StatementRefused
+from procedures.execution.executor import Executor, Invocations
+from procedures.execution.statements import is_statement, sql_of
+from procedures.storage.state import PartitionState
+
+CALLS = 2000
+BATCH = 16  # small, so that a difference is narrowed down to few calls
+REVERSE = "CMDLOG_CHECK_REVERSE"  # set for a run: rows come the other way round when no ORDER BY asks for an order
+RESTART = "CMDLOG_CHECK_RESTART"  # set for a run: half-way, another process goes on
+RUN_SECONDS_MAX = 120
+_MILLIS_BITS = 21
+
+
+def check(target: str | Database, *, seed: int = 1, calls: int = CALLS) -> list[Finding]:
+    """Findings about an application, "module:attribute" or its `Database`; errors first.
+
+    Raises:
+        BundleError: the target does not name a database with sources.
+    """
+    name, database = _resolve(target)
+    module = sys.modules[name.partition(":")[0]]
+    sources = capture_bundle(database, name).modules
+    findings = lint(
+        sources,
+        {procedure.name: (_module_of(procedure.function), procedure.function.__name__) for procedure in database.procedure_list},
+    )
+    findings += _check_statements(sources)
+    if hasattr(module, "workload") and module.__name__ != "__main__":
+        findings += _double_run(name, seed=seed, calls=calls)
+    return sorted(findings, key=lambda finding: (finding.severity, finding))
+
+
+def _module_of(function: Any) -> str:
+    return str(function.__module__)
+
+
+def _resolve(target: str | Database) -> tuple[str, Database]:
+    if isinstance(target, Database):
+        for name, module in sorted(sys.modules.items()):
+            for variable, value in list(vars(module).items()):
+                if value is target:
+                    return f"{name}:{variable}", target
+        raise BundleError(f"database {target.name!r} is not an attribute of an imported module")
+    name, _, attribute = target.partition(":")
+    try:
+        found = getattr(importlib.import_module(name), attribute or "db", None)
+    except ImportError as error:
+        raise BundleError(f"{name!r} cannot be imported: {error}") from None
+    if not isinstance(found, Database):
+        raise BundleError(f"{target!r} is no Database; give module:attribute")
+    return f"{name}:{attribute or 'db'}", found
+
+
+def _check_statements(modules: Iterable[str]) -> Iterator[Finding]:
+    """Statements at module level that no procedure could run."""
+    for name in sorted(modules):
+        for variable, value in sorted(vars(sys.modules[name]).items()):
+            if is_statement(value):
+                try:
+                    sql_of(value)
+                except StatementRefused as error:
+                    yield Finding(name, 0, "statement", "error", variable, str(error))
+
+
+def _double_run(target: str, *, seed: int, calls: int) -> list[Finding]:
+    worlds = (
+        {"PYTHONHASHSEED": "1", "TZ": "UTC", "LC_ALL": "C"},
+        {"PYTHONHASHSEED": "2", "TZ": "Asia/Kathmandu", "LC_ALL": "C.UTF-8", REVERSE: "1", RESTART: "1"},
+    )
+    first, second = (_finish(run) for run in [_start(target, world, seed=seed, calls=calls) for world in worlds])
+    module = target.partition(":")[0]
+    for one, other in itertools.zip_longest(first, second):
+        if one is None or other is None or "error" in one or "error" in other:
+            problem = next((line["error"] for line in (one, other) if line and "error" in line), "a run ended early")
+            return [Finding(module, 0, "double_run", "error", "", f"the double run could not end: {problem}")]
+        if one != other:
+            return [Finding(module, 0, "divergence", "error", ", ".join(_differing(one, other)), _difference(one, other))]
+    return []
+
+
+def _differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Procedures whose answers differ; if only rows do, all of the batch."""
+    differing = [
+        name for name, left, right in zip(one["procedures"], one["answers"], other["answers"], strict=True) if left != right
+    ]
+    return sorted(set(differing or one["procedures"]))
+
+
+def _difference(one: dict[str, Any], other: dict[str, Any]) -> str:
+    rows = [row for row in one["rows"] if row not in other["rows"]] or [row for row in other["rows"] if row not in one["rows"]]
+    where = f"; rows that differ: {', '.join(f'{table} {key}' for table, key, _ in rows[:3])}" if rows else ""
+    worlds = "other hash seed, time zone, unordered rows; a restart half-way"
+    return f"two runs of the same calls differ in batch {one['batch']} ({worlds}){where}"
+
+
+_Started = tuple[subprocess.Popen[bytes], IO[bytes]]
+
+
+def _start(target: str, world: dict[str, str], *, seed: int, calls: int) -> _Started:
+    """Both runs go at once; their output goes to files, since a pipe that nobody empties would hold the second one up."""
+    environment = {**os.environ, **world, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
+    command = [sys.executable, "-m", "procedures.checks.check", target, str(seed), str(calls)]
+    output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by _finish
+    return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.PIPE), output
+
+
+def _finish(started: _Started) -> list[dict[str, Any]]:
+    """The records of a run; one that holds the error if it failed."""
+    run, output = started
+    with run, output:
+        try:
+            _, errors = run.communicate(timeout=RUN_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            run.kill()
+            return [{"error": f"no end after {RUN_SECONDS_MAX} s"}]
+        output.seek(0)
+        lines = output.read().splitlines()
+    if run.returncode != 0:
+        last = errors.decode(errors="replace").strip().splitlines()[-1:]
+        return [{"error": last[0] if last else f"exit code {run.returncode}"}]
+    return [orjson.loads(line) for line in lines]
+
+
+def _batches(target: str, *, seed: int, calls: int) -> tuple[Database, list[list[tuple[str, dict[str, Any]]]]]:
+    """What loader and workload call, in batches."""
+    name, database = _resolve(target)
+    module: Any = sys.modules[name.partition(":")[0]]
+    work: list[tuple[str, dict[str, Any]]] = list(module.loader()) if hasattr(module, "loader") else []
+    work += itertools.islice(module.workload(seed, calls=calls), calls)
+    return database, [work[number : number + BATCH] for number in range(0, len(work), BATCH)]
+
+
+def _run(database: Database, batches: list[list[tuple[str, dict[str, Any]]]], path: Path) -> Iterator[dict[str, Any]]:
+    """Runs them on the state of that path; one record per batch, with everything that must repeat."""
+    with contextlib.closing(PartitionState.open(path, partition=0)) as state:
+        state.connection.pragma("reverse_unordered_selects", int(os.environ.get(REVERSE, "0")))
+        executor = Executor(
+            state, lambda _version: database, digest_rows=True, millis_of=lambda txn: txn >> _MILLIS_BITS, progress=None
+        )
+        if not executor.position.index:
+            executor.apply_schema(index=1, term=1, checksum=0, txn_id=1, statements=database.schema_statements())
+        for calls in batches:
+            yield _run_batch(executor, database, calls)
+        executor.close()
+
+
+def _run_batch(executor: Executor, database: Database, calls: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    numbers = {procedure.name: number for number, procedure in enumerate(database.procedure_list)}
+    logged = [(name, params) for name, params in calls if not database.procedures[name].read_only]
+    reads = [(name, params) for name, params in calls if database.procedures[name].read_only]
+    position = executor.position
+    first = ((1_700_000_000_000 + position.index) << _MILLIS_BITS) + 1
+    answers: list[Any] = []
+    digest, rows = 0, []
+    if logged:
+        applied = executor.apply(
+            Invocations(
+                index=position.index + 1,
+                term=1,
+                checksum=0,
+                catalog=1,
+                txn_ids=range(first, first + len(logged)),
+                procedures=[numbers[name] for name, _ in logged],
+                params=[database.procedures[name].bind(params) for name, params in logged],
+                keys=None,
+            )
+        )
+        answers = [[status, body.decode()] for status, body in zip(applied.statuses, applied.bodies, strict=True)]
+        digest = applied.rows_digest
+        rows = [[row.table, repr(row.key), repr(row.new)] for row in executor.changed_rows()]
+    _, read = executor.read([(numbers[name], database.procedures[name].bind(params)) for name, params in reads], catalog=1)
+    answers += [[int(status), body.decode()] for status, body in read]
+    names = [name for name, _ in (*logged, *reads)]
+    return {"batch": position.index, "procedures": names, "answers": answers, "digest": f"{digest:016x}", "rows": rows}
+
+
+def _main(arguments: list[str]) -> int:
+    """TARGET SEED CALLS [FOLDER]: a run, or with FOLDER the second half of one that stopped there."""
+    target, seed, calls, *resumed = arguments
+    folder = resumed[0] if resumed else tempfile.mkdtemp()
+    try:
+        database, batches = _batches(target, seed=int(seed), calls=int(calls))
+        half = len(batches) // 2 if RESTART in os.environ else 0
+        part = batches[half:] if resumed or not half else batches[:half]
+        for record in _run(database, part, Path(folder) / "check.db"):
+            answer(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+        if half and not resumed:
+            os.execv(sys.executable, [sys.executable, "-m", "procedures.checks.check", *arguments, folder])  # noqa: S606 - this very program
+    except (ProceduresError, InvalidParameters, EnvironmentFault, KeyError) as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # not reached by a process that another one follows
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))

@@ -1,0 +1,124 @@
+"""`Database`: the tables and procedures of one application, declared at import time.
+
+It holds no connection and no state. A node, an embedded engine, a replay and a Spark task all work on the same object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from sqlalchemy import MetaData, Table
+from sqlalchemy.schema import SchemaItem
+
+from procedures.declaration.procedure import NAME, Procedure, build_procedure
+from procedures.declaration.schema import check_table, create_statements, plan_schema
+from procedures.errors import DefinitionError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """A declared table and where its rows live."""
+
+    table: Table
+    partition_by: str | None  # column; None for a replicated table
+    replicated: bool  # every partition holds all rows
+
+
+class Database:
+    """The declarations of one application.
+
+    Example:
+        db = Database("bank")
+        accounts = db.table("accounts", Column("id", Integer, primary_key=True), partition_by="id")
+
+        @db.procedure(partition_by="account_id")
+        def balance(tx, account_id: int) -> int: ...
+    """
+
+    def __init__(self, name: str) -> None:
+        if not NAME.fullmatch(name):
+            raise DefinitionError(f"database {name!r}: a name is lower-case letters, digits and _, at most 63, a letter first")
+        self.name = name
+        self.metadata = MetaData()
+        self._tables: dict[str, TableInfo] = {}
+        self._procedures: dict[str, Procedure] = {}
+        self._listed: tuple[Procedure, ...] | None = None
+
+    def table(self, name: str, *items: SchemaItem, partition_by: str | None = None, replicated: bool = False) -> Table:
+        """Declares a table: either its rows live on one partition each, by a column, or all of them on every partition.
+
+        Raises:
+            DefinitionError: the table could not be replayed; the message says what to write instead.
+        """
+        if (partition_by is None) == (not replicated):
+            raise DefinitionError(f"table {name!r}: give either partition_by=<column> or replicated=True")
+        if any(name.lower() == known.lower() for known in self._tables):
+            raise DefinitionError(f"table {name!r} is declared twice")
+        table = Table(name, self.metadata, *items)
+        try:
+            if partition_by is not None and partition_by not in table.columns:
+                raise DefinitionError(f"table {name!r}: partition_by={partition_by!r} is none of its columns")
+            check_table(table)
+        except DefinitionError:
+            self.metadata.remove(table)
+            raise
+        self._tables[name] = TableInfo(table, partition_by, replicated)
+        return table
+
+    def procedure(
+        self, bare: None = None, /, *, partition_by: str | None = None, read_only: bool = False, name: str | None = None
+    ) -> Callable[[Function], Function]:
+        """Registers the decorated function; it stays an ordinary function.
+
+        Args:
+            bare: the function, where the brackets were forgotten; refused.
+            partition_by: parameter whose value says on which partition a call runs; None: on all of them.
+            read_only: writes nothing, and is therefore not logged.
+            name: under which callers know it; default: the function's own.
+
+        Raises:
+            DefinitionError: the signature cannot be a contract, the name is taken, or the decorator has no brackets.
+        """
+        if bare is not None:
+            raise DefinitionError(
+                f"{getattr(bare, '__name__', bare)!r}: write @db.procedure(partition_by='<parameter>'), whose value says on "
+                "which partition a call runs, or @db.procedure(partition_by=None) to run on all of them"
+            )
+
+        def register(function: Function) -> Function:
+            procedure = build_procedure(function, name=name, partition_by=partition_by, read_only=read_only)
+            if procedure.name in self._procedures:
+                raise DefinitionError(f"procedure {procedure.name!r} is declared twice")
+            self._procedures[procedure.name] = procedure
+            self._listed = None
+            return function
+
+        return register
+
+    @property
+    def procedure_list(self) -> tuple[Procedure, ...]:
+        """All procedures by name; the position is the number that the log holds."""
+        if self._listed is None:
+            self._listed = tuple(self._procedures[name] for name in sorted(self._procedures))
+        return self._listed
+
+    @property
+    def procedures(self) -> Mapping[str, Procedure]:
+        return MappingProxyType(self._procedures)
+
+    @property
+    def tables(self) -> Mapping[str, TableInfo]:
+        return MappingProxyType(self._tables)
+
+    def schema_statements(self) -> list[str]:
+        """DDL that makes an empty state ready for this application."""
+        return create_statements(info.table for info in self._tables.values())
+
+    def plan_schema(self, existing: Mapping[str, str]) -> list[str]:
+        """Statements that lead from a state's tables to these; see `schema.plan_schema`."""
+        return plan_schema(existing, (info.table for info in self._tables.values()))

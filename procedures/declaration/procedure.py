@@ -1,0 +1,216 @@
+"""A procedure: a function, the contract that its type hints state, and where its calls run.
+
+`bind` turns the named parameters of a request into the list that the log holds, in the order of the signature, with
+defaults filled in. Nothing after it checks again: `decode` trusts the log.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from procedures.declaration.result_json import Encode, encoder_for
+from procedures.declaration.type_codecs import Codec, Schema, WireError, codec_for
+from procedures.errors import DefinitionError, InvalidParameters
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,62}", re.ASCII)  # goes into URLs, file names and Spark columns as it is
+PARAMETERS_MAX = 64  # a procedure with more wants a dataclass
+
+
+class Access(IntEnum):
+    """What a procedure may touch, by where it runs."""
+
+    SINGLE = 0  # one partition: writes its own rows; replicated tables are read-only to it
+    EVERYWHERE = 1  # all partitions: reads and writes replicated tables alone, so that all copies stay equal
+    READ = 2  # writes nothing; not logged
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a procedure."""
+
+    name: str
+    codec: Codec
+    required: bool
+    default: Any  # wire form; None when required
+
+
+@dataclass(frozen=True, slots=True)
+class Procedure:
+    """A registered function with its contract; made by `Database.procedure`."""
+
+    name: str
+    function: Callable[..., Any]
+    parameters: tuple[Parameter, ...]
+    partition_by: str | None  # parameter whose value names the partition; None = all partitions
+    read_only: bool
+    encode: Encode  # result -> JSON bytes
+    result_codec: Codec | None  # None: any JSON
+    bind: Callable[[Mapping[str, Any]], list[Any]]  # named parameters -> wire list; raises InvalidParameters
+    decode: Callable[[list[Any]], list[Any]] | None  # wire list -> arguments; None: they are the same
+    partition_at: int | None  # position of partition_by in the list
+
+    @property
+    def access(self) -> Access:
+        if self.read_only:
+            return Access.READ
+        return Access.EVERYWHERE if self.partition_by is None else Access.SINGLE
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        return tuple(parameter.name for parameter in self.parameters)
+
+    def partition_value(self, params: list[Any]) -> int | str | None:
+        """The wire value that names the partition; None for a procedure that runs on all of them."""
+        if self.partition_at is None:
+            return None
+        value: int | str = params[self.partition_at]
+        return value
+
+    def json_schema(self) -> Schema:
+        """Schema of the request's object of parameters."""
+        properties = {}
+        for parameter in self.parameters:
+            properties[parameter.name] = dict(parameter.codec.schema)
+            if not parameter.required:
+                properties[parameter.name]["default"] = parameter.default
+        required = [parameter.name for parameter in self.parameters if parameter.required]
+        return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+    def result_schema(self) -> Schema:
+        """Schema of the result; `{}` says any JSON."""
+        return dict(self.result_codec.schema) if self.result_codec else {}
+
+
+def build_procedure(function: Callable[..., Any], *, name: str | None, partition_by: str | None, read_only: bool) -> Procedure:
+    """Reads a function's signature into a `Procedure`.
+
+    Raises:
+        DefinitionError: the signature cannot be a contract; the message says what to write.
+    """
+    name = name or function.__name__
+    if not NAME.fullmatch(name):
+        raise DefinitionError(f"procedure {name!r}: a name is lower-case letters, digits and _, at most 63, a letter first")
+    try:
+        parameters, hint = _read_signature(function)
+        encode, result_codec = encoder_for(hint)
+        partition_at = _partition_at(parameters, partition_by)
+    except DefinitionError as error:
+        raise DefinitionError(f"procedure {name!r}: {error}") from None
+    return Procedure(
+        name=name,
+        function=function,
+        parameters=parameters,
+        partition_by=partition_by,
+        read_only=read_only,
+        encode=encode,
+        result_codec=result_codec,
+        bind=make_bind(name, parameters),
+        decode=_make_decode(parameters),
+        partition_at=partition_at,
+    )
+
+
+def _read_signature(function: Callable[..., Any]) -> tuple[tuple[Parameter, ...], Any]:
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise DefinitionError("must be a plain function: it runs to its end on one thread, without awaiting or yielding")
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise DefinitionError(f"its type hints cannot be read ({error}); they must be importable at module level") from None
+    signature = list(inspect.signature(function).parameters.values())
+    if not signature or signature[0].name != "tx":
+        raise DefinitionError("the first parameter is the transaction and is called `tx`")
+    if len(signature) - 1 > PARAMETERS_MAX:
+        raise DefinitionError(f"has {len(signature) - 1} parameters, at most {PARAMETERS_MAX}; group them in a frozen dataclass")
+    return tuple(_parameter(parameter, hints) for parameter in signature[1:]), hints.get("return", Any)
+
+
+def _parameter(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Parameter:
+    name = parameter.name
+    if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        raise DefinitionError(f"parameter {name!r}: only plain parameters have a place in the log (no *, / or **)")
+    if name not in hints:
+        raise DefinitionError(f"parameter {name!r} needs a type hint: it is the contract with the caller")
+    try:
+        codec = codec_for(hints[name])
+    except DefinitionError as error:
+        raise DefinitionError(f"parameter {name!r}: {error}") from None
+    if parameter.default is inspect.Parameter.empty:
+        return Parameter(name, codec, required=True, default=None)
+    try:
+        return Parameter(name, codec, required=False, default=codec.to_wire(parameter.default))
+    except WireError as error:
+        raise DefinitionError(f"parameter {name!r}: its default does not fit its type: {error}") from None
+
+
+def _partition_at(parameters: tuple[Parameter, ...], partition_by: str | None) -> int | None:
+    if partition_by is None:
+        return None
+    for position, parameter in enumerate(parameters):
+        if parameter.name == partition_by:
+            if parameter.codec.schema.get("type") not in ("integer", "string"):
+                raise DefinitionError(f"partition_by={partition_by!r} must be an integer or have a string as wire form")
+            return position
+    raise DefinitionError(f"partition_by={partition_by!r} is none of its parameters")
+
+
+def make_bind(procedure: str, parameters: tuple[Parameter, ...]) -> Callable[[Mapping[str, Any]], list[Any]]:
+    """The hot check of a request: two passes in comprehensions; only a misfit takes the slow way that names every fault."""
+    names = tuple(parameter.name for parameter in parameters)
+    count = len(names)
+    checks = tuple((parameter.name, parameter.codec.to_wire) for parameter in parameters)
+    known = frozenset(names)
+    required = frozenset(parameter.name for parameter in parameters if parameter.required)
+    optional = len(required) < count
+    defaults = {parameter.name: parameter.default for parameter in parameters}
+
+    def bind(given: Mapping[str, Any]) -> list[Any]:
+        try:
+            if len(given) == count:
+                return [to_wire(given[name]) for name, to_wire in checks]
+            if optional and len(given) < count and given.keys() <= known and required <= given.keys():
+                return [to_wire(given[name]) if name in given else defaults[name] for name, to_wire in checks]
+        except (AttributeError, KeyError, TypeError, WireError):
+            pass
+        return _bind_slowly(procedure, parameters, given)
+
+    return bind
+
+
+def _bind_slowly(procedure: str, parameters: tuple[Parameter, ...], given: Mapping[str, Any]) -> list[Any]:
+    if not isinstance(given, Mapping):
+        raise InvalidParameters(procedure, [("", f"expected an object of parameters, got {type(given).__name__}")])
+    problems: list[tuple[str, str]] = []
+    values: list[Any] = []
+    for parameter in parameters:
+        if parameter.name not in given:
+            values.append(parameter.default)
+            if parameter.required:
+                problems.append((parameter.name, "missing"))
+            continue
+        try:
+            values.append(parameter.codec.to_wire(given[parameter.name]))
+        except WireError as error:
+            problems.append((parameter.name, str(error)))
+    known = {parameter.name for parameter in parameters}
+    problems += [(str(name), "unknown parameter") for name in given if name not in known]
+    if problems:
+        raise InvalidParameters(procedure, problems)
+    return values
+
+
+def _make_decode(parameters: tuple[Parameter, ...]) -> Callable[[list[Any]], list[Any]] | None:
+    if all(parameter.codec.plain for parameter in parameters):
+        return None
+    converts = tuple(parameter.codec.from_wire for parameter in parameters)
+
+    def decode(wire: list[Any]) -> list[Any]:
+        return [convert(value) for convert, value in zip(converts, wire, strict=True)]
+
+    return decode

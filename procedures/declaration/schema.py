@@ -1,0 +1,127 @@
+"""Tables of an application: the rules that make them replayable, their DDL, and the way from an older set of tables.
+
+Rules, checked when a table is declared: a primary key that is never NULL (the session extension sees no other rows), of
+one INTEGER column or in a WITHOUT ROWID table (a hidden rowid would leak into results), no AUTOINCREMENT, no default
+taken from clock or chance, no conflict clause that ends the whole batch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import Column, ForeignKeyConstraint, Integer, Table, UniqueConstraint
+from sqlalchemy.exc import CompileError
+from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
+
+from procedures.declaration.dialect import DIALECT
+from procedures.errors import DefinitionError, SchemaConflict
+
+TABLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}", re.ASCII)
+_CONSTANT = re.compile(r"\(?\s*(?:[+-]?[0-9]+(?:\.[0-9]+)?|'(?:[^']|'')*'|NULL|TRUE|FALSE)\s*\)?", re.ASCII | re.IGNORECASE)
+_INTEGERS = (Integer,)
+
+
+def check_table(table: Table) -> None:
+    """Refuses a table that cannot be replayed or digested.
+
+    Raises:
+        DefinitionError: naming table and column, and what to write instead.
+    """
+    name = table.name
+    if not TABLE_NAME.fullmatch(name) or name.lower().startswith(("sqlite_", "cmdlog_")):
+        raise DefinitionError(f"table {name!r}: a name is letters, digits and _, at most 63, and not sqlite_… or cmdlog_…")
+    if not table.primary_key.columns:
+        raise DefinitionError(f"table {name!r} needs a primary key: its rows could not be told apart in digests")
+    for column in table.columns:
+        try:
+            _check_column(column)
+        except DefinitionError as error:
+            raise DefinitionError(f"column {name}.{column.name}: {error}") from None
+    for constraint in table.constraints:
+        if isinstance(constraint, ForeignKeyConstraint | UniqueConstraint) and constraint.deferrable:
+            raise DefinitionError(f"table {name!r}: a deferrable constraint would fail at the end of a batch, not in its call")
+    if re.search(r"\bROLLBACK\b", create_table(table).upper()):
+        raise DefinitionError(f"table {name!r}: ON CONFLICT ROLLBACK would end the whole batch; use ABORT")
+
+
+def _check_column(column: Column[Any]) -> None:
+    if column.primary_key and column.nullable:
+        raise DefinitionError("a primary key is NOT NULL")
+    if column.default is not None or column.onupdate is not None:
+        raise DefinitionError("Python-side defaults do not run here; pass the value, or use a constant server_default")
+    if column.server_onupdate is not None or column.identity is not None:
+        raise DefinitionError("no server_onupdate and no Identity: numbers must come from parameters, tx or rows")
+    if column.computed is not None:
+        if not column.computed.persisted:
+            raise DefinitionError("a generated column must be stored: Computed(..., persisted=True)")
+        return
+    if column.server_default is not None and not _CONSTANT.fullmatch(_default_text(column)):
+        raise DefinitionError("server_default must be a constant: a number or a quoted text")
+
+
+def _default_text(column: Column[Any]) -> str:
+    text = str(CreateColumn(column).compile(dialect=DIALECT))
+    return text.partition(" DEFAULT ")[2].removesuffix(" NOT NULL").strip()
+
+
+def _has_rowid_key(table: Table) -> bool:
+    columns = list(table.primary_key.columns)
+    return len(columns) == 1 and isinstance(columns[0].type, _INTEGERS)
+
+
+def create_table(table: Table) -> str:
+    """CREATE TABLE … STRICT, WITHOUT ROWID unless its key is one INTEGER column."""
+    try:
+        text = str(CreateTable(table).compile(dialect=DIALECT))
+    except (CompileError, TypeError) as error:
+        raise DefinitionError(f"table {table.name!r}: {error}") from None
+    body = re.sub(r"[ \t]*\n[ \t]*", " ", text).strip()
+    return f"{body} {'STRICT' if _has_rowid_key(table) else 'STRICT, WITHOUT ROWID'}"
+
+
+def create_statements(tables: Iterable[Table]) -> list[str]:
+    """DDL of all tables in the order of their declaration, each followed by its indexes by name."""
+    statements = []
+    for table in tables:
+        statements.append(create_table(table))
+        statements += create_indexes(table).values()
+    return statements
+
+
+def create_indexes(table: Table) -> dict[str, str]:
+    return {
+        str(index.name): str(CreateIndex(index).compile(dialect=DIALECT)).strip()
+        for index in sorted(table.indexes, key=lambda index: str(index.name))
+    }
+
+
+def plan_schema(existing: Mapping[str, str], tables: Iterable[Table]) -> list[str]:
+    """Statements that lead from the tables of a state to those of an application; [] when they agree.
+
+    New tables and indexes are created, dropped ones stay (their rows may be wanted back), nothing else is guessed.
+
+    Args:
+        existing: name → CREATE statement of the state's tables and indexes (`PartitionState.schema`).
+
+    Raises:
+        SchemaConflict: a table that exists is declared differently.
+    """
+    statements = []
+    for table in tables:
+        wanted = create_table(table)
+        found = existing.get(table.name)
+        if found is None:
+            statements.append(wanted)
+        elif found != wanted:
+            raise SchemaConflict(
+                f"table {table.name!r} differs from the state's: state has <{found}>, application has <{wanted}>; "
+                "declare a new table and copy the rows in a procedure, or go back to the old declaration"
+            )
+        for name, statement in create_indexes(table).items():
+            if name not in existing:
+                statements.append(statement)
+            elif existing[name] != statement:
+                raise SchemaConflict(f"index {name!r} differs from the state's: <{existing[name]}> and <{statement}>")
+    return statements

@@ -1,0 +1,1 @@
+"""Running batches of calls on a state: executor, context, statements, idempotency, outcomes."""

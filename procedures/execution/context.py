@@ -1,0 +1,207 @@
+"""What a procedure sees: its transaction, and nothing else of the world.
+
+Time, chance and identifiers come from the transaction id, which the log holds; so a replay sees the same ones.
+
+One `Transaction` per database and kind of access serves all calls of a site, one after the other (no object per call).
+It always stands for the call that is running; between batches, and after the machine failed under it, it refuses. A call that
+keeps its `tx` keeps it to itself: it is retired when the call ends, and the next calls get another (`catalog.Catalog.retire`).
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NoReturn, cast
+
+import apsw
+from sqlalchemy.sql import ClauseElement
+
+from procedures.declaration.procedure import Access
+from procedures.errors import ProceduresError
+from procedures.execution.machine_faults import fault_kind
+from procedures.execution.rows import Result
+from procedures.execution.statements import Runs
+from procedures.storage.authorizer import Guard
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ABORT_CODE_BYTES_MAX = 64
+
+
+class Abort(BaseException):
+    """Ends the call with an answer of the procedure's own; raised by `tx.abort`.
+
+    It is no `Exception`, so that `except Exception` in a procedure does not swallow the decision to abort.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+
+class TransactionClosed(ProceduresError):
+    """`tx` was kept and used outside of its call."""
+
+
+class SiteFailed(BaseException):
+    """The machine failed earlier in this batch; the rest of it must not touch SQLite, which may have rolled back already."""
+
+
+class CallState:
+    """Which call of which batch runs now; shared by the executor and its transactions.
+
+    Invariant: `at` is the position of the running call, `wrote` that of the last call that began to change rows.
+    """
+
+    __slots__ = ("at", "fault", "fault_at", "millis_of", "partition", "txn_ids", "undone", "wrote")
+
+    def __init__(self, partition: int, millis_of: Callable[[int], int]) -> None:
+        self.partition = partition
+        self.millis_of = millis_of
+        self.at = -1
+        self.wrote = -1
+        self.txn_ids: Sequence[int] = ()
+        self.fault: BaseException | None = None  # a failure of the machine that passed through tx, even if swallowed later
+        self.fault_at = -1
+        self.undone = False  # SQLite took something back in this batch: a statement that failed, a call that was rolled back
+
+    def begin(self, txn_ids: Sequence[int]) -> None:
+        self.txn_ids = txn_ids
+        self.at = self.wrote = -1
+        self.fault = None
+        self.undone = False
+
+    def note_fault(self, error: BaseException) -> None:
+        if self.fault is None:
+            self.fault, self.fault_at = error, self.at
+
+
+class _Refusing(dict[object, Any]):
+    """Stands in for the statements of a transaction that may not run any."""
+
+    def __init__(self, kind: type[BaseException], message: str) -> None:
+        super().__init__()
+        self._kind = kind
+        self._message = message
+
+    def __missing__(self, _statement: object) -> NoReturn:
+        raise self._kind(self._message)
+
+
+class _Ended:
+    """Stands in for the state of a call that kept its `tx`."""
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    def __getattr__(self, _name: str) -> NoReturn:
+        raise TransactionClosed(self._message)
+
+
+_OUTSIDE = "tx was used outside of its call; it belongs to one call and ends with it"
+_CLOSED = _Refusing(TransactionClosed, _OUTSIDE)
+_BROKEN = _Refusing(SiteFailed, "the machine failed earlier in this batch")
+
+
+class Transaction:
+    """The context of one call: `tx`.
+
+    Attributes:
+        partition: number of the partition on which the call runs.
+    """
+
+    __slots__ = ("_access", "_guard", "_random", "_random_of", "_runs", "_state", "_statements", "references_max")
+
+    def __init__(self, statements: Runs, state: CallState, guard: Guard, access: Access) -> None:
+        self._statements = statements
+        self._state = state
+        self._guard = guard
+        self._access = access
+        self._random: random.Random = random.Random(0)
+        self._random_of = -1  # position of the call for which it was seeded, in the batch that runs
+        self._runs: Any = None
+        self.references_max = 0  # more than these between two calls: a call kept it; the catalog's to count
+        self.close()
+
+    def open(self) -> None:
+        """The framework's: calls begin, perhaps for the second time: a batch that must be taken back is run again."""
+        self._runs = self._statements
+        self._random_of = -1
+
+    def close(self) -> None:
+        """The framework's: calls are over."""
+        self._runs = _CLOSED
+
+    def retire(self, procedure: str) -> Transaction:
+        """The framework's: a call of this procedure kept it, so it refuses for ever; returns its successor."""
+        successor = Transaction(self._statements, self._state, self._guard, self._access)
+        message = f"tx was used outside of its call: a call of {procedure} kept it; use the tx that the procedure is given"
+        self._runs, self._state = _Refusing(TransactionClosed, message), cast("CallState", _Ended(message))
+        return successor
+
+    def execute(self, statement: ClauseElement, /, **params: Any) -> Result:
+        """Runs a SQLAlchemy Core statement; its bound parameters are given as keywords.
+
+        Returns:
+            Rows (`scalar one one_or_none first all scalars`, iteration) or, for a change, its `rowcount`.
+
+        Raises:
+            StatementRefused: it does what no procedure may do.
+            apsw.ConstraintError: the rows refuse it (`procedures.IntegrityError`).
+        """
+        try:
+            result: Result = self._runs[statement](params)
+            return result
+        except (apsw.Error, MemoryError, RecursionError, KeyboardInterrupt) as error:
+            self._state.undone = True
+            if fault_kind(error) is None:
+                raise
+            self._state.note_fault(error)
+            self._runs = _BROKEN
+            raise
+
+    def abort(self, code: str, message: str = "") -> NoReturn:
+        """Ends the call: its changes are rolled back, and the caller gets `code` and `message`."""
+        self._check_running()
+        if not 0 < len(code.encode(errors="replace")) <= ABORT_CODE_BYTES_MAX:
+            raise ValueError(f"an abort code is a short string of at most {ABORT_CODE_BYTES_MAX} bytes")
+        raise Abort(code, str(message))
+
+    @property
+    def txn_id(self) -> int:
+        """Id of this transaction: unique, and increasing in the order of execution."""
+        self._check_running()
+        return self._state.txn_ids[self._state.at]
+
+    @property
+    def now(self) -> datetime:
+        """The time of the transaction, in UTC with milliseconds; the same at every replay."""
+        return _EPOCH + timedelta(milliseconds=self._state.millis_of(self.txn_id))
+
+    @property
+    def partition(self) -> int:
+        self._check_running()
+        if self._access is Access.EVERYWHERE:
+            raise RuntimeError("a writing procedure on all partitions must do the same on each; it has no tx.partition")
+        return self._state.partition
+
+    @property
+    def random(self) -> random.Random:
+        """A generator of this call's own, seeded from its transaction id; the same at every run of the call."""
+        txn_id, at = self.txn_id, self._state.at
+        if self._random_of != at:
+            # Copies of replicated rows must agree, so only calls on one partition mix its number in.
+            salt = self._state.partition + 1 if self._access is not Access.EVERYWHERE else 0
+            self._random = random.Random((txn_id << 32) | salt)
+            self._random_of = at
+        return self._random
+
+    def uuid(self) -> uuid.UUID:
+        """A random UUID (version 4) from `random`."""
+        return uuid.UUID(int=self.random.getrandbits(128), version=4)
+
+    def _check_running(self) -> None:
+        if self._state.at < 0:
+            raise TransactionClosed(_OUTSIDE)

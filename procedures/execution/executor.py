@@ -1,0 +1,489 @@
+"""The executor: runs a batch of calls on a state, in one SQLite transaction, and says how each ended.
+
+Live, in recovery and in back-fill the same code runs. It is a function of state, batch and catalog; nothing else.
+
+**Savepoints.** A call that raises must leave no trace. The first attempt runs without savepoints; if a call raises after it
+began to change rows, everything is rolled back and the batch runs again with a savepoint per call. (A call that raises
+before it changed anything needs no second run: that is the common abort.) After a second run the next batches start with
+savepoints, since failures come in series. Both ways give the same state, outcomes and digest.
+
+**Faults of the machine** (faults.py) are no outcomes. They are remembered when they pass through `tx`, even if the procedure
+swallows them; the batch is rolled back and `EnvironmentFault` tells the site to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from sys import getrefcount
+from typing import Any
+
+import apsw
+import google_crc32c
+
+from procedures.declaration.database import Database
+from procedures.errors import BatchRefused, EnvironmentFault, StateRefused
+from procedures.execution import process_guard
+from procedures.execution.catalog import Catalog, Entry
+from procedures.execution.context import CallState, SiteFailed
+from procedures.execution.idempotency import NO_KEY, Fresh, KeyPolicy, Outcome, Status, request_hash
+from procedures.execution.idempotency_table import KeyTable, Kind
+from procedures.execution.invocations import Applied, Invocations
+from procedures.execution.machine_faults import fault_kind
+from procedures.execution.outcome_bodies import SKIPPED, ResultTooLarge, outcome_of
+from procedures.execution.process_guard import attempts
+from procedures.execution.read_only import Reader
+from procedures.storage.authorizer import Mode
+from procedures.storage.changed_keys import Changes
+from procedures.storage.row_digest import ChangedRow, RowLog
+from procedures.storage.state import PartitionState, Position
+
+__all__ = ["Applied", "Executor", "Invocations", "KeyPolicy", "Status"]
+
+SAVEPOINT_BATCHES = 16  # how long savepoints stay on after they were needed
+CALLS_MAX = 1 << 20  # of one batch; positions in it take 20 bits
+
+_crc = google_crc32c.extend
+_SEEDS = tuple(google_crc32c.value(bytes([status])) for status in Status)  # hash of the status byte, to be extended by the body
+
+
+class _NeedsSavepoints(Exception):
+    """A call raised after it began to change rows."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """What one attempt at a batch has brought so far."""
+
+    statuses: bytearray
+    txn_ids: Sequence[int]
+    bodies: list[bytes] = field(default_factory=list)
+    fresh: Fresh = field(default_factory=Fresh)  # outcomes to keep under their keys
+    kind: Kind = "single"
+
+
+_RunCalls = Callable[[Invocations, Catalog, _Run], None]
+
+
+class Executor:
+    """Runs batches on one partition's state; one thread at a time."""
+
+    def __init__(
+        self,
+        state: PartitionState,
+        databases: Callable[[int], Database],
+        *,
+        digest_rows: bool,
+        millis_of: Callable[[int], int],
+        progress: Callable[[int], object] | None,
+        key_policy: KeyPolicy | None = None,
+    ) -> None:
+        """
+        Args:
+            databases: catalog version → the application of that version.
+            digest_rows: whether `Applied.rows_digest` is computed.
+            millis_of: time of a transaction id, milliseconds since 1970.
+            progress: told the position in the batch before each call; for a watchdog.
+            key_policy: limits of the idempotency table; must be the logged one.
+        """
+        self._state = state
+        self._databases = databases
+        self._millis_of = millis_of
+        self._progress = progress
+        self._call = CallState(state.partition, millis_of)
+        process_guard.watch()
+        self._cursor = state.connection.cursor()
+        self._catalogs: dict[int, Catalog] = {}
+        self._keys = KeyTable(state, key_policy or KeyPolicy())
+        self._savepoint_batches = 0
+        self._rows = RowLog(state.connection) if digest_rows else None
+        self._reader: Reader | None = None
+        self._grouped = False  # batches share one transaction, each in a savepoint of its own
+
+    @property
+    def position(self) -> Position:
+        return self._state.position
+
+    @property
+    def key_policy(self) -> KeyPolicy:
+        """Limits of the idempotency table; set it when the log brings another one, between two batches."""
+        return self._keys.policy
+
+    @key_policy.setter
+    def key_policy(self, policy: KeyPolicy) -> None:
+        self._keys.policy = policy
+
+    def apply(self, batch: Invocations) -> Applied:
+        """Runs a batch; on return it is committed to the state file (not synced: the log is the truth).
+
+        Raises:
+            EnvironmentFault: the machine failed; nothing is applied, the site must end.
+            BatchRefused: the batch does not follow on the state's position, or contradicts itself.
+        """
+        catalog = self._catalog(batch.catalog)
+        self._check(batch, catalog)
+        if self._savepoint_batches == 0:
+            try:
+                return self._attempt(batch, catalog, self._run_straight if self._is_plain(batch) else self._run_guarded)
+            except _NeedsSavepoints:
+                self._savepoint_batches = SAVEPOINT_BATCHES
+        self._savepoint_batches -= 1
+        return self._attempt(batch, catalog, self._run_guarded)
+
+    def _catalog(self, version: int) -> Catalog:
+        found = self._catalogs.get(version)
+        if found is None:
+            found = Catalog(self._databases(version), self._cursor, self._state.guard, self._call, side="write")
+            self._catalogs[version] = found
+        return found
+
+    def _check(self, batch: Invocations, catalog: Catalog) -> None:
+        self._check_follows(batch.index)
+        count = len(batch.txn_ids)
+        lengths = {len(batch.procedures), len(batch.params), count if batch.keys is None else len(batch.keys)}
+        if lengths != {count} or not 0 < count < CALLS_MAX:
+            raise BatchRefused(f"batch {batch.index}: {count} transaction ids, but columns of {sorted(lengths)} calls")
+        if not 0 <= min(batch.procedures) <= max(batch.procedures) < len(catalog.entries):
+            raise BatchRefused(
+                f"batch {batch.index}: calls procedure number {max(batch.procedures)}, but catalog version {batch.catalog} "
+                f"has {len(catalog.entries)}"
+            )
+        if batch.txn_ids[0] <= self._state.position.txn_id:
+            raise BatchRefused(
+                f"batch {batch.index}: transaction {batch.txn_ids[0]} does not follow on {self._state.position.txn_id}"
+            )
+
+    def _check_follows(self, index: int) -> None:
+        position = self._state.position
+        if index != position.index + 1:
+            raise BatchRefused(
+                f"partition {self._state.partition} is at index {position.index}; entry {index} does not follow on it"
+            )
+
+    def _is_plain(self, batch: Invocations) -> bool:
+        """Whether every call of the batch simply runs."""
+        if batch.skips:
+            return False
+        return batch.keys is None or self._keys.runs_plainly(batch.keys)
+
+    def _attempt(self, batch: Invocations, catalog: Catalog, run_calls: _RunCalls) -> Applied:
+        """One transaction around one way to run the calls; whatever goes wrong rolls all of it back."""
+        seeds = _SEEDS
+        run = _Run(bytearray(len(batch.txn_ids)), batch.txn_ids)
+        if len(batch.procedures) == 1 and catalog.everywhere[batch.procedures[0]]:
+            run.kind = "everywhere"  # such a call is a batch of its own
+        self._call.begin(batch.txn_ids)
+        try:
+            self._begin()
+            digest = self._run_calls(batch, catalog, run, run_calls)
+            if batch.keys is not None and run_calls == self._run_straight:
+                self._keep_outcomes(batch, batch.keys, catalog, run)
+            self._commit(Position(batch.index, batch.term, batch.checksum, batch.txn_ids[-1]), run.fresh, run.kind)
+        except BaseException as error:
+            self._undo(error, lambda at: catalog.procedures[batch.procedures[at]].name)
+            raise
+        hashes = [_crc(seeds[status], body) for status, body in zip(run.statuses, run.bodies, strict=True)]
+        digest = self._keys.mixed_into(digest) if digest else 0
+        return Applied(batch.index, run.statuses, run.txn_ids, run.bodies, hashes, digest)
+
+    def _run_calls(self, batch: Invocations, catalog: Catalog, run: _Run, run_calls: _RunCalls) -> int:
+        """Runs the calls; returns the digest of the rows that they changed."""
+        guard, call, rows = self._state.guard, self._call, self._rows
+        if rows is not None:
+            rows.begin()
+        catalog.open()
+        guard.mode = Mode.PROCEDURE
+        process_guard.begin_calls(lambda: catalog.procedures[batch.procedures[call.at]].name)
+        try:
+            run_calls(batch, catalog, run)
+        finally:
+            guard.mode = Mode.FRAMEWORK
+            catalog.close()
+            process_guard.end_calls()
+            call.at = -1
+        if call.fault is not None:
+            raise call.fault  # a procedure swallowed it
+        if rows is None:
+            return 0
+        rows.uncertain = call.undone
+        return rows.digest()
+
+    def _run_straight(self, batch: Invocations, catalog: Catalog, run: _Run) -> None:
+        """The hot loop: no savepoints, every call runs."""
+        call, entries, progress = self._call, catalog.entries, self._progress
+        append, again = run.bodies.append, False
+        for at, (number, params) in enumerate(zip(batch.procedures, batch.params, strict=True)):
+            function, decode, encode, tx = entries[number]
+            call.at = at
+            if progress is not None:
+                progress(at)
+            try:
+                body = encode(function(tx, *params) if decode is None else function(tx, *decode(params)))
+                if attempts and (tried := process_guard.take_attempt()) is not None:
+                    raise tried
+                append(body)
+            except BaseException as error:  # noqa: BLE001 - whatever a procedure raises is its outcome
+                again = call.wrote == at
+                run.statuses[at] = self._failed(error, append)
+            if getrefcount(tx) > tx.references_max:
+                catalog.retire(number)
+            if again:
+                raise _NeedsSavepoints
+
+    def _run_guarded(self, batch: Invocations, catalog: Catalog, run: _Run) -> None:
+        """A savepoint per call, and a look at its key and at the skips first."""
+        run.txn_ids = list(batch.txn_ids)
+        for at in range(len(batch.txn_ids)):
+            number = batch.procedures[at]
+            self._call.at = at
+            key = NO_KEY if batch.keys is None else batch.keys[at]
+            request = request_hash(catalog.seeds[number], batch.params[at]) if key != NO_KEY else 0
+            known = self._judge(key, request, run)
+            if known is not None:
+                run.statuses[at] = known.status
+                run.bodies.append(known.body)
+                run.txn_ids[at] = known.txn_id or batch.txn_ids[at]
+                continue
+            if at in batch.skips:
+                run.statuses[at] = Status.FAILED
+                run.bodies.append(SKIPPED)
+            else:
+                if self._progress is not None:
+                    self._progress(at)
+                run.statuses[at] = self._run_in_savepoint(catalog.entries[number], batch.params[at], run, keyed=key != NO_KEY)
+                _, _, _, tx = catalog.entries[number]
+                if getrefcount(tx) > tx.references_max:
+                    catalog.retire(number)
+            if key != NO_KEY:
+                run.fresh.add(key, request, run.statuses[at], batch.txn_ids[at], run.bodies[at])
+
+    def _judge(self, key: bytes, request: int, run: _Run) -> Outcome | None:
+        if key == NO_KEY:
+            return None
+        guard = self._state.guard
+        guard.mode = Mode.FRAMEWORK  # it may read a stored outcome
+        try:
+            return self._keys.judge(key, request, run.fresh, kind=run.kind)
+        finally:
+            guard.mode = Mode.PROCEDURE
+
+    def _run_in_savepoint(self, entry: Entry, params: list[Any], run: _Run, *, keyed: bool) -> int:
+        function, decode, encode, tx = entry
+        self._control("SAVEPOINT call")
+        try:
+            body = encode(function(tx, *params) if decode is None else function(tx, *decode(params)))
+            if attempts and (tried := process_guard.take_attempt()) is not None:
+                raise tried
+            if keyed and len(body) > self._keys.policy.stored_result_bytes_max:
+                raise ResultTooLarge(
+                    f"a call with an idempotency key answers with at most {self._keys.policy.stored_result_bytes_max} bytes, "
+                    f"this one with {len(body)}: it could not be answered twice"
+                )
+            run.bodies.append(body)
+            status = int(Status.OK)
+        except BaseException as error:  # noqa: BLE001 - whatever a procedure raises is its outcome
+            status = self._failed(error, run.bodies.append)
+            self._control("ROLLBACK TO call")
+            self._call.undone = True
+        self._control("RELEASE call")
+        return status
+
+    def _failed(self, error: BaseException, append: Callable[[bytes], None]) -> int:
+        """Status of a call that raised, its body appended; faults of the machine are raised on."""
+        self._raise_fault(error)
+        status, body = outcome_of(process_guard.take_attempt() or error)
+        append(body)
+        return int(status)
+
+    def _raise_fault(self, error: BaseException) -> None:
+        if isinstance(error, SiteFailed) or fault_kind(error) is not None or self._call.fault is not None:
+            self._call.note_fault(error)
+            raise error
+
+    def _control(self, sql: str) -> None:
+        """Runs transaction control of our own while a procedure's turn is on."""
+        guard = self._state.guard
+        guard.mode = Mode.FRAMEWORK
+        self._cursor.execute(sql)
+        guard.mode = Mode.PROCEDURE
+
+    def _keep_outcomes(self, batch: Invocations, keys: Sequence[bytes], catalog: Catalog, run: _Run) -> None:
+        """Collects the outcomes that a straight run brought; a call whose answer is too long to keep must be rolled back."""
+        seeds = catalog.seeds
+        requests = [request_hash(seeds[number], params) for number, params in zip(batch.procedures, batch.params, strict=True)]
+        if NO_KEY in keys:
+            for at, key in enumerate(keys):
+                if key != NO_KEY:
+                    run.fresh.add(key, requests[at], run.statuses[at], batch.txn_ids[at], run.bodies[at])
+        else:
+            run.fresh = Fresh(keys, requests, run.statuses, batch.txn_ids, run.bodies)
+        if run.fresh.longest() > self._keys.policy.stored_result_bytes_max:
+            raise _NeedsSavepoints
+
+    def changed_rows(self) -> list[ChangedRow]:
+        """The rows that the last batch changed, by table and key; [] when digests are switched off."""
+        return [] if self._rows is None else self._rows.changed_rows()
+
+    def _commit(self, position: Position, fresh: Fresh, kind: Kind) -> None:
+        """Position, activity clock and outcomes, in the batch's own transaction."""
+        txn_ms = self._millis_of(position.txn_id)
+        clock = self._keys.clock_after(txn_ms, self._millis_of(self._state.position.txn_id))
+        self._keys.store(position.index, fresh, clock=clock, txn_ms=txn_ms, kind=kind)
+        if self._grouped:
+            self._cursor.execute("RELEASE batch")
+        else:
+            self._state.save(position, clock)
+            self._cursor.execute("COMMIT")
+        self._state.accept(position, clock)
+        self._keys.accept()
+        if self._rows is not None:
+            self._rows.tell_changes()
+
+    def begin_group(self) -> None:
+        """From now on batches share one transaction, which makes replay cheaper: one commit, one position for all of them.
+
+        Until `end_group`, `position` is ahead of the file; if the process ends before, the file stands where the group began.
+        """
+        self._cursor.execute("BEGIN IMMEDIATE")
+        self._grouped = True
+
+    def end_group(self) -> None:
+        """Commits the group; no-op without one.
+
+        Raises: EnvironmentFault, and then nothing of the group is applied; the state must be opened again.
+        """
+        if not self._grouped:
+            return
+        try:
+            self._state.save(self._state.position, self._state.clock)
+            self._cursor.execute("COMMIT")
+        except apsw.Error as error:
+            kind = fault_kind(error) or "io"
+            raise EnvironmentFault(kind, txn_id=0, procedure="", position=-1, cause=repr(error)) from error
+        self._grouped = False
+
+    def _begin(self) -> None:
+        self._cursor.execute("SAVEPOINT batch" if self._grouped else "BEGIN IMMEDIATE")
+
+    def _undo(self, error: BaseException, procedure_of: Callable[[int], str]) -> None:
+        """Rolls back, and turns a failure of the machine into `EnvironmentFault`."""
+        call = self._call
+        kind = fault_kind(call.fault or error)
+        try:
+            self._roll_back()
+        except apsw.Error as failed:
+            kind = kind or fault_kind(failed) or "io"
+        if kind is None:
+            return
+        at = call.fault_at if call.fault is not None else -1
+        raise EnvironmentFault(
+            kind,
+            txn_id=call.txn_ids[at] if at >= 0 else 0,
+            procedure=procedure_of(at) if at >= 0 else "",
+            position=at,
+            cause=repr(call.fault or error),
+        ) from (call.fault or error)
+
+    def _roll_back(self) -> None:
+        """Undoes the open transaction, if SQLite has not done so already; at the latest by closing the file."""
+        connection = self._state.connection
+        for again in (True, True, False):
+            if not connection.in_transaction:
+                return
+            try:
+                if self._grouped:
+                    self._cursor.execute("ROLLBACK TO batch")
+                    self._cursor.execute("RELEASE batch")
+                    return
+                self._cursor.execute("ROLLBACK")
+            except apsw.Error:
+                # Whoever interrupts the batch interrupts its rollback, too. The site ends after this, so its watch may go.
+                connection.set_progress_handler(None)
+                if not again:
+                    connection.close(True)
+                    raise
+
+    def apply_schema(self, *, index: int, term: int, checksum: int, txn_id: int, statements: Sequence[str]) -> None:
+        """Runs the statements of a schema record: creates, alters and drops tables and indexes.
+
+        Raises:
+            EnvironmentFault: the machine failed; nothing is applied.
+            BatchRefused: it does not follow on the state's position, or SQLite refuses a statement.
+        """
+        self._check_follows(index)
+        guard = self._state.guard
+
+        def run() -> None:
+            guard.mode = Mode.SCHEMA
+            try:
+                for statement in statements:
+                    self._cursor.execute(statement)
+                guard.mode = Mode.FRAMEWORK
+                self._state.check_keys()
+            except (apsw.SQLError, apsw.AuthError, apsw.ConstraintError, StateRefused) as error:
+                raise BatchRefused(f"schema record {index}: {guard.denied or error}") from None
+            finally:
+                guard.mode = Mode.FRAMEWORK
+                if self._rows is not None:
+                    self._rows.schema_changed()
+
+        self._without_calls(Position(index, term, checksum, txn_id), run)
+
+    def advance(self, *, index: int, term: int, checksum: int) -> None:
+        """Notes an entry that changes no rows.
+
+        Raises:
+            EnvironmentFault: the machine failed; nothing is noted.
+            BatchRefused: it does not follow on the state's position.
+        """
+        self._check_follows(index)
+        self._without_calls(Position(index, term, checksum, self._state.position.txn_id), lambda: None)
+
+    def _without_calls(self, position: Position, run: Callable[[], None]) -> None:
+        self._call.begin(())
+        if self._rows is not None:
+            self._rows.begin()
+        try:
+            self._begin()
+            run()
+            self._commit(position, Fresh(), "single")
+        except BaseException as error:
+            self._undo(error, lambda _at: "")
+            raise
+
+    def read(self, calls: Sequence[tuple[int, list[Any]]], *, catalog: int) -> tuple[int, list[tuple[int, bytes]]]:
+        """Runs read-only calls on one frozen state, over a connection of their own.
+
+        Returns:
+            (id of the last transaction that the state contains, (status, body) per call).
+
+        Raises:
+            BatchRefused: a procedure is not read-only.
+            EnvironmentFault: the machine failed.
+        """
+        if self._reader is None:
+            self._reader = Reader(self._state, self._databases, self._millis_of)
+        return self._reader.read(calls, catalog=catalog)
+
+    @property
+    def changes(self) -> Changes | None:
+        """Which rows changed; None until `gather_changes`."""
+        return self._rows.changes if self._rows is not None else None
+
+    def gather_changes(self) -> Changes | None:
+        """From now on it is known which rows change behind a cut; None when row digests, which tell that, are switched off."""
+        if self._rows is None:
+            return None
+        if self._rows.changes is None:
+            self._rows.changes = Changes()
+        return self._rows.changes
+
+    def known_keys(self) -> Sequence[bytes]:
+        """Fingerprints of all keys that are live or tombstones."""
+        return list(self._keys)
+
+    def close(self) -> None:
+        """Closes the reader; the state stays open."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None

@@ -1,0 +1,34 @@
+"""What goes into an executor and what comes out: the calls of one batch, and how they ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)  # not frozen: one is made per batch or record, and freezing costs 1.5 us
+class Invocations:
+    """One batch, decoded."""
+
+    index: int  # the partition's log index of the batch
+    term: int
+    checksum: int  # CRC-32C of the batch record
+    catalog: int  # catalog version: which bundle the procedure numbers belong to
+    txn_ids: Sequence[int]  # strictly increasing
+    procedures: Sequence[int]  # number in Database.procedure_list of that catalog version
+    params: Sequence[list[Any]]  # wire form, one list per call
+    keys: Sequence[bytes] | None  # 16-byte fingerprint per call, zeros = none; None = no call has one
+    skips: frozenset[int] = frozenset()  # positions killed by a logged skip record
+
+
+@dataclass(slots=True)
+class Applied:
+    """How the calls of a batch ended."""
+
+    index: int
+    statuses: bytearray  # Status per call
+    txn_ids: Sequence[int]  # that of the first execution for a repeated key
+    bodies: list[bytes]  # JSON: result; {"code","message"} of an abort; {"type","message"} of a failure
+    result_hashes: list[int]  # CRC-32C(status byte + body)
+    rows_digest: int  # 64-bit, order-independent, of changed rows and known keys; 0 when switched off

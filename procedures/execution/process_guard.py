@@ -1,0 +1,96 @@
+"""No process starts in a procedure, and no child of a process that runs procedures lives on.
+
+A procedure is a function of its rows and parameters. A fork inside of one would run the rest of the batch a second time, on
+the same state file and the same socket to the node; any other process would be started again at every replay.
+
+One rule: the attempt fails, nothing was started, and the call fails even if it caught the error.
+An audit hook sees it before it happens, in the thread that runs a
+procedure and nowhere else: the program around it may start what it likes. So the call fails the same way live and in replay.
+
+What an audit hook cannot see (an extension that calls the C library's `fork`) is noticed when the calls of the batch end: the
+process is not the one that began them, and exits before it commits or answers anything.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any, Final
+
+from procedures.errors import ProceduresError
+
+__all__ = ["ProcessRefused", "attempts", "begin_calls", "end_calls", "end_children", "take_attempt", "watch"]
+
+REFUSED_EVENTS: Final = {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "pty.spawn", "subprocess.Popen"}
+CHILD_CODE: Final = 71  # exit code of a child that may not live
+
+
+class ProcessRefused(ProceduresError):
+    """A procedure tried to start a process."""
+
+
+attempts: dict[int, ProcessRefused] = {}  # thread that runs procedures -> what its present call tried
+_running: dict[int, tuple[int, Callable[[], str]]] = {}  # thread -> process that began the calls, name of the procedure
+_alone: list[bool] = []  # this process runs procedures and nothing else: each thread in it is one of theirs
+_watching: list[bool] = []  # a hook stays until the process ends, so there is one
+
+
+def watch() -> None:
+    """From now on procedures of this process start none. Idempotent."""
+    if not _watching:
+        _watching.append(True)
+        sys.addaudithook(_refuse)
+
+
+def begin_calls(procedure: Callable[[], str]) -> None:
+    """This thread runs procedures until `end_calls`; `procedure` names the one that runs."""
+    _running[get_ident()] = os.getpid(), procedure
+
+
+def end_calls() -> None:
+    """The calls are over. A fork that nothing announced does not get past this."""
+    pid, _ = _running.pop(get_ident())
+    attempts.pop(get_ident(), None)
+    if pid != os.getpid():
+        os._exit(CHILD_CODE)  # not SystemExit: what would unwind here belongs to the parent
+
+
+def take_attempt() -> ProcessRefused | None:
+    """What this thread's present call tried, also if it caught the error: the call fails with it."""
+    return attempts.pop(get_ident(), None)
+
+
+def end_children() -> None:
+    """From now on a fork of this process ends at once, also one that a thread or a module of the application makes.
+
+    The process has no other business than procedures: while one runs, no thread of it may start a process.
+    """
+    _alone.append(True)
+    os.register_at_fork(after_in_child=lambda: os._exit(CHILD_CODE))
+
+
+def _refuse(
+    event: str,
+    _arguments: tuple[Any, ...],
+    *,
+    refused: set[str] = REFUSED_EVENTS,  # bound here: a hook outlives its module's globals
+    running: dict[int, tuple[int, Callable[[], str]]] = _running,
+    tried: dict[int, ProcessRefused] = attempts,
+    alone: list[bool] = _alone,
+    thread: Callable[[], int] = get_ident,
+    error: type[ProcessRefused] = ProcessRefused,
+) -> None:
+    if event not in refused or not running:
+        return
+    caller = thread()
+    if caller not in running and alone:
+        caller = next(iter(running))  # a thread that the procedure has started
+    if (calls := running.get(caller)) is not None:
+        refusal = error(
+            f"{calls[1]()} tried to start a process ({event}), which a procedure must not: "
+            "do it in the caller, and pass what comes out as a parameter"
+        )
+        tried.setdefault(caller, error(*refusal.args))
+        raise refusal

@@ -1,0 +1,97 @@
+"""Read-only calls on a frozen state, over a connection that can do nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from sys import getrefcount
+from typing import Any
+
+from procedures.declaration.database import Database
+from procedures.errors import BatchRefused, EnvironmentFault
+from procedures.execution import process_guard
+from procedures.execution.catalog import Catalog, Entry
+from procedures.execution.context import CallState, SiteFailed
+from procedures.execution.idempotency import Status
+from procedures.execution.machine_faults import fault_kind
+from procedures.execution.outcome_bodies import outcome_of
+from procedures.storage.authorizer import Mode
+from procedures.storage.state import PartitionState, open_reader, rows_of
+
+
+class Reader:
+    """Runs read-only procedures beside the site; one thread at a time."""
+
+    def __init__(self, state: PartitionState, databases: Callable[[int], Database], millis_of: Callable[[int], int]) -> None:
+        self._connection, self._guard = open_reader(state.path)
+        self._cursor = self._connection.cursor()
+        self._call = CallState(state.partition, millis_of)
+        self._databases = databases
+        self._catalogs: dict[int, Catalog] = {}
+
+    def read(self, calls: Sequence[tuple[int, list[Any]]], *, catalog: int) -> tuple[int, list[tuple[int, bytes]]]:
+        """See `Executor.read`."""
+        ready = self._catalog(catalog)
+        for number, _ in calls:
+            if not 0 <= number < len(ready.entries) or not ready.procedures[number].read_only:
+                raise BatchRefused(f"procedure number {number} of catalog version {catalog} is no read-only procedure")
+        self._cursor.execute("BEGIN")
+        try:
+            ((as_of,),) = rows_of(self._connection, "SELECT txn_id FROM _cmdlog_meta")
+            return as_of, self._run_all(calls, ready, as_of)
+        finally:
+            if self._connection.in_transaction:
+                self._cursor.execute("ROLLBACK")
+
+    def _catalog(self, version: int) -> Catalog:
+        found = self._catalogs.get(version)
+        if found is None:
+            found = Catalog(self._databases(version), self._cursor, self._guard, self._call, side="read")
+            self._catalogs[version] = found
+        return found
+
+    def _run_all(self, calls: Sequence[tuple[int, list[Any]]], ready: Catalog, as_of: int) -> list[tuple[int, bytes]]:
+        call = self._call
+        call.begin((as_of,) * len(calls))
+        ready.open()
+        self._guard.mode = Mode.PROCEDURE
+        process_guard.begin_calls(lambda: ready.procedures[calls[call.at][0]].name)
+        answers = []
+        try:
+            for at, (number, params) in enumerate(calls):
+                call.at = at
+                answers.append(self._run(ready.entries[number], params, ready.procedures[number].name))
+                _, _, _, tx = ready.entries[number]
+                if getrefcount(tx) > tx.references_max:
+                    ready.retire(number)
+        finally:
+            self._guard.mode = Mode.FRAMEWORK
+            ready.close()
+            process_guard.end_calls()
+            call.at = -1
+        return answers
+
+    def _run(self, entry: Entry, params: list[Any], name: str) -> tuple[int, bytes]:
+        function, decode, encode, tx = entry
+        call = self._call
+        status, body = Status.OK, b""
+        try:
+            body = encode(function(tx, *(params if decode is None else decode(params))))
+            if (tried := process_guard.take_attempt()) is not None:
+                raise tried
+        except BaseException as error:  # noqa: BLE001 - whatever a procedure raises is its outcome
+            if fault_kind(error) is None and not isinstance(error, SiteFailed) and call.fault is None:
+                status, body = outcome_of(process_guard.take_attempt() or error)
+                return status, body
+            call.note_fault(error)
+        if call.fault is None:
+            return status, body
+        raise EnvironmentFault(
+            fault_kind(call.fault) or "io",
+            txn_id=call.txn_ids[call.at],
+            procedure=name,
+            position=call.at,
+            cause=repr(call.fault),
+        ) from call.fault
+
+    def close(self) -> None:
+        self._connection.close()

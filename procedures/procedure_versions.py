@@ -1,0 +1,63 @@
+"""Versions of procedures: what a catalog record states of each of them.
+
+A bundle is one version of all the code, and that is what a replay goes by: a procedure may behave otherwise because of a helper
+that it calls. For people, and for whoever compares two versions, the record also says of each procedure the hash of its own
+source, and `version`: the first catalog version in which it had this source and these parameters. The source itself is in the
+bundle's modules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from procedures.bundle import Bundle
+from procedures.declaration.database import Database
+
+
+def catalog_value(db: Database, bundle: Bundle, version: int, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Value of the CATALOG record of this version; `before` is that of the version before it."""
+    return {
+        "version": version,
+        "hash": bundle.hash,
+        "database": db.name,
+        "procedures": _stated(db, bundle, version, before),  # readers of the log need the names, not the code
+        "bundle": bundle.to_bytes().decode(),
+    }
+
+
+def procedures_of(value: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """What a CATALOG record's value says of its procedures, by number: name, parameters. () where it says nothing readable.
+
+    An early record says it in its bundle alone.
+    """
+    stated: Sequence[Mapping[str, Any]] | None = value.get("procedures")
+    if stated is None:
+        with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError):
+            stated = orjson.loads(value["bundle"])["procedures"]
+    return stated or ()
+
+
+def _stated(db: Database, bundle: Bundle, version: int, before: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    known = {stated["name"]: stated for stated in (before or {}).get("procedures", ())}
+    found = []
+    for stated in bundle.procedures:
+        facts = {**stated, "source_hash": source_hash(db.procedures[stated["name"]].function)}
+        last = known.get(stated["name"], {})
+        same = bool(facts["source_hash"]) and all(last.get(name) == value for name, value in facts.items())
+        found.append({**facts, "version": last["version"] if same else version})
+    return found
+
+
+def source_hash(function: Callable[..., Any]) -> str:
+    """SHA-256, hexadecimal, of the function's own source with its decorators; "" where there is none to be had."""
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):
+        return ""
+    return hashlib.sha256(source.encode()).hexdigest()

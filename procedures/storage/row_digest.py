@@ -1,0 +1,201 @@
+"""Digest of the rows that a batch changed, from SQLite's pre-update hook.
+
+The hook tells each change as it happens: table, row before, row after. What counts is the *net* change of the batch: for every
+key that was touched, the row before the first change and the row after the last. Rows are sorted by table and key, so the digest
+does not depend on the order in which SQLite changed them; it is the same with or without savepoints and rolled-back calls, on
+every machine and Python.
+
+SQLite also tells changes that it then takes back: of a statement that fails half-way, of a call that is rolled back. After
+either, the rows that were touched are read again instead of trusting the events.
+
+A text that is no UTF-8 (of `CAST(blob AS TEXT)`, or `char()` of half a pair) cannot be read in Python. The batch then has one
+fixed digest, and no delta is made of it: whether digests are switched on must not decide what a call answers.
+
+What was touched is told to `changes.Changes` as well, if there is one: right behind the batch, with the rows as they were before
+it. Of the framework's tables the idempotency keys take part in that; they are no part of the digest here.
+
+The session extension stands on the same hook. Measured here per three-statement transfer in batches of 64, in one run: session
+with its changeset split by a regular expression +6.5 us, this +1 to 2.4 us; in batches of one +139 us and +36 us.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import marshal
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Final
+
+import apsw
+
+from procedures.storage.changed_keys import Changes
+
+INTERNAL: Final = "_cmdlog_"  # tables of the framework, which are no part of the digest
+KEYS_TABLE: Final = "_cmdlog_keys"
+EMPTY: Final = 0x9E3779B97F4A7C15  # digest of a batch that changed no rows; 0 is kept for "switched off"
+UNREADABLE: Final = EMPTY ^ 1  # of one that touched a row with a text that is no UTF-8
+MARSHAL_VERSION: Final = 2  # binary floats, and no references or interned strings, which differ between processes
+
+Row = tuple[Any, ...]
+Rows = dict[Any, Row | None]  # key -> row, None = there is none
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRow:
+    """One row that a batch changed, for the report of a divergence."""
+
+    table: str
+    key: Row  # values of its primary key
+    old: Row | None  # None: inserted
+    new: Row | None  # None: deleted
+
+
+class _Table:
+    """The touched rows of one table: before the first and after the last change of the batch."""
+
+    __slots__ = ("first", "key_of", "last", "name", "read")
+
+    def __init__(self, connection: apsw.Connection, name: str) -> None:
+        sql = "SELECT name, cid FROM pragma_table_xinfo(?) WHERE pk > 0 ORDER BY pk"  # table_info leaves generated columns out
+        columns = connection.execute(sql, (name,)).fetchall()
+        where = " AND ".join(f'"{column}" IS ?' for column, _ in columns)
+        self.name = name
+        self.read = f'SELECT * FROM "{name}" WHERE {where}'  # noqa: S608 - names that the schema holds
+        self.key_of: Callable[[Row], Any] = itemgetter(*(cid for _, cid in columns))  # one column: its value; else a tuple
+        self.first: Rows = {}
+        self.last: Rows = {}
+
+    def changed(self) -> list[tuple[Any, Row | None]]:
+        """(key, row) of the net changes, by key."""
+        first = self.first
+        rows = [entry for entry in self.last.items() if first[entry[0]] != entry[1]]
+        try:
+            rows.sort()  # keys differ, so rows are never compared
+        except TypeError:  # keys of several types in one column
+            rows.sort(key=lambda entry: marshal.dumps(entry[0], MARSHAL_VERSION))
+        return rows
+
+
+class RowLog:
+    """The changes of the running batch on one connection. Owned by the executor.
+
+    Attributes:
+        unreadable: a row that was touched holds text that is no UTF-8, so what changed is not known.
+        uncertain: SQLite took back something that it had told; set by whoever sees that happen.
+        changes: who is told what each batch touched; set between two batches.
+    """
+
+    __slots__ = ("_connection", "_keys", "_tables", "_touched", "changes", "uncertain", "unreadable")
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._keys: Rows = {}  # touched rows of the idempotency keys, as they were before
+        self.changes: Changes | None = None
+        self._tables: dict[str, _Table] = {}
+        self._touched: dict[str, _Table] = {}  # since the batch began
+        self.uncertain = self.unreadable = False
+        connection.preupdate_hook(self._make_hook())
+
+    def begin(self) -> None:
+        """A batch begins; what was told before is forgotten."""
+        self._forget()
+        if not self._tables:  # not in the hook, where SQLite cannot be asked
+            rows = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            self._tables = {str(name): _Table(self._connection, str(name)) for (name,) in rows}
+
+    def tell_changes(self) -> None:
+        """The batch is committed."""
+        if self.changes is None:
+            return
+        if self.unreadable:
+            self.changes.schema_changed()  # ends a delta under way, too, since rows are missing in what it is told now
+        for name, table in self._touched.items():
+            self.changes.note(name, table.first)
+        if self._keys:
+            self.changes.note(KEYS_TABLE, self._keys)
+
+    def _forget(self) -> None:
+        for table in self._touched.values():
+            table.first.clear()
+            table.last.clear()
+        self._touched.clear()
+        self._keys.clear()
+        self.uncertain = self.unreadable = False
+
+    def schema_changed(self) -> None:
+        """Tables may have other columns from now on."""
+        self._forget()
+        self._tables = {}
+        if self.changes is not None:
+            self.changes.schema_changed()
+
+    def digest(self) -> int:
+        """64 bits, never 0. To be called before the framework changes its own tables."""
+        if self.uncertain and not self.unreadable:
+            self._read_again()
+        if self.unreadable:
+            return UNREADABLE
+        hasher = hashlib.blake2b(digest_size=8)
+        empty = True
+        for name in sorted(self._touched):
+            rows = self._touched[name].changed()
+            if rows:
+                empty = False
+                hasher.update(marshal.dumps((name, rows), MARSHAL_VERSION))
+        return EMPTY if empty else int.from_bytes(hasher.digest()) or EMPTY
+
+    def changed_rows(self) -> list[ChangedRow]:
+        """The rows of the last batch, by table and key."""
+        return [
+            ChangedRow(name, key if type(key) is tuple else (key,), self._touched[name].first[key], new)
+            for name in sorted(self._touched)
+            for key, new in self._touched[name].changed()
+        ]
+
+    def _make_hook(self) -> Callable[[apsw.PreUpdate], None]:
+        touched = self._touched
+
+        def note(update: apsw.PreUpdate) -> None:
+            name = update.table_name
+            table = touched.get(name)
+            if table is None:
+                if name.startswith(INTERNAL):
+                    if name == KEYS_TABLE and self.changes is not None:
+                        self._note_key(update)
+                    return
+                table = touched[name] = self._tables[name]
+            try:
+                new, old = update.new, update.old
+            except UnicodeDecodeError:
+                self.unreadable = True
+                return
+            last = table.last
+            if new is None:
+                key = table.key_of(old or ())  # a change has a row before or after it
+            else:
+                key = table.key_of(new)
+                if old is not None and table.key_of(old) != key:  # the row moves to another key
+                    moved = table.key_of(old)
+                    if moved not in last:
+                        table.first[moved] = old
+                    last[moved] = None
+                    old = None
+            if key not in last:
+                table.first[key] = old
+            last[key] = new
+
+        return note
+
+    def _note_key(self, update: apsw.PreUpdate) -> None:
+        old = update.old
+        index = update.rowid_new if old is None else update.rowid
+        if index not in self._keys:
+            self._keys[index] = old
+
+    def _read_again(self) -> None:
+        execute = self._connection.execute
+        for table in self._touched.values():
+            for key in table.last:
+                found = execute(table.read, key if type(key) is tuple else (key,)).fetchall()
+                table.last[key] = found[0] if found else None

@@ -1,0 +1,212 @@
+"""The SQLite file of one partition: user tables, and in the same file how far the log is applied.
+
+The log is the truth, so SQLite need not sync: WAL mode with `synchronous=OFF` leaves a whole file after a killed process,
+at its own applied index; after a power loss the file is not trusted at all (snapshot and log rebuild it).
+
+`_cmdlog_meta` holds one row, changed in the same transaction as each batch:
+
+| column | |
+|---|---|
+| partition, format | whose file this is; another one is refused |
+| idx, term, checksum, txn_id | the last applied batch (`Position`) |
+| clock | activity clock of the idempotency keys, milliseconds (outcomes.py) |
+
+`_cmdlog_keys` is described in outcomes.py. Only one process and one SQLite library may have the file open for writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from procedures.errors import SchemaConflict, StateRefused
+from procedures.storage.authorizer import Guard, Mode
+
+FORMAT = 1
+PAGE_BYTES = 4096  # the block size of the file systems below; a fixed one keeps snapshot images comparable
+CACHE_KIBIBYTES = 64 << 10
+WAL_PAGES_CHECKPOINT = 4000  # 16 MB: a checkpoint costs as much as the distinct pages in it, so larger is cheaper per call
+STATEMENTS_CACHED = 1024  # APSW's default of 100 would prepare anew in applications with more statements
+BUSY_MILLISECONDS = 5000  # a reader that opens the file takes short locks; the site waits for them instead of failing
+
+_META = """CREATE TABLE _cmdlog_meta (
+    id INTEGER NOT NULL PRIMARY KEY CHECK (id = 1), format INTEGER NOT NULL, partition INTEGER NOT NULL,
+    idx INTEGER NOT NULL, term INTEGER NOT NULL, checksum INTEGER NOT NULL, txn_id INTEGER NOT NULL,
+    clock INTEGER NOT NULL) STRICT"""
+_KEYS = """CREATE TABLE _cmdlog_keys (
+    idx INTEGER NOT NULL PRIMARY KEY, due INTEGER NOT NULL, clock INTEGER NOT NULL, keys BLOB NOT NULL,
+    outcomes BLOB) STRICT"""
+_UPDATE_META = "UPDATE _cmdlog_meta SET idx = ?, term = ?, checksum = ?, txn_id = ?, clock = ?"
+
+
+@dataclass(slots=True)  # not frozen: one is made per batch or record, and freezing costs 1.5 us
+class Position:
+    """The last batch that the state contains; all zeros for a new one."""
+
+    index: int = 0
+    term: int = 0
+    checksum: int = 0
+    txn_id: int = 0
+
+
+class PartitionState:
+    """The open state file of one partition; one thread at a time.
+
+    Attributes:
+        connection: the site's own, for the executor and for the stepwise backup of a snapshot.
+        position: the last applied batch.
+        clock: activity clock, milliseconds.
+    """
+
+    __slots__ = ("clock", "connection", "guard", "partition", "path", "position")
+
+    def __init__(self, path: Path, partition: int, connection: apsw.Connection, guard: Guard) -> None:
+        self.path = path
+        self.partition = partition
+        self.connection = connection
+        self.guard = guard
+        row = _read_meta(connection, path, partition)
+        self.position = Position(*row[:4])
+        self.clock: int = row[4]
+
+    @classmethod
+    def open(cls, path: str | Path, *, partition: int, wal_pages_checkpoint: int = WAL_PAGES_CHECKPOINT) -> PartitionState:
+        """Opens the state of a partition, making an empty one if there is no file.
+
+        Raises:
+            StateRefused: the file is of another partition or format, or no state file.
+        """
+        path = Path(path)
+        try:
+            connection = apsw.Connection(str(path), statementcachesize=STATEMENTS_CACHED)
+            connection.set_busy_timeout(BUSY_MILLISECONDS)
+            _configure(connection, wal_pages_checkpoint)
+            _create_if_empty(connection, partition)
+            guard = Guard()
+            connection.authorizer = guard
+            return cls(path, partition, connection, guard)
+        except (apsw.NotADBError, apsw.CorruptError) as error:
+            raise StateRefused(f"{path} is no readable state file ({error}); rebuild it with `cmdlog recover`") from None
+
+    def save(self, position: Position, clock: int) -> None:
+        """Writes the position inside the open transaction; `accept` makes it known after COMMIT."""
+        self.connection.execute(_UPDATE_META, (position.index, position.term, position.checksum, position.txn_id, clock))
+
+    def accept(self, position: Position, clock: int) -> None:
+        self.position, self.clock = position, clock
+
+    def schema(self) -> dict[str, str]:
+        """Name → CREATE statement of the user's tables and indexes."""
+        rows = self.connection.execute(
+            "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND substr(name, 1, 8) <> '_cmdlog_' ORDER BY name"
+        )
+        return {str(name): str(sql) for name, sql in rows}
+
+    def check_keys(self) -> None:
+        """Raises StateRefused if a table has no primary key: its rows could not be told apart in digests."""
+        without = rows_of(
+            self.connection,
+            "SELECT name FROM sqlite_master AS t WHERE type = 'table' "
+            "AND NOT EXISTS (SELECT 1 FROM pragma_table_info(t.name) WHERE pk > 0)",
+        )
+        if without:
+            raise StateRefused(f"table {without[0][0]} has no primary key")
+
+    def rehearse_schema(self, statements: Sequence[str]) -> None:
+        """Runs the statements of a schema record and takes all of it back: once it is logged, no replay gets past it.
+
+        Raises:
+            SchemaConflict: the tables and rows that are there do not allow it.
+        """
+        self.connection.execute("BEGIN IMMEDIATE")
+        self.guard.mode = Mode.SCHEMA
+        try:
+            for statement in statements:
+                self.connection.execute(statement)
+            self.guard.mode = Mode.FRAMEWORK
+            self.check_keys()
+        except (apsw.SQLError, apsw.AuthError, apsw.ConstraintError, StateRefused) as error:
+            raise SchemaConflict(
+                f"the application's tables do not suit the rows of partition {self.partition}: {self.guard.denied or error}; "
+                "nothing was changed; go back to the old declaration, or repair the rows with it first"
+            ) from None
+        finally:
+            self.guard.mode = Mode.FRAMEWORK
+            _roll_back(self.connection)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def _configure(connection: apsw.Connection, wal_pages_checkpoint: int) -> None:
+    for pragma, value in (
+        ("page_size", PAGE_BYTES),
+        ("journal_mode", "wal"),
+        ("synchronous", "off"),
+        ("foreign_keys", 1),
+        ("cache_size", -CACHE_KIBIBYTES),
+        ("temp_store", "memory"),
+        ("trusted_schema", 0),
+        ("wal_autocheckpoint", wal_pages_checkpoint),
+    ):
+        connection.pragma(pragma, value)
+    connection.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)  # "text" in double quotes is a name, never silently a string
+    connection.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 0)
+
+
+def _create_if_empty(connection: apsw.Connection, partition: int) -> None:
+    """One transaction, so that a killed process leaves no half-made file."""
+    if connection.execute("SELECT count(*) FROM sqlite_master").get != 0:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute(_META)
+        connection.execute(_KEYS)
+        connection.execute("INSERT INTO _cmdlog_meta VALUES (1, ?, ?, 0, 0, 0, 0, 0)", (FORMAT, partition))
+        connection.execute("COMMIT")
+    except apsw.Error:
+        _roll_back(connection)
+        raise
+
+
+def _roll_back(connection: apsw.Connection) -> None:
+    """Ends the open transaction, unless a full disk has ended it: then a ROLLBACK would fail, and hide why."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def _read_meta(connection: apsw.Connection, path: Path, partition: int) -> tuple[int, int, int, int, int]:
+    try:
+        row = rows_of(connection, "SELECT format, partition, idx, term, checksum, txn_id, clock FROM _cmdlog_meta")
+    except apsw.SQLError:
+        raise StateRefused(f"{path} is a SQLite file, but no state of a partition") from None
+    if len(row) != 1:
+        raise StateRefused(f"{path} holds {len(row)} positions instead of one")
+    (found_format, found_partition, *rest) = row[0]
+    if found_format != FORMAT:
+        raise StateRefused(f"{path} has format {found_format}, this version reads {FORMAT}")
+    if found_partition != partition:
+        raise StateRefused(f"{path} is the state of partition {found_partition}, not of {partition}")
+    index, term, checksum, txn_id, clock = rest
+    return index, term, checksum, txn_id, clock
+
+
+def rows_of(connection: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    """All rows of a statement of ours."""
+    return connection.execute(sql, values).fetchall()
+
+
+def open_reader(path: str | Path) -> tuple[apsw.Connection, Guard]:
+    """A read-only connection to a state file that a site may be writing; each read transaction sees one frozen state."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=STATEMENTS_CACHED)
+    connection.set_busy_timeout(BUSY_MILLISECONDS)
+    connection.pragma("query_only", 1)
+    connection.pragma("cache_size", -CACHE_KIBIBYTES)
+    connection.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
+    guard = Guard()
+    connection.authorizer = guard
+    return connection, guard

@@ -1,0 +1,1 @@
+"""What two states hold differently, table by table and row by row."""

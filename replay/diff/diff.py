@@ -1,0 +1,230 @@
+"""`cmdlog diff`: what two states of an application hold otherwise, table by table and row by row.
+
+One rule: rows are read once, in the order of their keys, from both sides at the same time, and never gathered: memory does not
+grow with the tables. All partitions of a side are one stream, so sides with different numbers of partitions compare.
+
+Rows are matched by primary key, over the columns that both sides have, and compared with their types: 1 is not 1.0. A replicated
+table stands in every partition; equal copies count once, since two partitions hold the same row only of such a table, and a copy
+that differs shows. Tables without a primary key, or with another one on the other side, are compared as multisets of rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Final, Literal
+
+import apsw
+
+from procedures.storage.state import rows_of
+from replay.diff.keys import KeysDiff, compare_keys
+from replay.diff.rows import STEP_MAX, STEP_MIN, Ordered, Row, order_of, read_ordered
+from replay.diff.state_reader import States
+from replay.errors import ReplayError
+
+Kind = Literal["added", "removed", "changed"]
+KINDS: Final[tuple[Kind, ...]] = ("added", "removed", "changed")
+Typed = tuple[Row, Row]  # types, values: what two rows are compared by
+_TABLES: Final = (
+    "SELECT name FROM sqlite_schema WHERE type = 'table' AND substr(name, 1, 8) <> '_cmdlog_' AND substr(name, 1, 7) <> 'sqlite_'"
+)
+_COLUMNS: Final = 'SELECT name, type, pk, "notnull" FROM pragma_table_xinfo(?) ORDER BY cid'
+_STRICT: Final = "SELECT strict FROM pragma_table_list WHERE schema = 'main' AND name = ?"
+
+
+class DiffRefused(ReplayError):
+    """There is nothing to be compared."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A table as one side declares it."""
+
+    columns: Mapping[str, str]  # name -> declared type, "" when its values may have any
+    key: tuple[str, ...]
+    required: frozenset[str]  # columns without NULL
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A difference: a row of `TableDiff.columns` on each side, None = there is none."""
+
+    kind: Kind
+    old: Row | None
+    new: Row | None
+
+
+@dataclass(slots=True)
+class TableDiff:
+    """What came of one table."""
+
+    name: str
+    left: Shape | None  # None: the side does not have the table
+    right: Shape | None
+    key: tuple[str, ...]  # (): rows have no identity
+    columns: tuple[str, ...]  # of both sides; the key's first
+    rows: list[int] = field(default_factory=lambda: [0, 0])  # left, right
+    counts: Counter[Kind] = field(default_factory=Counter)
+    examples: list[Change] = field(default_factory=list)
+
+    @property
+    def exact(self) -> bool:
+        """Whether equal rows are the same rows: types are fixed, the same on both sides, and the key is a key."""
+        if self.left is None or self.right is None or not self.key:
+            return False
+        pairs = [(self.left.columns[name], self.right.columns[name]) for name in self.columns]
+        return all(one and one == other for one, other in pairs) and self.left.required & self.right.required >= set(self.key)
+
+    @property
+    def only(self) -> dict[str, list[str]]:
+        """Columns that only one side has."""
+        left, right = (shape.columns if shape else {} for shape in (self.left, self.right))
+        if self.left is None or self.right is None:
+            return {"left": [], "right": []}
+        return {"left": [name for name in left if name not in right], "right": [name for name in right if name not in left]}
+
+    @property
+    def equal(self) -> bool:
+        same_table = (self.left is None) == (self.right is None)
+        return same_table and not self.counts.total() and not any(self.only.values())
+
+
+@dataclass(frozen=True, slots=True)
+class DiffReport:
+    """What two sides hold otherwise."""
+
+    tables: Sequence[TableDiff]
+    keys: KeysDiff | None = None  # if they were asked for
+
+    @property
+    def equal(self) -> bool:
+        return all(table.equal for table in self.tables) and (self.keys is None or self.keys.equal)
+
+
+Sink = Callable[[TableDiff], Callable[[Change], None]]
+
+
+def no_sink(_table: TableDiff) -> Callable[[Change], None]:
+    """Takes no changes."""
+    return lambda _change: None
+
+
+def diff(
+    left: States, right: States, *, tables: Sequence[str] = (), limit: int, sink: Sink = no_sink, with_keys: bool = False
+) -> DiffReport:
+    """Compares all tables, or those named; keeps `limit` examples of each and gives all changes to `sink`.
+
+    Raises: DiffRefused when a named table is on neither side, or the partitions of a side declare one differently.
+    """
+    shapes = [_shapes(side) for side in (left, right)]
+    known = sorted(shapes[0].keys() | shapes[1].keys())
+    if strange := [name for name in tables if name not in known]:
+        raise DiffRefused(f"there is no table {strange[0]} on either side; there are: {', '.join(known) or 'none'}")
+    found = []
+    for name in [name for name in known if name in tables or not tables]:
+        table = _table(name, shapes[0].get(name), shapes[1].get(name))
+        found.append(table)
+        take = sink(table)
+        for change in _changes(table, left, right):
+            table.counts[change.kind] += 1
+            if len(table.examples) < limit:
+                table.examples.append(change)
+            take(change)
+    return DiffReport(found, compare_keys(left, right) if with_keys else None)
+
+
+def _shapes(side: States) -> dict[str, Shape]:
+    """Table -> how it is declared. Raises: DiffRefused when two partitions disagree."""
+    found: dict[str, Shape] = {}
+    for partition, connection in side.connections.items():
+        for (name,) in rows_of(connection, _TABLES):
+            shape = _shape(connection, name)
+            if found.setdefault(name, shape) != shape:
+                raise DiffRefused(f"{side.path}: partition {partition} declares table {name} otherwise than another one")
+    return found
+
+
+def _shape(connection: apsw.Connection, table: str) -> Shape:
+    strict = rows_of(connection, _STRICT, (table,)) == [(1,)]
+    columns = rows_of(connection, _COLUMNS, (table,))
+    types = {name: declared.upper() if strict and declared.upper() != "ANY" else "" for name, declared, *_ in columns}
+    key = tuple(name for name, _, at, _ in sorted(columns, key=itemgetter(2)) if at)
+    required = {name for name, *_, needed in columns if needed}
+    if len(key) == 1 and types[key[0]] == "INTEGER":  # it is the row's number
+        required |= {*key}
+    return Shape(types, key, frozenset(required))
+
+
+def _table(name: str, left: Shape | None, right: Shape | None) -> TableDiff:
+    one, other = left or right, right or left
+    assert one is not None
+    assert other is not None
+    key = one.key if one.key == other.key else ()
+    columns = (*key, *(column for column in one.columns if column in other.columns and column not in key))
+    return TableDiff(name, left, right, key, columns)
+
+
+# -- rows in order -------------------------------------------------------------------------------------------------------
+
+
+def _changes(table: TableDiff, left: States, right: States) -> Iterator[Change]:
+    """All differences, by key."""
+    pair = _pair_rows if table.key else _pair_multisets
+    for old, new in _joined(table, _ordered(table, table.left, left), _ordered(table, table.right, right)):
+        yield from pair(old, new)
+
+
+def _ordered(table: TableDiff, shape: Shape | None, side: States) -> Ordered:
+    if shape is None or not table.columns:
+        return Ordered(())
+    width, exact = len(table.key) or len(table.columns), table.exact
+    holders = [connection for connection in side.connections.values() if _has(connection, table.name)]
+    return Ordered(read_ordered(connection, table.name, table.columns, width, exact=exact) for connection in holders)
+
+
+def _has(connection: apsw.Connection, table: str) -> bool:
+    return bool(rows_of(connection, "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", (table,)))
+
+
+def _joined(table: TableDiff, left: Ordered, right: Ordered) -> Iterator[tuple[Counter[Typed], Counter[Typed]]]:
+    """Rows of both sides under each key, as (types, row) with their number; where both sides go on alike, nothing."""
+    step = STEP_MIN
+    while left.more | right.more:
+        if table.exact and left.more and right.more:
+            passed, different = left.pass_equal(right, step)
+            if passed:
+                table.rows[0] += different
+                table.rows[1] += different
+                step = min(2 * step, STEP_MAX)
+                continue
+            step = STEP_MIN
+        order = min(side.head for side in (left, right) if side.more)
+        old, new = (Counter((tuple(map(type, row)), row) for row in side.take(order)) for side in (left, right))
+        table.rows[0] += len(old) if table.key else old.total()
+        table.rows[1] += len(new) if table.key else new.total()
+        yield old, new
+
+
+def _pair_rows(old: Counter[Typed], new: Counter[Typed]) -> Iterator[Change]:
+    """Under one primary key: copies of a row count once, and what one side alone has is paired with what the other alone has."""
+    if old.keys() == new.keys():
+        return
+    for before, after in itertools.zip_longest(_sorted(old.keys() - new.keys()), _sorted(new.keys() - old.keys())):
+        yield Change("added" if before is None else "removed" if after is None else "changed", before, after)
+
+
+def _pair_multisets(old: Counter[Typed], new: Counter[Typed]) -> Iterator[Change]:
+    """Equal rows count as often as they are there."""
+    for (_, row), count in (old - new).items():
+        yield from itertools.repeat(Change("removed", row, None), count)
+    for (_, row), count in (new - old).items():
+        yield from itertools.repeat(Change("added", None, row), count)
+
+
+def _sorted(rows: Iterable[Typed]) -> list[Row]:
+    return sorted((row for _, row in rows), key=order_of)

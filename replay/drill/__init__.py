@@ -1,0 +1,1 @@
+"""Restore drills: two ways to one state must agree."""

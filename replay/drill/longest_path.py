@@ -1,0 +1,92 @@
+"""The longest way to a snapshot that a restore drill can go: from the oldest state at hand, over all the log behind it.
+
+One rule: it begins as far back as log and archive reach, whoever made the state there. A row that changed in a state file at rest
+or in memory is copied into every later snapshot, and these agree with each other; only what is older knows better. Best is the
+log's first entry, before which there is nothing that could have changed.
+
+Bounded: the live log is read whole, as a recovery would read it, and the archive in front of it up to LOG_BYTES_MAX in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cmdlog.wal.errors import Corrupt
+from cmdlog.wal.files import Files
+from procedures.storage.state import Position
+from replay.log.scan import Scan, scan, start_block
+from replay.log.source import LogSource, in_front
+from replay.plan.planner import Planned
+from snapshot.archive_layout import list_segments, run_before
+from snapshot.catalog import Snapshot, list_archived
+
+LOG_BYTES_MAX: Final = 4 << 30  # some minutes of replay; the next drill goes the same way again
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a way begins."""
+
+    snapshot: Snapshot | None  # None: before the first entry
+    position: Position
+
+    @property
+    def name(self) -> str:
+        return "" if self.snapshot is None else self.snapshot.name
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Partition -> where its longest way begins, and the log that it goes over."""
+
+    starts: Mapping[int, Start]  # without partitions for which nothing older is at hand
+    begins: Mapping[int, int]  # partition -> the index after which its entries begin in that log; 0: it has all of them
+    source: LogSource
+    found: Scan
+
+
+def find_ways(files: Files, planned: Planned, snapshots: Sequence[Snapshot], targets: Mapping[int, Snapshot]) -> Ways:
+    """The longest ways to these snapshots. Raises: Corrupt, Recycled.
+
+    `snapshots` are those beside the live log. An archive that cannot be read makes the ways shorter.
+    """
+    directory, live = planned.plan.directory, planned.source
+    wrong = {name for part in planned.plan.partitions for name in part.set_aside}
+    known = {s.name: s for s in (*list_archived(files, directory, live.instance.identity), *snapshots) if s.name not in wrong}
+    for source in _sources(files, directory, live):
+        try:
+            heads = source.beginnings()
+            begins = {part.partition: heads.get(part.partition, 0) for part in planned.plan.partitions}
+            starts = _starts(begins, list(known.values()), targets)
+            if not starts and source is not live:
+                continue
+            indexes = {p: start.position.index for p, start in starts.items()}
+            claims = {p: {index} for p, index in indexes.items()}
+            return Ways(starts, begins, source, scan(source, start_block(source, indexes), indexes, claims))
+        except (Corrupt, FileNotFoundError):
+            if source is live:
+                raise
+    raise AssertionError("the live log is the last source")
+
+
+def _sources(files: Files, directory: str, live: LogSource) -> list[LogSource]:
+    """The longest first."""
+    room = LOG_BYTES_MAX // live.instance.segment_bytes - len(live.segments)
+    run = run_before(list_segments(files, directory, live.instance.identity), live.segments[0].header) if room > 0 else []
+    return [in_front(files, live, run[-room:]), live] if run else [live]
+
+
+def _starts(begins: Mapping[int, int], snapshots: Sequence[Snapshot], targets: Mapping[int, Snapshot]) -> dict[int, Start]:
+    starts = {}
+    for p, target in sorted(targets.items()):
+        base = begins[p]
+        older = [s for s in snapshots if s.partition == p and s.manifest is not None and base <= s.index < target.index]
+        oldest = min(older, key=lambda snapshot: snapshot.order, default=None)
+        if base == 0:
+            starts[p] = Start(None, Position())
+        elif oldest is not None and oldest.manifest is not None:
+            m = oldest.manifest
+            starts[p] = Start(oldest, Position(m.index, m.term, m.checksum, m.txn_id))
+    return starts

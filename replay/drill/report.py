@@ -1,0 +1,179 @@
+"""Reports of restore drills: `drills/<UTC time>.json` in a node's directory, the newest kept, and what they say.
+
+One rule: a report that cannot be read says nothing; it neither proves a restore nor keeps anybody from the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from cmdlog.wal.errors import Locked
+from cmdlog.wal.files import Files
+
+FOLDER: Final = "drills"
+LOCK_NAME: Final = "lock"
+FORMAT: Final = 1
+REPORTS_MAX: Final = 100  # kept; a daily drill's of a quarter
+_TEMPORARY: Final = re.compile(r"tmp-[0-9a-f]{16}")
+_REPORT: Final = re.compile(r"(\d{8}T\d{6}Z)(?:-(\d{1,4}))?\.json")
+
+
+NOT_RUN: Final = "not_run"  # verdict of a drill that could not be run: no room, no moment to read, another error of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """One way to a state."""
+
+    snapshot: str  # "" for nothing: the log reaches back to the first entry
+    from_index: int
+    to_index: int
+    to_txn: int
+    calls: int
+    digests: int  # of batches, compared with the live run's
+    tables: int  # whose digests were compared
+    rows: int
+
+
+@dataclass(slots=True)
+class Report:
+    """What a drill found. `error` is None when everything was proved."""
+
+    directory: str
+    seed: int
+    started: datetime
+    finished: datetime
+    attempts: int = 1
+    newest: dict[int, Proof] = field(default_factory=dict)  # by partition
+    second: dict[int, Proof] = field(default_factory=dict)  # without those that have one snapshot alone
+    oldest: dict[int, Proof] = field(default_factory=dict)  # without those for which nothing older is at hand
+    log_begins: dict[int, int] = field(default_factory=dict)  # partition -> the index after which log and archive begin
+    moment: dict[int, Proof] = field(default_factory=dict)  # of all partitions; empty where no past was promised
+    moment_txn: int | None = None  # the moment that was drawn
+    archive: tuple[str, ...] = ()  # files of the archive that were read for it
+    error: Exception | None = None
+    path: str = ""  # of the file
+
+    @property
+    def verdict(self) -> str:
+        """proven, diverged, damaged, or not_run: nothing is said about a restore."""
+        code = self.exit_code
+        return {0: "proven", 16: "diverged"}.get(code, "damaged" if code in (10, 11, 13, 17) else NOT_RUN)
+
+    @property
+    def uncompared(self) -> list[int]:
+        """Partitions whose state was compared with nothing that the log leads to: no second or oldest proof, and no calls."""
+        proofs = (self.newest, self.second, self.oldest, self.moment)
+        return [] if self.error else [p for p in sorted(self.newest) if not any(p in of and of[p].calls for of in proofs)]
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.error is None else int(getattr(self.error, "exit_code", 1))
+
+    def to_json(self) -> dict[str, Any]:
+        error = self.error and {"kind": type(self.error).__name__, "message": str(self.error), "exit_code": self.exit_code}
+        return {
+            "format": FORMAT,
+            "verdict": self.verdict,
+            "directory": self.directory,
+            "started": _rfc3339(self.started),
+            "finished": _rfc3339(self.finished),
+            "seconds": round((self.finished - self.started).total_seconds(), 3),
+            "seed": self.seed,
+            "attempts": self.attempts,
+            "error": error,
+            "nothing_to_compare": self.uncompared,
+            "moment": None if self.moment_txn is None else {"txn_id": str(self.moment_txn), "archive": list(self.archive)},
+            "partitions": [
+                {
+                    "partition": p,
+                    "newest": _told(self.newest[p]),
+                    "second": _told(self.second.get(p)),
+                    "oldest": _told(self.oldest.get(p)),
+                    "log_begins": self.log_begins.get(p),
+                    "moment": _told(self.moment.get(p)),
+                }
+                for p in sorted(self.newest)
+            ],
+        }
+
+
+def last_report(directory: str) -> dict[str, Any] | None:
+    """The newest report; None before the first drill."""
+    return next(_reports(directory), None)
+
+
+def last_proven(directory: str) -> datetime | None:
+    """When a drill last proved everything."""
+    times = (report["finished"] for report in _reports(directory) if report["verdict"] == "proven")
+    found = next(times, None)
+    return datetime.fromisoformat(found) if found is not None else None
+
+
+def write_report(files: Files, folder: str, report: Report) -> str:
+    """Writes the report, durable on return, and removes the oldest ones beyond the limit; returns its path."""
+    name = report.finished.strftime("%Y%m%dT%H%M%SZ")
+    taken = set(files.listdir(folder))
+    number = next(n for n in range(1, 10_000) if _report_name(name, n) not in taken)
+    path = os.path.join(folder, _report_name(name, number))
+    files.write_file_atomic(path, orjson.dumps(report.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    for old in _report_names(folder)[REPORTS_MAX:]:
+        files.unlink(os.path.join(folder, old))
+    return path
+
+
+def _report_name(moment: str, number: int) -> str:
+    return f"{moment}.json" if number == 1 else f"{moment}-{number}.json"
+
+
+def _report_names(folder: str) -> list[str]:
+    """The newest first."""
+    found = [match for name in os.listdir(folder) if (match := _REPORT.fullmatch(name)) is not None]
+    return [match[0] for match in sorted(found, key=lambda match: (match[1], int(match[2] or 1)), reverse=True)]
+
+
+def _reports(directory: str) -> Iterator[dict[str, Any]]:
+    """The newest first, without those that cannot be read."""
+    folder = os.path.join(directory, FOLDER)
+    for name in _report_names(folder) if os.path.isdir(folder) else ():
+        with contextlib.suppress(OSError, orjson.JSONDecodeError):
+            value = orjson.loads(Path(folder, name).read_bytes())
+            if isinstance(value, dict) and value.get("format") == FORMAT:
+                yield value
+
+
+@contextlib.contextmanager
+def alone(folder: str) -> Iterator[None]:
+    """One drill of a node at a time. Raises: Locked."""
+    with open(os.path.join(folder, LOCK_NAME), "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Locked(f"another drill of {folder} is running") from None
+        yield
+
+
+def sweep(folder: str) -> None:
+    """Removes what a killed drill left."""
+    for name in os.listdir(folder):
+        if _TEMPORARY.fullmatch(name):
+            shutil.rmtree(os.path.join(folder, name))
+
+
+def _told(proof: Proof | None) -> dict[str, Any] | None:
+    return None if proof is None else {**asdict(proof), "to_txn": str(proof.to_txn)}
+
+
+def _rfc3339(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

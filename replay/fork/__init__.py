@@ -1,0 +1,1 @@
+"""The same calls with other code from one transaction on."""

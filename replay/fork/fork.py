@@ -1,0 +1,474 @@
+"""`cmdlog fork`: the same calls, but from one transaction on with other code. What if this version had run since then?
+
+One rule: up to the fork everything is as it was (state and code of that time, digests compared); behind it only the code is
+another (`replay.fork.rerun`). The log that is forked is read, never written.
+
+The result is a complete node of one, which `cmdlog serve` takes with that code. It tells another history than its origin, so it
+must never pass for a copy of it: it has a cluster id of its own, and its instance file says from which cluster and transaction it
+was forked. Transaction ids go on above all that the old log knew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from cmdlog.wal.directory.instance import Identity, Instance, Origin, load_instance
+from cmdlog.wal.directory.lock import Owner, take_ownership
+from cmdlog.wal.errors import Corrupt
+from cmdlog.wal.files import Files
+from cmdlog.wal.format.batch import Batch, decode_batch
+from cmdlog.wal.format.record import Kind
+from cmdlog.wal.group_state import Catalog, Groups, GroupState, Stated, single
+from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT
+from procedures import Database
+from procedures.bundle import Bundle, capture_bundle, environment
+from procedures.execution.idempotency import Status
+from procedures.procedure_versions import catalog_value
+from procedures.storage.state import PartitionState, Position
+from replay.errors import BadUntil, Interrupted, Poison, ReplayError, UntilBeyond, UntilUnreachable
+from replay.fork import unfinished as forkplace
+from replay.fork.live_outcome import with_live_outcome
+from replay.fork.rerun import Difference, Done, Missing, Place, Tally
+from replay.fork.run import CallStuck, Code, Rest, run_here, run_watched
+from replay.fork.unfinished import FORK, ForkMarker
+from replay.log.archive_reach import Reach
+from replay.log.orphan_segments import strays_told
+from replay.log.scan import Scan, scan, start_block
+from replay.log.source import LogSource, fold_end, in_front, open_source
+from replay.plan.planner import PartitionPlan, Planned, make_plan
+from replay.plan.sole_voter import check_alone
+from replay.recover import resume
+from replay.recover.execute import Progress, Target, execute
+from replay.recover.target import HANG_AFTER_S
+from replay.recover.to_directory import FIRST_RECORDS_BLOCK, GONE_ON, begin, complete, end_at, give_up
+from replay.results import Result
+from replay.state.trust import Trust, read_position, state_path
+from snapshot.archive_layout import list_segments, run_before
+
+START: Final = 0  # as a moment: before the first transaction
+_MILLIS: Final = (1 << MILLIS_SHIFT) - 1
+Tell = Callable[[Progress], None]
+
+
+class OtherDatabase(ReplayError):
+    """The code is of another application, by the name of its `Database`."""
+
+    exit_code = 11
+    hint = "fork with a version of the application that the directory was made for"
+
+
+class RestUnreadable(UntilUnreachable):
+    """Log and archive do not hold everything behind the fork."""
+
+    hint = "fork at a later moment, or bring the named files back from a copy"
+    code = 1
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        return self.code
+
+
+@dataclass(frozen=True, slots=True)
+class ForkReport:
+    """What a fork did."""
+
+    results: Sequence[Result]  # by partition: calls behind the fork, and where the new node begins
+    kept: int  # calls before the fork that were replayed with their own code
+    tally: Tally
+    identity: Identity
+    origin: Origin
+    catalog: int  # version of the code in the new node
+    code: str  # hash of its bundle
+    seconds: float
+
+    already: bool = False  # an earlier run has made it; nothing was done
+
+    @property
+    def calls(self) -> int:
+        return sum(result.calls for result in self.results)
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        tally = self.tally
+        return {
+            "cluster_id": self.identity.cluster_id.hex(),
+            "forked_from": {"cluster_id": self.origin.cluster_id.hex(), "txn_id": str(self.origin.txn_id)},
+            "catalog": self.catalog,
+            "code": self.code,
+            "seconds": round(self.seconds, 3),
+            "already": self.already,
+            "kept": self.kept,
+            "calls": self.calls,
+            "compared": tally.compared,
+            "changed": tally.changed,
+            "first": tally.first.to_json() if tally.first else None,
+            "statuses": {Status(status).name: calls for status, calls in sorted(tally.statuses.items())},
+            "left_out": [
+                {"procedure": of.procedure, "why": of.why, "calls": of.calls, "first_txn_id": str(of.first_txn_id)}
+                for _, of in sorted(tally.left_out.items())
+            ],
+            "partitions": [
+                {"partition": r.partition, "calls": r.calls, "index": r.index, "txn_id": str(r.txn_id)} for r in self.results
+            ],
+        }
+
+
+def fork(
+    files: Files,
+    directory: str,
+    *,
+    at: int,
+    db: Database,
+    out: str,
+    until: int | None = None,
+    target: str | None = None,
+    missing: Missing = "refuse",
+    workers: int | None = None,
+    progress: Tell = lambda _progress: None,
+    hang_after_s: float | None = None,
+) -> ForkReport:
+    """Makes the node directory `out`: state and code of `at` (its call included, START = none), then `db` up to `until`.
+
+    `target` is `module:attribute` of `db`; None: it is found. With `hang_after_s`, `db` runs in a process of its own, and a call
+    that runs longer is named; None: here, and a call may take as long as it likes. Durable on return; `directory` may be of a
+    running node. A run that is broken off is gone on with by the very same fork.
+
+    Raises: BadUntil, UntilUnreachable, CallUnfit, CallStuck, OtherDatabase, SchemaConflict, WrongDirectory, Interrupted; what
+    `execute` raises.
+    """
+    if until is not None and until < at:
+        raise BadUntil(f"the fork would end at transaction {until}, before it begins at {at}")
+    began = time.monotonic()
+    code = Code(db, capture_bundle(db, target), missing)
+    planned = _plan(files, directory, at) if at != START else None
+    source = planned.source if planned is not None else _open_alone(files, directory)
+    parts = planned.plan.partitions if planned is not None else ()
+    places = {part.partition: _place(part) for part in parts}
+    incarnation = source.instance.identity.incarnation
+    told: dict[str, Any] = {"at": at, "until": until, "code": code.bundle.hash, "missing": missing}
+    marker = ForkMarker.of(places, _skips(parts), incarnation, directory, **told)
+    if resume.is_made(out) and (noted := resume.noted(out, asdict(marker))) is not None:
+        return _made_before(files, out, _Ran.from_json(noted), code.bundle.hash)
+    goes_on = forkplace.goes_on(files, out, marker)
+    done = forkplace.all_done(Trust(files, out), out, _partitions(source)) if goes_on else {}
+    with _finding_a_way(files, directory, source):
+        rest = find_rest(files, directory, list(places.values()), until, {p: of.at for p, of in done.items()})
+    check_database(rest.scan.groups, db)
+    if not goes_on:
+        begin(files, directory, out)
+    run = _Run(files, out, planned, rest, code, progress, workers, hang_after_s, goes_on)
+    with _owned(files, out) as owner:
+        marker.write(files, out)
+        resume.make_ready(files, out)
+        ran = _ran_before(files, out, rest, resume.noted(out, asdict(marker)) if goes_on else None)
+        if ran is None:
+            kept = run.before(done)
+            ran = _Ran(*run.behind(), kept, _gone(rest, {p: stream.to_index for p, stream in rest.scan.streams.items()}))
+            resume.note(files, out, asdict(marker), ran.to_json())
+        forkplace.forget(out, range(len(rest.places)))
+        origin = Origin(source.instance.identity.cluster_id, at)
+        instance = _one_node(source.instance, origin)
+        groups, version = _groups(rest.scan.groups, ran.results, db, code.bundle, node_id=instance.identity.node_id)
+        complete(files, out, owner, instance, groups=groups, results=ran.results, begun_by=FORK)
+    seconds = time.monotonic() - began
+    return ForkReport(ran.results, ran.kept, ran.tally, instance.identity, origin, version, code.bundle.hash, seconds)
+
+
+def _open_alone(files: Files, directory: str) -> LogSource:
+    """The log of a sole voter, for a fork that has no plan of what is before it. Raises: NotSoleVoter, WalError."""
+    source = open_source(files, directory)
+    check_alone(files, directory, source.instance.identity, fold_end(source))
+    return source
+
+
+def _skips(parts: Sequence[PartitionPlan]) -> dict[int, dict[int, Any]]:
+    """What was taken out of the calls in front of the fork, by partition and entry."""
+    return {part.partition: {index: of for index, of in part.skips.items() if index <= part.to_index} for part in parts}
+
+
+@contextlib.contextmanager
+def _owned(files: Files, out: str) -> Iterator[Owner]:
+    """The directory while it is made; given up when it fails in a way that the same fork would not go on from."""
+    owner = take_ownership(files, out)
+    try:
+        yield owner
+    except BaseException as error:
+        owner.close()
+        if not isinstance(error, (*GONE_ON, CallStuck)):
+            give_up(out)
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted(" ".join([f"the fork to {out} was broken off", *filter(None, map(str, error.args))])) from None
+        raise
+    owner.close()
+
+
+def _plan(files: Files, directory: str, at: int) -> Planned:
+    """What is before the fork. Raises: as `make_plan`, with a hint for who named the moment as `--at`."""
+    try:
+        return make_plan(files, directory, use_state="never", until=at)
+    except (UntilBeyond, UntilUnreachable) as error:
+        if error.hint == type(error).hint:  # no ranges are known that would say more
+            error.hint = "choose another moment for the fork; `--at start` is before the first transaction"
+        raise
+
+
+@contextlib.contextmanager
+def _finding_a_way(files: Files, directory: str, source: LogSource) -> Iterator[None]:
+    """Raises: RestUnreadable."""
+    try:
+        yield
+    except (Corrupt, UntilUnreachable) as error:
+        raise _no_way(files, directory, source, error) from error
+
+
+def _no_way(files: Files, directory: str, source: LogSource, error: Corrupt | UntilUnreachable) -> ReplayError:
+    """What is behind the fork cannot be read to the end; where it could be, for a fork at another moment."""
+    ranges = _restorable(files, directory, source)
+    strays = strays_told(files, directory) if isinstance(error, UntilUnreachable) else ""
+    refused = RestUnreadable(f"{error.args[0]}{strays and f': {strays}'}")
+    refused.code = error.exit_code
+    if ranges:
+        refused.hint = f"restorable are {ranges}: fork within the last of them, or bring the named files back from a copy"
+    return refused
+
+
+def _restorable(files: Files, directory: str, source: LogSource) -> str:
+    """From which moments to which log and archive are whole, in words; "" when none is known."""
+
+    def can(moment: int) -> bool:
+        with contextlib.suppress(ReplayError, Corrupt):
+            make_plan(files, directory, use_state="never", until=moment)
+            return True
+        return False
+
+    newest = source.checkpoint(source.first_blocks[-1]).txn_id_max
+    return Reach(files, directory, source, newest).restorable(can)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """What the calls did, and where the partitions stand behind them."""
+
+    results: list[Result]
+    tally: Tally
+    kept: int
+    gone: list[Any]  # what the log took out of them, as `_gone` says it
+
+    def to_json(self) -> dict[str, Any]:
+        results = [asdict(result) for result in self.results]
+        return {"results": results, "tally": self.tally.kept(), "kept": self.kept, "gone": self.gone}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> _Ran:
+        results = [Result(**result) for result in value["results"]]
+        return cls(results, Tally.of_kept(value["tally"]), value["kept"], value.get("gone", []))
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What is done in the new directory, step by step."""
+
+    files: Files
+    out: str
+    planned: Planned | None
+    rest: Rest
+    code: Code
+    tell: Tell
+    workers: int | None
+    hang_after_s: float | None
+    goes_on: bool
+
+    def before(self, done: Mapping[int, Done]) -> int:
+        """Brings every partition to the fork that is not behind it; the calls before it, those of earlier runs included."""
+        target, calls = Target(self.files, self.out), 0
+        fresh = [p for p in sorted(self.rest.places) if p not in done or not self._joins(p, done[p])]
+        for p in fresh:
+            if p in done or self.planned is None:
+                target.trust.discard(p)
+            if self.planned is None:
+                PartitionState.open(state_path(self.out, p), partition=p).close()
+                target.trust.grant(p)
+        if self.planned is not None:
+            calls = self.planned.plan.calls
+            parts = tuple(part for part in self.planned.plan.partitions if part.partition in fresh)
+            planned = replace(self.planned, plan=replace(self.planned.plan, partitions=parts))
+            try:
+                execute(
+                    planned, target, workers=self.workers, progress=self.tell, go_on=self.goes_on,
+                    hang_after_s=HANG_AFTER_S if self.hang_after_s is None else self.hang_after_s,
+                )  # fmt: skip
+            except Poison as poison:
+                poison.hint = "before the fork runs the code of that time: fork what `cmdlog recover --quarantine --to` makes"
+                raise
+        return calls
+
+    def behind(self) -> tuple[list[Result], Tally]:
+        """Runs the other code."""
+        target, rest = Target(self.files, self.out), self.rest
+        if self.hang_after_s is None:
+            results, tally = run_here(rest, target, self.code, self.tell)
+        else:
+            results, tally = run_watched(rest, target, self.code, self.tell, hang_after_s=self.hang_after_s)
+        if tally.first is not None and (batch := _batch_of(rest.source, tally.first)) is not None:
+            tally.first = with_live_outcome(self.files, rest.source.directory, tally.first, batch, rest.scan.catalogs)
+        return results, tally
+
+    def _joins(self, partition: int, done: Done) -> bool:
+        """Whether the state stands at an entry that the log still holds there, and the log says the same of what was applied.
+
+        It may have grown since: by the digest of a batch that could not be compared, or by a SKIP of a call that ran.
+        """
+        begin, skips = _before(self.rest.places[partition]), self.rest.scan.streams[partition].skips
+        if done.gone != [[index, list(of)] for index, of in skips.items() if begin < index <= done.at]:
+            return False
+        if done.open and _is_any_digested(self.rest, partition, frozenset(done.open)):
+            return False
+        found, position = self.rest.scan.streams[partition], read_position(state_path(self.out, partition), partition)
+        if isinstance(position, str) or done.at > found.to_index:
+            return False
+        return done.at in (found.base, self.rest.places[partition].index, self.rest.places[partition].index - 1) or (
+            found.seen.get(done.at) == (position.term, position.checksum)
+        )
+
+
+def _is_any_digested(rest: Rest, partition: int, indexes: frozenset[int]) -> bool:
+    """Whether the log holds a digest of one of these batches."""
+    records = rest.scan.kept if rest.scan.kept is not None else rest.source.read(from_block=rest.scan.from_block)
+    return any(r.kind is Kind.DIGEST and r.partition == partition and r.index in indexes for _, r in records)
+
+
+def _gone(rest: Rest, ends: Mapping[int, int]) -> list[Any]:
+    """[[partition, end, [[index of a batch up to it, positions that the log takes out], …]], …]"""
+    skips = {p: stream.skips for p, stream in sorted(rest.scan.streams.items())}
+    return [[p, ends[p], [[at, list(of)] for at, of in skips[p].items() if at <= ends[p]]] for p in skips if p in ends]
+
+
+def _ran_before(files: Files, out: str, rest: Rest, value: Mapping[str, Any] | None) -> _Ran | None:
+    """What an earlier run has noted when all calls had run, if the states still stand there and none was taken out since."""
+    if value is None:
+        return None
+    ran, trust = _Ran.from_json(value), Trust(files, out)
+    if ran.gone != _gone(rest, {p: end for p, end, _ in ran.gone}):
+        for result in ran.results:  # nothing says any more how far these states have come
+            trust.discard(result.partition)
+        return None
+    for result in ran.results:
+        stands = read_position(state_path(out, result.partition), result.partition)
+        there = Position(result.index, result.term, result.checksum, result.txn_id)
+        if trust.doubt(result.partition) or stands != there:
+            return None
+    return ran
+
+
+def _made_before(files: Files, out: str, ran: _Ran, code: str) -> ForkReport:
+    """What the run that finished this very fork has said."""
+    instance = load_instance(files, out)
+    assert instance.forked_from is not None, "what a fork has made says so"
+    version = max(fold_end(open_source(files, out)).state(CLUSTER_GROUP).catalogs)
+    origin, identity = instance.forked_from, instance.identity
+    return ForkReport(ran.results, ran.kept, ran.tally, identity, origin, version, code, 0.0, already=True)
+
+
+def _batch_of(source: LogSource, found: Difference) -> Batch | None:
+    """The batch in which a difference stands."""
+    for lsn, record in source.read(from_block=found.block):
+        if (record.kind, record.partition, record.index) == (Kind.BATCH, found.partition, found.index):
+            return decode_batch(record)
+        if lsn.block > found.block:
+            break
+    return None
+
+
+def _place(part: PartitionPlan) -> Place:
+    return Place(part.partition, part.to_index, part.to_term, part.to_checksum, part.to_calls)
+
+
+def find_rest(
+    files: Files, directory: str, places: Sequence[Place], until: int | None, claims: Mapping[int, int] | None = None
+) -> Rest:
+    """The log that holds everything behind these places ([]: everything); it says what stands at the `claims`, too.
+
+    Raises: UntilUnreachable, UntilBeyond.
+    """
+    for source in _sources(files, directory):
+        those = {place.partition: place for place in places or map(Place, _partitions(source))}
+        indexes = {p: _before(place) for p, place in those.items()}
+        claimed = {p: {of.index, *((claims[p],) if claims and p in claims else ())} for p, of in those.items()}
+        found = scan(source, start_block(source, indexes), indexes, claimed, until=until)
+        if not all(_joins(place, found) for place in those.values()):
+            continue
+        if until is not None and until > found.groups.txn_id_max | _MILLIS:
+            raise UntilBeyond(f"transaction {until} was not reached: the newest one is {found.groups.txn_id_max}")
+        return Rest(source, found, those)
+    raise UntilUnreachable("log and archive do not hold everything behind the fork without a gap")
+
+
+def _sources(files: Files, directory: str) -> Iterator[LogSource]:
+    """The live log, then the live log with the archived segments before it."""
+    source = open_source(files, directory)
+    yield source
+    if run := run_before(list_segments(files, directory, source.instance.identity), source.segments[0].header):
+        yield in_front(files, source, run)
+
+
+def _partitions(source: LogSource) -> range:
+    """Those that the newest configuration in the log names."""
+    groups = source.checkpoint(source.first_blocks[-1])
+    if CLUSTER_GROUP not in groups.by_partition:  # a first segment: its head is empty
+        for lsn, record in source.read(from_block=source.first_blocks[-1]):
+            groups.observe(lsn, record)
+    return range(int((groups.state(CLUSTER_GROUP).configuration or {}).get("partitions", 0)))
+
+
+def _before(place: Place) -> int:
+    """The entry behind which the log is read: a batch that the fork cuts has a rest, also where a segment ends with it."""
+    return place.index - 1 if place.calls >= 0 else place.index
+
+
+def _joins(place: Place, found: Scan) -> bool:
+    """Whether the log holds every entry behind the place, and the very entry at it."""
+    stream = found.streams[place.partition]
+    if not (stream.base <= _before(place) and place.index <= stream.last_index):
+        return False
+    return not place.term or stream.seen.get(place.index) == (place.term, place.checksum)
+
+
+def check_database(groups: Groups, db: Database) -> None:
+    catalogs = groups.state(CLUSTER_GROUP).catalogs
+    made_for = catalogs[max(catalogs)].value.get("database", db.name) if catalogs else db.name
+    if made_for != db.name:
+        raise OtherDatabase(f"the directory belongs to database {made_for!r}, not to {db.name!r}")
+
+
+def _groups(groups: Groups, results: Sequence[Result], db: Database, bundle: Bundle, *, node_id: int) -> tuple[Groups, int]:
+    """Every group as the new log begins, and the version of its only catalog."""
+    for result in results:
+        end_at(groups, result)
+    cluster = groups.state(CLUSTER_GROUP)
+    cluster.commit = cluster.last_index
+    newest = max(cluster.catalogs, default=0)
+    value = cluster.catalogs[newest].value if newest else None
+    if value is None or value["hash"] != bundle.hash:
+        newest += 1
+        value = catalog_value(db, bundle, newest, value)
+    index = cluster.last_index
+    cluster.catalogs = {newest: Catalog(index, value, stated_block=FIRST_RECORDS_BLOCK, used_block=FIRST_RECORDS_BLOCK)}
+    cluster.environment = Stated(index, cluster.term, environment())
+    for state in groups.by_partition.values():
+        _make_single(state, node_id)
+    return groups, newest
+
+
+def _make_single(state: GroupState, node_id: int) -> None:
+    """The first configuration of another cluster, whoever voted in the one that was forked, and whatever failed there."""
+    state.vote = node_id
+    state.configurations = [replace(newest, value=single(newest.value, node_id)) for newest in state.configurations[-1:]]
+
+
+def _one_node(instance: Instance, origin: Origin) -> Instance:
+    """The new node: a cluster of its own."""
+    return replace(instance, identity=Identity.fresh(), forked_from=origin)

@@ -1,0 +1,81 @@
+"""What a call of the log answered live: the log keeps a hash of it, so the call is run once more with the code that it ran with.
+
+One rule: nothing is told that the hash does not prove. It is a courtesy of a report, so it is left out where it would be long:
+the partition is restored up to the call in a temporary folder, if that takes few enough calls.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import orjson
+
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.files import Files
+from cmdlog.wal.format.batch import Batch
+from cmdlog.wal.group_state import Catalog
+from procedures.bundle import Bundle
+from procedures.errors import ProceduresError
+from procedures.execution.executor import Applied, Invocations
+from procedures.execution.idempotency import KeyPolicy, Status
+from procedures.storage.state import PartitionState
+from replay.engine import Catalogs, CodeMissing, PartitionEngine, replay_calls
+from replay.errors import ReplayError
+from replay.fork.rerun import Difference
+from replay.log.scan import cluster_policy
+from replay.plan.planner import Planned, make_plan
+from replay.recover.execute import Target, execute
+from replay.state.trust import STATE_FOLDER, state_path
+from snapshot.errors import SnapshotError
+
+CALLS_MAX: Final = 100_000  # before the call: some seconds
+
+
+def with_live_outcome(
+    files: Files, directory: str, found: Difference, batch: Batch, catalogs: Mapping[int, Catalog]
+) -> Difference:
+    """The difference with the live outcome, if it can be had and has the hash that the log holds."""
+    try:
+        applied = _run_again(files, directory, found, batch, catalogs)
+    except (ReplayError, CodeMissing, ProceduresError, SnapshotError, WalError):
+        return found  # the fork is made all the same
+    if applied is None or applied.result_hashes[0] != found.live_hash:
+        return found
+    return replace(found, live_status=Status(applied.statuses[0]).name, live_outcome=orjson.loads(applied.bodies[0]))
+
+
+def _run_again(files: Files, directory: str, found: Difference, batch: Batch, catalogs: Mapping[int, Catalog]) -> Applied | None:
+    planned = make_plan(files, directory, use_state="never", until=found.txn_id - 1)
+    parts = tuple(part for part in planned.plan.partitions if part.partition == found.partition)
+    if sum(part.calls for part in parts) > CALLS_MAX:
+        return None
+    with tempfile.TemporaryDirectory(prefix="cmdlog-call-") as scratch:
+        os.mkdir(os.path.join(scratch, STATE_FOLDER))
+        execute(Planned(replace(planned.plan, partitions=parts), planned.scan, planned.source), Target(files, scratch))
+        known = Catalogs()
+        known.add_bundle(batch.catalog, Bundle.from_bytes(str(catalogs[batch.catalog].value["bundle"]).encode()))
+        state = PartitionState.open(state_path(scratch, found.partition), partition=found.partition)
+        engine = PartitionEngine(state, known, digest_rows=False, policy=KeyPolicy(**cluster_policy(planned.scan.groups)))
+        try:
+            return replay_calls(engine.executor, _alone(found, batch, state.position.index + 1))
+        finally:
+            engine.close()
+
+
+def _alone(found: Difference, batch: Batch, index: int) -> Invocations:
+    """The call as a batch of its own."""
+    at, keys = found.position, batch.key_list()
+    return Invocations(
+        index=index,
+        term=batch.record.term,
+        checksum=0,
+        catalog=batch.catalog,
+        txn_ids=[found.txn_id],
+        procedures=[batch.procedures[at]],
+        params=[batch.params()[at]],
+        keys=None if keys is None else [keys[at]],
+    )

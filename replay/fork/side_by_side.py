@@ -1,0 +1,232 @@
+"""One partition's history twice, batch by batch: as it was, and with other code. Notes for each row which call made it differ.
+
+One rule: the left side is the live history, run by its own code and compared with its digests; the right side is a fork of it
+(`replay.fork.rerun`). Both apply a batch before either sees the next one, so what is held is one batch and, on disk, one line for
+each row that ever differed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from cmdlog.wal.format.batch import Batch
+from cmdlog.wal.format.record import Kind, Record
+from cmdlog.wal.ids import Lsn
+from procedures import Database
+from procedures.bundle import Bundle
+from procedures.execution.executor import Applied
+from procedures.execution.idempotency import Status
+from procedures.storage.state import PartitionState
+from replay.engine import Catalogs
+from replay.fork.baseline import LeftSide
+from replay.fork.bind_calls import Fitting
+from replay.fork.first_differences import Firsts
+from replay.fork.rerun import Difference, LeftOut, Missing, Place, Rerun
+from replay.log.scan import Stream
+from replay.results import Result
+from replay.state.row_hooks import Steps, Trail, Trails
+from replay.state.touched_rows import Key, Row
+
+_COLUMNS: Final = "SELECT name FROM pragma_table_xinfo(?) WHERE hidden <> 1 ORDER BY cid"
+_KEY: Final = "SELECT name FROM pragma_table_xinfo(?) WHERE pk > 0 ORDER BY pk"
+
+Project = Callable[[Row], Any]
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """How the calls ended on both sides."""
+
+    calls: int = 0  # that ran on both
+    changed: int = 0  # … and ended otherwise
+    first: Difference | None = None
+    statuses: dict[str, int] = field(default_factory=dict)  # of the right side
+
+    def to_json(self, left_out: Iterable[LeftOut]) -> dict[str, Any]:
+        return {
+            "calls": self.calls,
+            "changed": self.changed,
+            "first": self.first.to_json() if self.first else None,
+            "statuses": dict(sorted(self.statuses.items())),
+            "left_out": [
+                {"procedure": of.procedure, "why": of.why, "calls": of.calls, "first_txn_id": str(of.first_txn_id)}
+                for of in left_out
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class OtherCode:
+    """What runs on the right side."""
+
+    db: Database
+    fitting: Fitting
+    missing: Missing
+
+
+class SideBySide:
+    """Both histories of one partition behind a fork. One thread."""
+
+    def __init__(
+        self,
+        *,
+        stream: Stream,
+        place: Place,
+        left: PartitionState,
+        right: PartitionState,
+        catalogs: Mapping[int, Mapping[str, Any]],
+        row_digests: bool,
+        code: OtherCode,
+        firsts: Firsts,
+        progress: Callable[[int], None],
+    ) -> None:
+        """`left` stands before the batch that the fork cuts, if it cuts one; `right` within it. Raises: SchemaConflict."""
+        self.outcomes = Outcomes()
+        self._place, self._firsts, self._fitting = place, firsts, code.fitting
+        self._left = LeftSide(stream, place, left, _code(catalogs), row_digests=row_digests)
+        self._trail = Trail(right.connection)
+        self._right: tuple[Batch, list[int], Applied] | None = None
+        self._rerun = Rerun(
+            {place.partition: right},
+            {place.partition: stream},
+            {place.partition: place},
+            db=code.db,
+            fitting=code.fitting,
+            missing=code.missing,
+            progress=lambda _partition, calls: progress(calls),
+            begin_call=self._trail.begin_call,
+            ended=self._note,
+        )
+        self._trail.read_tables()
+        self._views: dict[str, tuple[Project, Project] | None] = {}
+        self._connections = left.connection, right.connection
+
+    def run(self, records: Iterable[tuple[Lsn, Record]]) -> tuple[Result, list[LeftOut]]:
+        """Takes records until both are at the end. Raises: Divergence of the left side; what `Rerun.run` raises; PlanOutdated."""
+        results = self._rerun.run(self._beside(records))
+        self._left.finish()
+        return results[0], list(self._rerun.tally.left_out.values())
+
+    def _beside(self, records: Iterable[tuple[Lsn, Record]]) -> Iterator[tuple[Lsn, Record]]:
+        for lsn, record in records:
+            was = self._left.take(lsn, record)
+            if record.kind is Kind.SCHEMA and record.partition == self._place.partition:
+                self._views.clear()
+            yield lsn, record  # the right side takes it
+            if was is not None or self._right is not None:
+                self._compare(was)
+                self._right = None
+
+    def _note(self, batch: Batch, ran: list[int], applied: Applied) -> None:
+        self._right = batch, ran, applied
+
+    # -- what both did -------------------------------------------------------------------------------------------------------
+
+    def _compare(self, left: tuple[Batch, Applied, Trails] | None) -> None:
+        ended: tuple[Batch, list[int], Applied] | None = self._right
+        batch = left[0] if left is not None else ended[0] if ended is not None else None
+        if batch is None:
+            return
+        trails = self._trail.take(ended[2].statuses, ended[1]) if ended is not None else {}
+        mine = left[2] if left is not None else {}
+        found = []
+        for key in sorted(mine.keys() | trails.keys(), key=repr):
+            at = self._parted(key, mine.get(key), trails.get(key))
+            if at is not None:
+                found.append((key, batch.txn_ids[at], at, self._name(batch, at)))
+        self._firsts.note(found)
+        if left is not None and ended is not None:
+            self._count(batch, left[1], ended)
+
+    def _parted(self, key: Key, left: Steps | None, right: Steps | None) -> int | None:
+        """Position of the first call behind which the row is not the same, if it was before."""
+        view = self._view(key[0])
+        if view is None:
+            return None
+        of_left, of_right = view
+        before_left = _seen(left.before, of_left) if left is not None else None
+        before_right = _seen(right.before, of_right) if right is not None else before_left
+        before_left = before_left if left is not None else before_right
+        steps = [(at, 0, _seen(row, of_left)) for at, row in left.behind] if left is not None else []
+        steps += [(at, 1, _seen(row, of_right)) for at, row in right.behind] if right is not None else []
+        steps.sort(key=lambda step: step[:2])
+        now = [before_left, before_right]
+        for number, (at, side, row) in enumerate(steps):
+            now[side] = row
+            last_of_call = number + 1 == len(steps) or steps[number + 1][0] != at
+            if last_of_call and now[0] != now[1]:
+                return at
+        return None
+
+    def _view(self, table: str) -> tuple[Project, Project] | None:
+        """What is compared of a row on each side; None when the table's keys are not those of the other side."""
+        if table not in self._views:
+            columns = [[str(row[0]) for row in of.execute(_COLUMNS, (table,))] for of in self._connections]
+            keys = [[str(row[0]) for row in of.execute(_KEY, (table,))] for of in self._connections]
+            one_sided = not all(columns)
+            both = [name for name in columns[0] if name in columns[1]]
+            if one_sided:
+                self._views[table] = _presence, _presence
+            elif keys[0] != keys[1]:
+                self._views[table] = None
+            else:
+                left, right = ([names.index(name) for name in both] for names in columns)
+                self._views[table] = _projection(left), _projection(right)
+        return self._views[table]
+
+    def _count(self, batch: Batch, left: Applied, ended: tuple[Batch, list[int], Applied]) -> None:
+        _, ran, right = ended
+        outcomes, first_at = self.outcomes, max(self._place.calls, 0) if left.index == self._place.index else 0
+        for n, at in enumerate(ran):
+            if not first_at <= at < len(left.result_hashes):
+                continue
+            outcomes.calls += 1
+            status = Status(right.statuses[n]).name
+            outcomes.statuses[status] = outcomes.statuses.get(status, 0) + 1
+            if right.result_hashes[n] == left.result_hashes[at]:
+                continue
+            outcomes.changed += 1
+            if outcomes.first is None:
+                outcomes.first = self._difference(batch, at, (left, at), (right, n))
+
+    def _difference(self, batch: Batch, at: int, left: tuple[Applied, int], right: tuple[Applied, int]) -> Difference:
+        (was, was_at), (now, now_at) = left, right
+        return Difference(
+            txn_id=batch.txn_ids[at],
+            partition=batch.record.partition,
+            index=batch.record.index,
+            position=at,
+            procedure=self._name(batch, at),
+            params=batch.params()[at],
+            live_hash=was.result_hashes[was_at],
+            status=Status(now.statuses[now_at]).name,
+            outcome=orjson.loads(now.bodies[now_at]),
+            live_status=Status(was.statuses[was_at]).name,
+            live_outcome=orjson.loads(was.bodies[was_at]),
+        )
+
+    def _name(self, batch: Batch, at: int) -> str:
+        return self._fitting.procedures(batch.catalog)[batch.procedures[at]].name
+
+
+def _code(values: Mapping[int, Mapping[str, Any]]) -> Catalogs:
+    catalogs = Catalogs()
+    for version, value in values.items():
+        catalogs.add_bundle(version, Bundle.from_bytes(str(value["bundle"]).encode()))
+    return catalogs
+
+
+def _seen(row: Row | None, project: Project) -> Any:
+    return None if row is None else project(row)
+
+
+def _presence(_row: Row) -> Any:
+    return True
+
+
+def _projection(at: list[int]) -> Project:
+    return lambda row: [(type(row[n]), row[n]) for n in at]

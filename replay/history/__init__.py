@@ -1,0 +1,1 @@
+"""Several logs as one history, in the order of transaction ids."""

@@ -1,0 +1,193 @@
+"""Several logs into one order: the invocations of many partitions by TxnId, each once, in bounded memory.
+
+One rule: nothing is given out before every open stream has closed the TxnIds up to it, and then it waits for nothing else.
+
+A log interleaves the streams of several partitions, and is not sorted. Within a stream TxnIds ascend, so a stream has closed
+what its own last entry, a commit mark or a checkpoint says; the lowest of these over all open streams is the *bound*. The stream
+at the bound is the one that is read next, from whichever log serves it, and what stands on the way is held. Once everything up to
+the bound is out, that stream holds nothing: so it may always take one entry more, and the merge can always go on.
+
+The window is shared out: half of it to the cursors of the logs, half to streams that lag. Where a log's cursor has its share
+full and still has not met the lagging stream (a follower that caught up late wrote 100 MB of one partition in front of the next)
+that stream gets a cursor of its own. So the held bytes never exceed the window, as long as no entry is larger than its stream's
+part of the second half; a larger one is held all the same, one of a stream at most.
+
+Superseded entries, and calls that were taken out, are known before the pass: from the plan of a recovery, or from a first look
+(`streams_of`). `replay.log.voids_and_skips` says why that is also what decides what is committed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from cmdlog.wal.format.record import Record
+from replay.errors import StreamDamaged
+from replay.history.chunks import BadBatch, Chunk, Gathered, Invocation, make_chunk
+from replay.history.cursors import OPEN_END, ChosenLog, Cursor, Lane, Stream
+from replay.log.voids_and_skips import look
+
+MERGE_WINDOW_BYTES_MAX: Final = 64 << 20  # default: what a node closes late by some seconds fits, at 20 MB/s of log
+GULP_BYTES_MAX: Final = 2 << 20  # read between two looks at the bound: some hundred batches share the cost of a chunk, 0.3 ms
+CHUNK_BYTES_MAX: Final = 4 << 20  # of batches in one chunk
+
+
+class Order(enum.Enum):
+    """By TxnId over all streams; or each stream by itself as it comes, none waiting for another."""
+
+    TXN_ID = "txn_id"
+    PER_PARTITION = "per_partition"
+
+
+class Controls(enum.Enum):
+    """Whether entries without calls (SCHEMA, CONFIGURATION, SKIP, …) are passed on with the chunks."""
+
+    LEFT_OUT = "left_out"
+    PASSED_ON = "passed_on"
+
+
+class Merge:
+    """One pass. `held_bytes_max` and `cursors_opened` tell afterwards what it took."""
+
+    def __init__(
+        self,
+        logs: Sequence[ChosenLog],
+        streams: Sequence[Stream],
+        *,
+        window_bytes_max: int = MERGE_WINDOW_BYTES_MAX,
+        order: Order = Order.TXN_ID,
+        controls: Controls = Controls.LEFT_OUT,
+    ) -> None:
+        """A partition is served by one log. Raises: ValueError when two streams name the same."""
+        self._lanes = [Lane(stream) for stream in sorted(streams, key=lambda stream: stream.partition)]
+        if len({stream.partition for stream in streams}) != len(streams):
+            raise ValueError("a partition is merged from one log at a time")
+        self._order = order
+        self._cursors: list[Cursor] = []
+        for number, log in enumerate(logs):
+            mine = {lane.stream.partition: lane for lane in self._lanes if lane.stream.log == number}
+            self._cursors.append(Cursor(log, mine, None, with_controls=controls is Controls.PASSED_ON))
+        self._log_share = window_bytes_max // 2 // max(1, len(logs))
+        self._lane_share = window_bytes_max // 2 // max(1, len(streams))
+        self._bound = 0  # everything up to here has been given out
+        self.held_bytes_max = 0
+        self.cursors_opened = len(self._cursors)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The merged invocations. Whatever is whole in front of a damaged place comes out before the error.
+
+        Raises: StreamDamaged.
+        """
+        try:
+            while waiting := [lane for lane in self._lanes if not lane.ended]:
+                damage = self._advance(min(waiting, key=_closed))
+                yield from self._give_out()
+                if damage is not None:
+                    raise damage
+            yield from self._give_out()
+        finally:
+            for cursor in self._cursors:
+                cursor.close()
+
+    def invocations(self) -> Iterator[Invocation]:
+        """The same, one by one and parsed. Raises: StreamDamaged, BadRecord."""
+        for chunk in self.chunks():
+            yield from chunk.invocations()
+
+    def _advance(self, lane: Lane) -> StreamDamaged | None:
+        """Reads for the lane that holds up the others; the damage, if that is what was met."""
+        main = self._cursors[lane.stream.log]
+        partition = lane.stream.partition
+        cursor = main if partition in main.lanes else main.guests[partition]
+        try:
+            if cursor is main and len(main.open_lanes) > 1 and self._order is Order.TXN_ID:
+                room = min(GULP_BYTES_MAX, self._log_share - main.held_bytes)
+                if not main.read(bytes_max=room, at_least_one=False):
+                    cursor = main.split(lane)
+                    self.cursors_opened += 1
+                    self._read_alone(cursor)
+            else:
+                self._read_alone(cursor)
+        except StreamDamaged as damage:
+            return damage
+        finally:
+            self.held_bytes_max = max(self.held_bytes_max, sum(of.held_bytes for of in self._lanes))
+        return None
+
+    def _read_alone(self, cursor: Cursor) -> None:
+        cursor.read(bytes_max=min(GULP_BYTES_MAX, self._lane_share), at_least_one=True)
+
+    def _give_out(self) -> Iterator[Chunk]:
+        if self._order is Order.PER_PARTITION:
+            for lane in self._lanes:
+                yield from self._chunks_upto([lane], OPEN_END)
+            return
+        bound = min((lane.closed_txn for lane in self._lanes if not lane.ended), default=OPEN_END)
+        self._check(bound)
+        yield from self._chunks_upto(self._lanes, bound)
+        self._bound = bound
+
+    def _check(self, bound: int) -> None:
+        """A stream that goes on at or below what it had closed, and what is out already, belongs to no order any more."""
+        for lane in self._lanes:
+            if lane.held and lane.first_call_txn <= self._bound:
+                record, first, *_ = lane.held[0]
+                what = f"entry {record.index} begins at transaction {first}, but those up to {self._bound} were closed"
+                raise self._damage(record, what)
+
+    def _damage(self, record: Record, what: str) -> StreamDamaged:
+        """What is wrong with an entry that was read."""
+        stream = next(lane.stream for lane in self._lanes if lane.stream.partition == record.partition)
+        place = {stream.partition: (int(record.index), stream.upto)}
+        held_bytes = sum(lane.held_bytes for lane in self._lanes)
+        return StreamDamaged(self._cursors[stream.log].log.name, place, what, held_bytes=held_bytes)
+
+    def _chunks_upto(self, lanes: Sequence[Lane], bound: int) -> Iterator[Chunk]:
+        while any(lane.first_txn <= bound for lane in lanes):
+            upto = _bound_of_chunk(lanes, bound)
+            gathered = Gathered()
+            try:
+                for lane in lanes:
+                    lane.release(upto, gathered)
+                chunk = make_chunk(gathered)
+            except BadBatch as bad:
+                raise self._damage(bad.record, str(bad)) from bad
+            if len(chunk) or chunk.controls:
+                yield chunk
+
+
+def streams_of(logs: Sequence[ChosenLog], wanted: Mapping[int, tuple[int, int, int]]) -> list[Stream]:
+    """Streams with what a first look over the logs finds: partition -> (number of the log, after, upto).
+
+    Raises: Corrupt, Recycled, BadRecord.
+    """
+    streams = []
+    for number, log in enumerate(logs):
+        mine = {partition: at for partition, at in wanted.items() if at[0] == number}
+        found = look(log.source.read(from_block=log.from_block), mine) if mine else {}
+        for partition, (_, after, upto) in mine.items():
+            at = found[partition]
+            streams.append(
+                Stream(partition, number, after, upto, at.skips, tuple(at.voids), tuple(at.untrue), line=at.line(upto=upto))
+            )
+    return streams
+
+
+def _closed(lane: Lane) -> int:
+    return lane.closed_txn
+
+
+def _bound_of_chunk(lanes: Sequence[Lane], bound: int) -> int:
+    """The highest TxnId up to which a chunk stays within its size, at least one batch of some lane."""
+    share = CHUNK_BYTES_MAX // max(1, sum(lane.first_call_txn <= bound for lane in lanes))
+    for lane in lanes:
+        size = 0
+        for _, first, last, _, held_bytes in lane.held:
+            if first > bound:
+                break
+            size += held_bytes
+            if size >= share:
+                bound = min(bound, last)
+                break
+    return bound

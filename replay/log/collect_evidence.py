@@ -1,0 +1,309 @@
+"""Reads what one node's directory says about every group: instance, fault log, segment heads, the newest segment, snapshots.
+
+One rule: read-only and quick. Sealed segments are not read, only their heads: the head of the oldest states where the log begins,
+and one scan of the newest, which states all before it, where it ends. Works beside a running node. Nothing is judged here but
+what a restart would judge too; what cannot be read is stated as damage, and the log around it as *runs*.
+
+Damage inside a sealed segment is found by who reads it. It is given here as `known_damage`, and then the runs go around it; so is
+a segment that is missing or has a bad head. A segment before such a hole is read, since nothing behind it states its end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from cmdlog.wal.directory.instance import LOG_FOLDER, Identity, Instance, load_instance
+from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, WalError, message_of
+from cmdlog.wal.fault_log import FaultRecord, read_faults
+from cmdlog.wal.files import Files
+from cmdlog.wal.format.record import BadRecord
+from cmdlog.wal.format.segment import segment_sequence
+from cmdlog.wal.group_state import Groups, GroupState, Stated
+from cmdlog.wal.hard_state import HardState
+from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.wal.opening.restart import Verdict, decide
+from cmdlog.wal.opening.scan import EndKind, Walk, walk_segment
+from cmdlog.wal.opening.survey import SegmentFile, Survey, identity_text, survey_log, tail_corrupt
+from cmdlog.wal.reader import Recycled, read_segment
+from replay.log.damaged_tail import Beyond, behind_damage, folded
+from replay.log.evidence import Fault, GroupEvidence, NodeEvidence, Run, SnapshotEvidence, StatedConfiguration
+from snapshot.catalog import list_snapshots
+
+LOOKS_MAX: Final = 3  # at the directory of a running node, which may recycle between two file names
+Gap = tuple[int, int]
+"""Blocks, both ends included, that cannot be read."""
+
+
+def gather(files: Files, directory: str, *, known_damage: Iterable[Gap] = ()) -> NodeEvidence:
+    """What the directory says; what may not be used at all is stated as `refused`, not raised.
+
+    `known_damage`: blocks of this directory's log that somebody found bad.
+    """
+    try:
+        instance = load_instance(files, directory)
+    except WalError as error:
+        return _refused(directory, None, error)
+    except OSError as error:
+        return _refused(directory, None, WalError(f"{directory} cannot be read: {error.strerror or error}"))
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            return _gather(files, directory, instance, sorted(known_damage))
+        except (FileNotFoundError, Recycled) as moved:  # a running node let a segment go between two looks
+            if attempt >= LOOKS_MAX:
+                return _refused(directory, instance.identity, WalError(message_of(moved)))
+        except WalError as error:
+            return _refused(directory, instance.identity, error)
+        except BadRecord as bad:  # checksums hold, so a program wrote it that knows more, or less
+            return _refused(directory, instance.identity, Corrupt(f"a record with good checksums ({bad})", path=directory))
+
+
+def _gather(files: Files, directory: str, instance: Instance, known_damage: Sequence[Gap]) -> NodeEvidence:
+    identity = instance.identity
+    faults, fault_problem = _faults(files, directory, identity)
+    log = _Log.look(files, directory, instance, known_damage)
+    return NodeEvidence(
+        directory=directory,
+        cluster_id=identity.cluster_id.hex(),
+        node_id=identity.node_id,
+        incarnation=identity.incarnation.hex(),
+        groups=log.groups(),
+        faults=faults,
+        fault_problem=fault_problem,
+        snapshots=_snapshots(files, directory, identity),
+        damage=tuple(log.damage),
+    )
+
+
+def _refused(directory: str, identity: Identity | None, error: WalError) -> NodeEvidence:
+    fault = Fault(message_of(error))
+    if isinstance(error, Corrupt):
+        fault = Fault(error.what, error.path, error.offset, error.block)
+    return NodeEvidence(
+        directory=directory,
+        cluster_id=identity.cluster_id.hex() if identity is not None else "",
+        node_id=identity.node_id if identity is not None else 0,
+        incarnation=identity.incarnation.hex() if identity is not None else "",
+        refused=fault,
+        exit_code=error.exit_code,
+    )
+
+
+def _faults(files: Files, directory: str, identity: Identity) -> tuple[tuple[FaultRecord, ...], str]:
+    try:
+        return read_faults(files, directory, identity), ""
+    except (Corrupt, Foreign, NewerFormat) as error:
+        return (), error.args[0]
+
+
+def _snapshots(files: Files, directory: str, identity: Identity) -> tuple[SnapshotEvidence, ...]:
+    found = []
+    for snapshot in list_snapshots(files, directory, identity):
+        m = snapshot.manifest
+        if m is None:
+            found.append(SnapshotEvidence(snapshot.name, snapshot.partition, snapshot.index, problem=snapshot.problem))
+        else:
+            found.append(SnapshotEvidence(snapshot.name, snapshot.partition, m.index, m.term, m.checksum, m.txn_id))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """A run over all groups: the states at its begin (the head of a segment) and at its end."""
+
+    from_block: int
+    last_block: int
+    begin: Groups
+    end: Groups
+
+    def run_of(self, partition: int) -> Run | None:
+        """The group's part; None when the run ends before the group's first record."""
+        begin, end = self.begin.by_partition.get(partition, GroupState()), self.end.by_partition.get(partition)
+        if end is None:
+            return None
+        return Run(
+            from_block=self.from_block,
+            last_block=self.last_block,
+            base_index=begin.last_index,
+            base_term=begin.last_term,
+            base_checksum=begin.last_checksum,
+            last_index=end.last_index,
+            last_term=end.last_term,
+            last_checksum=end.last_checksum,
+            base_commit=begin.commit,
+            last_commit=end.commit,
+        )
+
+
+@dataclass(slots=True)
+class _Log:
+    """One look at a log."""
+
+    files: Files
+    directory: str
+    survey: Survey
+    gaps: Sequence[Gap]
+    stretches: list[_Stretch] = field(default_factory=list)
+    damage: list[Fault] = field(default_factory=list)
+    end_known: bool = True
+    beyond: Beyond | None = None
+
+    @classmethod
+    def look(cls, files: Files, directory: str, instance: Instance, gaps: Sequence[Gap]) -> _Log:
+        """Raises: Foreign, NewerFormat, FileNotFoundError."""
+        survey, lost = survey_anyway(files, directory, instance)
+        log = cls(files, directory, survey, gaps, damage=lost, end_known=not lost)
+        log._note_problems()
+        log._fold_stretches()
+        return log
+
+    def groups(self) -> dict[int, GroupEvidence]:
+        """Every group that the log knows of."""
+        if not self.stretches:
+            return {}
+        end = self.beyond.end if self.beyond is not None else self.stretches[-1].end
+        for partition, (term, vote) in sorted(self.survey.hard.votes.items()):
+            try:
+                end.merge_vote(partition, term, vote)
+            except ValueError as error:
+                self.damage.append(Fault(str(error), self.survey.log_dir))
+                self.end_known = False
+        return {partition: self._group(partition, state) for partition, state in sorted(end.by_partition.items())}
+
+    def _group(self, partition: int, state: GroupState) -> GroupEvidence:
+        return GroupEvidence(
+            group=partition,
+            term=state.term,
+            commit=state.commit,
+            last_index=state.last_index,
+            last_term=state.last_term,
+            last_checksum=state.last_checksum,
+            last_txn=state.last_txn,
+            configurations=tuple(_stated(stated) for stated in state.configurations),
+            runs=tuple(run for stretch in self.stretches if (run := stretch.run_of(partition)) is not None),
+            partitions=_partitions(state) if partition == CLUSTER_GROUP else 0,
+            vote=state.vote,
+            unseen=self._unseen(partition, state),
+            end_known=self.end_known or (self.beyond is not None and partition in self.beyond.known),
+        )
+
+    def _unseen(self, partition: int, state: GroupState) -> int:
+        if self.beyond is None:
+            return 0
+        return self.beyond.known.get(partition, state.commit if state.commit > state.last_index else 0)
+
+    def _note_problems(self) -> None:
+        """Raises: Foreign, NewerFormat."""
+        for problem in self.survey.problems:
+            if problem.fact == "newer":
+                raise NewerFormat(f"{problem.path} is of a newer format")
+            if problem.fact == "foreign":
+                raise Foreign(f"{problem.path}: {problem.what}; this directory belongs to {self.survey.instance.identity}")
+            self.damage.append(Fault(problem.what, problem.path, problem.offset, problem.block))
+
+    def _fold_stretches(self) -> None:
+        """Runs of segments with good heads that follow each other; a gap in one ends the run there."""
+        bad = {problem.path for problem in self.survey.problems if problem.fact == "damaged_head"}
+        heads = [segment for segment in self.survey.segments if segment.path not in bad]
+        good = [s for s in heads if self._gap_in(int(s.header.first_block), int(s.header.first_block)) is None]
+        named = [segment_sequence(name) or 0 for name in self.files.listdir(self.survey.log_dir)]
+        newest = max([self.survey.hard.newest, *named])
+        if not good or good[-1].sequence < newest:
+            self.end_known = False
+        first: SegmentFile | None = None  # of the run under way
+        for segment, after in itertools.zip_longest(good, good[1:]):
+            first = first or segment
+            last = int(after.header.first_block) - 1 if after is not None and _continues(segment, after) else None
+            if last is None or self._gap_in(int(segment.header.first_block), last) is not None:
+                self._close(first, segment, newest=newest)
+                first = None
+
+    def _close(self, first: SegmentFile, last: SegmentFile, *, newest: int) -> None:
+        """The run from the head of `first` to the last good block of `last`, which is read."""
+        data, walk = self._walked(last)
+        gap = self._gap_in(int(last.header.first_block), int(walk.expected) - 1)
+        fault = self._fault_in(last, data, walk, gap, is_newest=last.sequence == newest)
+        if fault is not None:
+            self.damage.append(fault)
+            if last.sequence == newest and self.end_known:
+                self.end_known, self.beyond = False, self._behind(data, walk) if gap is None else None
+        places = [place for place in walk.places if gap is None or place.header.number < gap[0]]
+        if places:
+            begin, end = self._head(first), folded(data, places)
+            self.stretches.append(_Stretch(int(first.header.first_block), int(places[-1].header.number), begin, end))
+
+    def _behind(self, data: bytes, walk: Walk) -> Beyond | None:
+        snapshots = list_snapshots(self.files, self.directory, self.survey.instance.identity)
+        return behind_damage(data, walk, [s.manifest for s in snapshots if s.manifest is not None])
+
+    def _fault_in(self, segment: SegmentFile, data: bytes, walk: Walk, gap: Gap | None, *, is_newest: bool) -> Fault | None:
+        """Why the run ends in this segment before the segment does."""
+        if gap is not None:
+            return Fault(f"blocks {gap[0]} to {gap[1]} were found bad", segment.path, block=gap[0])
+        if is_newest:
+            error = self._tail_damage(segment, data, walk)
+            return Fault(error.what, error.path, error.offset, error.block) if error is not None else None
+        if walk.end_kind in (EndKind.BAD, EndKind.MISPLACED) or walk.later:
+            return Fault(f"block cannot be read ({walk.end_reason})", segment.path, walk.end, int(walk.expected))
+        return None
+
+    def _walked(self, segment: SegmentFile) -> tuple[bytes, Walk]:
+        walk = self.survey.walk
+        if walk is not None and segment is self.survey.segments[-1]:
+            return self.survey.data, walk
+        data = self.files.read_file(segment.path)
+        return data, walk_segment(data, segment.header)
+
+    def _tail_damage(self, segment: SegmentFile, data: bytes, walk: Walk) -> Corrupt | None:
+        """What a restart would refuse of the newest segment's end."""
+        tail = replace(self.survey, segments=[segment], problems=[], data=data, walk=walk)
+        verdict = decide(tail.facts).verdict
+        if verdict is Verdict.NEWER:
+            raise NewerFormat(f"{segment.path} holds a block of a newer format")
+        return tail_corrupt(tail, verdict) if verdict in (Verdict.CORRUPT, Verdict.MISPLACED) else None
+
+    def _head(self, segment: SegmentFile) -> Groups:
+        """What the segment's checkpoint states: everything before it, folded. Raises: Corrupt, Recycled."""
+        groups = Groups()
+        for block in read_segment(self.files, segment, upto=int(segment.header.first_block)):
+            for lsn, record in block.records():
+                groups.observe(lsn, record)
+        return groups
+
+    def _gap_in(self, first: int, last: int) -> Gap | None:
+        return next((gap for gap in self.gaps if gap[0] <= last and gap[1] >= first), None)
+
+
+def _stated(stated: Stated) -> StatedConfiguration:
+    """Raises: BadRecord."""
+    try:
+        return StatedConfiguration.from_value(stated.index, stated.term, stated.value)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadRecord(f"configuration at index {stated.index}: {error}") from error
+
+
+def _partitions(state: GroupState) -> int:
+    stated = (state.configuration or {}).get("partitions", 0)
+    return stated if isinstance(stated, int) else 0
+
+
+def _continues(segment: SegmentFile, after: SegmentFile) -> bool:
+    return after.sequence == segment.sequence + 1 and after.header.previous_generation == segment.header.generation
+
+
+def survey_anyway(files: Files, directory: str, instance: Instance) -> tuple[Survey, list[Fault]]:
+    """Also where the hard state file is lost: then no file says which segment is the newest, and all that are there count.
+
+    Raises: Corrupt, when nothing can be read at all.
+    """
+    try:
+        return survey_log(files, directory, instance), []
+    except Corrupt as error:
+        sequences = [found for name in files.listdir(os.path.join(directory, LOG_FOLDER)) if (found := segment_sequence(name))]
+        hard = HardState(identity_text(instance.identity), min(sequences, default=1), max(sequences, default=1))
+        return survey_log(files, directory, instance, hard_state=hard), [Fault(error.what, error.path, error.offset)]

@@ -1,0 +1,112 @@
+"""The end of a log whose newest segment is damaged before it: what the blocks behind the place say, and snapshots taken there.
+
+One rule: an end is known only where something that was written behind the damage states it. An entry of the group behind it does;
+so does a snapshot whose `log_block` lies there, and that the log names there: no later entry of its partition stands in front of
+that block, and what its manifest states of the node (code, configuration, environment) was in force then.
+
+What the lost blocks may have held besides is a configuration, which would change who votes. A snapshot behind them that names no
+other configuration than the one in front says that there was none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from cmdlog.wal.format.block import HEADER, BadBlock, BlockFlag
+from cmdlog.wal.format.record import Kind, Record, decode_body
+from cmdlog.wal.group_state import Groups, GroupState
+from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
+from cmdlog.wal.opening.scan import Place, Walk, read_block
+from snapshot.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """The end of a log that is damaged before it: the fold of what can be read, and of which groups that shows the end."""
+
+    end: Groups
+    known: Mapping[int, int]  # group -> last index that may lie in the damaged place; 0 when nothing of the group does
+
+
+def behind_damage(data: bytes, walk: Walk, snapshots: Iterable[Manifest]) -> Beyond | None:
+    """What the blocks behind a damaged place say, when the last of all blocks is there: a seal, with none of this life behind it.
+
+    A group with an entry behind the place ends where its last one stands. The last entry of any other may have been in the place,
+    unless a snapshot tells. Raises: BadRecord.
+    """
+    places = _last_stretch(data, walk)
+    if not places or not places[-1].header.flags & BlockFlag.SEAL or places[-1].header.number != walk.later[-1].header.number:
+        return None
+    front, end = folded(data, walk.places), folded(data, [*walk.places, *places])
+    known: dict[int, int] = {}
+    marked = set()  # snapshots that the log names behind the place: their block numbers are of this life
+    for place in places:
+        for _, record in records_of(data, place):
+            if record.is_entry and record.partition not in known:
+                goes_on = record.index <= front.state(record.partition).last_index + 1
+                known[record.partition] = 0 if goes_on else record.index - 1
+            elif record.kind is Kind.SNAPSHOT_MARK:
+                value = record.json()
+                marked.add((record.partition, record.index, value.get("checksum"), value.get("log_block")))
+    late = [
+        m
+        for m in snapshots
+        if m.log_block >= places[0].header.number and (m.partition, m.index, m.checksum, m.log_block) in marked
+    ]
+    for m in late:
+        before = front.state(m.partition)
+        stands = m.index == before.last_index and m.checksum == before.last_checksum
+        if _same_voters(m, before) and (m.index >= known[m.partition] if m.partition in known else stands):
+            known[m.partition] = 0
+    if CLUSTER_GROUP not in known and any(_same_node(m, front.state(CLUSTER_GROUP)) for m in late):
+        known[CLUSTER_GROUP] = 0
+    return Beyond(end, known)
+
+
+def _last_stretch(data: bytes, walk: Walk) -> list[Place]:
+    """The last of the good blocks behind the place, as far back as each goes on from the one before."""
+    places: list[Place] = []
+    for place in walk.later:
+        try:
+            read_block(data, place.offset, walk.segment)
+        except BadBlock:
+            places = []
+            continue
+        before = places[-1].header if places else None
+        if before is not None and (place.header.number, place.header.chain) != (before.number + 1, before.checksum):
+            places = []
+        places.append(place)
+    return places
+
+
+def _same_voters(m: Manifest, before: GroupState) -> bool:
+    """Whether no configuration came between what stands in front of the place and the snapshot."""
+    return bool(before.configurations) and m.epoch <= before.configurations[-1].index
+
+
+def _same_node(m: Manifest, cluster: GroupState) -> bool:
+    """Whether the node had the same code, configuration and environment when the snapshot was taken."""
+    newest = max(cluster.catalogs, default=0)  # versions ascend, and old ones are dropped
+    code = cluster.catalogs[newest].value.get("hash") if newest else None
+    there = m.catalogs.get(str(newest), {}).get("hash")
+    environment = cluster.environment.value if cluster.environment is not None else None
+    return (max(map(int, m.catalogs), default=0), there) == (newest, code) and (m.configuration, m.environment) == (
+        cluster.configuration,
+        environment,
+    )
+
+
+def folded(data: bytes, places: Sequence[Place]) -> Groups:
+    """The state behind these blocks, of which the first is a head. Raises: BadRecord."""
+    groups = Groups()
+    for place in places:
+        for offset, record in records_of(data, place):
+            groups.observe(Lsn(place.header.number, offset), record)
+    return groups
+
+
+def records_of(data: bytes, place: Place) -> Iterator[tuple[int, Record]]:
+    """The records of a block that is good, with their offsets in its body. Raises: BadRecord."""
+    start = place.offset + HEADER.bytes
+    yield from decode_body(data[start : start + place.header.body_bytes])

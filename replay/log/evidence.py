@@ -1,0 +1,118 @@
+"""What one node's directory says about every group, before anything is decided: the input of `replay.plan.authority`.
+
+One rule: values only, and all of them taken from durable files; nothing here judges. What could not be read is stated as such,
+never left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cmdlog.wal.fault_log import FaultRecord
+
+BOOTSTRAP_INDEX: Final = 1  # of the configuration that a group is made with: it was never put to the vote
+
+
+@dataclass(frozen=True, slots=True)
+class StatedConfiguration:
+    """A configuration entry: who votes in a group from that index on. `outgoing` holds voters only while it is joint."""
+
+    index: int
+    term: int
+    voters: frozenset[int]
+    outgoing: frozenset[int] = frozenset()
+    learners: frozenset[int] = frozenset()
+
+    def is_voter(self, node: int) -> bool:
+        """In either half."""
+        return node in self.voters or node in self.outgoing
+
+    @classmethod
+    def from_value(cls, index: int, term: int, value: Mapping[str, Any]) -> StatedConfiguration:
+        """Reads the record's JSON. Raises: KeyError, TypeError, ValueError when it is none."""
+        sets = (frozenset(int(node) for node in value.get(name, ())) for name in ("voters", "outgoing", "learners"))
+        return cls(index, term, *sets)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Blocks of a log that can be read without a gap, and the entries of one group in them: (base_index, last_index].
+
+    `from_block` is the first block of a segment. A whole log is one run; damage or a missing segment makes more of them.
+    """
+
+    from_block: int
+    last_block: int
+    base_index: int
+    base_term: int
+    base_checksum: int
+    last_index: int
+    last_term: int
+    last_checksum: int
+    base_commit: int | None = None  # known committed where the run begins: the base may be void if it lies beyond; None: not told
+    last_commit: int | None = None  # the same where the run ends
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEvidence:
+    """One group, as far as one node's log tells. `runs` ascend; `last_index` is that of the log's own end."""
+
+    group: int
+    term: int
+    commit: int  # entries up to here are known committed
+    last_index: int
+    last_term: int
+    last_checksum: int
+    last_txn: int
+    configurations: tuple[StatedConfiguration, ...] = ()  # the newest known committed one and all later ones, ascending
+    runs: tuple[Run, ...] = ()
+    partitions: int = 0  # stated by the cluster group's configuration
+    vote: int | None = None  # whom the node voted for in `term`
+    unseen: int = 0  # entries up to here may hold configurations that could not be read; 0: none may
+    end_known: bool = True  # False: behind `last_index` there were entries, or may have been, that cannot be read
+
+
+EMPTY: Final = GroupEvidence(group=0, term=0, commit=0, last_index=0, last_term=0, last_checksum=0, last_txn=0)
+"""A group that a log knows nothing of."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEvidence:
+    """A snapshot folder that was found whole (by its manifest), or why it is not."""
+
+    name: str
+    partition: int
+    index: int
+    term: int = 0
+    checksum: int = 0
+    txn_id: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong with a directory, with its place as far as it is known."""
+
+    what: str
+    path: str = ""
+    offset: int | None = None
+    block: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvidence:
+    """One directory. `refused` says why nothing of it may be used: it is foreign, of a newer format, or no node at all."""
+
+    directory: str
+    cluster_id: str
+    node_id: int
+    incarnation: str
+    groups: Mapping[int, GroupEvidence] = field(default_factory=dict)
+    faults: tuple[FaultRecord, ...] = ()  # this node's fault log, ascending; without gaps behind its first one
+    fault_problem: str = ""  # why the fault log cannot be relied on; "" when it can
+    snapshots: tuple[SnapshotEvidence, ...] = ()
+    damage: tuple[Fault, ...] = ()  # of the log: its entries end before it, or have a hole there
+    refused: Fault | None = None
+    exit_code: int = 0  # the command line's code for `refused`: 10, 11 or 1

@@ -1,0 +1,69 @@
+"""Archived segments that stand in front of a log and do not join it: what says that the log did not begin there.
+
+One rule: they are no part of the log, and nothing is read from them here; they tell that something is missing in between. What
+the archive has given up by its own rules leaves no name behind, so where no stray stands, nothing is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.files import Files
+from replay.log.source import LogSource, open_source
+from snapshot.archive_layout import ArchivedSegment, list_segments, prefix_of, run_before
+from snapshot.recovery_points import list_points
+
+
+def archived_of(files: Files, source: LogSource) -> tuple[list[ArchivedSegment], list[ArchivedSegment]]:
+    """Those that end where the log begins, without a gap; and the other ones in front of them."""
+    run, strays = _looked_up(files, source)
+    return _looked_up(files, source) if strays else (run, strays)  # a running node may just have been removing one
+
+
+def _looked_up(files: Files, source: LogSource) -> tuple[list[ArchivedSegment], list[ArchivedSegment]]:
+    if not source.segments:
+        return [], []
+    own = f"log-{prefix_of(source.instance.identity)}-"  # the folder may hold another node's, too
+    found = list_segments(files, source.directory, source.instance.identity)
+    run = run_before(found, source.segments[0].header)
+    first = first_block_of(run, source)
+    return run, [one for one in found if one.first_block < first and one.name.startswith(own)]
+
+
+def first_block_of(run: Sequence[ArchivedSegment], source: LogSource) -> int:
+    """Where the log begins with these in front of it."""
+    return run[0].first_block if run else int(source.segments[0].header.first_block)
+
+
+def nearest_stray(files: Files, source: LogSource) -> ArchivedSegment | None:
+    """The last one in front of the log that no recovery point keeps there; those may stand apart from it.
+
+    The log may have its archived segments in front of it already.
+    """
+    _, strays = archived_of(files, source)
+    if not strays:
+        return None
+    points, bad = list_points(files, source.directory)
+    pins = [] if bad else [(point.from_block, point.to_block) for point in points]
+    left = [one for one in strays if not any(one.first_block <= to and one.last_block >= since for since, to in pins)]
+    return left[-1] if left else None
+
+
+def strays_told(files: Files, directory: str) -> str:
+    """The nearest of them, for an error of a log that does not reach back; else ""."""
+    try:
+        strays = archived_of(files, open_source(files, directory))[1]
+    except WalError:
+        return ""
+    return told_of(strays[-1]) if strays else ""
+
+
+def told_of(stray: ArchivedSegment) -> str:
+    """It, and why it does not count."""
+    return f"{stray.path} cannot be counted in ({why_stray(stray)})"
+
+
+def why_stray(stray: ArchivedSegment) -> str:
+    """What keeps it from being a part of the log."""
+    return stray.problem or stray.doubt or "what follows does not go on from it"

@@ -1,0 +1,220 @@
+"""The log as replay sees it: where its segments begin, what their heads state, and records up to an end that stays fixed.
+
+One rule: read-only. `open_source` needs no lock and looks for itself; `source_of` takes a log that the caller has just opened,
+which spares a second look at the newest segment. What the restart table refuses is refused here too, except that the good part
+before a damaged place can be read when the caller has accepted the loss of the rest.
+
+Segments of the archive that end where the live ones begin can be put in front of them (`in_front`); from then on it is one log,
+and every block of it is checked the same way, chain included. A run of archived segments that does not reach the live ones can be
+read alone (`alone`). Where blocks of them are damaged or missing, the others can still be read (`around_gaps`). Which of these a
+recovery needs is decided in `replay.log.archive_reach`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from cmdlog.wal.directory.instance import Instance, load_instance
+from cmdlog.wal.errors import Corrupt, WalError
+from cmdlog.wal.files import Files
+from cmdlog.wal.format.record import Kind, Record
+from cmdlog.wal.group_state import Groups
+from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn
+from cmdlog.wal.log import Log
+from cmdlog.wal.opening.restart import decide
+from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal, survey_log
+from cmdlog.wal.reader import Recycled, read_records
+from replay.log.salvage import Gap, Patchwork, Piece
+from snapshot.archive_layout import ArchivedSegment
+
+SURVEYS_MAX: Final = 10  # looks at the directory of a running node, which may recycle between two file names
+LOOKS_MAX: Final = 5  # of a reading that can begin again; each of them reads some of the log
+BEHIND_BLOCK: Final = 1 << 40  # an offset behind every record of a block
+
+T = TypeVar("T")
+Records = Iterator[tuple[Lsn, Record]]
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """An opened log."""
+
+    directory: str
+    instance: Instance
+    verdict: str  # row of the restart table
+    first_blocks: Sequence[int]  # of the segments, ascending
+    last_block: int  # the end of what may be read
+    damage: WalError | None  # why that is not the log's own end
+    records: Callable[[Lsn | None, Lsn | None], Records]  # (after, upto]
+    segments: Sequence[SegmentFile]  # oldest first
+    archived: tuple[str, ...] = ()  # names of those that lie in the archive
+    provisional: bool = False  # the log goes on behind `last_block`: a plan must prove that it needs nothing from there
+    txn_id_max: int = 0  # a transaction id that the log knows behind `last_block`; a recovered node must not give it again
+    partitions: tuple[int, ...] = ()  # where heads of segments may be unreadable; else what the newest one says
+    patchwork: Patchwork | None = None  # blocks may be left out, and it knows which
+
+    def read(self, *, from_block: int, upto_block: int | None = None) -> Records:
+        """Records of the blocks in [from_block, upto_block], in order. Raises: Corrupt, Recycled."""
+        last = self.last_block if upto_block is None else min(upto_block, self.last_block)
+        return self.records(Lsn(BlockNumber(from_block), -1), Lsn(BlockNumber(last), BEHIND_BLOCK))
+
+    def checkpoint(self, first_block: int) -> Groups:
+        """What the head of the segment that begins there states about every group: everything before it, folded."""
+        groups = Groups()
+        for lsn, record in self.read(from_block=first_block, upto_block=first_block):
+            groups.observe(lsn, record)
+        return groups
+
+    def beginnings(self) -> dict[int, int]:
+        """Group -> the index after which its entries begin here. A log that a recovery made states it in its second block."""
+        groups = self.checkpoint(self.first_blocks[0])
+        if not groups.by_partition:
+            for lsn, record in self.read(from_block=self.first_blocks[0]):
+                if record.kind is not Kind.CHECKPOINT:
+                    break
+                groups.observe(lsn, record)
+        return {p: state.last_index for p, state in groups.by_partition.items()}
+
+
+def source_of(wal: Log) -> LogSource:
+    """The log that the caller has opened and not yet started."""
+    return LogSource(
+        wal.directory,
+        wal.instance,
+        wal.recovered.verdict.value,
+        wal.first_blocks(),
+        int(wal.durable_block),
+        None,
+        wal.read,
+        wal.segments,
+    )
+
+
+def in_front(files: Files, source: LogSource, run: Sequence[ArchivedSegment]) -> LogSource:
+    """The log with these archived segments, which end where it begins."""
+    segments = [*_readable(run), *source.segments]
+    return _replaced(files, source, segments, tuple(archived.name for archived in run), source.last_block)
+
+
+def alone(files: Files, source: LogSource, run: Sequence[ArchivedSegment]) -> LogSource:
+    """These archived segments of the log, which follow each other, without the rest."""
+    groups = Groups()
+    for lsn, record in source.read(from_block=source.first_blocks[-1]):
+        groups.observe(lsn, record)
+    piece = _replaced(files, source, _readable(run), tuple(archived.name for archived in run), run[-1].last_block)
+    return replace(piece, txn_id_max=groups.txn_id_max)
+
+
+def around_gaps(
+    files: Files, source: LogSource, archived: Sequence[ArchivedSegment], *, to_live: bool, gaps: Iterable[Gap] | None = None
+) -> LogSource:
+    """These archived segments, and the live ones behind them if `to_live`, with whatever is damaged or missing left out."""
+    pieces = [Piece(found.segment, found.last_block) for found in archived if found.segment is not None]
+    if to_live:
+        ends = [*(block - 1 for block in source.first_blocks[1:]), source.last_block]
+        pieces += [Piece(segment, end) for segment, end in zip(source.segments, ends, strict=True)]
+    patchwork = Patchwork(files, pieces, gaps=gaps)
+    groups = Groups()
+    for lsn, record in () if to_live else source.read(from_block=source.first_blocks[-1]):
+        groups.observe(lsn, record)
+    return replace(
+        source,
+        first_blocks=[int(piece.segment.header.first_block) for piece in pieces],
+        last_block=pieces[-1].last_block,
+        records=patchwork.records,
+        segments=[piece.segment for piece in pieces],
+        archived=tuple(found.name for found in archived if found.segment is not None),
+        provisional=not to_live,
+        txn_id_max=groups.txn_id_max,
+        partitions=tuple(partitions_of(source)),
+        patchwork=patchwork,
+    )
+
+
+def partitions_of(source: LogSource) -> list[int]:
+    """The partitions that the log knows of: those of the newest checkpoint, or of the records behind a first, empty one."""
+    if source.partitions:
+        return list(source.partitions)
+    groups = source.checkpoint(source.first_blocks[-1])
+    if not groups.by_partition:
+        for lsn, record in source.read(from_block=source.first_blocks[-1]):
+            groups.observe(lsn, record)
+    configuration = groups.state(CLUSTER_GROUP).configuration or {}
+    count = int(configuration.get("partitions", 0))
+    return list(range(count)) if count else sorted(p for p in groups.by_partition if p != CLUSTER_GROUP)
+
+
+def fold_end(source: LogSource) -> Groups:
+    """Every group as the log ends: the newest segment's head states all before it."""
+    groups = Groups()
+    for lsn, record in source.read(from_block=source.first_blocks[-1]) if source.first_blocks else ():
+        groups.observe(lsn, record)
+    return groups
+
+
+def _readable(run: Sequence[ArchivedSegment]) -> list[SegmentFile]:
+    return [archived.segment for archived in run if archived.segment is not None]
+
+
+def _replaced(
+    files: Files, source: LogSource, segments: Sequence[SegmentFile], archived: tuple[str, ...], last_block: int
+) -> LogSource:
+    return replace(
+        source,
+        first_blocks=[int(segment.header.first_block) for segment in segments],
+        last_block=last_block,
+        records=lambda after, upto: read_records(files, segments, last=last_block, after=after, upto=upto),
+        segments=segments,
+        archived=archived,
+    )
+
+
+def settled(look: Callable[[], T]) -> T:
+    """What a look at a running node's log finds, repeated while the node lets go what is being read. Raises: Recycled."""
+    for _ in range(LOOKS_MAX - 1):
+        with contextlib.suppress(Recycled):
+            return look()
+    return look()
+
+
+def open_source(files: Files, directory: str, *, accept_data_loss: bool = False) -> LogSource:
+    """Looks at a directory, beside a running node too.
+
+    Raises: WalError of the restart table; with `accept_data_loss` damage of the newest segment's tail is not raised.
+    """
+    instance = load_instance(files, directory)
+    survey, damage = _survey(files, directory, instance, accept_data_loss=accept_data_loss)
+    assert survey.walk is not None
+    last_block, segments = int(survey.walk.expected) - 1, survey.segments
+    return LogSource(
+        directory,
+        instance,
+        decide(survey.facts).verdict.value,
+        [int(segment.header.first_block) for segment in segments],
+        last_block,
+        damage,
+        lambda after, upto: read_records(files, segments, last=last_block, after=after, upto=upto),  # the survey holds bytes
+        segments,
+    )
+
+
+def _survey(files: Files, directory: str, instance: Instance, *, accept_data_loss: bool) -> tuple[Survey, WalError | None]:
+    attempt = 0
+    while True:
+        attempt += 1
+        error: WalError | None
+        try:
+            survey = survey_log(files, directory, instance)
+            error = refusal(survey)
+        except FileNotFoundError as missing:
+            error = Recycled(f"{missing.filename} was let go while it was looked for")
+        else:
+            if error is None:
+                return survey, None
+            if accept_data_loss and isinstance(error, Corrupt) and survey.walk is not None:
+                return survey, error
+        if attempt >= SURVEYS_MAX:
+            raise error

@@ -1,0 +1,116 @@
+"""The plan of a recovery from several directories, as a value and as a file.
+
+`replay.plan.cluster_planner` makes it, `replay.recover.from_cluster` carries it out.
+
+One rule: values only; how they are found and carried out is said elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from replay.errors import BadPlan, Incomplete
+from replay.plan.planner import Plan
+
+FORMAT: Final = 1
+KIND: Final = "joint"  # tells a plan over several directories from one over a single directory
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """One directory, for the plan's reader."""
+
+    directory: str
+    node_id: int
+    incarnation: str
+    refused: str = ""
+    damage: tuple[str, ...] = ()
+    sequence: int = 0  # of the newest failure set in its fault log
+    failed: tuple[int, ...] = ()  # that set
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was decided for one group."""
+
+    group: int
+    chosen: str  # directory
+    last_index: int
+    last_term: int
+    last_checksum: int
+    proved: bool
+    why: str
+    uses: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # directory -> (how it is used, why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointPlan:
+    """A recovery from several directories."""
+
+    directories: tuple[str, ...]
+    cluster_id: str
+    until: int | None
+    nodes: tuple[NodeSeen, ...]
+    choices: tuple[Choice, ...]
+    sequence: int  # of the cluster's newest failure set …
+    failed: tuple[int, ...]  # … and that set
+    legs: tuple[Plan, ...]
+    incomplete: tuple[str, ...] = ()  # what is not proved, and what is in no log: carried out only where the loss is accepted
+    notes: tuple[str, ...] = ()  # what is repaired or unusual, in words
+
+    @property
+    def calls(self) -> int:
+        return sum(leg.calls for leg in self.legs)
+
+    @property
+    def log_bytes(self) -> int:
+        return sum(leg.log_bytes for leg in self.legs)
+
+    def to_json(self) -> bytes:
+        """The plan as a file; `from_json` reads it."""
+        value = {"format": FORMAT, "kind": KIND, **asdict(self)}
+        value["legs"] = [orjson.Fragment(leg.to_json()) for leg in self.legs]
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_INDENT_2)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> JointPlan:
+        """Raises: BadPlan."""
+        try:
+            value = orjson.loads(data)
+            if (value.pop("format"), value.pop("kind")) != (FORMAT, KIND):
+                raise BadPlan(f"the plan has another format than {FORMAT}")
+            value["legs"] = tuple(Plan.from_json(orjson.dumps(leg)) for leg in value["legs"])
+            value["nodes"] = tuple(_node_from_json(node) for node in value["nodes"])
+            value["choices"] = tuple(_choice_from_json(choice) for choice in value["choices"])
+            for name in ("directories", "failed", "incomplete", "notes"):
+                value[name] = tuple(value[name])
+            return cls(**value)
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadPlan(f"this is no recovery plan: {error}") from error
+
+
+def is_joint(data: bytes) -> bool:
+    """Whether a plan file is one over several directories."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(value, dict) and value.get("kind") == KIND
+
+
+def check_complete(plan: JointPlan) -> None:
+    """Raises: Incomplete, naming what cannot be proved or is missing."""
+    if plan.incomplete:
+        raise Incomplete.of(plan.incomplete)
+
+
+def _node_from_json(value: dict[str, Any]) -> NodeSeen:
+    return NodeSeen(**{**value, "damage": tuple(value["damage"]), "failed": tuple(value["failed"])})
+
+
+def _choice_from_json(value: dict[str, Any]) -> Choice:
+    return Choice(**{**value, "uses": {name: (str(use), str(why)) for name, (use, why) in value["uses"].items()}})

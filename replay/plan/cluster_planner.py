@@ -1,0 +1,413 @@
+"""The plan of a recovery from several nodes' directories: which log counts for which partition, where each entry comes from.
+
+One rule: `replay.plan.authority` decides where every partition's line of entries ends, and nothing here shortens it silently. A
+line is taken from the chosen log where that can be read; what is damaged there comes from another log that agrees
+(`replay.log.spans`); what no log has is named, and then there is a plan only for who accepts the loss.
+
+A plan is a list of *legs*, carried out in order (`replay.recover.from_cluster`): each is an ordinary plan over one directory for
+some of the partitions. A leg that is not the first of its partition goes on from the state that the leg before left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.files import Files
+from cmdlog.wal.group_state import Groups
+from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX
+from procedures.bundle import bundle_of
+from replay.engine import CodeMissing
+from replay.errors import Incomplete, NoLogs, ReplayError, first_of
+from replay.log.collect_evidence import gather
+from replay.log.evidence import Fault, NodeEvidence
+from replay.log.orphan_segments import nearest_stray, told_of
+from replay.log.scan import Scan, Stream, cluster_policy, scan, skips_of
+from replay.log.source import LogSource, open_source
+from replay.log.spans import BEGINNING, Mark, Span, Step, join, restricted, salvage, spans_of
+from replay.log.split_calls import Line, find_parted, names_of, settled
+from replay.plan.authority import GroupVerdict, Use, Verdict, decide
+from replay.plan.cluster_plan import Choice, JointPlan, NodeSeen
+from replay.plan.planner import Kind, MissingCode, PartitionPlan, Plan, make_plan
+from replay.plan.sole_voter import votes_alone
+from replay.plan.until import check_begin_of_all, check_newest_of_all
+from snapshot.catalog import Snapshot, check, list_archived, list_snapshots
+
+
+def make_joint_plan(
+    files: Files,
+    directories: Sequence[str],
+    *,
+    until: int | None = None,
+    accept_data_loss: bool = False,
+    starts: Mapping[int, Mark] | None = None,
+    missing_code: MissingCode = "refused",
+) -> JointPlan:
+    """Looks at the directories of one cluster's nodes; changes nothing. Says what would be lost; see `check_complete`.
+
+    With `accept_data_loss` logs that contradict each other do not stop it. `starts`: for who has these partitions' states at
+    these entries, and wants all that lies behind them, in legs. `missing_code` as for `make_plan`.
+
+    Raises: what `decide` refuses; NoLogs; UntilBeyond, CodeMissing, BundleForged.
+    """
+    evidence = [gather(files, directory) for directory in directories]
+    verdict = decide(evidence, accept_data_loss=accept_data_loss)
+    if CLUSTER_GROUP not in verdict.groups:
+        damage = [_say(fault) for node in evidence for fault in node.damage]
+        raise NoLogs(
+            "; ".join(["no log at hand holds anything of the cluster group, so code and voters are not known", *damage]), 0
+        )
+    doubtful = [of for _, of in sorted(verdict.groups.items()) if not of.proved]
+    planner = _Planner(files, evidence, verdict, until, starts or {}, missing_code=missing_code)
+    if until is not None and not accept_data_loss and not doubtful:  # else nobody knows how far they reached
+        check_newest_of_all(files, evidence, until)
+    legs = planner.legs()
+    doubts = [*unproved(verdict), *(_not_counted(evidence, doubtful) if doubtful else ())]
+    if len(evidence) == 1 and votes_alone(evidence[0]) and planner.is_settled():
+        doubts = []  # whatever is missing behind the moment, nobody else could have changed what is in front of it
+    if until is not None and not planner.lost and not doubts:
+        check_begin_of_all(legs, until)
+    return JointPlan(
+        directories=tuple(directories),
+        cluster_id=next(node.cluster_id for node in evidence if node.refused is None),
+        until=until,
+        nodes=tuple(_seen(node) for node in evidence),
+        choices=tuple(_choice(of) for _, of in sorted(verdict.groups.items())),
+        sequence=verdict.sequence,
+        failed=tuple(sorted(verdict.failed)),
+        legs=tuple(legs),
+        incomplete=(*doubts, *planner.lost),
+        notes=tuple(planner.notes),
+    )
+
+
+def unproved(verdict: Verdict) -> list[str]:
+    """What is not proved; groups of which the same is to be said together."""
+    said: dict[str, list[int]] = {}
+    for _, of in sorted(verdict.groups.items()):
+        if not of.proved:
+            said.setdefault(of.why, []).append(of.group)
+    return [f"{group_names(groups)}: {why}" for why, groups in said.items()]
+
+
+def _not_counted(evidence: Iterable[NodeEvidence], unproved: Iterable[GroupVerdict]) -> list[str]:
+    """Every directory that has no say, with the reason and the file, once."""
+    doubts = {directory: why for of in unproved for directory, (use, why) in of.uses.items() if use is Use.UNUSABLE}
+    told = []
+    for node in evidence:
+        why = _say(node.refused) if node.refused is not None else doubts.get(node.directory, "")
+        damage = "; ".join(_say(fault) for fault in node.damage)
+        if why:
+            told.append(f"{node.directory} does not count: {why}" + (f" ({damage})" if damage else ""))
+    return told
+
+
+def group_names(groups: Sequence[int]) -> str:
+    """Several groups for people, ascending; numbers that follow each other as a range."""
+    partitions = sorted(group for group in groups if group != CLUSTER_GROUP)
+    starts = [p for p in partitions if p - 1 not in partitions]
+    ends = [p for p in partitions if p + 1 not in partitions]
+    ranges = [str(low) if low == high else f"{low} to {high}" for low, high in zip(starts, ends, strict=True)]
+    names = [f"partition{'s' if len(partitions) > 1 else ''} {', '.join(ranges)}"] if partitions else []
+    return " and the ".join([*names, "cluster group"] if CLUSTER_GROUP in groups else names)
+
+
+def open_or_salvage(files: Files, directory: str) -> LogSource:
+    """The log as it is, or around its damage when the restart table refuses it."""
+    try:
+        return open_source(files, directory, accept_data_loss=True)
+    except WalError:
+        return salvage(files, directory)
+
+
+class _Planner:
+    """Finds the legs for one verdict."""
+
+    def __init__(
+        self,
+        files: Files,
+        evidence: Sequence[NodeEvidence],
+        verdict: Verdict,
+        until: int | None,
+        given: Mapping[int, Mark],
+        *,
+        missing_code: MissingCode,
+    ) -> None:
+        self._files, self._verdict, self._until, self._given, self._missing_code = files, verdict, until, given, missing_code
+        self._usable = [node.directory for node in evidence if node.refused is None]
+        self._damage = [_say(fault) for node in evidence for fault in node.damage]
+        self._bad = min((fault.block or 0 for node in evidence for fault in node.damage), default=0)  # first block; 0: not known
+        self._settled: set[int] = set()  # partitions with all that they need in front of it
+        self._sources: dict[str, LogSource] = {}
+        self._spans: dict[str, dict[int, list[Span]]] = {}
+        self._groups: dict[str, Groups] = {}
+        self._lines: dict[int, Line] = {}  # multi-partition calls, by partition
+        self._read_at: dict[int, tuple[LogSource, int]] = {}  # partition -> a log that serves it, and from which block on
+        self.notes: list[str] = []
+        self.lost: list[str] = []
+
+    def legs(self) -> list[Plan]:
+        partitions = sorted(group for group in self._verdict.groups if group < PARTITIONS_MAX)
+        by_log: dict[str, list[int]] = {}
+        for partition in partitions if not self._given else ():
+            by_log.setdefault(self._verdict.groups[partition].chosen, []).append(partition)
+        legs, left = [], sorted(self._given)
+        for directory, of in by_log.items():
+            try:
+                legs.append(self._whole(directory, of))
+            except (WalError, ReplayError, CodeMissing) as error:
+                self._tell(f"{directory} alone does not suffice: {error.args[0]}")
+                left += of
+        return self._settle_parted([*legs, *(leg for partition in left for leg in self._stitched(partition))])
+
+    def _settle_parted(self, legs: Sequence[Plan]) -> list[Plan]:
+        """Multi-partition calls run on all partitions or on none, whichever logs these come from."""
+        if self._given:  # only some of the partitions are known
+            return list(legs)
+        found = find_parted(self._lines)
+        for call in found:
+            source, from_block = self._read_at[min(call.held)]
+            told = call.told(names_of([call], source, from_block).get(call.txn_id, ""))
+            (self.lost if call.is_loss else self.notes).append(told)
+        return [replace(leg, partitions=tuple(settled(part, found) for part in leg.partitions)) for leg in legs]
+
+    def _note_line(self, partition: int, stream: Stream, source: LogSource, from_block: int, *, upto: int | None = None) -> None:
+        """What a leg holds; of the first one also what stands before it."""
+        found = stream.line()
+        line = self._lines.setdefault(partition, Line(found.start_txn))
+        line.calls |= {txn: index for txn, index in found.calls.items() if upto is None or index <= upto}
+        line.skipped |= found.skipped
+        line.executed = max(line.executed, found.executed)
+        self._read_at.setdefault(partition, (source, from_block))
+
+    def is_settled(self) -> bool:
+        """Whether every partition has passed the moment in blocks that stand in front of all damage."""
+        return not self.lost and self._settled >= {group for group in self._verdict.groups if group < PARTITIONS_MAX}
+
+    def _tell(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _whole(self, directory: str, partitions: Sequence[int]) -> Plan:
+        """The chosen log from a snapshot or its beginning to its end, with nothing else."""
+        planned = make_plan(
+            self._files, directory, use_state="never", until=self._until, missing_code=self._missing_code, voters="any"
+        )
+        plan = planned.plan
+        parts = tuple(part for part in plan.partitions if part.partition in partitions)
+        if self._until is None:
+            for part in parts:
+                of = self._verdict.groups[part.partition]
+                if part.to_index != of.last_index or (part.to_term and part.to_checksum != of.last_checksum):
+                    raise Incomplete(f"partition {part.partition} ends at index {part.to_index} there, not at {of.last_index}")
+        for part in parts:
+            self._note_line(part.partition, planned.scan.streams[part.partition], planned.source, planned.plan.from_block)
+        return replace(plan, partitions=parts)
+
+    # -- around damage ---------------------------------------------------------------------------------------------------
+
+    def _stitched(self, partition: int) -> list[Plan]:
+        of = self._verdict.groups[partition]
+        order = [of.chosen, *(d for d in of.copies if d != of.chosen)]
+        order += [directory for directory in self._usable if directory not in order]
+        spans = [span for directory in order for span in self._spans_of(directory)[partition]]
+        starts = self._starts(partition, order)
+        end = Mark(of.last_index, of.last_term, of.last_checksum)
+        while True:
+            start, steps = join(starts, end, spans)
+            snapshot = starts[start]
+            if snapshot is None or not (why := check(self._files, snapshot)):
+                break
+            self._tell(f"snapshot {snapshot.path} is not used: {why}")
+            del starts[start]
+        legs, reached = self._legs_of(partition, start, snapshot, steps)
+        if reached is not None and reached != end:
+            self._fall_short(of, reached, spans)
+        return legs
+
+    def _fall_short(self, of: GroupVerdict, reached: Mark, spans: Iterable[Span]) -> None:
+        after = min((span.base + 1 for span in spans if span.base >= reached.index and span.last > reached.index), default=0)
+        last = after - 1 if after else of.last_index
+        problems = dict.fromkeys([*self._damage, *(p for source in self._sources.values() for p in _problems(source))])
+        strays = [nearest_stray(self._files, source) for source in self._sources.values()]
+        problems |= dict.fromkeys(told_of(stray) for stray in strays if stray is not None)
+        behind = f", so entries up to {of.last_index} behind them cannot be used" if last < of.last_index else ""
+        why = first_of(list(problems)) if problems else of.why
+        self.lost.append(f"partition {of.group}: entries {reached.index + 1} to {last} are in no log at hand{behind} ({why})")
+
+    def _spans_of(self, directory: str) -> dict[int, list[Span]]:
+        if directory not in self._spans:
+            partitions = [group for group in self._verdict.groups if group < PARTITIONS_MAX]
+            try:
+                source = self._sources[directory] = salvage(self._files, directory)
+                self._spans[directory], self._groups[directory] = spans_of(source, partitions)
+                for problem in _problems(source):
+                    self._tell(f"damaged: {problem}")
+            except WalError as error:
+                self._tell(f"{directory} cannot be read: {error.args[0]}")
+                self._spans[directory], self._groups[directory] = {partition: [] for partition in partitions}, Groups()
+        return self._spans[directory]
+
+    def _starts(self, partition: int, order: Iterable[str]) -> dict[Mark, Snapshot | None]:
+        """Where the partition may start, the furthest first."""
+        if partition in self._given:
+            return {self._given[partition]: None}
+        found: dict[Mark, Snapshot | None] = {}
+        for directory in order:
+            if directory not in self._sources:
+                continue
+            identity = self._sources[directory].instance.identity
+            live = list_snapshots(self._files, directory, identity)
+            names = {(snapshot.partition, snapshot.name) for snapshot in live}
+            old = [s for s in list_archived(self._files, directory, identity) if (s.partition, s.name) not in names]
+            for snapshot in [*live, *old]:
+                m = snapshot.manifest
+                if m is None or snapshot.partition != partition or (self._until is not None and m.txn_id > self._until):
+                    continue
+                found.setdefault(Mark(m.index, m.term, m.checksum), snapshot)
+        ordered = dict(sorted(found.items(), key=lambda item: -item[0].index))
+        return {**ordered, BEGINNING: None}
+
+    def _legs_of(
+        self, partition: int, start: Mark, snapshot: Snapshot | None, steps: Sequence[Step]
+    ) -> tuple[list[Plan], Mark | None]:
+        """The legs, and the entry at which they end; None when that is where `until` ends them."""
+        chosen = self._verdict.groups[partition].chosen
+        if snapshot is not None and snapshot.manifest is not None:  # legs may not read what stands before it
+            self._lines[partition] = Line(snapshot.manifest.txn_id)
+        origin = next((d for d in self._sources if snapshot is not None and snapshot.path.startswith(f"{d}/")), chosen)
+        skips = skips_of(
+            skip for step in steps for skip in step.span.taken_out if step.from_mark.index < skip[0] <= step.to_mark.index
+        )
+        if not steps:
+            source = self._sources.get(chosen) or self._sources[origin]
+            spot = Span(source.directory, start.index, start, source.first_blocks[-1], source.first_blocks[-1])
+            steps = [Step(spot, start, start)]
+        legs: list[Plan] = []
+        goes_on = self._given.get(partition, BEGINNING) != BEGINNING
+        for number, step in enumerate(steps):
+            kind: Kind = "state" if number or goes_on else ("empty" if snapshot is None else "snapshot")
+            name = snapshot.name if kind == "snapshot" and snapshot is not None else ""
+            leg, ended = self._leg(partition, step, kind, name, skips)
+            legs.append(replace(leg, origins={partition: origin}) if kind == "snapshot" else leg)
+            if ended:
+                return legs, None
+        return legs, steps[-1].to_mark
+
+    def _leg(self, partition: int, step: Step, kind: Kind, name: str, skips: Mapping[int, tuple[int, ...]]) -> tuple[Plan, bool]:
+        """The leg of one step, and whether `until` ends the partition in it."""
+        source = restricted(self._sources[step.span.directory], step.span.last_block)
+        first = max(block for block in source.first_blocks if block <= step.span.from_block)
+        low, high = step.from_mark, step.to_mark
+        found = scan(source, first, {partition: low.index}, {}, until=self._until)
+        stream = found.streams[partition]
+        ended = stream.ended and (stream.to_index < high.index or (stream.to_index == high.index and stream.to_calls >= 0))
+        to = high if not ended else Mark(max(stream.to_index, low.index), stream.to_term, stream.to_checksum)
+        self._note_line(partition, stream, source, first, upto=to.index)
+        beyond = scan(source, first, {partition: to.index}, {}, until=self._until).streams[partition]
+        part = PartitionPlan(
+            partition=partition,
+            source=kind,
+            name=name,
+            from_index=low.index,
+            from_term=low.term,
+            from_checksum=low.checksum,
+            to_index=to.index,
+            to_term=to.term,
+            to_checksum=to.checksum,
+            to_calls=stream.to_calls if ended else -1,
+            to_txn=stream.to_txn,
+            entries=stream.entries - beyond.entries,
+            calls=stream.calls - beyond.calls,
+            bytes=stream.bytes - beyond.bytes,
+            why=_WHY[kind],
+            procedures=dict(Counter(stream.procedures) - Counter(beyond.procedures)),
+            skips=skips,
+            voids=tuple(stream.voids),
+        )
+        if self._is_before_damage(partition, step, first, to, ended=ended):
+            self._settled.add(partition)
+        catalogs = self._code(partition, stream.catalogs, found)
+        chosen = self._groups.get(self._verdict.groups[CLUSTER_GROUP].chosen, found.groups)
+        plan = _plan(source, found, part, self._until)
+        return replace(plan, catalogs=catalogs, key_policy=cluster_policy(chosen)), ended
+
+    def _is_before_damage(self, partition: int, step: Step, first: int, to: Mark, *, ended: bool) -> bool:
+        """Whether all that is applied stands in front of the damage, and nothing up to the moment can stand in it."""
+        if self._until is None or first >= self._bad:
+            return False
+        source = restricted(self._sources[step.span.directory], self._bad - 1)
+        front = scan(source, first, {partition: step.from_mark.index}, {}, until=self._until)
+        passed = ended or front.groups.state(partition).closed_txn >= self._until
+        return passed and max(front.streams[partition].to_index, step.from_mark.index) >= to.index
+
+    def _code(self, partition: int, versions: Iterable[int], found: Scan) -> tuple[Mapping[str, Any], ...]:
+        """Catalog records of these versions, from whichever log names them. Raises: CodeMissing, BundleForged, unless left."""
+        values = {version: catalog.value for version, catalog in found.catalogs.items()}
+        for directory in self._usable:
+            groups = self._groups.get(directory)
+            if groups is None and any(version not in values for version in versions):
+                self._spans_of(directory)
+                groups = self._groups[directory]
+            for version, catalog in groups.state(CLUSTER_GROUP).catalogs.items() if groups is not None else ():
+                values.setdefault(version, catalog.value)
+        for version in sorted(versions) if self._missing_code == "refused" else ():
+            if version not in values:
+                raise CodeMissing(f"partition {partition} ran catalog version {version}, which no log at hand names")
+            bundle_of(version, values[version])
+        return tuple(values[version] for version in sorted(versions) if version in values)
+
+
+_WHY: Final[Mapping[str, str]] = {
+    "state": "the leg before it ended here",
+    "snapshot": "furthest whole snapshot from which the logs at hand lead on",
+    "empty": "the logs at hand reach back to the first entry",
+}
+
+
+def _plan(source: LogSource, found: Scan, part: PartitionPlan, until: int | None) -> Plan:
+    identity = source.instance.identity
+    return Plan(
+        directory=source.directory,
+        cluster_id=identity.cluster_id.hex(),
+        node_id=identity.node_id,
+        incarnation=identity.incarnation.hex(),
+        verdict=source.verdict,
+        from_block=found.from_block,
+        last_block=source.last_block,
+        until=until,
+        row_digests=found.row_digests,
+        partitions=(part,),
+        salvaged=True,
+    )
+
+
+def _problems(source: LogSource) -> list[str]:
+    return [str(damage.args[0]) for damage in source.patchwork.damages] if source.patchwork is not None else []
+
+
+def _seen(node: NodeEvidence) -> NodeSeen:
+    newest = node.faults[-1] if node.faults else None
+    return NodeSeen(
+        node.directory,
+        node.node_id,
+        node.incarnation,
+        refused=_say(node.refused) if node.refused else "",
+        damage=(*(_say(fault) for fault in node.damage), *([node.fault_problem] if node.fault_problem else [])),
+        sequence=newest.sequence if newest else 0,
+        failed=tuple(sorted(newest.failed)) if newest else (),
+    )
+
+
+def _say(fault: Fault) -> str:
+    place = f" in {fault.path}" if fault.path and fault.path not in fault.what else ""
+    place += f" at offset {fault.offset}" if fault.offset is not None and "offset" not in fault.what else ""
+    return f"{fault.what}{place}"
+
+
+def _choice(of: GroupVerdict) -> Choice:
+    uses = {directory: (use.name.lower(), why) for directory, (use, why) in of.uses.items()}
+    return Choice(of.group, of.chosen, of.last_index, of.last_term, of.last_checksum, of.proved, of.why, uses)

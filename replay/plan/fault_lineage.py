@@ -1,0 +1,111 @@
+"""What the fault logs of several nodes say together: one chain of records, and whose directory is known to have forgotten.
+
+One rule: pure, and about whole directories. A directory that was emptied, or put back from an old copy, has forgotten something
+of every group, whichever group shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from cmdlog.wal.fault_log import FaultRecord
+from cmdlog.wal.ids import CLUSTER_GROUP
+from replay.errors import ForkedFaultLogs
+from replay.log.evidence import BOOTSTRAP_INDEX, EMPTY, NodeEvidence
+
+
+def lineage_of(nodes: Sequence[NodeEvidence]) -> tuple[FaultRecord, ...]:
+    """The records of all fault logs as one chain, ascending; parts that nobody has any more may be missing.
+
+    A mark that a node wrote about itself and that nobody took over is no fork when the others went on without it: the node marked
+    itself, was broken off before it told them, and is not counted anyway. Raises: ForkedFaultLogs.
+    """
+    chain: dict[int, tuple[str, FaultRecord]] = {}
+    marks: list[tuple[str, FaultRecord]] = []
+    for node in nodes:
+        for record in node.faults:
+            if record is node.faults[-1] and _is_own_mark(record, node):
+                marks.append((node.directory, record))
+            else:
+                _check_same(chain.setdefault(record.sequence, (node.directory, record)), (node.directory, record))
+    for (before, one), (after, other) in pairwise(chain[sequence] for sequence in sorted(chain)):
+        if one.sequence + 1 == other.sequence and other.previous_checksum != one.checksum:
+            raise ForkedFaultLogs(_told(before, one), _told(after, other))
+    for directory, mark in marks:
+        following, previous = chain.get(mark.sequence + 1), chain.get(mark.sequence - 1)
+        fits = mark.sequence not in chain and (previous is None or previous[1].checksum == mark.previous_checksum)
+        if fits and (following is None or following[1].previous_checksum == mark.checksum):
+            chain[mark.sequence] = directory, mark
+    return tuple(chain[sequence][1] for sequence in sorted(chain))
+
+
+def _is_own_mark(record: FaultRecord, node: NodeEvidence) -> bool:
+    return record.is_self_mark and record.author == node.node_id
+
+
+def _check_same(one: tuple[str, FaultRecord], other: tuple[str, FaultRecord]) -> None:
+    if one[1].checksum != other[1].checksum:
+        raise ForkedFaultLogs(_told(*one), _told(*other))
+
+
+def _told(directory: str, record: FaultRecord) -> tuple[str, int, int]:
+    return directory, record.sequence, record.checksum
+
+
+def unbroken_end(records: Sequence[FaultRecord]) -> tuple[FaultRecord, ...]:
+    """The newest records that follow each other without a gap."""
+    end = list(records[-1:])
+    for record in reversed(records[:-1]):
+        if record.sequence + 1 != end[0].sequence:
+            break
+        end.insert(0, record)
+    return tuple(end)
+
+
+def doubt_of(node: NodeEvidence, nodes: Sequence[NodeEvidence], lineage: Sequence[FaultRecord]) -> str:
+    """Why none of the node's logs is counted; "" when nothing speaks against it."""
+    if node.fault_problem:
+        return f"its fault log cannot be relied on ({node.fault_problem})"
+    newest = node.faults[-1] if node.faults else None
+    if newest is not None and node.node_id in newest.failed:
+        return f"its own fault record {newest.sequence} lists it: it was being filled anew, or was left behind"
+    if _began_again(node):
+        return f"its log begins with node {node.node_id} as the only node, but its fault log knows others: it was emptied"
+    known = newest.sequence if newest is not None else 0
+    return _forgotten_record(node.node_id, known, lineage) or _forgotten_vote(node, nodes)
+
+
+def _began_again(node: NodeEvidence) -> bool:
+    """A cluster that other nodes were in has changed the configuration of one node that it may have been made with."""
+    stated = node.groups.get(CLUSTER_GROUP, EMPTY).configurations
+    first_only = bool(stated) and all(of.index == BOOTSTRAP_INDEX and of.voters == {node.node_id} for of in stated)
+    return first_only and any(record.author != node.node_id or record.failed - {node.node_id} for record in node.faults)
+
+
+def _forgotten_record(node: int, known: int, lineage: Sequence[FaultRecord]) -> str:
+    """A node writes a record that it is the author of before it tells anybody, and takes over the one that declares it failed
+    before the others declare it well again. One that has not is an old copy."""
+    was_failed = 0
+    for record in lineage:
+        if record.sequence <= known:
+            continue
+        if record.author == node:
+            return f"it is an old copy: it wrote fault record {record.sequence} and does not have it"
+        if node in record.failed:
+            was_failed = was_failed or record.sequence
+        elif was_failed:
+            return f"it is an old copy: it failed by fault record {was_failed}, was back by {record.sequence}, and knows neither"
+    return ""
+
+
+def _forgotten_vote(node: NodeEvidence, nodes: Sequence[NodeEvidence]) -> str:
+    """Who is voted for was a candidate in that term, and had made the term durable before it asked."""
+    for other in nodes:
+        for group, stated in sorted(other.groups.items()):
+            mine = node.groups.get(group, EMPTY)
+            if other is not node and stated.vote == node.node_id and stated.term > mine.term:
+                return (
+                    f"it is an old copy: node {other.node_id} voted for it in term {stated.term}, and it knows term {mine.term}"
+                )
+    return ""

@@ -1,0 +1,43 @@
+"""The newest moment that a damaged log restores whatever stands behind its damage: what a refusal offers instead.
+
+One rule: it was tried. The moment comes from what the blocks in front say, and counts only if there is a whole plan for it.
+"""
+
+from __future__ import annotations
+
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.files import Files
+from cmdlog.wal.group_state import Groups
+from cmdlog.wal.ids import PARTITIONS_MAX
+from replay.engine import CodeMissing
+from replay.errors import ReplayError
+from replay.log.archive_reach import time_of
+from replay.log.collect_evidence import gather
+from replay.log.spans import salvage
+from replay.plan.cluster_planner import make_joint_plan
+
+
+def newest_before_damage(files: Files, directory: str) -> int | None:
+    """A transaction id, for a node that votes alone; None when there is none, or nothing tells where the damage begins."""
+    blocks = [fault.block for fault in gather(files, directory).damage]
+    first_bad = min((block or 0 for block in blocks), default=0)
+    try:
+        source = salvage(files, directory)
+        heads = [block for block in source.first_blocks if block < first_bad]
+        groups = Groups()
+        for lsn, record in source.read(from_block=heads[-1], upto_block=first_bad - 1) if heads else ():
+            groups.observe(lsn, record)
+        parts = [state for partition, state in groups.by_partition.items() if partition < PARTITIONS_MAX]
+        moment = min((max(state.closed_txn, state.last_txn - 1) for state in parts), default=0)
+        if moment > 0 and not make_joint_plan(files, [directory], until=moment).incomplete:
+            return moment
+    except (WalError, ReplayError, CodeMissing):
+        return None
+    return None
+
+
+def told(moment: int | None) -> str:
+    """It, in words."""
+    if moment is None:
+        return "no moment before it can be restored"
+    return f"the newest restorable moment before it is transaction {moment} ({time_of(moment)})"

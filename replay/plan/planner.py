@@ -1,0 +1,499 @@
+"""The plan of a recovery: per partition from what, from where to where, and why.
+
+Made by looking, carried out by `replay.recover.execute`.
+
+One rule: every source is proved against the log before it is chosen. A state file or snapshot stands at an (index, term,
+checksum); only if the log holds that very entry there is it a prefix of the log. One beyond the log's end, or that disagrees, is
+passed over and named: it holds what was never acknowledged, or belongs elsewhere.
+
+Preference: the state file, when this boot of the machine wrote it (`replay.state.trust`); the newest verified snapshot; nothing
+at all, when the log reaches back to the first entry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any, Final, Literal
+
+import orjson
+
+from cmdlog.wal.errors import Corrupt, message_of
+from cmdlog.wal.files import Files
+from cmdlog.wal.opening.survey import SegmentFile
+from procedures.bundle import bundle_of
+from procedures.storage.state import Position
+from replay.engine import CodeMissing
+from replay.errors import BadPlan, Incomplete, ReplayError, UntilUnreachable
+from replay.log.archive_reach import Reach
+from replay.log.salvage import Gap
+from replay.log.scan import Scan, Stream, scan, start_block
+from replay.log.source import LogSource, fold_end, open_source, partitions_of
+from replay.log.split_calls import check_whole, find_parted, names_of, settled
+from replay.plan.sole_voter import check_alone
+from replay.plan.until import check_begin, check_newest
+from replay.state.trust import Trust, read_position, state_path
+from snapshot.catalog import Passed, Snapshot, bytes_of_chain, check, list_snapshots
+
+FORMAT: Final = 1
+LEFT_MAX: Final = 128  # entries of a stream that nothing proves executed: more cannot be under way in a node (`site_batches_max`)
+STATE_FILE: Final = "state file"  # its name among the sources that were passed over
+REASONS_MAX: Final = 3  # that a refusal names
+Leave = Literal["nothing", "unproved"]
+MissingCode = Literal["refused", "left"]
+Voters = Literal["alone", "any"]
+Kind = Literal["state", "snapshot", "empty"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A state to start from, not proved yet."""
+
+    kind: Kind
+    name: str
+    position: Position
+    snapshot: Snapshot | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPlan:
+    """What is done for one partition."""
+
+    partition: int
+    source: Kind
+    name: str  # path of the state file, or name of the snapshot; "" for nothing
+    from_index: int  # entries behind it are applied …
+    from_term: int
+    from_checksum: int
+    to_index: int  # … up to this one
+    to_term: int  # 0: not known
+    to_checksum: int
+    to_calls: int  # calls of the last entry that are applied; -1 = all
+    to_txn: int
+    entries: int
+    calls: int
+    bytes: int
+    why: str
+    procedures: Mapping[str, int] = field(default_factory=dict)  # name -> how many of `calls`
+    snapshot_bytes: int = 0  # that are restored first
+    passed: tuple[Passed, ...] = ()  # sources that were not used
+    set_aside: tuple[str, ...] = ()  # snapshots that the log contradicts
+    skips: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # index -> positions that are not run
+    voids: tuple[tuple[int, int, int], ...] = ()  # (block, offset, index): entries from index on that stand before are void
+    dropped: tuple[int, ...] = ()  # multi-partition calls that not every partition holds: noted, not run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A recovery of one node directory."""
+
+    directory: str
+    cluster_id: str
+    node_id: int
+    incarnation: str
+    verdict: str  # row of the restart table
+    from_block: int  # the log is read from here …
+    last_block: int  # … to here
+    until: int | None  # no call with a higher TxnId is applied
+    row_digests: bool  # the live run took digests of rows, so the replay does
+    partitions: tuple[PartitionPlan, ...]
+    notes: tuple[str, ...] = ()  # what is lost or unusual, in words
+    archive: tuple[str, ...] = ()  # names of the archived segments that are read before, or instead of, the live ones
+    gaps: tuple[Gap, ...] = ()  # blocks that cannot be read, and need not be
+    salvaged: bool = False  # the log is read around whatever is damaged (`replay.log.spans`)
+    origins: Mapping[int, str] = field(default_factory=dict)  # partition -> directory of its snapshot, when it is another one
+    catalogs: tuple[Mapping[str, Any], ...] = ()  # code that the log at hand may not name
+    key_policy: Mapping[str, int] = field(default_factory=dict)  # in force where the log begins, unless it says another
+
+    @property
+    def calls(self) -> int:
+        return sum(part.calls for part in self.partitions)
+
+    @property
+    def entries(self) -> int:
+        return sum(part.entries for part in self.partitions)
+
+    @property
+    def log_bytes(self) -> int:
+        return sum(part.bytes for part in self.partitions)
+
+    def to_json(self) -> bytes:
+        """The plan as a file; `from_json` reads it."""
+        return orjson.dumps({"format": FORMAT, **asdict(self)}, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_INDENT_2)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Plan:
+        """Raises: BadPlan."""
+        try:
+            value = orjson.loads(data)
+            if value.pop("format") != FORMAT:
+                raise BadPlan(f"the plan has another format than {FORMAT}")
+            value["partitions"] = tuple(_part_from_json(part) for part in value["partitions"])
+            value["notes"] = tuple(value["notes"])
+            value["archive"] = tuple(value.get("archive", ()))
+            value["gaps"] = tuple((int(first), int(last)) for first, last in value.get("gaps", ()))
+            value["origins"] = {int(partition): str(directory) for partition, directory in value.get("origins", {}).items()}
+            value["catalogs"] = tuple(value.get("catalogs", ()))
+            return cls(**value)
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadPlan(f"this is no recovery plan: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan and the pass over the log that it was made from."""
+
+    plan: Plan
+    scan: Scan
+    source: LogSource
+
+
+def make_plan(
+    files: Files,
+    directory: str,
+    *,
+    use_state: Literal["trusted", "never"],
+    until: int | None = None,
+    accept_data_loss: bool = False,
+    source: LogSource | None = None,
+    leave: Leave = "nothing",
+    missing_code: MissingCode = "refused",
+    voters: Voters = "alone",
+) -> Planned:
+    """Looks at log (`source` of a caller that has it open, and has checked who votes), snapshots, state files; changes nothing.
+
+    `leave` "unproved": each stream is replayed to the last entry that the live run is known to have executed. A call behind it
+    may be the one that hangs, or that ended the process. `missing_code` "left": calls whose code the log does not hold, or holds
+    changed, are met in the replay only, which may set them aside. `voters` "any": for a caller that has decided over the logs of
+    all nodes which one counts (`replay.plan.cluster_planner`); else the directory must be a sole voter's.
+
+    Where snapshots and log do not reach back far enough, the archive is looked at.
+
+    Raises: WalError of a log that is refused, NotSoleVoter, Incomplete, UntilUnreachable, CodeMissing, BundleForged.
+    """
+    has_checked = source is not None
+    source = source or open_source(files, directory, accept_data_loss=accept_data_loss)
+    if voters == "alone" and not has_checked:
+        check_alone(files, directory, source.instance.identity, fold_end(source))
+    search = _Search(files, directory, use_state, until, accept_data_loss, leave, missing_code, voters == "alone")
+    try:
+        return search.plan(source, list_snapshots(files, directory, source.instance.identity))
+    except (Incomplete, UntilUnreachable) as error:
+        return _from_archive(search, source, error)
+    except Corrupt as damage:
+        if until is None:
+            raise
+        return _from_archive(search, source, damage)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What is wanted."""
+
+    files: Files
+    directory: str
+    use_state: Literal["trusted", "never"]
+    until: int | None
+    accept_data_loss: bool
+    leave: Leave
+    missing_code: MissingCode
+    whole_node: bool  # all partitions of this directory count, so a multi-partition call must be in all
+
+    def plan(self, source: LogSource, snapshots: Sequence[Snapshot]) -> Planned:
+        """The plan that this log and these snapshots allow. Raises: Incomplete, UntilUnreachable, and what reading raises."""
+        return _plan(
+            self.files, self.directory, source, snapshots,
+            use_state=self.use_state, until=self.until, accept_data_loss=self.accept_data_loss, leave=self.leave,
+            missing_code=self.missing_code, whole_node=self.whole_node,
+        )  # fmt: skip
+
+    def can(self, source: LogSource, until: int) -> bool:
+        """Whether this other moment could be restored."""
+        search = replace(self, until=until)
+        reach = Reach(self.files, self.directory, source, until)
+        for other in (source, *reach.sources()):
+            with contextlib.suppress(ReplayError, Corrupt):
+                search.plan(other, reach.snapshots)
+                return True
+        return False
+
+
+def _from_archive(search: _Search, source: LogSource, error: ReplayError | Corrupt) -> Planned:
+    """The first of the other logs that reaches. Raises: `error` itself when the live log is damaged, else its kind."""
+    reach = Reach(search.files, search.directory, source, search.until)
+    for other in reach.sources():
+        try:
+            return search.plan(other, reach.snapshots)
+        except (Incomplete, UntilUnreachable) as failed:
+            error = error if isinstance(error, Corrupt) else failed
+        except Corrupt as damage:
+            reach.note_damage(damage)
+        if other.patchwork is not None:
+            reach.note_gaps(other.patchwork)
+    if isinstance(error, Corrupt):
+        raise error
+    refused = type(error)(f"{error.args[0]}{reach.missing()}")
+    if search.until is not None and (ranges := reach.restorable(partial(search.can, source))):
+        refused.hint = f"restorable are {ranges}; for other moments bring the named files back from a copy"
+    raise refused from error
+
+
+def _plan(
+    files: Files,
+    directory: str,
+    source: LogSource,
+    snapshots: Sequence[Snapshot],
+    *,
+    use_state: Literal["trusted", "never"],
+    until: int | None,
+    accept_data_loss: bool,
+    leave: Leave,
+    missing_code: MissingCode,
+    whole_node: bool,
+) -> Planned:
+    partitions = partitions_of(source)
+    passed: dict[int, list[Passed]] = {p: [] for p in partitions}
+    candidates = {p: _candidates(files, source, snapshots, p, passed[p], use_state=use_state, until=until) for p in partitions}
+    those = {p: [c for c in of if c.snapshot is not None] for p, of in candidates.items()}
+    _check_reach(source, candidates, passed, until)
+    found = _choose(files, source, candidates, passed, until=until, accept_data_loss=accept_data_loss)
+    if until is not None:
+        check_begin(source, found, until)
+    if until is not None and not accept_data_loss and not source.provisional:
+        check_newest(files, directory, found, until)
+    if missing_code == "refused":
+        _check_code(found)
+    parted = find_parted({p: stream.line() for p, stream in found.streams.items()}) if whole_node else []
+    told = names_of(parted, source, found.from_block)
+    if not accept_data_loss:
+        check_whole(parted, told)
+    _check_end(source, candidates, found)
+    gaps = source.patchwork.settle(found.from_block, found.last_block) if source.patchwork is not None else ()
+    notes = [message_of(damage) for damage in (source.damage, found.damage) if damage is not None]
+    notes += [call.told(told.get(call.txn_id, "")) for call in parted]
+    identity = source.instance.identity
+    plan = Plan(
+        directory=directory,
+        cluster_id=identity.cluster_id.hex(),
+        node_id=identity.node_id,
+        incarnation=identity.incarnation.hex(),
+        verdict=source.verdict,
+        from_block=found.from_block,
+        last_block=found.last_block,
+        until=until,
+        row_digests=found.row_digests,
+        partitions=tuple(
+            _shortened(
+                settled(_part(p, candidates[p][0], found.streams[p], passed[p], those[p]), parted), found.streams[p], leave
+            )
+            for p in partitions
+        ),
+        notes=tuple(notes),
+        archive=tuple(name for name, segment in zip(source.archived, source.segments, strict=False) if _is_read(segment, found)),
+        gaps=gaps,
+    )
+    return Planned(plan, found, source)
+
+
+def _is_read(segment: SegmentFile, found: Scan) -> bool:
+    return found.from_block <= segment.header.first_block <= found.last_block
+
+
+def _check_reach(
+    source: LogSource, candidates: Mapping[int, Sequence[Candidate]], passed: Mapping[int, list[Passed]], until: int | None
+) -> None:
+    """Before anything is scanned: every partition has a candidate behind which the log holds everything."""
+    heads = source.checkpoint(source.first_blocks[0]).by_partition
+    for partition, of in candidates.items():
+        base = heads[partition].last_index if partition in heads else 0
+        if all(candidate.position.index < base for candidate in of):
+            passed[partition].extend(Passed(c.name or "nothing", _too_old(c.position, base)) for c in of)
+            raise _no_source(partition, passed[partition], until)
+
+
+def _check_end(source: LogSource, candidates: Mapping[int, Sequence[Candidate]], found: Scan) -> None:
+    """A log that was cut short holds the skips of all that is applied: none can stand behind the digest of its batch."""
+    for partition, stream in found.streams.items():
+        if source.provisional and stream.to_index > max(candidates[partition][0].position.index, stream.digested):
+            raise UntilUnreachable(
+                f"partition {partition} may have a skip of entry {stream.to_index} behind block {source.last_block}"
+            )
+
+
+def _too_old(position: Position, base: int) -> str:
+    return f"it stands at index {position.index}; the log begins behind index {base}"
+
+
+def _check_code(found: Scan) -> None:
+    """Every catalog version that will run is there and is what its hash says. Before anything is touched."""
+    catalogs = found.catalogs
+    for partition, stream in sorted(found.streams.items()):
+        for version in sorted(stream.catalogs):
+            if version not in catalogs:
+                raise CodeMissing(
+                    f"partition {partition} ran catalog version {version}, which no catalog record of this log names"
+                )
+            bundle_of(version, catalogs[version].value)
+
+
+def _candidates(
+    files: Files,
+    source: LogSource,
+    snapshots: Sequence[Snapshot],
+    partition: int,
+    passed: list[Passed],
+    *,
+    use_state: str,
+    until: int | None,
+) -> list[Candidate]:
+    """What the partition might start from, best first; what cannot be read goes to `passed`."""
+    directory = source.directory
+    snapshots = [snapshot for snapshot in snapshots if snapshot.partition == partition]
+    found: list[Candidate] = []
+    if use_state == "trusted":
+        path = state_path(directory, partition)
+        problem = Trust(files, directory).doubt(partition)
+        position = problem or read_position(path, partition)
+        if isinstance(position, str):
+            passed.append(Passed(STATE_FILE, position))
+        else:
+            found.append(Candidate("state", path, position))
+    for snapshot in sorted(snapshots, key=lambda s: s.order, reverse=True):
+        if snapshot.manifest is None:
+            passed.append(Passed(snapshot.name, snapshot.problem))
+            continue
+        m = snapshot.manifest
+        found.append(Candidate("snapshot", snapshot.name, Position(m.index, m.term, m.checksum, m.txn_id), snapshot))
+    found.append(Candidate("empty", "", Position()))
+    if until is None:
+        return found
+    for candidate in [c for c in found if c.position.txn_id > until]:
+        found.remove(candidate)
+        passed.append(Passed(candidate.name, f"it holds transaction {candidate.position.txn_id}, behind the wanted end"))
+    return found
+
+
+def _choose(
+    files: Files,
+    source: LogSource,
+    candidates: Mapping[int, list[Candidate]],
+    passed: Mapping[int, list[Passed]],
+    *,
+    until: int | None,
+    accept_data_loss: bool,
+) -> Scan:
+    """Scans, and drops candidates that the log disproves, until every partition's first one stands."""
+    checked: dict[str, tuple[str, int, float]] = {}  # path of a snapshot -> what its check said, bytes read, seconds
+    while True:
+        indexes = {p: of[0].position.index for p, of in candidates.items()}
+        claims = {p: {candidate.position.index for candidate in of} for p, of in candidates.items()}
+        found = scan(source, start_block(source, indexes), indexes, claims, until=until, accept_data_loss=accept_data_loss)
+        stands = True
+        for partition, of in candidates.items():
+            why = _disproof(of[0].position, found.streams[partition]) or _damage(files, of[0], checked)
+            if not why:
+                continue
+            passed[partition].append(Passed(of[0].name or "nothing", why))
+            if len(of) == 1:
+                raise _no_source(partition, passed[partition], until)
+            del of[0]
+            stands = False
+        if stands:
+            found.checked_bytes = sum(size for _, size, _ in checked.values())
+            found.checked_s = sum(seconds for _, _, seconds in checked.values())
+            return found
+
+
+def _disproof(position: Position, stream: Stream) -> str:
+    """Why a state at this position is no prefix of the log; "" when it is one."""
+    if position.index < stream.base:
+        return _too_old(position, stream.base)
+    return _contradiction(position, stream)
+
+
+def _contradiction(position: Position, stream: Stream) -> str:
+    if position.index > stream.last_index:
+        return f"it stands at index {position.index}, beyond the log's end at {stream.last_index}"
+    if position.index > stream.base and stream.seen.get(position.index) != (position.term, position.checksum):
+        return f"at index {position.index} it holds another entry than the log"
+    if position.index and position.index == stream.base and position.index not in stream.seen:
+        return f"its last entry, index {position.index}, is in blocks that cannot be read"
+    if position.index and position.index == stream.base and stream.seen[position.index] != (position.term, position.checksum):
+        return f"at index {position.index} it holds another entry than the log's head states"
+    return ""
+
+
+def _damage(files: Files, candidate: Candidate, checked: dict[str, tuple[str, int, float]]) -> str:
+    snapshot = candidate.snapshot
+    if snapshot is None:
+        return ""
+    if snapshot.path not in checked:
+        began = time.monotonic()
+        checked[snapshot.path] = check(files, snapshot), bytes_of_chain(snapshot), time.monotonic() - began
+    return checked[snapshot.path][0]
+
+
+def _no_source(partition: int, passed: Sequence[Passed], until: int | None) -> ReplayError:
+    reasons = "; ".join(f"{p.name or 'empty state'}: {p.why}" for p in passed[:REASONS_MAX])
+    reasons += f"; and {len(passed) - REASONS_MAX} more" if len(passed) > REASONS_MAX else ""
+    text = f"partition {partition} has no state to start from ({reasons})"
+    return Incomplete(text) if until is None else UntilUnreachable(text)
+
+
+WHY: Final[Mapping[str, str]] = {
+    "state": "written by this boot of the machine, and the log holds its last entry",
+    "snapshot": "newest whole snapshot whose last entry the log holds",
+    "empty": "the log reaches back to the first entry",
+}
+
+
+def _part(
+    partition: int, candidate: Candidate, stream: Stream, passed: Iterable[Passed], snapshots: Iterable[Candidate]
+) -> PartitionPlan:
+    position = candidate.position
+    wrong = [s for s in snapshots if s.position.index >= stream.base and _contradiction(s.position, stream)]
+    return PartitionPlan(
+        partition=partition,
+        source=candidate.kind,
+        name=candidate.name,
+        from_index=position.index,
+        from_term=position.term,
+        from_checksum=position.checksum,
+        to_index=max(stream.to_index, position.index),
+        to_term=stream.to_term,
+        to_checksum=stream.to_checksum,
+        to_calls=stream.to_calls,
+        to_txn=max(stream.to_txn, position.txn_id),
+        entries=stream.entries,
+        calls=stream.calls,
+        bytes=stream.bytes,
+        why=WHY[candidate.kind],
+        procedures=stream.procedures,
+        snapshot_bytes=bytes_of_chain(candidate.snapshot) if candidate.snapshot is not None else 0,
+        passed=tuple(passed),
+        set_aside=tuple(snapshot.name for snapshot in wrong),
+        skips=stream.skips,
+        voids=tuple(stream.voids),
+    )
+
+
+def _shortened(part: PartitionPlan, stream: Stream, leave: Leave) -> PartitionPlan:
+    end = max(stream.proved, stream.last_index - LEFT_MAX, part.from_index)
+    if leave == "nothing" or end >= part.to_index:
+        return part
+    return replace(part, to_index=end, to_term=0, to_checksum=0)
+
+
+def _part_from_json(value: dict[str, Any]) -> PartitionPlan:
+    part = PartitionPlan(**value)
+    return replace(
+        part,
+        passed=tuple(Passed(**passed) for passed in value["passed"]),
+        set_aside=tuple(value["set_aside"]),
+        skips={int(index): tuple(positions) for index, positions in value["skips"].items()},
+        dropped=tuple(value.get("dropped", ())),
+        voids=tuple((int(block), int(offset), int(index)) for block, offset, index in value["voids"]),
+    )

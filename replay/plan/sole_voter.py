@@ -1,0 +1,66 @@
+"""Whether one directory decides alone: its node is the only voter of every group, and nothing says that its log was lost.
+
+One rule: the same answer for every command that reads or serves a single directory. A sole voter's durable entries are
+committed, marked or not. Any other node's log may end with entries that its cluster never committed, or lack some that it did;
+executing them alone would take the node over.
+
+A log that states no configuration is not a sole voter's: every node's log begins with one, so this one was emptied.
+"""
+
+from __future__ import annotations
+
+from cmdlog.wal.directory.instance import Identity
+from cmdlog.wal.errors import Corrupt
+from cmdlog.wal.fault_log import FaultRecord, read_faults
+from cmdlog.wal.files import Files
+from cmdlog.wal.group_state import Groups
+from cmdlog.wal.ids import CLUSTER_GROUP
+from replay.errors import NotSoleVoter
+from replay.log.evidence import GroupEvidence, NodeEvidence, StatedConfiguration
+from replay.plan.authority import group_name, voter_list
+from replay.plan.fault_lineage import doubt_of
+
+
+def why_not_alone(node: NodeEvidence) -> str:
+    """Why the node's log does not decide by itself; "" when it does."""
+    if node.refused is not None:
+        return node.refused.what
+    if doubt := doubt_of(node, [node], node.faults):
+        return doubt
+    cluster = node.groups.get(CLUSTER_GROUP)
+    if cluster is None or not cluster.configurations:
+        return "its log states no configuration, so it was emptied, or never held anything"
+    for group, of in sorted(node.groups.items()):
+        for stated in of.configurations:
+            if stated.voters | stated.outgoing != {node.node_id}:
+                voters = voter_list(stated.voters | stated.outgoing)
+                return f"configuration {stated.index} ({group_name(group)}) lists the voters {voters}"
+    return ""
+
+
+def votes_alone(node: NodeEvidence) -> bool:
+    """Whether no other node votes: then whatever is durable is committed, marked or not."""
+    return not why_not_alone(node)
+
+
+def check_alone(files: Files, directory: str, identity: Identity, groups: Groups) -> None:
+    """The same for a log whose end was folded already. Raises: NotSoleVoter, which says why and names the ways."""
+    faults: tuple[FaultRecord, ...] = ()
+    problem = ""
+    try:
+        faults = read_faults(files, directory, identity)
+    except Corrupt as error:
+        problem = str(error)
+    stated = {
+        group: GroupEvidence(
+            group=group, term=state.term, commit=state.commit, last_index=state.last_index, last_term=state.last_term,
+            last_checksum=state.last_checksum, last_txn=state.last_txn,
+            configurations=tuple(StatedConfiguration.from_value(c.index, c.term, c.value) for c in state.configurations),
+        )
+        for group, state in groups.by_partition.items()
+    }  # fmt: skip
+    node = NodeEvidence(
+        directory, identity.cluster_id.hex(), identity.node_id, identity.incarnation.hex(), stated, faults, problem
+    )
+    if why := why_not_alone(node):
+        raise NotSoleVoter(f"{directory} (node {identity.node_id}) does not decide alone: {why}")

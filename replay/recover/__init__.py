@@ -1,0 +1,1 @@
+"""Carrying out a plan: restore, replay, compare, set aside, resume."""

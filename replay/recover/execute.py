@@ -1,0 +1,294 @@
+"""Carries out a plan: restores, applies, compares, reports.
+
+One rule: whatever breaks it off (a signal, a full disk, a kill), every state file stands whole at an entry's end, and starting
+again goes on from there. A state is trusted from the moment in which it was put in place (`replay.state.trust`), not before.
+
+Little is applied in the calling process, if it runs under the hash seed of sites; the rest by worker processes
+(`replay.recover.worker`), partitions spread over them, each reading the log on its own: decoding and applying is what takes time.
+Workers run the code bundles of the log, never the program at hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import apsw
+
+from cmdlog.wal.directory.instance import load_instance
+from cmdlog.wal.files import Files
+from cmdlog.wal.format.record import Record
+from cmdlog.wal.ids import Lsn
+from procedures import Database
+from procedures import hash_seed as hashseed
+from procedures.errors import EnvironmentFault
+from procedures.storage.state import PartitionState
+from replay.errors import Divergence, Interrupted, PlanOutdated
+from replay.log.scan import KEEP_BYTES
+from replay.machine_errors import named_fault
+from replay.plan.opened_plan import source_of_plan
+from replay.plan.planner import PartitionPlan, Plan, Planned
+from replay.recover.applier import Applier
+from replay.recover.progress import Meter, Progress
+from replay.recover.quarantine import Aside, QuarantineFile, aside_from_json
+from replay.recover.target import HANG_AFTER_S, Done, Target, gone_on
+from replay.recover.worker_pool import Terms, run_workers
+from replay.results import Result
+from replay.state.trust import STATE_FOLDER, StateLock, state_path
+from snapshot.catalog import list_archived, list_snapshots, remove_state, restore, set_aside
+
+__all__ = ["Progress", "Report", "Target", "execute", "prepare", "put_aside", "run_all"]
+
+WORKER_BYTES_MIN: Final = KEEP_BYTES  # of entries to apply; below, starting processes (0.3 s) costs more than they save
+LOOK_EVERY_RECORDS: Final = 64  # whether all is done: a look costs as much as a record that is passed over
+
+UNPINNED: Final = (
+    "this process has a hash seed of its own, so sets of strings may have another order: start it with PYTHONHASHSEED=0, "
+    "as sites and `cmdlog recover` are"
+)
+
+Live = Callable[[Mapping[str, Any]], Database | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a recovery did."""
+
+    results: Sequence[Result]  # by partition
+    workers: int  # 0: in the calling process
+    seconds: float
+    notes: Sequence[str] = ()
+    aside: Sequence[Aside] = ()  # calls that were set aside, by partition
+    already: bool = False  # an earlier run has done it; nothing was done
+
+    @property
+    def calls(self) -> int:
+        return sum(result.calls for result in self.results)
+
+    def kept(self) -> dict[str, Any]:
+        """For whoever asks for the same once more; `of_kept` reads it."""
+        return {
+            "results": [result.to_json() for result in self.results],
+            "workers": self.workers,
+            "seconds": self.seconds,
+            "notes": list(self.notes),
+            "aside": [aside.to_json() for aside in self.aside],
+        }
+
+    @classmethod
+    def of_kept(cls, value: Mapping[str, Any]) -> Report:
+        results = [Result(**result) for result in value["results"]]
+        aside = [aside_from_json(aside) for aside in value["aside"]]
+        return cls(results, value["workers"], value["seconds"], value["notes"], aside, already=True)
+
+
+def execute(
+    planned: Planned | Plan,
+    target: Target,
+    *,
+    workers: int | None = None,
+    live: Live | None = None,
+    progress: Callable[[Progress], None] = lambda _progress: None,
+    quarantine: bool = False,
+    go_on: bool = False,
+    hang_after_s: float = HANG_AFTER_S,
+    hash_seed: str = hashseed.PINNED,
+) -> Report:
+    """Brings every partition's state to the plan's end. A partition whose call cannot be replayed stops; the others go on.
+
+    `workers` None: as many as there are cores if there is enough to do, else none or, where the hash seed is another one than
+    that of sites, one. 0: the caller answers for the seed. `live` (code of the calling program) implies none.
+    `quarantine` sets such calls aside, in `quarantine.jsonl` of the target, and goes on: not for a recovery in place, whose log
+    still holds them. It implies a worker, and so does a limit of time that was chosen: a call that hangs can be ended in another
+    process only. `go_on`: the states in the target, if trusted, are what an earlier run of this very plan has reached.
+    `hash_seed` is that of workers; a test that looks for what depends on it chooses another one.
+
+    Raises: Divergence (the partition's state is removed) or Poison, when all partitions have ended; BundleForged, PlanOutdated,
+    WalError, Interrupted.
+    """
+    plan = planned if isinstance(planned, Plan) else planned.plan
+    began = time.monotonic()
+    meter = Meter(plan, began, progress)
+    if go_on:
+        plan, planned = _rest_of(plan, planned, target, meter)
+    count = _worker_count(plan, workers) if live is None else 0
+    if (quarantine or hang_after_s < HANG_AFTER_S) and live is None:
+        count = max(count, 1)
+    with terminable():
+        if count:
+            done = run_workers(plan, target, count, meter, Terms(quarantine, hang_after_s, hash_seed))
+        else:
+            done = _run_here(planned, target, meter, live, QuarantineFile(target.directory) if quarantine else None)
+    try:
+        done.raise_stops(target, plan.directory, quarantine=quarantine)
+    except Divergence as error:
+        if live is not None and not hashseed.is_pinned():
+            error.hint = f"{error.hint}; {UNPINNED}"
+        raise
+    meter.end()
+    done.results.sort(key=lambda result: result.partition)
+    aside = sorted(done.aside, key=lambda aside: aside.partition)
+    return Report(done.results, count, time.monotonic() - began, plan.notes, aside)
+
+
+def _rest_of(plan: Plan, planned: Planned | Plan, target: Target, meter: Meter) -> tuple[Plan, Planned | Plan]:
+    rest = gone_on(plan, target, [part.partition for part in plan.partitions])
+    for part in rest.partitions:
+        meter.go_on(part.partition, part.calls)
+    return rest, rest if isinstance(planned, Plan) else replace(planned, plan=rest)
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """Until its end, a signal to terminate is `Interrupted`, if it would end the process at once: workers are ended, too."""
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise Interrupted("the recovery was terminated")
+
+    if ours:
+        signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A partition's state, and the lock that keeps a site of a dead node from writing beside us."""
+
+    state: PartitionState
+    lock: StateLock
+
+    def close(self) -> None:
+        self.state.close()
+        self.lock.close()
+
+
+def prepare(plan: Plan, part: PartitionPlan, files: Files, directory: str) -> Held:
+    """Opens the partition's state at the plan's starting point: kept, restored, or new.
+
+    Raises: PlanOutdated, SnapshotDamaged, Locked.
+    """
+    path = state_path(directory, part.partition)
+    lock = StateLock(path)
+    try:
+        if part.source != "state":
+            remove_state(path)
+        if part.source == "snapshot":
+            origin = plan.origins.get(part.partition, plan.directory)
+            identity = load_instance(files, origin).identity
+            found = {snapshot.name: snapshot for snapshot in list_snapshots(files, origin, identity)}
+            if part.name not in found:
+                found = {snapshot.name: snapshot for snapshot in list_archived(files, origin, identity)}
+            if part.name not in found:
+                raise PlanOutdated(f"snapshot {part.name} is not there any more")
+            restore(found[part.name], path)
+        state = PartitionState.open(path, partition=part.partition)
+        position = state.position
+        if (position.index, position.term, position.checksum) != (part.from_index, part.from_term, part.from_checksum):
+            state.close()
+            raise PlanOutdated(f"{path} stands at index {position.index}, the plan begins at {part.from_index}")
+    except (apsw.Error, OSError, MemoryError) as error:
+        lock.close()
+        raise named_fault(error, path) from error
+    except BaseException:
+        lock.close()
+        raise
+    return Held(state, lock)
+
+
+def put_aside(files: Files, plan: Plan) -> list[str]:
+    """Takes the snapshots that the log contradicts out of sight, before new entries could make them look right.
+
+    Returns their names. Only for a recovery in place.
+    """
+    wrong = {name for part in plan.partitions for name in part.set_aside}
+    identity = load_instance(files, plan.directory).identity if wrong else None
+    for snapshot in list_snapshots(files, plan.directory, identity) if identity else ():
+        if snapshot.name in wrong:
+            set_aside(files, snapshot)
+    return sorted(wrong)
+
+
+def _worker_count(plan: Plan, wanted: int | None) -> int:
+    busy = sum(part.entries > 0 for part in plan.partitions)
+    if wanted is not None:
+        return min(wanted, busy)
+    if plan.log_bytes < WORKER_BYTES_MIN:
+        return 0 if hashseed.is_pinned() else min(1, busy)
+    return min(os.cpu_count() or 1, busy)
+
+
+def _run_here(
+    planned: Planned | Plan, target: Target, meter: Meter, live: Live | None, quarantine: QuarantineFile | None
+) -> Done:
+    plan = planned if isinstance(planned, Plan) else planned.plan
+    held: dict[int, Held] = {}
+    try:
+        for part in plan.partitions:
+            _doubt(target, part)
+            held[part.partition] = prepare(plan, part, target.files, target.directory)
+            target.trust.grant(part.partition)
+        applier = Applier(
+            plan.partitions,
+            {partition: of.state for partition, of in held.items()},
+            row_digests=plan.row_digests,
+            progress=meter.note,
+            live=live or (lambda _catalog: None),
+            live_rows=target.live_rows(plan),
+            quarantine=quarantine,
+        )
+        applier.know(plan)
+        folder = os.path.join(target.directory, STATE_FOLDER)
+        return Done(run_all(applier, _records(planned, target), folder), applier.stopped, applier.aside)
+    finally:
+        for of in held.values():
+            of.close()
+
+
+def run_all(applier: Applier, records: Iterable[tuple[Lsn, Record]], folder: str = "the states") -> list[Result]:
+    """Feeds the records until every partition is at its end, or has stopped (`Applier.stopped`); closes the states.
+
+    `folder` is where these are, for errors of the disk.
+    """
+    try:
+        for count, (lsn, record) in enumerate(records):
+            if not count % LOOK_EVERY_RECORDS and applier.finished:
+                break
+            applier.take(lsn, record)
+        return applier.finish()
+    except EnvironmentFault as fault:
+        raise end_of(fault, folder) from fault
+    finally:
+        applier.close()
+
+
+def end_of(fault: EnvironmentFault, folder: str) -> BaseException:
+    """What a fault in the middle of an entry means: Ctrl-C, the disk, or itself."""
+    if isinstance(fault.__cause__, KeyboardInterrupt):
+        return KeyboardInterrupt(*([f"in {fault.procedure}, transaction {fault.txn_id}"] if fault.procedure else []))
+    return named_fault(fault, folder)
+
+
+def _records(planned: Planned | Plan, target: Target) -> Iterable[tuple[Lsn, Record]]:
+    if isinstance(planned, Plan):
+        source = source_of_plan(target.files, planned)
+        return source.read(from_block=planned.from_block, upto_block=planned.last_block)
+    if planned.scan.kept is not None:
+        return planned.scan.kept
+    return planned.source.read(from_block=planned.plan.from_block, upto_block=planned.plan.last_block)
+
+
+def _doubt(target: Target, part: PartitionPlan) -> None:
+    """A state file that is about to be replaced is not trusted from here on."""
+    if part.source != "state":
+        target.trust.revoke(part.partition)

@@ -1,0 +1,211 @@
+"""Carries out a recovery from several directories: the legs of a cluster plan, one after the other, into a new node.
+
+One rule: the given directories are read and never written, and the new one is a node only from the last step on
+(`replay.recover.to_directory`).
+
+The new node is the only voter of its groups: whoever recovers says that these directories are what is left. Its transaction ids
+go on above all that any of the logs knew, and its fault log goes on with the cluster's sequence.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from cmdlog.wal.files import Files
+from cmdlog.wal.group_state import Groups, Stated
+from cmdlog.wal.ids import CLUSTER_GROUP
+from replay.errors import Divergence, PlanOutdated, Poison
+from replay.log.collect_evidence import gather
+from replay.log.known_failures import known_to_all
+from replay.log.source import fold_end
+from replay.plan.authority import Verdict, decide
+from replay.plan.cluster_plan import JointPlan, check_complete
+from replay.plan.cluster_planner import open_or_salvage
+from replay.recover.execute import Progress, Report, Target, execute
+from replay.recover.quarantine import Aside, QuarantineFile, joined
+from replay.recover.resume import Marker
+from replay.recover.target import HANG_AFTER_S
+from replay.recover.to_directory import Work, make_node, reborn
+from replay.repartition.repartition import Moved
+from replay.results import Result
+from replay.state.trust import read_position, state_path
+
+Tell = Callable[[Progress], None]
+
+
+def rebuild_jointly(
+    plan: JointPlan,
+    files: Files,
+    out: str,
+    *,
+    workers: int | None = None,
+    partitions: int | None = None,
+    progress: Tell = lambda _progress: None,
+    moved: Callable[[Moved], None] = lambda _moved: None,
+    quarantine: bool = False,
+    hang_after_s: float = HANG_AFTER_S,
+    accept_data_loss: bool = False,
+) -> Report:
+    """Makes the node directory `out` from the plan, of another number of `partitions` if one is given. Durable on return.
+
+    Raises: Incomplete when the plan says so and the loss is not accepted; PlanOutdated when the directories are not any more what
+    the plan was made from; what `replay.recover.to_directory` raises.
+    """
+    if not accept_data_loss:
+        check_complete(plan)
+    verdict = _still_as_planned(files, plan)
+    home = next(choice.chosen for choice in plan.choices if choice.group == CLUSTER_GROUP)
+    instance = reborn(open_or_salvage(files, home).instance)
+    node = instance.identity.node_id
+
+    def run(target: Target, go_on: bool) -> Report:
+        return run_legs(
+            plan,
+            target,
+            workers=workers,
+            progress=progress,
+            quarantine=quarantine,
+            go_on=go_on,
+            hang_after_s=hang_after_s,
+        )
+
+    def settle(groups: Groups) -> None:
+        for group, state in groups.by_partition.items():
+            _vote_alone(groups, group, node, state.last_index)
+
+    work = Work(
+        directories=plan.directories,
+        marker=Marker.of(plan.to_json(), ", ".join(plan.directories), plan.until, partitions),
+        instance=instance,
+        groups=_groups(files, plan),
+        execute=run,
+        settle=settle,
+        lineage=known_to_all(files, plan.directories, verdict.lineage),
+    )
+    return make_node(work, files, out, partitions=partitions, moved=moved)
+
+
+def run_legs(
+    plan: JointPlan,
+    target: Target,
+    *,
+    workers: int | None,
+    progress: Tell,
+    quarantine: bool = False,
+    go_on: bool = False,
+    hang_after_s: float = HANG_AFTER_S,
+) -> Report:
+    """Brings the states in `target` to the plan's end. With `go_on` those that an earlier run has left there are gone on with."""
+    began, done = time.monotonic(), 0
+    results: dict[int, Result] = {}
+    aside: list[Aside] = []
+    used = 0
+    begun: set[int] = set()
+    stops: list[Divergence | Poison] = []
+    passed = _passed(plan, target) if go_on else {}
+    for leg in plan.legs:
+        stopped = {stop.place.partition for stop in stops}
+        parts = tuple(
+            part for part in leg.partitions if part.to_index > passed.get(part.partition, -1) and part.partition not in stopped
+        )
+        first = go_on and not any(part.partition in begun for part in parts)
+        begun |= {part.partition for part in parts}
+        if parts:
+            tell = _shifted(progress, done, plan.calls, began)
+            one = replace(leg, partitions=parts)
+            try:
+                report = execute(
+                    one, target, workers=workers, progress=tell, quarantine=quarantine, go_on=first, hang_after_s=hang_after_s
+                )
+            except (Divergence, Poison) as stop:  # the other partitions go on to their ends, also in other logs
+                stops += [stop, *(other for other in stop.also if isinstance(other, Divergence | Poison))]
+                done += leg.calls
+                continue
+            used = max(used, report.workers)
+            aside += report.aside
+            for result in report.results:
+                before = results.get(result.partition)
+                results[result.partition] = result if before is None else _added(before, result)
+        done += leg.calls
+    if stops:
+        first_stop, *others = sorted(stops, key=lambda stop: stop.place.partition)
+        raise type(first_stop)(first_stop.place, others)
+    ordered = [results[partition] for partition in sorted(results)]
+    return Report(ordered, used, time.monotonic() - began, (*plan.incomplete, *plan.notes), joined(aside))
+
+
+def _passed(plan: JointPlan, target: Target) -> dict[int, int]:
+    """Partition -> end of the last of its legs that an earlier run has behind it; nothing where a call was set aside."""
+    anew = {call.partition for call in QuarantineFile(target.directory).read()}
+    passed: dict[int, int] = {}
+    last = {part.partition: part.to_index for leg in plan.legs for part in leg.partitions}
+    for leg in plan.legs:
+        for part in leg.partitions:
+            partition = part.partition
+            if partition in anew or target.trust.doubt(partition) or part.to_index == last[partition]:
+                continue
+            position = read_position(state_path(target.directory, partition), partition)
+            if not isinstance(position, str) and position.index >= part.to_index:
+                passed[partition] = part.to_index
+    return passed
+
+
+def _shifted(tell: Tell, done: int, total: int, began: float) -> Tell:
+    return lambda found: tell(replace(found, calls=done + found.calls, calls_total=total, elapsed_s=time.monotonic() - began))
+
+
+def _added(before: Result, after: Result) -> Result:
+    return replace(
+        after,
+        entries=before.entries + after.entries,
+        calls=before.calls + after.calls,
+        digests=before.digests + after.digests,
+    )
+
+
+def _still_as_planned(files: Files, plan: JointPlan) -> Verdict:
+    """What follows from the directories now. Raises: PlanOutdated when it is not what they said."""
+    verdict = decide([gather(files, directory) for directory in plan.directories], accept_data_loss=True)
+    for choice in plan.choices:
+        now = verdict.groups.get(choice.group)
+        if now is None or (now.chosen, now.last_index, now.last_checksum) != (
+            choice.chosen,
+            choice.last_index,
+            choice.last_checksum,
+        ):
+            raise PlanOutdated(f"the logs of group {choice.group} are not any more what the plan was made from")
+    return verdict
+
+
+def _groups(files: Files, plan: JointPlan) -> Groups:
+    """Every group as the log that was chosen for it ends; code and the highest TxnId are what any of the logs knows."""
+    folds = {node.directory: fold_end(open_or_salvage(files, node.directory)) for node in plan.nodes if not node.refused}
+    groups = Groups()
+    for choice in plan.choices:
+        groups.by_partition[choice.group] = folds[choice.chosen].state(choice.group)
+    cluster = groups.state(CLUSTER_GROUP)
+    for fold in folds.values():
+        for version, catalog in fold.state(CLUSTER_GROUP).catalogs.items():
+            cluster.catalogs.setdefault(version, catalog)
+    cluster.commit = cluster.last_index
+    cluster.last_txn = max([cluster.last_txn, *(fold.txn_id_max for fold in folds.values())])
+    return groups
+
+
+def _vote_alone(groups: Groups, group: int, node_id: int, index: int) -> None:
+    """The configuration in force from here on."""
+    state = groups.state(group)
+    before: Mapping[str, Any] = state.configuration or {}
+    value = {
+        **before,
+        "voters": [node_id],
+        "outgoing": [],
+        "learners": [],
+        "epoch": int(before.get("epoch", 0)) + 1,
+        "forced": True,
+    }
+    state.configurations = [Stated(index, state.last_term, value)]
+    state.vote = None

@@ -1,0 +1,80 @@
+"""How far a recovery is: as a whole and by partition.
+
+One rule: it adds up what the partitions report and tells it on at a bearable rate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from replay.plan.planner import Plan
+
+DISPLAY_EVERY_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Calls done of how many, and how fast."""
+
+    calls: int
+    calls_total: int
+    elapsed_s: float  # of this run
+    calls_before: int = 0  # of `calls`, that an earlier run did
+
+    @property
+    def rate(self) -> float:
+        """Calls per second so far."""
+        return (self.calls - self.calls_before) / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def percent(self) -> float:
+        return 100.0 * self.calls / self.calls_total if self.calls_total else 100.0
+
+    @property
+    def left_s(self) -> float | None:
+        """Estimate; None before anything was measured."""
+        return (self.calls_total - self.calls) / self.rate if self.rate > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress(Pace):
+    """How far a recovery is."""
+
+    partitions: Mapping[int, Pace] = field(default_factory=dict)  # those that have calls to replay
+    waiting: str = ""  # why some partition does not get on
+
+
+class Meter:
+    """Where the partitions stand."""
+
+    def __init__(self, plan: Plan, began: float, tell: Callable[[Progress], None]) -> None:
+        self._total, self._began, self._tell = plan.calls, began, tell
+        self._totals = {part.partition: part.calls for part in plan.partitions if part.calls}
+        self._before: dict[int, int] = {}
+        self._paces: dict[int, Pace] = {p: Pace(0, total, 0.0) for p, total in self._totals.items()}
+        self._told_at = 0.0
+
+    def go_on(self, partition: int, left: int) -> None:
+        """Only so many calls of the partition are still to be replayed: an earlier process did the others."""
+        self._before[partition] = max(0, self._totals.get(partition, 0) - left)
+        self.note(partition, 0)
+
+    def note(self, partition: int, calls: int) -> None:
+        """This run has replayed so many calls of the partition."""
+        now, before = time.monotonic(), self._before.get(partition, 0)
+        if partition in self._totals:
+            total = self._totals[partition]  # what an earlier run did is an estimate
+            self._paces[partition] = Pace(min(total, before + calls), total, now - self._began, before)
+        done = sum(pace.calls for pace in self._paces.values())
+        if now - self._told_at >= DISPLAY_EVERY_S or done >= self._total:
+            self._told_at = now
+            self._tell(Progress(done, self._total, now - self._began, sum(self._before.values()), dict(self._paces)))
+
+    def end(self) -> None:
+        """Every partition is at its end."""
+        elapsed = time.monotonic() - self._began
+        self._paces = {p: Pace(total, total, elapsed, self._before.get(p, 0)) for p, total in self._totals.items()}
+        self._tell(Progress(self._total, self._total, elapsed, sum(self._before.values()), dict(self._paces)))

@@ -1,0 +1,258 @@
+"""Calls that a replay sets aside: what they were, why, and which later calls touched the same rows.
+
+One rule: a call is on disk in `quarantine.jsonl`, synced, before anything is applied without it. One JSON object per line.
+
+A call that is set aside has no effect on the state. Its idempotency key, if it has one, is answered with a failure that says so
+(only where its code is missing altogether, the key is not known to the new state either).
+
+Calls behind it may answer otherwise than live because of that. They are applied, and listed: those that changed rows which the
+missing call changes, and those that answered otherwise without doing so, since they had read them. The rows of the latter are in
+question from then on like those of the missing call. A call that answers otherwise twice in different ways is no consequence; it
+is set aside, too. What only read the rows and answered alike is not listed: nothing came of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from replay.errors import RowDifference
+from replay.state.touched_rows import Key, Tables
+
+QUARANTINE_NAME: Final = "quarantine.jsonl"
+CALLS_MAX: Final = 1000  # of a partition; more is no matter of single calls
+TOUCHES_MAX: Final = 100  # that are listed per call; the rest is counted: the report stays below some 20 MB
+WATCHED_KEYS_MAX: Final = 100_000  # of a partition, about 30 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A call that was set aside."""
+
+    partition: int
+    index: int
+    position: int
+    txn_id: int
+    procedure: str
+    catalog: int
+    source_hash: str
+    params: Any  # by name, or the bare list where the code that knows the names is missing
+    idempotency_key: str  # hexadecimal fingerprint, "" = none
+    kind: str  # divergence, fault, hang, death, code
+    reason: str
+    routing: str | None = None  # value that sent it to the partition, where its rows are not known
+    rows: tuple[RowDifference, ...] = ()
+    keys: tuple[tuple[str, Mapping[str, Any]], ...] = ()  # table, key: rows that it changed when it was tried
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "txn_id": str(self.txn_id), "rows": [row.to_json() for row in self.rows]}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Quarantined:
+        rows = tuple(RowDifference.from_json(row) for row in value["rows"])
+        keys = tuple((str(table), dict(key)) for table, key in value["keys"])
+        return cls(**{**value, "txn_id": int(value["txn_id"]), "rows": rows, "keys": keys})
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """A later call that touched a row in question, or that answered otherwise than live behind a call that was set aside."""
+
+    txn_id: int
+    index: int
+    position: int
+    procedure: str
+    table: str = ""  # "": only the routing value is the same, or it changed none of the rows in question
+    key: Mapping[str, Any] = field(default_factory=dict)
+    otherwise: bool = False  # its answer is not the live one
+
+
+@dataclass(slots=True)
+class Aside:
+    """What a partition's replay set aside, and what followed. Bounded."""
+
+    partition: int
+    calls: list[Quarantined] = field(default_factory=list)
+    touches: dict[int, list[Touch]] = field(default_factory=dict)  # by place in `calls`
+    more: dict[int, int] = field(default_factory=dict)  # touches that are counted only
+    otherwise: list[Touch] = field(default_factory=list)  # calls that answered otherwise and changed none of those rows
+    otherwise_more: int = 0
+    unwatched: int = 0  # rows in question that are too many to be watched
+
+    def to_json(self) -> dict[str, Any]:
+        """For a report: each call with the later ones that touched its rows."""
+        return {
+            "partition": self.partition,
+            "calls": [
+                {**call.to_json(), "touched_by": [_touch_json(touch) for touch in self.touches.get(at, ())],
+                 "touched_by_more": self.more.get(at, 0)}
+                for at, call in enumerate(self.calls)
+            ],
+            "answered_otherwise": [_touch_json(touch) for touch in self.otherwise],
+            "answered_otherwise_more": self.otherwise_more,
+            "rows_not_watched": self.unwatched,
+        }  # fmt: skip
+
+
+def aside_from_json(value: Mapping[str, Any]) -> Aside:
+    """The inverse of `Aside.to_json`."""
+    aside = Aside(int(value["partition"]))
+    for at, call in enumerate(value["calls"]):
+        call = dict(call)  # noqa: PLW2901 - the same call, without what followed
+        aside.touches[at] = [_touch_from_json(touch) for touch in call.pop("touched_by")]
+        aside.more[at] = call.pop("touched_by_more")
+        aside.calls.append(Quarantined.from_json(call))
+    aside.otherwise = [_touch_from_json(touch) for touch in value["answered_otherwise"]]
+    aside.otherwise_more, aside.unwatched = value["answered_otherwise_more"], value["rows_not_watched"]
+    return aside
+
+
+def joined(pieces: Iterable[Aside]) -> list[Aside]:
+    """By partition, what the pieces of one recovery set aside, in their order: a later one knows the calls of an earlier one."""
+    found: dict[int, Aside] = {}
+    for piece in pieces:
+        before = found.setdefault(piece.partition, Aside(piece.partition))
+        before.calls = piece.calls if len(piece.calls) >= len(before.calls) else before.calls
+        for at, touches in piece.touches.items():
+            listed = before.touches.setdefault(at, [])
+            room = TOUCHES_MAX - len(listed)
+            listed += touches[:room]
+            before.more[at] = before.more.get(at, 0) + len(touches[room:])
+        for at, more in piece.more.items():
+            before.more[at] = before.more.get(at, 0) + more
+        before.otherwise_more += len([*before.otherwise, *piece.otherwise][TOUCHES_MAX:]) + piece.otherwise_more
+        before.otherwise = [*before.otherwise, *piece.otherwise][:TOUCHES_MAX]
+        before.unwatched += piece.unwatched
+    return [found[partition] for partition in sorted(found)]
+
+
+class Watch:
+    """The rows in question of one partition."""
+
+    def __init__(self, aside: Aside) -> None:
+        self.aside = aside
+        self.keys: dict[Key, int] = {}  # row -> place in `aside.calls`
+        self._routing: dict[str, int] = {}
+
+    @property
+    def routing(self) -> bool:
+        """Whether calls are told by where they were sent, too."""
+        return bool(self._routing)
+
+    def has_room(self, calls: int) -> bool:
+        """Whether so many more calls may be set aside."""
+        return len(self.aside.calls) + calls <= CALLS_MAX
+
+    def add(self, call: Quarantined, keys: Iterable[Key]) -> None:
+        """The call was set aside; these are its rows."""
+        self.aside.calls.append(call)
+        at = len(self.aside.calls) - 1
+        if call.routing is not None:
+            self._routing.setdefault(call.routing, at)
+        self.question(keys, at)
+
+    def remember(self, calls: Iterable[Quarantined], tables: Tables) -> None:
+        """An earlier piece of the same recovery set these aside; those of other partitions do not count."""
+        for call in calls:
+            if call.partition == self.aside.partition:
+                keys = [tables.key_from_named(table, key) for table, key in call.keys]
+                self.add(call, [key for key in keys if key is not None])
+
+    def question(self, keys: Iterable[Key], at: int) -> None:
+        """These rows are in question because of that call."""
+        for key in keys:
+            if key in self.keys:
+                continue
+            if len(self.keys) >= WATCHED_KEYS_MAX:
+                self.aside.unwatched += 1
+            else:
+                self.keys[key] = at
+
+    def sent(self, routing: str | None) -> int | None:
+        """The call that was sent to the same place; None when there is none."""
+        return None if routing is None else self._routing.get(routing)
+
+    def touched(self, at: int, touch: Touch) -> None:
+        """A later call touched a row of that call."""
+        listed = self.aside.touches.setdefault(at, [])
+        if len(listed) < TOUCHES_MAX:
+            listed.append(touch)
+        else:
+            self.aside.more[at] = self.aside.more.get(at, 0) + 1
+
+    def otherwise(self, touch: Touch) -> None:
+        """A later call answered otherwise than live and touched no row in question."""
+        if len(self.aside.otherwise) < TOUCHES_MAX:
+            self.aside.otherwise.append(touch)
+        else:
+            self.aside.otherwise_more += 1
+
+
+class QuarantineFile:
+    """`quarantine.jsonl` of a directory; several processes may append to it."""
+
+    def __init__(self, directory: str) -> None:
+        self.path = os.path.join(directory, QUARANTINE_NAME)
+
+    def append(self, calls: Sequence[Quarantined]) -> None:
+        """Durable on return. Raises: OSError."""
+        data = b"".join(orjson.dumps(call.to_json(), option=orjson.OPT_APPEND_NEWLINE) for call in calls)
+        new = not os.path.exists(self.path)
+        with open(self.path, "ab", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0, os.SEEK_END)
+            begin, rest = file.tell(), memoryview(data)
+            try:
+                while rest:
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(begin)
+                raise
+        if new:
+            _sync_folder(os.path.dirname(self.path))
+
+    def read(self) -> list[Quarantined]:
+        """All whole lines; a torn last one was never relied on. [] without a file."""
+        if not os.path.exists(self.path):
+            return []
+        with open(self.path, "rb") as file:
+            return [Quarantined.from_json(orjson.loads(line)) for line in file if line.endswith(b"\n")]
+
+    def drop(self, partitions: Collection[int]) -> None:
+        """Forgets the calls of these partitions, and a torn line: they are replayed anew. Durable on return."""
+        if not os.path.exists(self.path):
+            return
+        kept = [call for call in self.read() if call.partition not in partitions]
+        temporary = f"{self.path}.tmp"
+        with open(temporary, "wb") as file:
+            file.writelines(orjson.dumps(call.to_json(), option=orjson.OPT_APPEND_NEWLINE) for call in kept)
+            file.flush()
+            os.fsync(file.fileno())
+        if kept:
+            os.rename(temporary, self.path)
+        else:
+            os.unlink(temporary)
+            os.unlink(self.path)
+        _sync_folder(os.path.dirname(self.path))
+
+
+def _sync_folder(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _touch_json(touch: Touch) -> dict[str, Any]:
+    return {**asdict(touch), "txn_id": str(touch.txn_id)}
+
+
+def _touch_from_json(value: Mapping[str, Any]) -> Touch:
+    return Touch(**{**value, "txn_id": int(value["txn_id"])})

@@ -1,0 +1,127 @@
+"""What one partition's replay goes on without, and which later calls met it.
+
+One rule: it notes and compares. What is run, and what is taken back, is `replay.recover.partition_replay`'s.
+
+A call that was set aside leaves the rows that it touched in question; where none is known, the value that sent it to its
+partition. A later call that meets them is told. It may do otherwise than live, as who knows what it should have read; then what
+it touched is in question, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import apsw
+
+from cmdlog.wal.format.batch import Batch
+from cmdlog.wal.format.record import Digest
+from procedures.execution.executor import Applied, Invocations
+from replay.errors import Place
+from replay.recover.divergence import Problem, Trial, changers, differing_calls
+from replay.recover.divergence_report import Teller
+from replay.recover.quarantine import Aside, QuarantineFile, Watch
+from replay.state.touched_rows import CallRows, Key, Tables, positions_of, routed
+
+NONE: Final = frozenset[int]()
+
+
+class SetAside:
+    """The calls of one partition that were set aside. One thread."""
+
+    def __init__(self, partition: int, teller: Teller, file: QuarantineFile | None, connection: apsw.Connection) -> None:
+        """With the calls of an earlier piece of the same recovery; None: nothing is set aside."""
+        self.aside = Aside(partition)
+        self._teller, self._file = teller, file
+        self._watch = Watch(self.aside)
+        if file is not None:
+            self._watch.remember(file.read(), Tables(connection))
+        self._positions: dict[int, frozenset[int]] = {}  # index -> positions, of what this replay set aside
+        self._accepted = -1  # index of a batch that is not compared: it does otherwise since a call was set aside
+        self._accepted_calls = NONE  # those of it that do otherwise
+
+    def __bool__(self) -> bool:
+        return bool(self.aside.calls)
+
+    def __contains__(self, index: object) -> bool:
+        """Whether this replay set calls of that batch aside."""
+        return index in self._positions
+
+    def positions(self, index: int) -> frozenset[int]:
+        """Of the calls of that batch which this replay set aside."""
+        return self._positions.get(index, NONE)
+
+    def too_many(self, more: int) -> str:
+        """Why no more calls can be set aside; "" when they can."""
+        if self._watch.has_room(more):
+            return ""
+        return f"{len(self.aside.calls)} calls were set aside before it: code or environment differ altogether"
+
+    def add(
+        self,
+        connection: apsw.Connection,
+        batch: Batch,
+        positions: Sequence[int],
+        *,
+        problem: Problem,
+        place: Place,
+        trials: Sequence[Trial],
+    ) -> None:
+        """In the file first, durable, then here."""
+        assert self._file is not None
+        index, params = batch.record.index, batch.params()
+        calls = [
+            self._teller.describe(connection, batch, at, params[at], problem=problem, place=place, trials=trials)
+            for at in positions
+        ]
+        self._file.append(calls)
+        for call in calls:
+            self._watch.add(call, trials[0].rows_of(call.position) if trials else ())
+        self._positions[index] = self.positions(index) | frozenset(positions)
+
+    def accept(self, batch: Batch, live: Digest, trial: Trial) -> None:
+        """The batch does the same thing twice: it does otherwise than live since what was set aside is missing."""
+        self._accepted = batch.record.index
+        last = len(self.aside.calls) - 1
+        differing = differing_calls(live.result_hashes, trial.hashes, self.positions(batch.record.index))
+        self._accepted_calls = frozenset(differing or changers(trial))
+        for at in sorted(self._accepted_calls):
+            self._watch.otherwise(self._teller.touch(batch, at, otherwise=True))
+            self._watch.question(trial.rows_of(at), last)
+
+    def look(self, batch: Batch, calls: Invocations, applied: Applied, problem: Problem | None, rows: CallRows) -> Problem | None:
+        """Notes who touched rows in question. A difference is none of the batch's own when every call that differs did."""
+        touched = rows.take(applied.statuses)
+        hits = self._hits(batch, calls, touched)
+        differing = NONE
+        if problem is not None and problem.live is not None:
+            own = differing_calls(problem.live.result_hashes, applied.result_hashes, self.positions(applied.index))
+            differing = frozenset(own)
+            if applied.index != self._accepted and (not hits or not hits.keys() >= differing):
+                return problem
+        listed = self._accepted_calls if batch.record.index == self._accepted else NONE
+        for at in sorted(hits.keys() - listed):
+            for missing, key in hits[at]:
+                named = (key[0], rows.tables.named_key(key)) if key is not None else ("", {})
+                self._watch.touched(missing, self._teller.touch(batch, at, *named, otherwise=at in differing))
+            if at in differing:
+                self._watch.question([key for key, positions in touched.items() if at in positions], hits[at][0][0])
+        return None
+
+    def _hits(
+        self, batch: Batch, calls: Invocations, touched: Mapping[Key, Sequence[int]]
+    ) -> dict[int, list[tuple[int, Key | None]]]:
+        """Position -> each missing call before it whose rows it touched, or that was sent to where it was (no row is known)."""
+        found: list[tuple[int, int, Key | None]] = [
+            (at, self._watch.keys[key], key) for at, keys in positions_of(touched, self._watch.keys).items() for key in keys
+        ]
+        if self._watch.routing and (names := self._teller.procedures(batch)):
+            for at, params in enumerate(calls.params):
+                missing = self._watch.sent(routed(names, batch.procedures[at], params))
+                found += [(at, missing, None)] if missing is not None else []
+        own = self.positions(batch.record.index)
+        hits: dict[int, list[tuple[int, Key | None]]] = {}
+        for at, missing, key in found:
+            if batch.txn_ids[at] > self.aside.calls[missing].txn_id and at not in own:
+                hits.setdefault(at, []).append((missing, key))
+        return hits

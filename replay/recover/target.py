@@ -1,0 +1,101 @@
+"""Where recovered states go, how a run that was broken off is gone on with, and what came of the partitions."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from cmdlog.wal.files import Files
+from replay.errors import Divergence, Poison
+from replay.plan.planner import PartitionPlan, Plan
+from replay.recover.quarantine import Aside, QuarantineFile
+from replay.results import Result
+from replay.state.live_rows import LiveRows
+from replay.state.set_aside_state import kept_path
+from replay.state.trust import STATE_FOLDER, Trust, read_position, state_path
+
+HANG_AFTER_S: Final = 3600.0  # of one call, in worker processes: as long as a node can be told to let a call run
+
+
+@dataclass(slots=True)
+class Target:
+    """Where the recovered states go: the node's own directory, or another one."""
+
+    files: Files
+    directory: str  # its folder state/ holds the result
+    trust: Trust = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.trust = Trust(self.files, self.directory)
+
+    def live_rows(self, plan: Plan) -> LiveRows:
+        """Where the rows of the live run are looked up when a call diverges."""
+        return LiveRows(self.files, plan.directory, os.path.join(self.directory, STATE_FOLDER))
+
+
+@dataclass(slots=True)
+class Done:
+    """What came of the partitions."""
+
+    results: list[Result] = field(default_factory=list)
+    stops: list[Divergence | Poison] = field(default_factory=list)
+    aside: list[Aside] = field(default_factory=list)
+
+    def raise_stops(self, target: Target, directory: str, *, quarantine: bool) -> None:
+        """Raises: Divergence or Poison of the first partition that stopped, naming the others.
+
+        Unless calls were set aside already, its hint is the command that does so with what `directory` holds.
+        """
+        if not self.stops:
+            return
+        for stop in self.stops:
+            if isinstance(stop, Divergence):
+                target.trust.discard(stop.place.partition)
+        first, *others = sorted(self.stops, key=lambda stop: stop.place.partition)
+        stop = type(first)(first.place, others)
+        stop.keeps([path for one in stop.stops if os.path.exists(path := kept_path(target.directory, one.place.partition))])
+        if not quarantine:
+            out = target.directory if target.directory != directory else f"{directory}-recovered"
+            stop.advise(shlex.join(["cmdlog", "recover", directory, "--to", out, "--quarantine"]))
+        raise stop
+
+
+def gone_on(plan: Plan, target: Target, partitions: Collection[int]) -> Plan:
+    """The rest of a plan that was begun in this directory, and there alone: these partitions from where their states stand.
+
+    A state is taken as it stands if it is trusted, as at a start. A partition in which calls were set aside begins anew: what
+    touched their rows is known only from a whole run.
+    """
+    file = QuarantineFile(target.directory)
+    anew = {call.partition for call in file.read()}.intersection(partitions)
+    for partition in sorted(anew):
+        target.trust.discard(partition)
+    file.drop(anew)
+    return replace(
+        plan, partitions=tuple(_rest(part, target) if part.partition in partitions else part for part in plan.partitions)
+    )
+
+
+def _rest(part: PartitionPlan, target: Target) -> PartitionPlan:
+    path = state_path(target.directory, part.partition)
+    if target.trust.doubt(part.partition):
+        return part
+    position = read_position(path, part.partition)
+    if isinstance(position, str) or not part.from_index <= position.index <= part.to_index:
+        return part
+    done = (position.index - part.from_index) / max(1, part.to_index - part.from_index)
+    return replace(
+        part,
+        source="state",
+        name=path,
+        from_index=position.index,
+        from_term=position.term,
+        from_checksum=position.checksum,
+        entries=part.to_index - position.index,
+        calls=round(part.calls * (1 - done)),
+        bytes=round(part.bytes * (1 - done)),
+        why="an earlier run of this plan came to here",
+    )

@@ -1,0 +1,287 @@
+"""Recovery into another directory: a complete node that can be served, with the original untouched.
+
+One rule: the new directory is a node only from the last step on, when `instance.json` is written; what a crash leaves before that
+says `creating.json`, and no program starts it.
+
+    states     replayed in a folder of the new directory
+    snapshots  one per partition, of the recovered state, sealed and verified
+    faults     the fault log of the directories, continued
+    log        fresh, under a new incarnation; it begins with a CHECKPOINT of every group that says where the streams stand,
+               and with the catalogs, configuration and environment as they were
+    instance   the directory is a node
+
+The new node's transaction ids go on above all that the old log knew, also above those behind `--until`: they may be known
+outside.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from cmdlog.wal.directory.instance import Identity, Instance, read_marker, write_marker
+from cmdlog.wal.directory.lock import Owner, take_ownership
+from cmdlog.wal.errors import NotEmpty, WrongDirectory
+from cmdlog.wal.fault_log import FaultRecord, read_faults
+from cmdlog.wal.files import Files, parent
+from cmdlog.wal.group_state import Groups
+from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.wal.log import Log
+from procedures.hash_seed import PINNED
+from procedures.storage.state import PartitionState
+from replay.errors import Divergence, Interrupted, PlanOutdated, Poison, WorkerFailed
+from replay.log.known_failures import carried_fault, continue_faults, known_faults
+from replay.log.scan import cluster_policy, scan, start_block
+from replay.log.source import LogSource
+from replay.plan.opened_plan import source_of_plan
+from replay.plan.planner import Plan, Planned
+from replay.recover import resume
+from replay.recover.execute import Progress, Report, Target, execute
+from replay.recover.resume import Marker
+from replay.recover.target import HANG_AFTER_S
+from replay.repartition.repartition import Moved, check_shape, reshape
+from replay.results import Result
+from replay.state.trust import Trust, state_path
+from snapshot.capture.image import Capture
+from snapshot.capture.seal import seal
+from snapshot.catalog import free_path, temporary_path
+from snapshot.errors import SnapshotFailed
+from snapshot.manifest import IMAGE_NAME
+
+GONE_ON: Final = (KeyboardInterrupt, SystemExit, Interrupted, Divergence, Poison, WorkerFailed)  # what is left is of use
+FIRST_RECORDS_BLOCK: Final = 2  # of a fresh log: where the checkpoint records stand; every later entry is behind
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a new node is made of."""
+
+    directories: Sequence[str]  # read, never written
+    marker: Marker
+    instance: Instance  # of the new node
+    groups: Groups  # as the old logs say
+    execute: Callable[[Target, bool], Report]  # brings the states to the end; True: goes on with those that are there
+    settle: Callable[[Groups], None] = lambda _groups: None  # once every group ends where its state stands
+    lineage: Sequence[FaultRecord] = ()  # what the fault log continues
+
+
+def rebuild(
+    planned: Planned | Plan,
+    files: Files,
+    out: str,
+    *,
+    workers: int | None = None,
+    partitions: int | None = None,
+    progress: Callable[[Progress], None] = lambda _progress: None,
+    moved: Callable[[Moved], None] = lambda _moved: None,
+    quarantine: bool = False,
+    hang_after_s: float = HANG_AFTER_S,
+    hash_seed: str = PINNED,
+) -> Report:
+    """Makes the node directory `out` from the plan, of another number of `partitions` if one is given. Durable on return.
+
+    The report tells of the old partitions; `moved` of rows on their way to the new ones. A run that is broken off, or in which
+    partitions stop, is gone on with by the same plan: each partition from where its state stands.
+
+    Raises: WrongDirectory when `out` is there and holds anything but this plan's unfinished recovery; Interrupted; what `execute`
+    and `reshape` raise; DiskFull, WriteFailed.
+    """
+    plan = planned if isinstance(planned, Plan) else planned.plan
+    source = planned.source if isinstance(planned, Planned) else source_of_plan(files, plan)
+    groups = planned.scan.groups if isinstance(planned, Planned) else _fold(plan, source)
+    if isinstance(planned, Plan):
+        _check_end(plan, groups)
+
+    def run(target: Target, go_on: bool) -> Report:
+        return execute(
+            planned,
+            target,
+            workers=workers,
+            progress=progress,
+            quarantine=quarantine,
+            go_on=go_on,
+            hang_after_s=hang_after_s,
+            hash_seed=hash_seed,
+        )
+
+    work = Work(
+        directories=[plan.directory],
+        marker=Marker.of(plan.to_json(), plan.directory, plan.until, partitions),
+        instance=reborn(source.instance),
+        groups=groups,
+        execute=run,
+        lineage=known_faults(files, plan.directory, source.instance.identity),
+    )
+    return make_node(work, files, out, partitions=partitions, moved=moved)
+
+
+def make_node(
+    work: Work, files: Files, out: str, *, partitions: int | None, moved: Callable[[Moved], None] = lambda _moved: None
+) -> Report:
+    """Makes the node directory `out`, unless the very same has made it already. Durable on return. Raises: as `rebuild`."""
+    if resume.is_made(out) and (noted := resume.noted(out, asdict(work.marker))) is not None:
+        return Report.of_kept(noted)
+    goes_on = resume.goes_on(out, work.marker)
+    for directory in () if goes_on else work.directories:
+        begin(files, directory, out)
+    owner = take_ownership(files, out)
+    try:
+        work.marker.write(files, out)
+        resume.make_ready(files, out)
+        groups = work.groups
+        instance = work.instance if partitions is None else check_shape(groups, partitions, work.instance)
+        continue_faults(files, out, instance.identity, work.lineage)
+        report = work.execute(Target(files, out), goes_on)
+        keep_catalogs(groups)
+        for result in report.results:
+            end_at(groups, result)
+        work.settle(groups)
+        results = report.results
+        if partitions is not None:
+            results = reshape(files, out, groups, partitions=partitions, progress=moved, replacing=lambda: _unmark(files, out))
+        resume.note(files, out, asdict(work.marker), report.kept())
+        complete(files, out, owner, instance, groups=groups, results=results)
+    except BaseException as error:
+        owner.close()
+        kept = isinstance(error, GONE_ON) and resume.found_in(out) is not None
+        if not kept:
+            give_up(out)
+        if isinstance(error, KeyboardInterrupt) and kept:
+            raise Interrupted(" ".join([f"the recovery to {out} was broken off", *map(str, error.args)])) from None
+        raise
+    owner.close()
+    return report
+
+
+def _check_end(plan: Plan, groups: Groups) -> None:
+    """A plan that was made before the log's last calls would lose them. Raises: PlanOutdated."""
+    for part in plan.partitions if plan.until is None else ():
+        last = groups.state(part.partition).last_index
+        if last > part.to_index:
+            raise PlanOutdated(f"the plan ends partition {part.partition} at index {part.to_index}, the log at {last}")
+
+
+def _unmark(files: Files, out: str) -> None:
+    """From here on the states are none of the plan's any more, and nobody goes on with them."""
+    write_marker(files, out, resume.RECOVERY)
+
+
+def complete(
+    files: Files,
+    out: str,
+    owner: Owner,
+    instance: Instance,
+    *,
+    groups: Groups,
+    results: Iterable[Result],
+    begun_by: str = resume.RECOVERY,
+) -> None:
+    """Makes the node `instance` of the states in `out`: snapshots, a fresh log that begins with `groups`, the instance file.
+
+    Durable on return.
+    """
+    identity, results, trust = instance.identity, list(results), Trust(files, out)
+    trust.unseal()
+    for result in results:
+        groups.state(result.partition).snapshots = [_take_snapshot(files, out, result, identity, groups)]
+    trust.seal(result.partition for result in results)
+    Log.create(
+        files,
+        out,
+        identity,
+        segment_bytes=instance.segment_bytes,
+        segments=instance.segments,
+        reserve_bytes=instance.log_reserve_bytes,
+        initial=groups.checkpoints(oldest_block=1),
+        owner=owner,
+        forked_from=instance.forked_from,
+        begun_by=begun_by,
+    )
+
+
+def reborn(instance: Instance) -> Instance:
+    """The same node of the same cluster in a new incarnation: its disk holds another log."""
+    identity = instance.identity
+    return replace(instance, identity=Identity(identity.cluster_id, identity.node_id, os.urandom(8)))
+
+
+def begin(files: Files, source: str, out: str) -> None:
+    """Makes the empty directory `out`. Raises: WrongDirectory when it lies in `source`, or is not empty."""
+    if os.path.commonpath([os.path.realpath(source), os.path.realpath(out)]) == os.path.realpath(source):
+        raise WrongDirectory(f"{out} lies in {source}, which stays as it is")
+    if not files.exists(out):
+        os.makedirs(out, mode=0o750)
+        files.fsync_dir(parent(out))
+    if (marker := read_marker(files, out)) is not None and marker.get("by") == "fork":
+        raise NotEmpty(f"{out} holds a fork that was broken off; remove it and begin again")
+    if resume.is_made(out):
+        raise NotEmpty(f"{out} holds a node already{resume.origin_of(out)}")
+    if names := files.listdir(out):
+        raise NotEmpty(f"{out} is not empty: it holds {', '.join(names[:5])}")
+
+
+def give_up(out: str) -> None:
+    """Removes what was made: everything here is ours, since the directory was empty."""
+    resume.sweep(out)
+
+
+def keep_catalogs(groups: Groups) -> None:
+    """Every catalog version is stated where the new log begins."""
+    for catalog in groups.state(CLUSTER_GROUP).catalogs.values():
+        catalog.stated_block = FIRST_RECORDS_BLOCK
+        catalog.used_block = min(catalog.used_block, FIRST_RECORDS_BLOCK)
+
+
+def end_at(groups: Groups, result: Result) -> None:
+    """The partition's group ends where its state stands."""
+    state = groups.state(result.partition)
+    state.configurations = [s for s in state.configurations if s.index <= result.index] or state.configurations[:1]
+    if state.schema is not None and state.schema.index > result.index:
+        state.schema = None  # the image holds the tables; the record that made them is not at hand any more
+    state.last_index, state.last_term, state.last_checksum = result.index, result.term, result.checksum
+    state.term = max(state.term, result.term)
+    state.commit = result.index
+
+
+def _fold(plan: Plan, source: LogSource) -> Groups:
+    indexes = {part.partition: part.from_index for part in plan.partitions}
+    return scan(source, start_block(source, indexes), indexes, {}, accept_data_loss=True).groups
+
+
+def _take_snapshot(files: Files, out: str, result: Result, identity: Identity, groups: Groups) -> dict[str, Any]:
+    """Seals a copy of the recovered state; returns the mark for the log."""
+    temporary = temporary_path(out, result.partition)
+    final = free_path(files, out, partition=result.partition, index=result.index)
+    files.mkdir(temporary)
+    state = PartitionState.open(state_path(out, result.partition), partition=result.partition)
+    capture = Capture(state, os.path.join(temporary, IMAGE_NAME))
+    while not capture.step():
+        pass
+    state.close()
+    if "error" in capture.report():
+        raise SnapshotFailed(f"the image of partition {result.partition} could not be written: {capture.report()['error']}")
+    stands = {"index": result.index, "term": result.term, "checksum": result.checksum, "txn_id": result.txn_id}
+    seal(files, temporary, final, {**stands, **_facts(files, out, result.partition, identity, groups)})
+    return {"name": os.path.basename(final), **stands, "log_block": FIRST_RECORDS_BLOCK}
+
+
+def _facts(files: Files, out: str, partition: int, identity: Identity, groups: Groups) -> Mapping[str, Any]:
+    cluster = groups.state(CLUSTER_GROUP)
+    faults = read_faults(files, out, identity)
+    return {
+        "partition": partition,
+        "log_block": FIRST_RECORDS_BLOCK,
+        "cluster_id": identity.cluster_id.hex(),
+        "node_id": identity.node_id,
+        "incarnation": identity.incarnation.hex(),
+        "epoch": int((cluster.configuration or {}).get("epoch", 0)),
+        "configuration": cluster.configuration,
+        "catalogs": {str(version): catalog.value for version, catalog in sorted(cluster.catalogs.items())},
+        "environment": cluster.environment.value if cluster.environment else None,
+        "key_policy": cluster_policy(groups),
+        "fault_record": carried_fault(identity.cluster_id, faults[-1] if faults else None),
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }

@@ -1,0 +1,1 @@
+"""Recovery into another number of partitions."""

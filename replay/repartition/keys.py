@@ -1,0 +1,162 @@
+"""Idempotency keys in another number of partitions: what was answered stays answered, and no key runs twice.
+
+One rule: a key that some old partition knew is known in every new partition to which a call under it may now be routed.
+
+A key's row does not say by which value its call was routed, only the partition that it ran on. So the keys of an old partition
+are *copied* to every new partition that has some of its slots: the retry goes to one of them and finds its answer, any other
+request is told that the key is used. (A node knows that such a key has several homes: `cmdlog.node.sequencing.key_owners`.) With
+2 partitions instead of 1, each key is in both; the other way round each is there once.
+
+Calls on all partitions were answered with a list of every partition's result. The list as it was is stored on the first
+partition, nothing on the others, and `cmdlog.node.sequencing.combine_replies` puts it together to the old answer. All partitions
+know the same of these calls.
+
+Rows keep what is left of their time: activity clocks differ between partitions, so the new ones stand at the highest, and the
+times of rows are moved with them. Floors are the highest of all: a key that one partition may have forgotten runs nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Final
+
+import apsw
+
+from procedures.execution.idempotency import KEY_BYTES, Fresh, KeyPolicy, Outcome, Status, split_keys, unpack_outcome
+from procedures.execution.idempotency_table import FIGURES_ROW, Figures
+from procedures.storage.state import rows_of
+from replay.errors import ReshapeRefused
+
+_ROWS: Final = "SELECT idx, due, clock, keys, outcomes FROM _cmdlog_keys WHERE idx > 0"
+_PUT: Final = "INSERT INTO _cmdlog_keys VALUES (?, ?, ?, ?, ?)"
+
+Stored = tuple[int, int, int, bytes, bytes | None]  # a row of `_cmdlog_keys`
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """What the old partitions know."""
+
+    sources: Sequence[str]
+    policy: KeyPolicy
+    figures: Sequence[Figures]
+    clocks: Sequence[int]
+    rows_max: int  # at most so many rows come to one partition
+    txn_id_max: int
+
+    def write(self, connection: apsw.Connection, partition: int, parents: Sequence[int]) -> int:
+        """Fills the table of a new partition; returns its activity clock. Raises: ReshapeRefused when it has no room."""
+        filling = _Filling(self, connection, merges=len(parents) > 1)
+        connection.execute("BEGIN")
+        for kept in (True, False):  # what is still answered comes before what is only remembered
+            for source in parents:
+                filling.single(source, kept=kept)
+        if filling.count > self.policy.keys_max:
+            raise ReshapeRefused(
+                f"partition {partition} would know {filling.count} idempotency keys of the old partitions "
+                f"{', '.join(map(str, parents))}, and keys_max is {self.policy.keys_max}; take more partitions, a multiple of "
+                f"{len(self.sources)} at best, or raise keys_max in the old shape first"
+            )
+        for several in _together(self.sources):
+            filling.shared(several, first=partition == 0)
+        figures = self._highest()
+        if figures != Figures():
+            connection.execute("INSERT INTO _cmdlog_keys VALUES (?, 0, 0, x'', ?)", (FIGURES_ROW, figures.pack()))
+        connection.execute("COMMIT")
+        return max(self.clocks)
+
+    def _highest(self) -> Figures:
+        names = ("floor", "shared_floor", "shared_clock", "shared_last")
+        return Figures(*(max(getattr(figures, name) for figures in self.figures) for name in names))
+
+
+def open_keys(sources: Sequence[str], policy: KeyPolicy) -> Keys:
+    """Reads what is needed before any table is written."""
+    figures, clocks, rows, txn_ids = [], [], 0, []
+    for source in sources:
+        with closing(apsw.Connection(source)) as connection:
+            figures.append(Figures.of(connection))
+            ((clock, txn_id),) = rows_of(connection, "SELECT clock, txn_id FROM _cmdlog_meta")
+            rows += rows_of(connection, "SELECT count(*) FROM _cmdlog_keys")[0][0]
+            clocks.append(clock)
+            txn_ids.append(txn_id)
+    return Keys(sources, policy, figures, clocks, rows, max(txn_ids))
+
+
+class _Filling:
+    """One table that is being written."""
+
+    def __init__(self, keys: Keys, connection: apsw.Connection, *, merges: bool) -> None:
+        self._of, self._connection, self._merges = keys, connection, merges
+        self._known: set[bytes] = set()  # only when several partitions' keys meet: copies of one key may be among them
+        self._idx = FIGURES_ROW
+        self.count = 0
+
+    def single(self, source: int, *, kept: bool) -> None:
+        """The keys of single-partition calls of an old partition."""
+        later = max(self._of.clocks) - self._of.clocks[source]
+        where = f"clock >= 0 AND outcomes IS {'NOT ' if kept else ''}NULL"
+        with closing(apsw.Connection(self._of.sources[source])) as connection:
+            for row in connection.execute(f"{_ROWS} AND {where} ORDER BY idx"):
+                _, due, clock, keys, outcomes = row
+                keys, outcomes = self._without_known(keys, outcomes)
+                if keys:
+                    self._put(due + later, clock + later, keys, outcomes)
+                    self.count += len(keys) // KEY_BYTES
+
+    def shared(self, rows: Sequence[Stored], *, first: bool) -> None:
+        """A call on all partitions, as every old partition knows it."""
+        later = max(figures.shared_clock for figures in self._of.figures) - self._of.figures[0].shared_clock
+        _, due, clock, keys, _ = rows[0]
+        packed = [row[4] for row in rows if row[4] is not None]
+        outcomes = _combined(packed, first=first) if len(packed) == len(rows) else None
+        self._put(due + later, clock - later, keys, outcomes)
+
+    def _without_known(self, keys: bytes, outcomes: bytes | None) -> tuple[bytes, bytes | None]:
+        """Leaves out copies of keys that are there already."""
+        if not self._merges:
+            return keys, outcomes
+        several = split_keys(keys)
+        if self._known.isdisjoint(several):
+            self._known.update(several)
+            return keys, outcomes
+        new = [at for at, key in enumerate(several) if key not in self._known]
+        left = b"".join(several[at] for at in new)
+        self._known.update(several)
+        if outcomes is None:
+            return left, None
+        fresh = Fresh()
+        for at in new:
+            it = unpack_outcome(outcomes, len(several), at)
+            fresh.add(several[at], it.request, it.status, it.txn_id, it.body)
+        return left, fresh.pack()
+
+    def _put(self, due: int, clock: int, keys: bytes, outcomes: bytes | None) -> None:
+        self._idx += 1
+        self._connection.execute(_PUT, (self._idx, due, clock, keys, outcomes))
+
+
+def _together(sources: Sequence[str]) -> Iterator[Sequence[Stored]]:
+    """The rows of calls on all partitions, side by side. Raises: ReshapeRefused when the partitions do not know the same ones."""
+    with ExitStack() as stack:
+        connections = [stack.enter_context(closing(apsw.Connection(source))) for source in sources]
+        cursors = [connection.execute(f"{_ROWS} AND clock < 0 ORDER BY idx") for connection in connections]
+        while any(rows := [next(cursor, None) for cursor in cursors]):
+            whole = [row for row in rows if row is not None]
+            if len(whole) < len(rows) or len({row[3] for row in whole}) > 1:
+                raise ReshapeRefused(
+                    "the partitions do not know the same calls on all partitions; recover to a transaction up to which all of "
+                    "them are whole"
+                )
+            yield whole
+
+
+def _combined(packed: Sequence[bytes], *, first: bool) -> bytes:
+    """The partitions' outcomes of one call as one partition stores them, so that together they make the same answer."""
+    outcomes = [unpack_outcome(several, 1, 0) for several in packed]
+    failed = next((outcome for outcome in outcomes if outcome.status != Status.OK), None)
+    body = b",".join(outcome.body for outcome in outcomes if outcome.body) if first else b""
+    it = failed or Outcome(Status.OK, outcomes[0].txn_id, body, outcomes[0].request)
+    return Fresh([b""], [it.request], [it.status], [it.txn_id], [it.body]).pack()

@@ -1,0 +1,23 @@
+"""What a replay did for one partition."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class Result:
+    """What was done for one partition."""
+
+    partition: int
+    entries: int = 0
+    calls: int = 0
+    digests: int = 0  # batches whose results were compared with the live run's
+    index: int = 0
+    term: int = 0
+    checksum: int = 0
+    txn_id: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,64 @@
+"""Folders for what a job needs only while it runs, and the end of those whose process died.
+
+One rule: a folder goes when nobody holds its lock. The lock is the process's own, so it ends with it, whatever ended it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from typing import IO, Final
+
+PREFIX: Final = "cmdlog-spark-"
+LOCK: Final = "lock"
+YOUNG_S: Final = 60.0  # between a folder and the lock in it nothing takes that long
+
+_held: list[IO[bytes]] = []
+
+
+def make_scratch() -> str:
+    """A new folder that goes with this process; those of dead processes of this user go now."""
+    sweep(tempfile.gettempdir())
+    folder = tempfile.mkdtemp(prefix=PREFIX)
+    lock = open(os.path.join(folder, LOCK), "ab")  # noqa: SIM115 - held as long as this process
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    _held.append(lock)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def local_folder() -> str | None:
+    """Spark's own scratch folder, which goes with the application even if we are killed."""
+    first = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+    return first if first and os.path.isdir(first) else None
+
+
+def sweep(parent: str) -> list[str]:
+    """Removes folders that nobody holds; their paths."""
+    gone = []
+    with contextlib.suppress(OSError):
+        for entry in sorted(os.scandir(parent), key=lambda entry: entry.name):
+            if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False) and _is_left(entry):
+                shutil.rmtree(entry.path, ignore_errors=True)
+                gone.append(entry.path)
+    return gone
+
+
+def _is_left(entry: os.DirEntry[str]) -> bool:
+    """Ours, and its process has ended. A folder without a lock may be about to get one."""
+    stat = entry.stat(follow_symlinks=False)
+    if stat.st_uid != os.getuid():
+        return False
+    try:
+        with open(os.path.join(entry.path, LOCK), "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return time.time() - stat.st_mtime > YOUNG_S
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,176 @@
+"""The history that a stream's checkpoint belongs to, and whether the log at hand is that one.
+
+One rule: an entry proves a history. Of the last batch that was given out of each partition an offset keeps index, term and
+checksum, and it is resumed only on a log that holds those very batches. The same log recovered to an earlier moment reaches those
+indexes again with other batches, or does not reach them; another cluster says so itself. A recovery to a later moment, another
+node of the cluster and a log that was archived hold the same batches, whatever epoch their configuration has, and are resumed.
+
+What is checked: a batch by reading it; one right in front of a log, whose blocks are gone, by what the head of the first segment
+states of the last entry before it. What lies further back is not there to be read, so it is data loss before it is a question of
+history; with failOnDataLoss=false a warning says that it was not checked. Nor is a checkpoint of an earlier release, which kept
+no checksums: that is said once, and the next offset has them.
+
+An offset has at most 90 bytes for each partition.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+from cmdlog.wal.ids import BlockNumber, Lsn
+from replay.errors import ReplayError
+from replay.history.cursors import Lowest
+from replay.spark.base.options import Options
+from replay.spark.reading.chosen_logs import NodeLog
+from replay.spark.reading.read_plan import Chosen
+from replay.spark.reading.read_task import Want
+from replay.spark.reading.segment_index import Entries, SegmentLook
+
+CLUSTER: Final = "cluster"  # the key beside those of partitions
+
+
+class OtherHistory(ReplayError):
+    """The checkpoint is of calls that this log does not hold."""
+
+    hint = (
+        "load the directories that the stream was started with; to read this log, start the query with a new checkpointLocation "
+        "(and with startingTxn, where its sink has the calls before)"
+    )
+
+
+class Reached(NamedTuple):
+    """How far a partition was given out."""
+
+    txn: int
+    entry: int  # the last one of which everything was given out
+    batch: int = 0  # index of the last one of which something was; 0: an earlier release did not keep it
+    term: int = 0
+    checksum: int = 0
+
+    def __str__(self) -> str:
+        return ":".join(map(str, self if self.batch else self[:2]))
+
+    @classmethod
+    def of(cls, text: str) -> Reached:
+        """Reads an offset of a checkpoint."""
+        return cls(*map(int, text.split(":")))
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """How far a stream is."""
+
+    reached: Mapping[int, Reached] = field(default_factory=dict)
+    cluster: str = ""
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Offset:
+        """Reads an offset as Spark keeps it."""
+        reached = {int(partition): Reached.of(str(text)) for partition, text in value.items() if partition != CLUSTER}
+        return cls(reached, str(value.get(CLUSTER, "")))
+
+    def to_json(self) -> dict[str, str]:
+        """The inverse; nothing for a stream that gave nothing yet."""
+        value = {str(partition): str(of) for partition, of in sorted(self.reached.items())}
+        return value | ({CLUSTER: self.cluster} if any(of.batch for of in self.reached.values()) else {})
+
+    @property
+    def entries(self) -> dict[int, int]:
+        return {partition: of.entry for partition, of in self.reached.items()}
+
+    @property
+    def txns(self) -> dict[int, int]:
+        return {partition: of.txn for partition, of in self.reached.items()}
+
+
+def cluster_of(chosen: Chosen) -> str:
+    """The cluster that all the directories are of."""
+    return next((log.evidence.cluster_id for log in chosen.logs.logs if log.evidence.cluster_id), "")
+
+
+def counting(look: SegmentLook, partition: int, want: Want) -> Iterator[int]:
+    """Numbers of the partition's batches of the segment that count."""
+    entries, lowest = look.by_partition.get(partition), Lowest(want.voids)
+    for number, index in enumerate(entries.indexes if entries is not None else ()):
+        assert entries is not None
+        place = Lsn(BlockNumber(entries.blocks[number]), entries.offsets[number])
+        if any(after < index <= upto for after, upto in want.ranges) and lowest.behind(place) > index:
+            yield number
+
+
+def check_history(chosen: Chosen, offset: Offset, options: Options) -> None:
+    """Raises: OtherHistory when the log does not hold what the offset says was given out."""
+    where, cluster = ", ".join(options.paths), cluster_of(chosen)
+    if offset.cluster and offset.cluster != cluster:
+        raise OtherHistory(f"the stream's checkpoint is of cluster {offset.cluster}, and {where} is of cluster {cluster}")
+    for partition, reached in sorted(offset.reached.items()):
+        if options.partitions is not None and partition not in options.partitions:
+            continue
+        if not reached.batch:
+            _warn(f"the checkpoint is of an earlier release and keeps no checksum of entry {reached.entry}", partition, where)
+        elif problem := _differs(chosen, partition, reached, where):
+            raise OtherHistory(
+                f"the stream's checkpoint is of another history than {where}: of partition {partition} it has given out "
+                f"transaction {reached.txn} in entry {reached.batch} (term {reached.term}, checksum {reached.checksum:08x}), "
+                f"and {problem}"
+            )
+
+
+def _differs(chosen: Chosen, partition: int, reached: Reached, where: str) -> str:
+    """What the log holds instead of the batch; "" if it holds that very one, or nothing there can be read."""
+    found = list(_stated(chosen, partition, reached.batch))
+    if (reached.term, reached.checksum) in found:
+        return ""
+    if found:
+        return "the log holds " + " and ".join(f"term {term}, checksum {checksum:08x}" for term, checksum in found)
+    spans = [span for _, wants in chosen.wants if (want := wants.get(partition)) for span in want.ranges]
+    bases = [of.base for log in chosen.logs.logs if (of := _first(log, partition)) is not None]
+    end = max([0, *bases, *(upto for _, upto in spans)])
+    if reached.batch > end:
+        return f"the log ends at entry {end}: it was recovered to an earlier moment, or is an older copy"
+    is_lost = any(gap.partition == partition and gap.first <= reached.batch <= gap.last for gap in chosen.gaps)
+    if is_lost or all(reached.batch <= base for base in bases):
+        _warn(f"entry {reached.batch}, the last one that was given out, is not in the log any more", partition, where)
+        return ""
+    return "the log holds no calls in that entry"
+
+
+def _stated(chosen: Chosen, partition: int, index: int) -> Iterator[tuple[int, int]]:
+    """Term and checksum of the entry in every log where it counts: by the batch itself, or by the head behind it.
+
+    A log that the mark of commitment has not reached yet counts up to that entry: what was given out was committed.
+    """
+    for log, wants in chosen.wants:
+        if (want := wants.get(partition)) is None:
+            continue
+        last = max((upto for _, upto in want.ranges), default=0)
+        ranges = (*want.ranges, (last, index)) if index > last else want.ranges
+        for look in log.looks:
+            of = look.by_partition.get(partition)
+            for number in counting(look, partition, replace(want, ranges=ranges)):
+                if of is not None and of.indexes[number] == index:
+                    yield of.terms[number], of.checksums[number]
+    for log in chosen.logs.logs:
+        of = _first(log, partition)
+        if of is not None and of.base == index and of.base_term:
+            yield of.base_term, of.base_checksum
+
+
+def _first(log: NodeLog, partition: int) -> Entries | None:
+    """What is read of the log begins with it."""
+    return next((of for look in log.looks if (of := look.by_partition.get(partition)) is not None), None)
+
+
+_warned: set[tuple[str, int]] = set()
+
+
+def _warn(what: str, partition: int, where: str) -> None:
+    """On the driver's stderr, once: Spark asks at every trigger."""
+    if (where, partition) not in _warned:
+        _warned.add((where, partition))
+        logging.getLogger("replay.spark").warning(
+            "partition %d: %s; whether %s holds what the stream has given out is not checked", partition, what, where
+        )

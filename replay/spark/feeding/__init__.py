@@ -1,0 +1,1 @@
+"""Calls from files or DataFrames into a running service, each executed once."""

@@ -1,0 +1,103 @@
+"""What a feed remembers of an order that has not ended: how many of its rows are answered, and which of them ended badly.
+
+One rule: a mark covers a prefix. Answers come in the order of the rows, so the number of answered rows says which they are, and
+the next attempt begins behind them. Calls that were sent and not answered are sent again; the server knows their keys.
+
+Each attempt writes a file of its own, since Spark may run two at once, and begins it as a copy of the one that goes furthest. A
+file is JSON lines, each about the rows since the line before:
+
+    {"upto": 2000, "ended": {"ok": 998, "aborted": 2}, "report": [{"row": 1003, ...}, ...]}
+
+What a death leaves of the last line is cut: then its rows count as not answered.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import IO, Any, Final
+
+import orjson
+
+MARKS: Final = "marks"  # folder in the staging
+MARK_ROWS: Final = 1000  # between two marks; with a client's window of 4,096 calls, what is sent again after a death
+_SUFFIX: Final = ".jsonl"
+
+
+class Marks:
+    """The marks of one attempt at an order."""
+
+    def __init__(self, staging: str, key: str, attempt: str) -> None:
+        """Takes over what earlier attempts have marked. Raises: FileNotFoundError when the staging is gone; OSError."""
+        folder = os.path.join(staging, MARKS)
+        if not os.path.isdir(folder):
+            os.mkdir(folder, mode=0o750)
+        found = [_whole_lines(os.path.join(folder, name)) for name in sorted(os.listdir(folder)) if _is_of(name, key)]
+        data = max(found, key=_upto, default=b"")
+        self.path = os.path.join(folder, f"{attempt}{_SUFFIX}")
+        self._file: IO[bytes] = open(self.path, "wb")  # noqa: SIM115 - until `close`
+        self._file.write(data)
+        self._file.flush()
+        self.upto, self.ended = 0, Counter[str]()
+        for line in map(orjson.loads, data.splitlines()):
+            self.upto = int(line["upto"])
+            self.ended.update(line["ended"])
+        self._new, self._rows = Counter[str](), list[Mapping[str, Any]]()
+
+    def add(self, ended: str, report: Mapping[str, Any] | None = None) -> None:
+        """The next row is answered so; `report` if it did not end well."""
+        self.upto += 1
+        self.ended[ended] += 1
+        self._new[ended] += 1
+        if report is not None:
+            self._rows.append(report)
+        if self._new.total() >= MARK_ROWS:
+            self.write()
+
+    def write(self) -> None:
+        """Marks what was added; durable on return."""
+        if self._new:
+            self._file.write(orjson.dumps({"upto": self.upto, "ended": self._new, "report": self._rows}) + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._new, self._rows = Counter(), []
+
+    def report(self) -> Iterator[list[dict[str, Any]]]:
+        """All rows that did not end well, in order, some at a time. Everything is marked."""
+        with open(self.path, "rb") as file:
+            for line in file:
+                if rows := orjson.loads(line)["report"]:
+                    yield rows
+
+    def close(self) -> None:
+        """Marks what was added, however the attempt ends."""
+        try:
+            self.write()
+        finally:
+            self._file.close()
+
+
+def _is_of(name: str, key: str) -> bool:
+    """An attempt is called like its order, a point, and something random."""
+    return name.endswith(_SUFFIX) and name.removesuffix(_SUFFIX).rpartition(".")[0] == key
+
+
+def _whole_lines(path: str) -> bytes:
+    """The file up to its first line that is none."""
+    with open(path, "rb") as file:
+        data = file.read()
+    end = 0
+    for line in data.splitlines(keepends=True):
+        try:
+            orjson.loads(line)
+        except orjson.JSONDecodeError:
+            break
+        if not line.endswith(b"\n"):
+            break
+        end += len(line)
+    return data[:end]
+
+
+def _upto(data: bytes) -> int:
+    return int(orjson.loads(data.splitlines()[-1])["upto"]) if data else 0

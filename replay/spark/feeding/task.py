@@ -1,0 +1,209 @@
+"""What an executor does for a feed: sends the calls of one file, and writes down those that did not end well.
+
+One rule: a row is named by job, file and place in it, and the file never changes: whoever sends it sends the same call again.
+An order is a range of a file's rows; what an earlier attempt at it had answers for is not sent again
+(`replay.spark.feeding.marks`).
+
+A server that cannot be reached, or lets nobody in, ends the job rather than the attempt: whoever sends waits long enough by
+itself, and Spark would only wait four times as long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
+from typing import Any, Final, Protocol
+
+import orjson
+import pyarrow
+from pyarrow import parquet
+
+from cmdlog.errors import CmdlogError, Forbidden, OutcomeUnknown, Unauthenticated, Unavailable
+from replay.errors import ReplayError
+from replay.spark.feeding.marks import Marks
+from replay.spark.jobs.task_attempt import Attempt
+
+PROCEDURE: Final = "procedure"
+PARAMS: Final = "params"
+REPORT: Final = pyarrow.schema(
+    [
+        ("file", pyarrow.int32()),
+        ("row", pyarrow.int64()),
+        ("key", pyarrow.string()),
+        (PROCEDURE, pyarrow.string()),
+        (PARAMS, pyarrow.string()),
+        ("ended", pyarrow.string()),  # aborted, failed, refused
+        ("code", pyarrow.string()),
+        ("abort_code", pyarrow.string()),
+        ("detail", pyarrow.string()),
+        ("txn_id", pyarrow.int64()),
+    ]
+)
+NOT_SENT: Final = {"key": "", "ended": "refused", "code": "invalid_parameters", "abort_code": "", "txn_id": 0}
+_LONG: Final = re.compile(r"\d[\d.]{15,}|\d[eE]")  # a number that a float may not hold; what is shorter than that it does
+Row = tuple[str, Mapping[str, Any], str]
+
+
+class Send(Protocol):
+    """What brings calls to a service (`cmdlog.client.feed_sender.Feeder` is one): an answer for each row, in order.
+
+    One with a method `telling(tell)` gives a sender that also tells why it waits. One with a method `target()` says whom the
+    calls are for; its `url` is told in errors. One with a method `hurried()` gives a sender that waits for a second at most.
+    """
+
+    def __call__(self, rows: Iterable[Row], *, began_ms: int) -> Iterator[Mapping[str, Any]]: ...
+
+
+class ServerAway(ReplayError):
+    """The service did not answer for too long, or takes no calls from us."""
+
+    hint = (
+        "when it takes calls again, the same command goes on where this one ended; --give-up-after-s, of Python "
+        "Feeder(give_up_after_s=…), waits longer for an answer"
+    )
+
+
+class OtherServer(ReplayError):
+    """Another cluster answers than the one that the job was begun with."""
+
+    hint = "calls for another cluster need a --job and an OUT of their own"
+
+
+@contextlib.contextmanager
+def serving(send: Send) -> Iterator[None]:
+    """Around calls. Raises: ServerAway."""
+    try:
+        yield
+    except (Unavailable, OutcomeUnknown, Unauthenticated, Forbidden) as error:
+        raise ServerAway(f"{_where(send)} takes no calls: {error}") from error
+
+
+def target_of(send: Send, tell: Callable[[str], None]) -> str:
+    """Whom the calls are for; "" where the sender does not say. Raises: ServerAway."""
+    if (telling := getattr(send, "telling", None)) is not None:
+        send = telling(tell)
+    if (target := getattr(send, "target", None)) is None:
+        return ""
+    try:
+        return str(target())
+    except CmdlogError as error:
+        raise ServerAway(f"{_where(send)} does not say what it is: {error}") from error
+
+
+def _where(send: Send) -> str:
+    url = getattr(send, "url", "")
+    return f"the server at {url}" if url else "the server"
+
+
+def feed_file(order: Mapping[str, Any], attempt: Attempt, send: Send) -> dict[str, Any]:
+    """The work of one order. Raises: ServerAway, OtherServer; what else `send` raises: then Spark tries again."""
+    if why := attempt.given_up():
+        raise ServerAway(why)
+    try:
+        known = order.get("target", "")
+        if known and (found := target_of(send, attempt.waits)) != known:
+            raise OtherServer(f"{_where(send)} is of {found}, and the job was begun with {known}")
+        return _feed_file(order, attempt, send)
+    except ServerAway as error:
+        attempt.give_up(str(error.args[0]))
+        raise
+
+
+def _feed_file(order: Mapping[str, Any], attempt: Attempt, send: Send) -> dict[str, Any]:
+    if (telling := getattr(send, "telling", None)) is not None:
+        send = telling(attempt.waits)
+    marks = Marks(attempt.staging, attempt.key, os.path.basename(attempt.folder))
+    try:
+        with serving(send):
+            for _ in _answered(order, marks, send):
+                attempt.note(marks.upto)
+        marks.write()
+        files = _report(marks, attempt)
+    finally:
+        marks.close()
+    return {"partition": order["partition"], "calls": marks.upto, "statuses": dict(sorted(marks.ended.items())), "files": files}
+
+
+def _answered(order: Mapping[str, Any], marks: Marks, send: Send) -> Iterator[None]:
+    """Sends the rows that have no mark, and adds each to the marks when it and all before it are answered."""
+    waiting: deque[tuple[int, str, str, str]] = deque()  # rows without an answer: number, procedure, params, why it is no call
+
+    def rows() -> Iterator[Row]:
+        for at, procedure, params in _read(order, marks.upto):
+            value = call_of(procedure, params)
+            if isinstance(value, str) or not procedure:
+                waiting.append((at, procedure or "", params or "", str(value)))
+                continue
+            waiting.append((at, procedure, params or "", ""))
+            yield procedure, value, f"{order['job']}/{order['file']}/{at}"
+
+    def add(answer: Mapping[str, Any]) -> None:
+        at, procedure, params, _ = waiting.popleft()
+        about = {name: answer[name] for name in ("key", "ended", "code", "abort_code", "detail", "txn_id")}
+        row = {"file": order["file"], "row": at, PROCEDURE: procedure, PARAMS: params, **about}
+        marks.add(str(answer["ended"]), None if answer["ended"] == "ok" else row)
+
+    def add_refused() -> None:
+        while waiting and (why := waiting[0][3]):
+            add({**NOT_SENT, "detail": why})
+
+    for answer in send(rows(), began_ms=int(order["began_ms"])):
+        add_refused()
+        add(answer)
+        yield
+    add_refused()
+
+
+def _report(marks: Marks, attempt: Attempt) -> list[dict[str, Any]]:
+    """Writes the rows that did not end well, if there are any."""
+    path, rows = os.path.join(attempt.folder, "report.parquet"), 0
+    writer: Any = None
+    for part in marks.report():
+        writer = writer or parquet.ParquetWriter(path, REPORT)
+        writer.write_batch(pyarrow.RecordBatch.from_pylist(part, REPORT))
+        rows += len(part)
+    if writer is None:
+        return []
+    writer.close()
+    return [{"kind": "report", "rows": rows, **attempt.sealed(path)}]
+
+
+def _read(order: Mapping[str, Any], done: int) -> Iterator[tuple[int, str | None, str | None]]:
+    """Number in the file, procedure and params, of the order's rows behind those that are done."""
+    at, end = 0, int(order["first"]) + int(order["calls"])
+    begin = int(order["first"]) + done
+    with parquet.ParquetFile(order["path"]) as file:
+        for batch in file.iter_batches(columns=[PROCEDURE, PARAMS]):
+            wanted = batch.slice(max(0, begin - at), max(0, end - max(begin, at)))
+            columns = (column.to_pylist() for column in wanted.columns)
+            yield from ((max(begin, at) + n, *row) for n, row in enumerate(zip(*columns, strict=True)))
+            at += batch.num_rows
+            if at >= end:
+                return
+
+
+def call_of(procedure: str | None, params: str | None) -> dict[str, Any] | str:
+    """The params of a row; or why it is no call. A number is exactly the one that is written there."""
+    if not procedure:
+        return f"the column {PROCEDURE} is {'NULL' if procedure is None else 'empty'}"
+    if params is None:
+        return f"the column {PARAMS} is NULL; a call without parameters has {{}}"
+    try:
+        value = json.loads(params, parse_float=_exact, parse_constant=_exact) if _LONG.search(params) else orjson.loads(params)
+    except (orjson.JSONDecodeError, RecursionError, ValueError) as error:
+        return f"the column {PARAMS} is no JSON value that can be sent: {error}"
+    return value if isinstance(value, dict) else f"the column {PARAMS} is no JSON object"
+
+
+def _exact(text: str) -> float:
+    """Raises: ValueError for a number that would be another one as a float."""
+    value = float(text)
+    if not math.isfinite(value) or Decimal(repr(value)) != Decimal(text):
+        raise ValueError(f"{text} is no number that a float holds; write it as a string")
+    return value

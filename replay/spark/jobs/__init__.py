@@ -1,0 +1,1 @@
+"""Rebuild and back-fill as direct jobs: orders, attempts, staging, what their tasks share."""

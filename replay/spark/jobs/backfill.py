@@ -1,0 +1,286 @@
+"""`backfill`: what if this code had run? The same calls again on Spark, beside the history as it was, and what came of it.
+
+One rule: up to the fork everything is as it was, behind it only the code is another (`replay.fork.rerun`); rows are compared with
+the history run again by its own code, whose digests are compared with the live run's.
+
+    OUT/state/accounts/p0000.parquet   the tables as this code leaves them
+    OUT/diff/accounts/p0000.parquet    key columns, change (added, removed, changed), old_C, new_C, first_txn_id, first_procedure:
+                                       the first call behind which the row was not as it had been
+    OUT/manifest.json                  counts, and how the calls ended
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.files import Files, RealFiles
+from cmdlog.wal.group_state import Groups
+from cmdlog.wal.ids import CLUSTER_GROUP
+from procedures import Database
+from procedures.bundle import Bundle, capture_bundle
+from replay.diff.diff import KINDS
+from replay.errors import BadUntil, Incomplete, UntilUnreachable
+from replay.fork.fork import START, check_database, find_rest
+from replay.fork.rerun import Missing, Place
+from replay.fork.run import Rest
+from replay.log.scan import Stream
+from replay.log.spans import BEGINNING
+from replay.plan.planner import PartitionPlan
+from replay.recover.progress import Progress
+from replay.spark.base.version_check import versions
+from replay.spark.jobs.as_of import History, Moment, find_history, parse_moment, plan_json
+from replay.spark.jobs.backfill_task import backfill_partition, stream_json
+from replay.spark.jobs.fetched_inputs import input_names, inputs, output_path
+from replay.spark.jobs.job import Sessions, opened, run_orders
+from replay.spark.jobs.manifest import tables_of
+from replay.spark.jobs.output_checks import check_apart
+from replay.spark.jobs.staging import FORMAT, Staging, finished, staging
+from replay.spark.jobs.stitched_log import Stitched, start_of, stitch, stream_of
+
+JOB: Final = "backfill"
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """A finished back-fill."""
+
+    path: str
+    manifest: Mapping[str, Any]
+    seconds: float
+    already: bool = False  # by an earlier run; this one has written nothing
+
+    @property
+    def changes(self) -> Mapping[str, Mapping[str, int]]:
+        """Table -> added, removed, changed."""
+        found: Mapping[str, Mapping[str, int]] = self.manifest["changes"]
+        return found
+
+
+def backfill(
+    spark: Sessions,
+    paths: str | Sequence[str],
+    app: Database,
+    *,
+    to: str,
+    at: Moment = START,
+    until: Moment = None,
+    target: str | None = None,
+    tables: Sequence[str] | None = None,
+    missing: Missing = "refuse",
+    progress: Callable[[Progress], None] = lambda _progress: None,
+) -> Backfilled:
+    """Runs the calls behind `at` (START: all of them) with `app`; writes its tables and their diff into the new folder `to`.
+
+    Args:
+        spark: the session, or what starts it; that is asked behind the plan, so that bad input is told at once.
+        paths: node directories of one cluster, as for `rebuild`.
+        target: `module:attribute` of `app`; None: it is found.
+        missing: what becomes of calls that `app` has no fitting procedure for; "skip" leaves them out and counts them.
+
+    Durable on return. A run that was broken off is gone on with by the same call: then the log's end is that of the first run.
+    A finished one is answered with its manifest, whatever the log has become since; nothing is written.
+
+    Raises: NotEmpty, OtherJob, Locked, CallUnfit, OtherDatabase, SchemaConflict; Divergence of the history; Interrupted,
+    SparkFailed, TaskError; what the plan raises.
+    """
+    began, files, bundle = time.monotonic(), RealFiles(), capture_bundle(app, target)
+    fork, end = parse_moment(at), parse_moment(until)
+    if fork is None or (end is not None and end < fork):
+        raise BadUntil(f"the fork would end at transaction {end}, before it begins at {fork}")
+    request: dict[str, Any] = {
+        "job": JOB,
+        "paths": input_names(paths),
+        "code": bundle.hash,
+        "at": str(fork),
+        "until": str(end) if end is not None else "",
+        "tables": sorted(tables) if tables is not None else None,
+        "missing": missing,
+    }
+    out = output_path(to)
+    check_apart(out, request["paths"])
+    if (manifest := finished(out, request)) is not None:
+        return Backfilled(out, manifest, time.monotonic() - began, already=True)
+    with staging(files, to) as folder:
+        manifest = folder.decided(request)
+        if manifest is None:
+            rows = _carried_out(
+                spark, folder, request, lambda found, told: _orders(found, told, app, bundle, fork=fork, end=end), progress
+            )
+            manifest = _manifest(request, rows)
+        folder.publish(manifest, _moves(manifest))
+    return Backfilled(folder.out, manifest, time.monotonic() - began)
+
+
+def _carried_out(
+    spark: Sessions,
+    folder: Staging,
+    request: Mapping[str, Any],
+    plan: Callable[[Files, Mapping[str, Any]], Iterator[dict[str, Any]]],
+    progress: Callable[[Progress], None],
+) -> Sequence[Mapping[str, Any]]:
+    """The rows of all orders: those of an earlier run, or new ones."""
+    orders = folder.begun(request)
+    begun = orders is not None
+    if orders is None:
+        with inputs(request["paths"]) as given:
+            orders = given.stamp(plan(given.files, {**request, "paths": given.directories}))
+    session = opened(spark)
+    if not begun:
+        folder.begin(request, orders)
+    with folder.planned_anew():
+        return run_orders(session, folder, orders, backfill_partition, progress)
+
+
+def _orders(
+    files: Files, request: Mapping[str, Any], app: Database, bundle: Bundle, *, fork: int, end: int | None
+) -> Iterator[dict[str, Any]]:
+    """One for each partition."""
+    base = find_history(files, request["paths"], fork, accept_data_loss=False) if fork != START else None
+    places = {p: _place(base.of(p)[-1].partitions[0]) for p in base.partitions} if base is not None else {}
+    known: dict[int, Mapping[str, Any]] = {}
+    logs, apart = _logs(files, request["paths"], end)
+    for directory, ends in logs.items():
+        try:
+            rest = find_rest(files, directory, [places.get(p, Place(p)) for p in sorted(ends)], end)
+            for partition, wanted in ends.items():
+                _check_end(rest, partition, wanted)
+                rest.scan.streams[partition].taken_out += [(0, index, 0) for index in wanted.dropped]
+        except (WalError, Incomplete, UntilUnreachable):
+            if len(request["paths"]) == 1:
+                raise
+            apart += ends  # another node may have what this one has not
+            continue
+        check_database(rest.scan.groups, app)
+        known |= {version: of.value for version, of in rest.scan.catalogs.items()}
+        for partition in sorted(ends):
+            catalogs = {str(version): value for version, value in known.items()}
+            yield _order(request, bundle, rest, partition, base) | {"catalogs": catalogs}
+    if apart:
+        starts = {p: start_of(base.of(p)) if base is not None else BEGINNING for p in sorted(apart)}
+        stitched = stitch(files, request["paths"], starts, end)
+        check_database(stitched.groups, app)
+        for partition in sorted(apart):
+            yield _stitched_order(request, bundle, stitched, places.get(partition, Place(partition)), base)
+
+
+def _order(request: Mapping[str, Any], bundle: Bundle, rest: Rest, partition: int, base: History | None) -> dict[str, Any]:
+    """Of a partition that is read from one log."""
+    stream, place = rest.scan.streams[partition], rest.places[partition]
+    stream.calls -= min(stream.calls, max(0, place.calls))  # of the batch that the fork cuts, those before it
+    return _common(request, bundle, partition, base, stream) | {
+        "cluster_id": rest.source.instance.identity.cluster_id.hex(),
+        "directory": rest.source.directory,
+        "from_block": rest.scan.from_block,
+        "last_block": rest.scan.last_block,
+        "legs": [],
+        "row_digests": rest.scan.row_digests,
+        "slots": _configuration(rest.scan.groups).get("slots", ()),
+        "place": asdict(place),
+    }
+
+
+def _stitched_order(
+    request: Mapping[str, Any], bundle: Bundle, stitched: Stitched, place: Place, base: History | None
+) -> dict[str, Any]:
+    """Of a partition that no log holds whole."""
+    legs = stitched.of(place.partition)
+    stream = stream_of(legs)
+    stream.calls = max(0, stream.calls - sum(leg.calls for leg in base.of(place.partition)) if base is not None else stream.calls)
+    return _common(request, bundle, place.partition, base, stream) | {
+        "cluster_id": legs[0].cluster_id,
+        "directory": "",
+        "from_block": 0,
+        "last_block": 0,
+        "legs": [plan_json(leg) for leg in legs],
+        "row_digests": any(leg.row_digests for leg in legs),
+        "slots": _configuration(stitched.groups).get("slots", ()),
+        "catalogs": {str(version): value for version, value in stitched.catalogs.items()},
+        "place": asdict(place),
+    }
+
+
+def _common(request: Mapping[str, Any], bundle: Bundle, partition: int, base: History | None, stream: Stream) -> dict[str, Any]:
+    return {
+        "key": f"p{partition:04d}",
+        "partition": partition,
+        "writes_replicated": partition == 0,
+        "calls": stream.calls,
+        "bytes": stream.bytes,
+        "tables": request["tables"],
+        "missing": request["missing"],
+        "code": bundle.hash,
+        "bundle": bundle.to_bytes().decode(),
+        "base": [plan_json(leg) for leg in base.of(partition)] if base is not None else [],
+        "stream": stream_json(stream),
+    }
+
+
+def _configuration(groups: Groups) -> Mapping[str, Any]:
+    return groups.state(CLUSTER_GROUP).configuration or {}
+
+
+def _logs(files: Files, paths: Sequence[str], end: int | None) -> tuple[dict[str, dict[int, PartitionPlan]], list[int]]:
+    """Directory -> partitions whose history is read there, with their ends; and those that no log holds whole."""
+    history = find_history(files, paths, end, accept_data_loss=False)
+    found: dict[str, dict[int, PartitionPlan]] = {}
+    apart = []
+    for partition in history.partitions:
+        legs = history.of(partition)
+        if len(legs) > 1 or legs[0].salvaged:
+            apart.append(partition)
+        else:
+            found.setdefault(legs[0].directory, {})[partition] = legs[0].partitions[0]
+    return found, apart
+
+
+def _check_end(rest: Rest, partition: int, wanted: PartitionPlan) -> None:
+    """A log's end may move on while it is looked at; what was decided over all logs counts. Raises: Incomplete."""
+    stream = rest.scan.streams[partition]
+    if stream.to_index < wanted.to_index:
+        raise Incomplete(f"partition {partition} ends at index {stream.to_index} there, not at {wanted.to_index}")
+    if stream.to_index > wanted.to_index:
+        stream.to_index, stream.to_calls = wanted.to_index, wanted.to_calls
+        stream.to_term, stream.to_checksum = wanted.to_term, wanted.to_checksum
+
+
+def _place(part: PartitionPlan) -> Place:
+    return Place(part.partition, part.to_index, part.to_term, part.to_checksum, part.to_calls)
+
+
+def _manifest(request: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def tables(kind: str) -> dict[str, Any]:
+        found = tables_of([(row, file) for row in rows for file in row["files"] if file["kind"] == kind], "")
+        for table in found.values():
+            for file in table["files"]:
+                file["path"] = f"{kind}/{file['path']}"
+        return found
+
+    changes: dict[str, Counter[str]] = {}
+    for row in rows:
+        for table, counts in row["changes"].items():
+            changes.setdefault(table, Counter()).update(counts)
+    return {
+        "format": FORMAT,
+        **request,
+        "request": request,
+        "calls": sum(row["calls"] for row in rows),
+        "kept": sum(row["kept"] for row in rows),
+        "versions": versions(),
+        "changes": {table: {kind: counts[kind] for kind in KINDS} for table, counts in sorted(changes.items())},
+        "partitions": {str(row["partition"]): row["stands"] for row in rows},
+        "outcomes": {str(row["partition"]): row["outcomes"] for row in rows},
+        "state": tables("state"),
+        "diff": tables("diff"),
+    }
+
+
+def _moves(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for kind in ("state", "diff"):
+        for table in manifest[kind].values():
+            for file in table["files"]:
+                yield file["from"], file["path"]

@@ -1,0 +1,256 @@
+"""What an executor does for a what-if: one partition's history beside a fork of it, the fork's tables, and what differs.
+
+One rule: the code of the fork comes as a bundle and is loaded under a name of its own (`procedures.bundle`), so a Python worker
+that has run another version before never runs that one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict
+from typing import Any, Final
+
+import apsw
+import pyarrow
+from pyarrow import parquet
+
+from cmdlog.wal.files import Files
+from cmdlog.wal.format.record import Record
+from cmdlog.wal.ids import Lsn
+from procedures import Database
+from procedures.bundle import Bundle, load_bundle
+from procedures.errors import BundleForged
+from procedures.storage.state import PartitionState
+from replay.diff.diff import KINDS, Change, DiffReport, TableDiff, diff
+from replay.diff.parquet import Field, parquet_files
+from replay.diff.state_reader import States
+from replay.fork.bind_calls import Fitting
+from replay.fork.first_differences import Firsts
+from replay.fork.rerun import LeftOut, Place
+from replay.fork.side_by_side import OtherCode, SideBySide
+from replay.log.archive_reach import source_from
+from replay.log.scan import Stream
+from replay.plan.planner import Plan
+from replay.results import Result
+from replay.spark.base.version_check import check_hash_seed
+from replay.spark.jobs.as_of import plan_of_json
+from replay.spark.jobs.fetched_inputs import at_hand
+from replay.spark.jobs.rebuild_task import Walk, before_last, check_tables, make_target
+from replay.spark.jobs.stitched_log import naming_damage, read_legs
+from replay.spark.jobs.task_attempt import Attempt
+from replay.state.trust import read_position, state_path
+from snapshot.column_types import column_type
+from snapshot.export import Source, declarations, write_tables
+from snapshot.table_digest import open_image, table_digest
+
+LEFT: Final = "left"
+RIGHT: Final = "right"
+_TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND substr(name, 1, 8) <> '_cmdlog_'"
+
+
+def stream_json(stream: Stream) -> dict[str, Any]:
+    """What a task needs to know of a partition's entries."""
+    return {
+        "to_index": stream.to_index,
+        "to_calls": stream.to_calls,
+        "to_term": stream.to_term,
+        "to_checksum": stream.to_checksum,
+        "taken_out": list(stream.taken_out),
+        "voids": list(stream.voids),
+    }
+
+
+def backfill_partition(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
+    """The work of one order. Raises: Divergence of the history as it was, CallUnfit, SchemaConflict, WalError, …"""
+    with at_hand(order, attempt.scratch) as (here, files):
+        return _backfill(here, attempt, files)
+
+
+def _backfill(order: Mapping[str, Any], attempt: Attempt, source_files: Files) -> dict[str, Any]:
+    bundle = Bundle.from_bytes(str(order["bundle"]).encode())
+    if bundle.hash != order["code"]:
+        raise BundleForged(f"the order is for code {order['code'][:12]}, and holds {bundle.hash[:12]}")
+    check_hash_seed(f"the executor of {attempt.key}")
+    db = load_bundle(bundle)
+    base = [plan_of_json(leg) for leg in order["base"]]
+    calls = _fork(int(order["partition"]), base, attempt, source_files)
+    firsts = Firsts(os.path.join(attempt.scratch, "firsts.sqlite"))
+    try:
+        result, left_out, outcomes = _run(order, attempt, source_files, db=db, bundle_hash=bundle.hash, firsts=firsts)
+        files = _write_state(order, attempt, db, result)
+        changes, diffs = _write_diff(order, attempt, db, firsts)
+    finally:
+        firsts.close()
+    return {
+        "partition": order["partition"],
+        "kept": calls,
+        "calls": result.calls,
+        "stands": asdict(result),
+        "outcomes": outcomes(left_out),
+        "files": [*files, *diffs],
+        "changes": changes,
+    }
+
+
+def _folder(attempt: Attempt, side: str) -> str:
+    return os.path.join(attempt.scratch, side)
+
+
+def _fork(partition: int, base: Sequence[Plan], attempt: Attempt, files: Files) -> int:
+    """Makes both states: the left one at the fork, or before the batch that it cuts; the right one at the fork."""
+    left = Walk(partition, make_target(_folder(attempt, LEFT), files), lambda _calls: None)
+    right = Walk(partition, make_target(_folder(attempt, RIGHT), files), lambda _calls: None)
+    if not base:
+        return 0
+    cut = base[-1].partitions[0].to_calls >= 0
+    left.to([*base[:-1], before_last(base[-1])] if cut else base)
+    state = state_path(left.target.directory, partition)
+    if os.path.exists(state):
+        shutil.copyfile(state, state_path(right.target.directory, partition))
+        right.target.trust.grant(partition)
+    right.to(base)
+    return left.calls + right.calls
+
+
+def _run(
+    order: Mapping[str, Any], attempt: Attempt, files: Files, *, db: Database, bundle_hash: str, firsts: Firsts
+) -> tuple[Result, list[LeftOut], Callable[[list[LeftOut]], dict[str, Any]]]:
+    partition = int(order["partition"])
+    catalogs = {int(version): value for version, value in order["catalogs"].items()}
+    fitting = Fitting(db, bundle_hash, catalogs, order["slots"])
+    with ExitStack() as stack:
+        states = []
+        for side in (LEFT, RIGHT):
+            states.append(PartitionState.open(state_path(_folder(attempt, side), partition), partition=partition))
+            stack.callback(states[-1].close)
+        both = SideBySide(
+            stream=_stream(order["stream"]),
+            place=Place(**order["place"]),
+            left=states[0],
+            right=states[1],
+            catalogs=catalogs,
+            row_digests=order["row_digests"],
+            code=OtherCode(db, fitting, order["missing"]),
+            firsts=firsts,
+            progress=attempt.note,
+        )
+        directory, first = order["directory"], order["from_block"]
+        with naming_damage(files, directory, first) if directory else nullcontext():
+            result, left_out = both.run(_records(files, order))
+        return result, left_out, both.outcomes.to_json
+
+
+def _records(files: Files, order: Mapping[str, Any]) -> Iterator[tuple[Lsn, Record]]:
+    """What lies behind the fork."""
+    if not order["directory"]:
+        return read_legs(files, [plan_of_json(leg) for leg in order["legs"]])
+    source = source_from(files, order["directory"], order["from_block"])
+    return source.read(from_block=order["from_block"], upto_block=order["last_block"])
+
+
+def _stream(value: Mapping[str, Any]) -> Stream:
+    return Stream(
+        to_index=value["to_index"],
+        to_calls=value["to_calls"],
+        to_term=value["to_term"],
+        to_checksum=value["to_checksum"],
+        taken_out=[(index, batch, position) for index, batch, position in value["taken_out"]],
+        voids=[(block, offset, index) for block, offset, index in value["voids"]],
+    )
+
+
+def _wanted(order: Mapping[str, Any], db: Database) -> Callable[[str], bool]:
+    """Which tables this partition writes: of a replicated one, the first partition does."""
+    replicated = {info.table.name for info in db.tables.values() if info.replicated}
+    return lambda table: (
+        (order["tables"] is None or table in order["tables"]) and (table not in replicated or order["writes_replicated"])
+    )
+
+
+def _write_state(order: Mapping[str, Any], attempt: Attempt, db: Database, result: Result) -> list[dict[str, Any]]:
+    """The fork's tables."""
+    folder = os.path.join(attempt.folder, "state")
+    os.mkdir(folder)
+    wanted = _wanted(order, db)
+    declared = {info.table.name: info for info in db.tables.values()}
+    connection = open_image(state_path(_folder(attempt, RIGHT), result.partition))
+    try:
+        check_tables(connection, order["tables"])
+        about = {"index": result.index, "txn_id": str(result.txn_id), "code": order["code"]}
+        source = Source(result.partition, order["cluster_id"], about, connection)
+        files = []
+        for written in write_tables(source, folder, declared=declared, skip=lambda table: not wanted(table)):
+            sealed = attempt.sealed(os.path.join(folder, written.file))
+            digest = table_digest(connection, written.table).sha256
+            about_file = {"kind": "state", "table": written.table, "rows": written.rows, "columns": dict(written.columns)}
+            files.append({**about_file, **sealed, "digest": digest})
+        return files
+    finally:
+        connection.close()
+
+
+def _write_diff(
+    order: Mapping[str, Any], attempt: Attempt, db: Database, firsts: Firsts
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What the fork's tables hold otherwise, with the call that made each row differ first."""
+    folder, partition = os.path.join(attempt.folder, "diff"), int(order["partition"])
+    with _open(attempt, LEFT, partition) as left, _open(attempt, RIGHT, partition) as right:
+        names = {str(row[0]) for side in (left, right) for row in side.connections[partition].execute(_TABLES)}
+        tables = sorted(filter(_wanted(order, db), names))
+        report = DiffReport([])
+        declared = (_declared_then(order), {info.table.name: info for info in db.tables.values()})
+        with parquet_files(folder, lambda table: _first_fields(table, firsts), declared=declared) as sink:
+            if tables:
+                report = diff(left, right, tables=tables, limit=0, sink=sink)
+    changes = {table.name: {kind: table.counts[kind] for kind in KINDS} for table in report.tables}
+    files = []
+    for table in report.tables:
+        path = os.path.join(folder, f"{table.name}.parquet")
+        schema = parquet.read_schema(path)
+        columns = {field.name: str(field.type) for field in schema}
+        about = {"kind": "diff", "table": table.name, "rows": table.counts.total(), "columns": columns}
+        files.append({**about, **attempt.sealed(path)})
+    return changes, files
+
+
+def _declared_then(order: Mapping[str, Any]) -> dict[str, Any]:
+    """Table -> its declaration, of the code in the log."""
+    return declarations({int(version): value for version, value in order["catalogs"].items()})
+
+
+def _first_fields(table: TableDiff, firsts: Firsts) -> list[Field]:
+    """Columns that say who did it; null when rows have no identity."""
+    width = len(table.key)
+    asked: list[Any] = [None, None]  # both columns of a change ask for the same row
+
+    def first(change: Change) -> Any:
+        if asked[0] is not change:
+            row = change.old or change.new or ()
+            asked[:] = change, firsts.of(table.name, row[:width]) if width else None
+        return asked[1]
+
+    def txn_id(change: Change) -> int | None:
+        found = first(change)
+        return found.txn_id if found is not None else None
+
+    def procedure(change: Change) -> str | None:
+        found = first(change)
+        return found.procedure if found is not None else None
+
+    kinds = [column_type(pyarrow, kind, None) for kind in ("INTEGER", "TEXT")]
+    return [Field("first_txn_id", kinds[0], txn_id), Field("first_procedure", kinds[1], procedure)]
+
+
+@contextmanager
+def _open(attempt: Attempt, side: str, partition: int) -> Iterator[States]:
+    path = state_path(_folder(attempt, side), partition)
+    connection: apsw.Connection = open_image(path)
+    try:
+        position = read_position(path, partition)
+        assert not isinstance(position, str), "a state of this very attempt"
+        yield States(path, "states", {partition: connection}, {partition: position})
+    finally:
+        connection.close()

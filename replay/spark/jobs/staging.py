@@ -1,0 +1,301 @@
+"""The folder in which a job's output comes about, and how it becomes the output.
+
+One rule: OUT is not there until all of it is. Everything stands in `OUT.unfinished`, which is renamed in the last step.
+
+    request.json    what was asked, by which versions, and the orders that follow from it: a second run carries out these
+    attempts/       a folder of each attempt at a task
+    rows/           what complete attempts answered
+    progress/       how far tasks are
+    manifest.json   from here on it is decided which files count: they are moved to their names, and everything else goes
+    _SUCCESS        all of it is there
+
+A second run goes on with an unfinished folder if it asks for the same thing, and a finished OUT answers it; one of another job,
+or that asks for something else, is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+import orjson
+
+from cmdlog.wal.errors import DiskFull, Locked, NotEmpty
+from cmdlog.wal.files import Files, parent
+from replay.errors import RemoteError, ReplayError
+from replay.spark.base.version_check import OtherVersions, versions
+from replay.spark.jobs.fetched_inputs import output_path
+from replay.spark.jobs.task_attempt import ATTEMPTS, PROGRESS, ROWS, is_full
+
+SUFFIX: Final = ".unfinished"
+REQUEST: Final = "request.json"
+MANIFEST: Final = "manifest.json"
+SUCCESS: Final = "_SUCCESS"
+LOCK: Final = "lock"
+GONE: Final = ".gone"
+FORMAT: Final = 1
+OUTDATED: Final = ("EntryMissing", "PlanOutdated", "Recycled")  # errors of tasks
+WORKING: Final = (ATTEMPTS, ROWS, PROGRESS)
+
+
+TOLD_CHARS_MAX: Final = 160  # of a value that differs
+TOLD_MAX: Final = 5  # values that differ
+
+
+class OtherJob(ReplayError):
+    """The place of the output holds something else."""
+
+    hint = "name another output, or remove what is there"
+
+
+class OtherRequest(OtherJob):
+    """The place of the output holds what another request has made, or begun."""
+
+    hint = "the request that it was begun with goes on with it; another one needs another output"
+
+
+class Staging:
+    """The unfinished output of one job. One driver at a time: it holds a lock."""
+
+    def __init__(self, files: Files, out: str, beside: Sequence[str] = ()) -> None:
+        """Takes the folder, made if need be. `beside` names what else the job keeps in it until the end.
+
+        Raises: NotEmpty, Locked.
+        """
+        self._files, self.out = files, os.path.abspath(out)
+        self._working = (*WORKING, *beside)
+        self.folder = f"{self.out}{SUFFIX}"
+        check_free(files, self.out)
+        os.makedirs(self.folder, mode=0o750, exist_ok=True)
+        self._lock: IO[bytes] = open(self._path(LOCK), "ab")  # noqa: SIM115 - held as long as this object
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise Locked(f"another job is writing {self.folder}") from None
+
+    def close(self) -> None:
+        """Lets go of the folder; one in which nothing was begun goes."""
+        if os.path.isdir(self.folder) and os.listdir(self.folder) == [LOCK]:
+            shutil.rmtree(self.folder)
+        self._lock.close()
+
+    # -- what is to be done ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether an earlier run has left a request here."""
+        return any(self._files.exists(self._path(name)) for name in (REQUEST, MANIFEST))
+
+    def begun(self, wanted: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        """The orders of an earlier run that was asked for the same thing; None when nothing was begun.
+
+        Raises: OtherJob, OtherVersions.
+        """
+        if not self._files.exists(self._path(REQUEST)):
+            return None
+        try:
+            found = orjson.loads(Path(self._path(REQUEST)).read_bytes())
+            known, of, orders = found["request"], found["versions"], list(found["orders"])
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            raise OtherJob(f"{self._path(REQUEST)} is no request of ours: {error}") from error
+        check_same(f"{self.folder} holds an unfinished", known, wanted)
+        if of != versions():
+            told = ", ".join(f"{name} {of.get(name)} (now {here})" for name, here in versions().items() if of.get(name) != here)
+            raise OtherVersions(f"{self.folder} was begun by {told}")
+        self._remove_orphans()
+        return orders
+
+    def begin(self, wanted: Mapping[str, Any], orders: Sequence[Mapping[str, Any]]) -> None:
+        """Durable on return. Raises: OtherJob when the folder holds what is not ours."""
+        if strange := set(os.listdir(self.folder)) - {LOCK, *self._working, f"{REQUEST}.tmp"}:
+            raise OtherJob(f"{self.folder} holds {', '.join(sorted(strange)[:5])}, and no {REQUEST}")
+        for name in WORKING:
+            os.makedirs(self._path(name), mode=0o750, exist_ok=True)
+        value = {"format": FORMAT, "request": wanted, "versions": versions(), "orders": orders}
+        self._files.write_file_atomic(self._path(REQUEST), orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
+
+    def _remove_orphans(self) -> None:
+        """What attempts of a dead driver have left: only rows count, and their files."""
+        kept = {row["attempt"] for row in self.rows().values()}
+        for name in set(os.listdir(self._path(ATTEMPTS))) - kept:
+            shutil.rmtree(os.path.join(self._path(ATTEMPTS), name), ignore_errors=True)
+        for folder in (ROWS, PROGRESS):
+            for name in os.listdir(self._path(folder)):
+                if name.endswith(".tmp") or folder == PROGRESS:
+                    _remove(os.path.join(self._path(folder), name))
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """Key -> row of a complete attempt whose files are there."""
+        found: dict[str, dict[str, Any]] = {}
+        for name in sorted(os.listdir(self._path(ROWS))):
+            if name.endswith(".tmp"):
+                continue
+            row = orjson.loads(Path(self._path(ROWS), name).read_bytes())
+            if row["key"] not in found and all(self._is_there(file) for file in row["files"]):
+                found[row["key"]] = row
+        return found
+
+    def progress(self) -> dict[str, tuple[int, str]]:
+        """Key -> calls that the running attempts have done, and what they wait for ("": nothing)."""
+        found = {}
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self._path(PROGRESS)):
+                with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError):
+                    told = orjson.loads(Path(self._path(PROGRESS), name).read_bytes())
+                    found[name] = int(told["calls"]), str(told.get("waiting", ""))
+        return found
+
+    @contextlib.contextmanager
+    def planned_anew(self) -> Iterator[None]:
+        """Orders over a log that has gone on without them could never be carried out: the next run makes new ones."""
+        try:
+            yield
+        except RemoteError as error:
+            if error.kind not in OUTDATED:
+                raise
+            for name in (REQUEST, *WORKING):
+                _remove(self._path(name))
+            error.hint = "the log went on and let go of what the plan needs; the same command plans anew"
+            raise
+
+    # -- the end -----------------------------------------------------------------------------------------------------------
+
+    def decided(self, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The manifest of an earlier run that did not come to move its files, and was asked for the same thing.
+
+        Raises: OtherJob.
+        """
+        return _made(self.folder, f"{self.folder} holds an unfinished", wanted)
+
+    def publish(self, manifest: Mapping[str, Any], moves: Iterable[tuple[str, str]]) -> None:
+        """Makes OUT of the files that count; durable on return. `moves`: path in the folder -> path in OUT.
+
+        From the manifest on it can be done again, and again.
+        """
+        self._files.write_file_atomic(self._path(MANIFEST), orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+        folders = set()
+        for source, name in moves:
+            target = self._path(name)
+            os.makedirs(parent(target), mode=0o750, exist_ok=True)
+            if os.path.exists(self._path(source)):
+                os.replace(self._path(source), target)
+            folders |= set(_above(target, self.folder))
+        for folder in sorted(folders):
+            self._files.fsync_dir(folder)
+        for name in (*self._working, REQUEST, LOCK):
+            _remove(self._path(name))
+        self._files.write_file_atomic(self._path(SUCCESS), b"")
+        self._files.fsync_dir(self.folder)
+        os.rename(self.folder, self.out)  # over an empty folder, too
+        self._files.fsync_dir(parent(self.out))
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def _is_there(self, file: Mapping[str, Any]) -> bool:
+        path = self._path(str(file["path"]))
+        return os.path.exists(path) and os.stat(path).st_size == file["bytes"]
+
+
+def check_free(files: Files, out: str) -> None:
+    """Raises: NotEmpty when there is an output already."""
+    if files.exists(out) and (names := files.listdir(out)):
+        what = "a finished output" if SUCCESS in names else ", ".join(sorted(names)[:5])
+        raise NotEmpty(f"{out} is not empty: it holds {what}")
+
+
+def is_finished(out: str) -> bool:
+    """Whether a job has come to its end there."""
+    return os.path.exists(os.path.join(out, SUCCESS))
+
+
+def recorded(folder: str) -> tuple[str, dict[str, Any]] | None:
+    """What was asked for in an output, finished or not, and words for where; None when nothing there says so."""
+    where = f"{folder} holds {'a finished' if is_finished(folder) else 'an unfinished'}"
+    for name in (MANIFEST, REQUEST):
+        with contextlib.suppress(FileNotFoundError, orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+            return where, dict(orjson.loads(Path(folder, name).read_bytes())["request"])
+    return None
+
+
+def finished(out: str, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The manifest of a finished output of the very same request; None when there is none. Raises: OtherJob."""
+    return _made(out, f"{out} holds a finished", wanted) if is_finished(out) else None
+
+
+def _made(folder: str, where: str, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+    try:
+        value: dict[str, Any] = orjson.loads(Path(folder, MANIFEST).read_bytes())
+        known = dict(value["request"])
+    except FileNotFoundError:
+        return None
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        raise OtherJob(f"{folder}/{MANIFEST} does not say what was asked for") from None
+    check_same(where, known, wanted)
+    return value
+
+
+def check_same(where: str, known: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raises: OtherRequest, which names what differs, when something else was asked for then."""
+    wanted = orjson.loads(orjson.dumps(wanted))
+    if known == wanted:
+        return
+    if known.get("job") != wanted["job"]:
+        raise OtherRequest(f"{where} {known.get('job')}, and this is a {wanted['job']}")
+    names = sorted(name for name in {*known, *wanted} if known.get(name) != wanted.get(name))
+    told = list(_differences(known, wanted))
+    more = f" and {len(told) - TOLD_MAX} more" if len(told) > TOLD_MAX else ""
+    raise OtherRequest(f"{where} {known.get('job')} with other {', '.join(names)} ({'; '.join(told[:TOLD_MAX])}{more})")
+
+
+def _differences(known: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name in sorted({*known, *wanted}):
+        then, now = known.get(name), wanted.get(name)
+        if isinstance(then, dict) and isinstance(now, dict):
+            yield from _differences(then, now, f"{prefix}{name}: ")
+        elif then != now:
+            yield f"{prefix}{name}: then {_text(then)}, now {_text(now)}"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    text = value if isinstance(value, str) and value else orjson.dumps(value).decode()
+    return text if len(text) <= TOLD_CHARS_MAX else f"{text[:TOLD_CHARS_MAX]}…"
+
+
+@contextlib.contextmanager
+def staging(files: Files, out: str, beside: Sequence[str] = ()) -> Iterator[Staging]:
+    """The folder, held until the end."""
+    found = Staging(files, output_path(out), beside)
+    try:
+        yield found
+    except (OSError, DiskFull) as error:
+        if not is_full(error):
+            raise
+        raise DiskFull(f"no space left for the output in {found.folder}") from error
+    finally:
+        found.close()
+
+
+def _above(path: str, top: str) -> Iterator[str]:
+    while path != top:
+        path = parent(path)
+        yield path
+
+
+def _remove(path: str) -> None:
+    """A folder loses its name first: an attempt that Spark has given up, and that still runs, then finds no place for more."""
+    gone = f"{path}{GONE}"
+    if os.path.isdir(path):
+        shutil.rmtree(gone, ignore_errors=True)
+        os.rename(path, gone)
+    shutil.rmtree(gone, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)

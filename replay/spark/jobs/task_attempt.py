@@ -1,0 +1,190 @@
+"""One attempt at one task, on an executor: its folders, its progress, and what it answers.
+
+One rule: an attempt owns a folder that nobody else writes to, and it counts only if the driver takes its row. Spark may run a
+task several times at once (speculation, a lost executor), and a dead attempt leaves files; none of that can mix.
+
+What is wrong with the log, the code or the plan is an answer: a row with an error, since a second attempt would end alike. What
+is wrong with the machine is raised, and Spark tries again elsewhere. A full disk is the machine's if it is the scratch disk; the
+output's disk is one for all, so that it is full is an answer.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from cmdlog.wal.errors import DiskFull, WalError, WriteFailed, message_of
+from procedures.errors import BundleError, EnvironmentFault, ProceduresError
+from replay.engine import CodeMissing
+from replay.errors import Divergence, Poison, ReplayError
+from replay.spark.base.scratch import local_folder
+from replay.spark.base.version_check import check_versions
+from snapshot.errors import SnapshotError
+
+ATTEMPTS: Final = "attempts"
+ROWS: Final = "rows"
+PROGRESS: Final = "progress"
+GIVEN_UP: Final = ".given-up"  # in the folder of the progress, which every run begins empty
+PROGRESS_EVERY_S: Final = 0.5
+REASON_CHARS_MAX: Final = 200
+READ_BYTES: Final = 1 << 20
+MACHINE: Final = (DiskFull, WriteFailed, EnvironmentFault)  # of what is known by name; OSError and MemoryError are the others
+NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+PROBE_BYTES: Final = 1 << 18  # a disk that does not take so much is full
+
+
+@dataclass(slots=True)
+class Attempt:
+    """Where an attempt writes and what it tells."""
+
+    key: str  # of the task
+    folder: str  # for its results, which the driver moves
+    scratch: str  # on a disk of the executor; it goes at the end
+    staging: str
+    _told_at: float = field(default=0.0)
+    _calls: int = field(default=0)
+    _waiting: str = field(default="")
+
+    def note(self, calls: int) -> None:
+        """So many calls of the task are done."""
+        self._calls = calls
+        if not self._waiting and time.monotonic() - self._told_at < PROGRESS_EVERY_S:
+            return
+        self._waiting = ""
+        self._tell()
+
+    def waits(self, reason: str) -> None:
+        """It does not get on, and why; until the next note."""
+        if reason[:REASON_CHARS_MAX] != self._waiting:
+            self._waiting = reason[:REASON_CHARS_MAX]
+            self._tell()
+
+    def give_up(self, reason: str) -> None:
+        """No task can be done any more, and why: those that have not begun should end alike, and at once."""
+        self._write(GIVEN_UP, {"reason": reason})
+
+    def given_up(self) -> str:
+        """Why a task of the same run gave up; "" while none has."""
+        try:
+            return str(orjson.loads(Path(self.staging, PROGRESS, GIVEN_UP).read_bytes())["reason"])
+        except FileNotFoundError:
+            return ""
+
+    def _tell(self) -> None:
+        self._told_at = time.monotonic()
+        self._write(self.key, {"calls": self._calls, "waiting": self._waiting})
+
+    def _write(self, name: str, value: Mapping[str, Any]) -> None:
+        path = os.path.join(self.staging, PROGRESS, name)
+        temporary = f"{path}.{os.path.basename(self.folder)}.tmp"
+        Path(temporary).write_bytes(orjson.dumps(value))
+        os.replace(temporary, path)
+
+    def sealed(self, path: str) -> dict[str, Any]:
+        """Makes a file of the folder durable; what the driver must know of it."""
+        return {"path": os.path.relpath(path, self.staging), **seal(path)}
+
+
+def seal(path: str) -> dict[str, Any]:
+    """Makes a file durable; its size and hash."""
+    digest, size = hashlib.sha256(), 0
+    with open(path, "rb") as file:
+        while chunk := file.read(READ_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+        os.fsync(file.fileno())
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+Work = Callable[[Mapping[str, Any], Attempt], dict[str, Any]]
+
+
+def carry_out(order: Mapping[str, Any], work: Work) -> str:
+    """Does the work of an order; the row, as JSON. Raises: what Spark should try again."""
+    key, staging = str(order["key"]), str(order["staging"])
+    name = f"{key}.{os.urandom(6).hex()}"
+    folder = os.path.join(staging, ATTEMPTS, name)
+    scratch = tempfile.mkdtemp(prefix=f"cmdlog-{name}-", dir=local_folder())
+    try:
+        check_versions(order["versions"], f"the executor of {key}")
+        os.mkdir(folder, mode=0o750)  # not its parents: a folder that is gone was published, and is none of ours any more
+        row = {"key": key, "attempt": name, **work(order, Attempt(key, folder, scratch, staging))}
+        _save_row(staging, name, row)
+        return orjson.dumps(row).decode()
+    except (OSError, *MACHINE) as error:
+        full = _full_disk(staging, scratch) if is_full(error) else None
+        shutil.rmtree(folder, ignore_errors=True)  # an attempt that is not answered leaves nothing
+        if full is None:
+            raise
+        if full != staging:
+            raise DiskFull(f"no space left for the scratch files of {key} in {full}") from error
+        return orjson.dumps({"key": key, "error": _told(DiskFull(f"no space left for the output in {staging}"))}).decode()
+    except (ReplayError, WalError, ProceduresError, SnapshotError, CodeMissing) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        return orjson.dumps({"key": key, "error": _told(error)}).decode()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether a disk has no room, or the user's share of it is used up."""
+    if isinstance(error, EnvironmentFault):
+        return error.kind == "disk_full"
+    return isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in NO_ROOM)
+
+
+def _full_disk(*folders: str) -> str | None:
+    """The first of these folders that takes nothing more; None when all do."""
+    for folder in folders:
+        try:
+            with tempfile.TemporaryFile(dir=folder) as probe:
+                probe.write(bytes(PROBE_BYTES))
+                probe.flush()
+                os.fsync(probe.fileno())
+        except OSError as found:
+            if is_full(found):
+                return folder
+    return None
+
+
+def _save_row(staging: str, name: str, row: Mapping[str, Any]) -> None:
+    """Durable on return, with what it names: a later run of the same job need not do it again."""
+    folder = os.path.join(staging, ROWS)
+    for written in (os.path.join(staging, ATTEMPTS, name), os.path.join(staging, ATTEMPTS)):
+        _sync_folder(written)
+    temporary = os.path.join(folder, f"{name}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(orjson.dumps(row))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, os.path.join(folder, name))
+    _sync_folder(folder)
+
+
+def _sync_folder(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _told(error: Exception) -> dict[str, Any]:
+    code = getattr(error, "exit_code", None)
+    if not isinstance(code, int):
+        code = 13 if isinstance(error, BundleError) else 1
+    hint = str(getattr(error, "hint", ""))
+    told: dict[str, Any] = {"kind": type(error).__name__, "message": message_of(error), "hint": hint, "exit_code": code}
+    if isinstance(error, Divergence | Poison):
+        told["place"] = error.place.to_json()
+    return told

@@ -1,0 +1,276 @@
+"""What a read does, fixed before it begins: which blocks of which files, and which of their entries count.
+
+One rule: a task carries all that it needs, and nothing is decided when it runs. So the same tasks give the same rows while the
+node writes on; a segment that was recycled under them is an error.
+
+A log interleaves the partitions, so a task is a stretch of one log with all partitions in it, not one partition.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from cmdlog.wal.errors import Corrupt
+from replay.spark.base.options import TXN_MAX, BadOption, Options
+from replay.spark.base.parallelism import parallelism
+from replay.spark.reading.chosen_logs import Floor, Gap, Logs, NodeLog, Piece, open_logs, wanted_partitions
+from replay.spark.reading.read_task import DataLoss, Stretch, Task, Want
+from replay.spark.reading.segment_index import Entries, SegmentLook
+from replay.spark.reading.whole_calls import Gone, unparted
+
+TASK_BYTES: Final = 64 << 20  # about a second of work, so that the start of a task (30 ms) is lost in it
+TASK_BYTES_MIN: Final = 1 << 20  # however many tasks are asked for
+INDEX_MAX: Final = (1 << 63) - 1
+NEAR_MAX: Final = 2  # names that a misspelt one may have meant
+NAMES_MAX: Final = 30  # that a refusal lists
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """A read."""
+
+    tasks: tuple[Task, ...]
+    gaps: tuple[Gap, ...]
+    damages: tuple[Corrupt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Everything that counts, by log."""
+
+    logs: Logs
+    wants: tuple[tuple[NodeLog, Mapping[int, Want]], ...]
+    gaps: tuple[Gap, ...]
+
+
+def plan_read(options: Options, *, known: Mapping[int, int] | None = None, chosen: Chosen | None = None) -> ReadPlan:
+    """Looks and decides.
+
+    `known`: entries that the reader has had, partition -> index; then only what is behind them can be lost. `chosen`: what
+    `choose` gave for these options, where the caller has looked already.
+
+    Raises: DataLoss, Corrupt; what `open_logs` raises; BadOption.
+    """
+    chosen = chosen if chosen is not None else choose(options, known=known)
+    if known is None:  # a stream has asked when it started
+        check_named(options, chosen)
+    target = _target(chosen, options.min_partitions or parallelism())
+    tasks: list[Task] = []
+    for log, wants in chosen.wants:
+        names = {version: of for look in log.looks for version, of in look.names.items()}
+        for other in chosen.logs.logs:  # one that begins later may know code that this one does not
+            names = {version: of for look in other.looks for version, of in look.names.items()} | names
+        task = Task(
+            log.path, log.evidence.node_id, (), wants, names, options.procedures, options.params_format, options.fail_on_data_loss
+        )
+        tasks += [replace(task, stretches=part) for part in _parts(list(_stretches(log.looks, wants)), target)]
+    return ReadPlan(tuple(tasks), chosen.gaps, tuple(damage for log in chosen.logs.logs for damage in log.damages))
+
+
+def warn_of_gaps(gaps: Iterable[Gap]) -> None:
+    """On the driver's stderr: rows do not show that a lost entry might have taken one of them out."""
+    import logging  # noqa: PLC0415 - no task needs it
+
+    for gap in gaps:
+        what = f"partition {gap.partition}: entries {gap.first} to {gap.last} are in no log at hand"
+        unknown = f"calls of entries up to {gap.first - 1} that they took out are given all the same"
+        logging.getLogger("replay.spark").warning("%s; %s", what, unknown)
+
+
+def check_named(options: Options, chosen: Chosen) -> None:
+    """What the options name is known to the logs: a name that is none would give no rows, without a word. Raises: BadOption."""
+    for name, bound in (("startingTxn", options.starting), ("endingTxn", options.ending)):
+        if unknown := sorted(set(bound.by_partition or ()) - set(chosen.logs.partitions)):
+            raise BadOption(f"{name}: there is no partition {unknown[0]}; the log has {listed(chosen.logs.partitions)}")
+    there = _procedures(look for log in chosen.logs.logs for look in log.looks)
+    if not (options.procedures or frozenset()) <= there:
+        there |= _procedures(look for log in chosen.logs.logs for look in log.heads())
+    missing = sorted((options.procedures or frozenset()) - there)
+    if not there or not missing:  # where no code was ever deployed, nothing can be said
+        return
+    near = difflib.get_close_matches(missing[0], there, n=NEAR_MAX)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise BadOption(f"procedures: no code in the log has {missing[0]}; {hint}There are {listed(sorted(there))}")
+
+
+def _procedures(looks: Iterable[SegmentLook]) -> set[str]:
+    return {name for look in looks for of in look.names.values() for name, _ in of}
+
+
+def listed(names: Sequence[Any]) -> str:
+    """All of them, or the first ones and how many more."""
+    more = len(names) - NAMES_MAX
+    return ", ".join(map(str, names[:NAMES_MAX])) + (f" and {more} more" if more > 0 else "")
+
+
+def choose(options: Options, *, known: Mapping[int, int] | None = None, held: Mapping[int, int] | None = None) -> Chosen:
+    """Which entries of which log count. `held`: partition -> a TxnId that is looked at as well, though it is not wanted.
+
+    Raises: as `plan_read`.
+    """
+    logs = open_logs(options.paths, fail=options.fail_on_data_loss)
+    partitions = wanted_partitions(logs, options.partitions)
+    if options.fail_on_data_loss:
+        _check_counted(logs, partitions)
+    floor: Floor = {partition: (held or {}).get(partition, options.starting.of(partition)) for partition in partitions}
+    if not options.dedupe:
+        return _raw(logs, options, floor)
+    found: dict[str, dict[int, list[Piece]]] = {}
+    gaps: list[Gap] = []
+    for partition in partitions:
+        pieces, missing = logs.pieces(partition, floor, fail=options.fail_on_data_loss)
+        gaps += missing
+        if options.fail_on_data_loss:
+            low, had = options.starting.of(partition), (known or {}).get(partition)
+            if lost := _lost(logs, pieces, missing, low, had):
+                raise DataLoss(f"partition {partition}: {lost}")
+        for piece in pieces:
+            found.setdefault(piece.log.directory, {}).setdefault(partition, []).append(piece)
+    gone: dict[int, Gone] = {partition: _gone(logs, found, partition) for partition in partitions}
+    if known is None:
+        gone = unparted(logs, floor, gone, fail=options.fail_on_data_loss)
+    wants = []
+    for directory, by_partition in found.items():
+        log = logs.by_directory(directory)
+        wants.append(
+            (
+                log,
+                {
+                    partition: _want(options, log, partition, pieces, gone[partition])
+                    for partition, pieces in by_partition.items()
+                },
+            )
+        )
+    return Chosen(logs, tuple(wants), tuple(gaps))
+
+
+def _check_counted(logs: Logs, partitions: Iterable[int]) -> None:
+    """A directory that was emptied, or put back, says nothing about what was committed. Raises: DataLoss."""
+    for partition in partitions:
+        of = logs.verdict.groups[partition]
+        if of.doubt:
+            raise DataLoss(f"partition {partition}: no log at hand counts: {of.chosen}: {of.doubt}")
+
+
+def _raw(logs: Logs, options: Options, floor: Floor) -> Chosen:
+    """Every batch of every log, committed or not, void or not."""
+    wants = []
+    for log in logs.logs:
+        logs.looked_through(log, floor, fail=options.fail_on_data_loss)
+        everything = {
+            partition: Want(((-1, INDEX_MAX),), low or 0, _or(options.ending.of(partition), TXN_MAX))
+            for partition, low in floor.items()
+        }
+        wants.append((log, everything))
+    return Chosen(logs, tuple(wants), ())
+
+
+def _lost(logs: Logs, pieces: Sequence[Piece], gaps: Sequence[Gap], low: int | None, known: int | None) -> str:
+    """What of the wanted is not there; else ""."""
+    strays = logs.strays_told()
+    if gaps:
+        gap = gaps[0]
+        return f"entries {gap.first} to {gap.last} are in no log at hand{strays and f': {strays}'}"
+    if not pieces or (low is None and not strays):  # what was truncated was not asked for
+        return ""
+    first = pieces[-1]
+    lost = first.after > known if known is not None else low is None or low <= first.base_txn
+    if not (first.after and lost):
+        return ""
+    wanted = "all transactions" if low is None else f"transactions from {low} on"
+    return (
+        f"{wanted} are wanted, and the logs at hand begin behind entry {first.after}, transaction {first.base_txn}: "
+        f"{strays or 'what was before is truncated'}"
+    )
+
+
+def _want(options: Options, log: NodeLog, partition: int, pieces: Sequence[Piece], gone: Gone) -> Want:
+    ranges = tuple(sorted((piece.after, piece.upto) for piece in pieces))
+    voids = tuple(place for of in log.entries(partition) for place in of.voids)
+    return Want(ranges, _or(options.starting.of(partition), 0), _or(options.ending.of(partition), TXN_MAX), voids, gone)
+
+
+def _gone(logs: Logs, found: Mapping[str, Mapping[int, Sequence[Piece]]], partition: int) -> dict[int, frozenset[int]]:
+    """Calls that are taken out by what is read of any log: the SKIP may stand in another one than its batch."""
+    gone: dict[int, frozenset[int]] = {}
+    for directory, by_partition in found.items():
+        if pieces := by_partition.get(partition):
+            ranges = [(piece.after, piece.upto) for piece in pieces]
+            for index, positions in _skips(logs.by_directory(directory).entries(partition), ranges).items():
+                gone[index] = gone.get(index, frozenset()) | positions
+    return gone
+
+
+def _skips(found: Sequence[Entries], ranges: Sequence[tuple[int, int]]) -> dict[int, frozenset[int]]:
+    """Calls that committed SKIPs take out; a SKIP that was made void later says nothing."""
+    live: list[tuple[int, int, int]] = []
+    for of in found:
+        for _, _, index in of.voids:
+            live = [skip for skip in live if skip[0] < index]
+        live += of.skips
+    upto = max((high for _, high in ranges), default=0)
+    by_index: dict[int, set[int]] = {}
+    for at, index, position in live:
+        if at <= upto:
+            by_index.setdefault(index, set()).add(position)
+    return {index: frozenset(positions) for index, positions in by_index.items()}
+
+
+def _or(value: int | None, other: int) -> int:
+    return other if value is None else value
+
+
+def _stretches(looks: Sequence[SegmentLook], wants: Mapping[int, Want]) -> Iterator[Stretch]:
+    """Per segment the blocks from the first to the last that hold anything wanted, cut where reading can begin."""
+    for look in looks:
+        blocks = [of for partition, want in wants.items() if (of := _blocks(look, partition, want)) is not None]
+        if not blocks:
+            continue
+        low, high = min(first for first, _ in blocks), max(last for _, last in blocks)
+        spots = [spot for spot in look.spots if spot.number <= high]
+        begin = max(n for n, spot in enumerate(spots) if spot.number <= low)
+        for number, spot in enumerate(spots[begin:], begin):
+            after = spots[number + 1] if number + 1 < len(spots) else None
+            size = (after.offset if after is not None else look.bytes + spots[0].offset) - spot.offset
+            yield Stretch(look.segment, spot, min(high, after.number - 1) if after is not None else high, max(size, 1))
+
+
+def _blocks(look: SegmentLook, partition: int, want: Want) -> tuple[int, int] | None:
+    """First and last block with a batch that may be wanted."""
+    of = look.by_partition.get(partition)
+    if of is None or not of.indexes:
+        return None
+    indexes = np.array(of.indexes)
+    good = np.zeros(len(indexes), dtype=np.bool_)
+    for after, upto in want.ranges:
+        good |= (indexes > after) & (indexes <= upto)
+    good &= (np.array(of.lasts) >= want.low) & (np.array(of.firsts) <= want.high)
+    at = np.flatnonzero(good)
+    return (of.blocks[int(at[0])], of.blocks[int(at[-1])]) if len(at) else None
+
+
+def _target(chosen: Chosen, least: int) -> int:
+    total = sum(stretch.bytes for log, wants in chosen.wants for stretch in _stretches(log.looks, wants))
+    return max(TASK_BYTES_MIN, min(TASK_BYTES, total // least))
+
+
+def _parts(stretches: Sequence[Stretch], target: int) -> Iterator[tuple[Stretch, ...]]:
+    """Consecutive stretches of about that size; those that follow each other in a segment are read in one go."""
+    part: list[Stretch] = []
+    size = 0
+    for stretch in stretches:
+        if part and size + stretch.bytes > target:
+            yield tuple(part)
+            part, size = [], 0
+        if part and part[-1].segment is stretch.segment and part[-1].start.offset + part[-1].bytes == stretch.start.offset:
+            part[-1] = replace(part[-1], upto=stretch.upto, bytes=part[-1].bytes + stretch.bytes)
+        else:
+            part.append(stretch)
+        size += stretch.bytes
+    if part:
+        yield tuple(part)

@@ -1,0 +1,64 @@
+"""Multi-partition calls that a recovery of the same logs drops: their rows are left out of a read.
+
+One rule: only where the logs prove every group. Then a call that the chosen log of one partition lacks was acknowledged nowhere
+(`replay.log.split_calls`). A log that may just lag proves nothing. A stream does not ask: it reads on, and has given such a call
+out before anything could say so, as with a SKIP that comes later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from cmdlog.wal.ids import MULTI_PARTITION
+from replay.log.split_calls import Line, find_parted, left_out
+from replay.spark.reading.chosen_logs import Floor, Logs, NodeLog
+from replay.spark.reading.segment_index import Entries
+
+Gone = Mapping[int, frozenset[int]]  # index of a batch -> positions that are left out
+
+
+def unparted(logs: Logs, floor: Floor, gone: Mapping[int, Gone], *, fail: bool) -> dict[int, Gone]:
+    """What is left out of each partition, with these calls. Raises: as `Logs.looked_through`."""
+    verdicts = logs.verdict.groups
+    if len(logs.partitions) < 2 or not all(of.proved for of in verdicts.values()):
+        return dict(gone)
+    lines: dict[int, Line] = {}
+    for partition in logs.partitions:
+        log = logs.looked_through(logs.by_directory(verdicts[partition].chosen), floor, fail=fail)
+        if log.damages:
+            return dict(gone)
+        lines[partition] = _line(log, partition, verdicts[partition].last_index)
+    found = find_parted(lines)
+    return {p: {**of, **dict.fromkeys(left_out(found, p), frozenset({0}))} for p, of in gone.items()}
+
+
+def _line(log: NodeLog, partition: int, upto: int) -> Line:
+    entries = log.entries(partition)
+    line = Line(next((of.base_txn for of in entries if of.based), 0))
+    for number, of in enumerate(entries):
+        later = [void for other in entries[number:] for void in other.voids]
+        for txn, index, block, offset in _multi(of):
+            if index <= upto and not any(index >= first and (block, offset) < (b, o) for b, o, first in later):
+                line.calls[txn] = index
+    line.skipped = _skipped(entries, upto) & set(line.calls.values())
+    return line
+
+
+def _multi(of: Entries) -> list[tuple[int, int, int, int]]:
+    """(TxnId, index, block, offset) of the multi-partition calls."""
+    if not of.firsts:
+        return []
+    firsts = np.array(of.firsts)
+    at = np.flatnonzero(((firsts & MULTI_PARTITION) == MULTI_PARTITION) & (np.array(of.counts) == 1))
+    return [(of.firsts[n], of.indexes[n], of.blocks[n], of.offsets[n]) for n in at.tolist()]
+
+
+def _skipped(entries: Sequence[Entries], upto: int) -> set[int]:
+    live: list[tuple[int, int, int]] = []
+    for of in entries:
+        for _, _, index in of.voids:
+            live = [skip for skip in live if skip[0] < index]
+        live += of.skips
+    return {index for at, index, _ in live if at <= upto}

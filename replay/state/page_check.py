@@ -1,0 +1,65 @@
+"""Whether the pages of a state file are sound: `python -m replay.state.page_check DIRECTORY PARTITION…`, run by a node.
+
+A killed node leaves its state files without a seal, as they changed to the end; nothing at rest tells a flipped bit from a write.
+SQLite's `quick_check` finds what breaks the structure: pages that are no b-tree, records that are cut, rows out of order. It does
+not find a value that changed within a record; a drill, which compares digests of rows, does.
+
+One rule: it only reads, table by table, so that it never keeps the write-ahead log from being reused for long; and it makes way.
+Each partition is answered with a line of JSON: `partition`, and `problem`, "" when there is none.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import apsw
+import orjson
+
+from cmdlog.whole_line_stdout import answer
+from procedures.storage.state import BUSY_MILLISECONDS
+from replay.state.trust import state_path
+from snapshot.background_io import Breath, make_way
+
+STEPS_OF_BREATH: Final = 1000  # of SQLite's machine, between two looks at the clock
+_TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 ORDER BY rootpage"
+
+
+def page_problem(path: str, rest: Callable[[], bool] = lambda: False) -> str:
+    """What `quick_check` finds first; "" when it finds nothing. `rest` is called again and again, and ends the check by True."""
+    try:
+        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            connection.set_busy_timeout(BUSY_MILLISECONDS)
+            connection.set_progress_handler(rest, STEPS_OF_BREATH)
+            for (table,) in [("sqlite_schema",), *connection.execute(_TABLES).fetchall()]:
+                name = str(table).replace('"', '""')
+                found = connection.execute(f'PRAGMA quick_check("{name}")').fetchone()
+                if found != ("ok",):
+                    return f"table {table}: {_in_one_line(found[0] if found else 'no answer')}"
+        finally:
+            connection.close()
+    except (apsw.CorruptError, apsw.NotADBError) as error:
+        return str(error)
+    return ""
+
+
+def _in_one_line(found: object) -> str:
+    lines = [line for line in str(found).splitlines() if not line.startswith("***")]
+    return ", ".join(lines[:3])
+
+
+def main() -> int:
+    """Entry point of the process."""
+    make_way(os.SCHED_IDLE)
+    directory, *partitions = sys.argv[1:]
+    for partition in map(int, partitions):
+        problem = page_problem(state_path(directory, partition), Breath())
+        answer(orjson.dumps({"partition": partition, "problem": problem}, option=orjson.OPT_APPEND_NEWLINE))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""What each call of a batch did to which row: how the row was before the batch, and behind every call that touched it.
+
+One rule: as `replay.state.touched_rows`, it is no part of an ordinary replay. It serves who looks at two replays side by side.
+
+SQLite tells changes as they happen, also those of a statement that then fails within a call that goes on; so what a call left is
+right for who asks when rows parted, not a proof of what they hold. What they hold is read from the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+
+from replay.state.touched_rows import CallHook, Key, Row
+
+
+class Steps:
+    """One row's way through a batch."""
+
+    __slots__ = ("before", "behind")
+
+    def __init__(self, before: Row | None) -> None:
+        self.before = before
+        self.behind: list[tuple[int, Row | None]] = []  # position of the call -> the row behind it; ascending
+
+    def note(self, position: int, row: Row | None) -> None:
+        if self.behind and self.behind[-1][0] == position:
+            self.behind[-1] = position, row
+        else:
+            self.behind.append((position, row))
+
+
+Trails = dict[Key, Steps]
+
+
+class Trail(CallHook):
+    """Every row's way."""
+
+    HOOK = "trail"
+
+    def take(self, statuses: Sequence[int], positions: Sequence[int]) -> Trails:
+        """The rows that the calls of the batch that has just ended touched; forgets them.
+
+        `positions` says where in the batch the calls stand that were run, one by one. A call that failed has changed nothing.
+        """
+        rows, self._at = self._rows, -1
+        self._forget()
+        found = {}
+        for key, steps in rows.items():
+            steps.behind = [(positions[at], row) for at, row in steps.behind if not statuses[at]]
+            if steps.behind:
+                found[key] = steps
+        return found
+
+    def _note(self, update: apsw.PreUpdate) -> None:
+        name = update.table_name
+        if name not in self.tables:
+            return
+        old, new = update.old, update.new
+        before = (name, self.tables.key(name, old)) if old is not None else None
+        if new is None:
+            self._step(before, old, None)
+            return
+        key = name, self.tables.key(name, new)
+        if before is not None and before != key:  # the row moves to another key
+            self._step(before, old, None)
+            old = None
+        self._step(key, old, new)
+
+    def _step(self, key: Key | None, before: Row | None, behind: Row | None) -> None:
+        if key is None:
+            return
+        steps = self._rows.get(key)
+        if steps is None:
+            steps = self._rows[key] = Steps(before)
+        steps.note(self._at, behind)
+
+    def _forget(self) -> None:
+        self._rows: Trails = {}

@@ -1,0 +1,198 @@
+"""Which state files a warm restart may trust: those that this boot of the machine wrote, and that are still the files it made.
+
+One rule: trust is stated when a file is made, and never repaired. State files are not synced (the log is the truth), so after a
+loss of power they may hold anything; after the death of a process alone they are whole. So `state/trust.json` names the boot
+and, per file, device, inode and birth: a restored copy, another mount or another boot does not match, and the partition is
+rebuilt from snapshot and log. (The birth because a copy may get the inode of the file that it replaces.) The record needs no
+sync: torn by a power cut, it names another boot or nothing.
+
+A file that nobody writes to any more, after an orderly stop or at a recovery's end, is *sealed*: the record states its size and
+CRC-32C too, and from then on it is trusted only while it holds just that (`replay.state.file_seals`). Who is about to write
+breaks the seals first. A killed node leaves none: its files went on changing to the end, and nothing tells a flipped bit from a
+write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+import apsw
+import orjson
+
+from cmdlog.wal.errors import Locked
+from cmdlog.wal.file_birth import birth_ns
+from cmdlog.wal.files import Files
+from procedures.storage.state import FORMAT, Position
+from replay.state.file_seals import Content, Hurried, bring_in, content_of, difference
+from snapshot.catalog import remove_state
+
+TRUST_NAME: Final = "trust.json"
+STATE_FOLDER: Final = "state"
+LOCK_WAIT_S: Final = 10.0  # for the site of a killed node to look up
+LOCK_LOOK_S: Final = 0.01
+
+
+def state_path(directory: str, partition: int) -> str:
+    """Path of a partition's state file."""
+    return os.path.join(directory, STATE_FOLDER, f"p{partition:04d}.sqlite")
+
+
+class Trust:
+    """The trust record of a directory. One writer: who holds the directory's lock."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._directory = directory
+        self._path = os.path.join(directory, STATE_FOLDER, TRUST_NAME)
+        self._boot_id = files.boot_id()
+        self._files: dict[str, list[int]] = {}
+        self._seals: dict[str, Content] = {}  # of those of `_files` that nobody writes to
+        self._whole: set[str] = set()  # sealed files that were found to hold what they should: they are read once
+        with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
+            value = orjson.loads(Path(self._path).read_bytes())
+            if self._boot_id and value["boot_id"] == self._boot_id:
+                seals = {str(name): [int(size), int(crc)] for name, (size, crc) in value.get("seals", {}).items()}
+                self._files = {str(name): list(where) for name, where in value["files"].items()}
+                self._seals = seals
+
+    def doubt(self, partition: int) -> str:
+        """Why the partition's state file is not trusted; "" when it is. Reads a sealed file to its end, some 0.5 s per GB."""
+        path = state_path(self._directory, partition)
+        try:
+            found = _which(path)
+        except FileNotFoundError:
+            return "there is no state file"
+        except OSError as error:
+            return f"the state file cannot be read: {error.strerror}"
+        stated = self._files.get(os.path.basename(path))
+        if stated is None:
+            return "the state file was not written since this machine was started"
+        if stated != found:
+            return "the state file is a copy, or on another mount"
+        return self._change(path)
+
+    def is_sealed(self, partition: int) -> bool:
+        """Whether it is stated what the file holds; after a kill it is not."""
+        return os.path.basename(state_path(self._directory, partition)) in self._seals
+
+    def _change(self, path: str) -> str:
+        """How a sealed file has changed."""
+        name = os.path.basename(path)
+        if name not in self._seals or name in self._whole:
+            return ""
+        try:
+            why = difference(path, self._seals[name])
+        except OSError as error:
+            return f"the state file cannot be read: {error.strerror}"
+        if why:
+            return f"the state file does not hold what the stop wrote: {why}"
+        self._whole.add(name)
+        return ""
+
+    def seal(self, partitions: Iterable[int], hurried: Callable[[], bool] = lambda: False) -> None:
+        """Nobody writes to the trusted files of these partitions until the next `unseal` or `grant`.
+
+        A file that cannot be sealed is trusted as before, so nothing is raised. `hurried` is asked after each chunk; once it says
+        True, no further file is sealed.
+        """
+        for path in (state_path(self._directory, partition) for partition in partitions):
+            name = os.path.basename(path)
+            with contextlib.suppress(OSError):
+                if name in self._seals or self._files.get(name) != _which(path) or not bring_in(path):
+                    continue
+                try:
+                    self._seals[name] = content_of(path, hurried)
+                except Hurried:
+                    break
+        with contextlib.suppress(OSError):
+            self._save()
+
+    def unseal(self) -> None:
+        """Somebody is about to write to the files."""
+        if self._seals:
+            self._seals = {}
+            self._save()
+
+    def grant(self, partition: int) -> None:
+        """The partition's state file was made, or put in place, by this process just now."""
+        path = state_path(self._directory, partition)
+        self._files[os.path.basename(path)] = _which(path)
+        self._seals.pop(os.path.basename(path), None)
+        self._save()
+
+    def revoke(self, partition: int) -> None:
+        """The file is about to be replaced."""
+        name = os.path.basename(state_path(self._directory, partition))
+        self._seals.pop(name, None)
+        if self._files.pop(name, None) is not None:
+            self._save()
+
+    def discard(self, partition: int) -> None:
+        """Removes the state file; the record first, so that nothing that is left is trusted."""
+        self.revoke(partition)
+        remove_state(state_path(self._directory, partition))
+
+    def _save(self) -> None:
+        temporary = f"{self._path}.tmp"
+        value = {"boot_id": self._boot_id, "files": self._files, "seals": self._seals}
+        Path(temporary).write_bytes(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+        os.rename(temporary, self._path)
+
+
+def read_position(path: str, partition: int) -> Position | str:
+    """Where a state file stands, or why it is none. The file is not changed, and may be in use."""
+    try:
+        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            connection.set_busy_timeout(5000)
+            rows = connection.execute("SELECT format, partition, idx, term, checksum, txn_id FROM _cmdlog_meta").fetchall()
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        return f"the state file is unreadable: {error}"
+    if len(rows) != 1:
+        return f"the state file holds {len(rows)} positions"
+    found_format, found_partition, index, term, checksum, txn_id = (int(str(value)) for value in rows[0])
+    if found_format != FORMAT:
+        return f"the state file has format {found_format}, this version reads {FORMAT}"
+    if found_partition != partition:
+        return f"the state file is of partition {found_partition}"
+    return Position(index, term, checksum, txn_id)
+
+
+def _which(path: str) -> list[int]:
+    """What no other file shares, also none that takes its place."""
+    found = os.stat(path)
+    return [found.st_dev, found.st_ino, birth_ns(path)]
+
+
+class StateLock:
+    """The right to write a state file, held until `close` or the end of the process.
+
+    A node that was killed may leave a site that is still applying what it was sent. It ends as soon as it looks up; until then
+    it holds this lock.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Raises: Locked when another process keeps the file for LOCK_WAIT_S."""
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self._file = open(f"{path}.lock", "ab")  # noqa: SIM115 - held as long as this object
+        deadline = time.monotonic() + LOCK_WAIT_S
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    self._file.close()
+                    raise Locked(f"{path} is still written by another process") from None
+                time.sleep(LOCK_LOOK_S)
+            else:
+                return
+
+    def close(self) -> None:
+        self._file.close()

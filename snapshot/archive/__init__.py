@@ -1,0 +1,1 @@
+"""Segments and snapshots kept beyond the ring."""

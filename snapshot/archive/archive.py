@@ -1,0 +1,222 @@
+"""Puts segments and snapshots into the archive and takes them out again.
+
+One rule: what is in the archive under its name is whole, durable and was read back; it is never written again. So nothing leaves
+the ring or snapshots/ before its place in the archive is certain. What a crash leaves of each step:
+
+    segment copied                 tmp-… in the archive; the ring has the segment         -> removed at start, copied again
+    its manifest written           a manifest without a file; the ring has the segment    -> removed at start, copied again
+    copy renamed                   the file under its name, perhaps not durable           -> it is there, or as above
+    folder synced                  archived; the ring still has the segment too           -> the ring is told that it may go
+    snapshot's folder renamed      in one of the two folders, whole                       -> both are looked at
+    removal: renamed to tmp-…      as if it were gone                                     -> removed at start
+
+Segments are copied, not moved, and the ring recycles its file: that writes as many bytes as zeroing a new file for the ring
+would, needs no new file when the disk is full, works when archive/ is another volume, and never leaves a moment in which a
+segment has no name in either place.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cmdlog.wal.directory.instance import Identity
+from cmdlog.wal.files import TEMP_SUFFIX, Files, parent, raise_write_error
+from cmdlog.wal.ids import txn_millis
+from cmdlog.wal.opening.survey import SegmentFile
+from snapshot.archive.segment_copy import Copied
+from snapshot.archive_layout import (
+    ARCHIVE,
+    ArchivedSegment,
+    Predecessor,
+    SegmentManifest,
+    TxnRange,
+    encode_segment_manifest,
+    list_segments,
+    look_at,
+    manifest_path,
+    segment_file_name,
+    snapshot_folder_name,
+)
+from snapshot.catalog import Snapshot
+
+TEMPORARY: Final = re.compile(r"tmp-[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The archive of one node directory."""
+
+    files: Files
+    directory: str
+    identity: Identity
+
+    @property
+    def folder(self) -> str:
+        return os.path.join(self.directory, ARCHIVE)
+
+    def temporary(self) -> str:
+        """A new name for something that is being put in or taken out."""
+        return os.path.join(self.folder, f"tmp-{os.urandom(8).hex()}")
+
+    def segment_path(self, segment: SegmentFile, last_block: int) -> str:
+        """Where this segment of the ring belongs."""
+        first_block = int(segment.header.first_block)
+        return os.path.join(self.folder, segment_file_name(self.identity, first_block=first_block, last_block=last_block))
+
+    def segments(self) -> list[ArchivedSegment]:
+        """Every archived segment by first block."""
+        return list_segments(self.files, self.directory, self.identity)
+
+
+def holds(place: Place, segment: SegmentFile, last_block: int) -> bool:
+    """Whether this very segment is in the archive, with its manifest."""
+    found = look_at(place.files, place.segment_path(segment, last_block), place.identity)
+    known = found.segment is not None and found.manifest is not None and not found.doubt
+    return known and found.segment is not None and found.segment.header == segment.header
+
+
+def add_segment(
+    place: Place, segment: SegmentFile, last_block: int, *, temporary: str, copied: Copied, before: ArchivedSegment | None
+) -> str:
+    """Names a copy that was checked; returns its path. `before` is what the archive has with the blocks before.
+
+    Durable on return. Raises: DiskFull, WriteFailed.
+    """
+    files, path = place.files, place.segment_path(segment, last_block)
+    manifest = _manifest(place, segment, last_block, copied, before)
+    files.write_file_atomic(manifest_path(path), encode_segment_manifest(manifest))
+    files.rename(temporary, path)
+    files.fsync_dir(place.folder)
+    return path
+
+
+def remove_segment(place: Place, archived: ArchivedSegment) -> None:
+    """Takes the segment's names away, durably, then its bytes. The file first: a manifest alone says that it is missing."""
+    files, doomed = place.files, []
+    for path in (archived.path, manifest_path(archived.path)):
+        if files.exists(path):
+            doomed.append(place.temporary())
+            files.rename(path, doomed[-1])
+    files.fsync_dir(place.folder)
+    for path in doomed:
+        files.unlink(path)
+
+
+def add_snapshot(place: Place, snapshot: Snapshot) -> str:
+    """Moves a snapshot's folder into the archive; returns its path. Durable on return. Raises: DiskFull, WriteFailed."""
+    files, target = place.files, os.path.join(place.folder, snapshot_folder_name(place.identity, snapshot.name))
+    if files.exists(target):  # of an earlier move between volumes that was broken off behind its rename
+        remove_folder(place, target)
+    try:
+        files.rename(snapshot.path, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        _move_between_volumes(place, snapshot.path, target)
+    files.fsync_dir(place.folder)
+    files.fsync_dir(parent(snapshot.path))
+    return target
+
+
+def remove_folder(place: Place, path: str) -> None:
+    """Takes an archived snapshot's name away, durably, then its files."""
+    temporary = place.temporary()
+    place.files.rename(path, temporary)
+    place.files.fsync_dir(place.folder)
+    shutil.rmtree(temporary)
+
+
+def clean(place: Place, live: Sequence[SegmentFile]) -> list[str]:
+    """Removes what broken-off work left, and manifests of segments that the ring (`live`) still has; returns the names.
+
+    A manifest without its file whose segment nobody has any more stays: it says what an operator has removed.
+    """
+    files, gone = place.files, []
+    if not files.exists(place.folder):
+        return []
+    for name in files.listdir(place.folder):
+        path = os.path.join(place.folder, name)
+        if TEMPORARY.fullmatch(name) and os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        elif TEMPORARY.fullmatch(name) or name.endswith(TEMP_SUFFIX):
+            files.unlink(path)
+        else:
+            continue
+        gone.append(name)
+    first_live = int(live[0].header.first_block)
+    for archived in place.segments():
+        path = manifest_path(archived.path)
+        if archived.first_block >= first_live and not files.exists(archived.path) and files.exists(path):
+            files.unlink(path)
+            gone.append(os.path.basename(path))
+    if gone:
+        files.fsync_dir(place.folder)
+    return gone
+
+
+def bytes_of(path: str) -> int:
+    """Bytes of a file, or of all files below a folder; 0 for what is not there any more. Links are not followed."""
+    try:
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode):
+            return found.st_size
+        return sum(bytes_of(os.path.join(path, name)) for name in os.listdir(path))
+    except FileNotFoundError:
+        return 0
+
+
+def _manifest(
+    place: Place, segment: SegmentFile, last_block: int, copied: Copied, before: ArchivedSegment | None
+) -> SegmentManifest:
+    header, identity = segment.header, place.identity
+    predecessor = None
+    if before is not None and before.manifest is not None and before.manifest.generation == header.previous_generation:
+        predecessor = Predecessor(before.name, before.manifest.sha256)
+    millis = [txn_millis(txn) for of in copied.partitions.values() for txn in of]
+    return SegmentManifest(
+        cluster_id=identity.cluster_id.hex(),
+        node_id=identity.node_id,
+        incarnation=identity.incarnation.hex(),
+        generation=header.generation,
+        previous_generation=header.previous_generation,
+        sequence=header.sequence,
+        first_block=int(header.first_block),
+        last_block=last_block,
+        previous_chain=header.previous_chain,
+        last_chain=copied.last_chain,
+        predecessor=predecessor,
+        partitions={p: TxnRange(first, last) for p, (first, last) in sorted(copied.partitions.items())},
+        first_millis=min(millis, default=None),
+        last_millis=max(millis, default=None),
+        bytes=copied.bytes,
+        sha256=copied.sha256,
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )
+
+
+def _move_between_volumes(place: Place, source: str, target: str) -> None:
+    """A copy that is durable before it has its name; the source goes last."""
+    temporary = place.temporary()
+    try:
+        shutil.copytree(source, temporary)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise_write_error(error, "copy into the archive of", source)
+    for name in place.files.listdir(temporary):
+        file = place.files.open(os.path.join(temporary, name))
+        try:
+            file.fsync()
+        finally:
+            file.close()
+    place.files.fsync_dir(temporary)
+    place.files.rename(temporary, target)
+    place.files.fsync_dir(place.folder)
+    shutil.rmtree(source)

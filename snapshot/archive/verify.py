@@ -1,0 +1,48 @@
+"""Reads archived segments whole and says what is wrong with each: for `cmdlog archive verify`.
+
+One rule: a recovery would find the same. Beside the checksums of every block it compares what only the manifest knows: the hash
+of the file, the transactions that it states, and the file that came before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from cmdlog.wal.errors import WalError, message_of
+from snapshot.archive.archive import Place
+from snapshot.archive.segment_copy import hash_file, walk_blocks
+from snapshot.archive_layout import ArchivedSegment, SegmentManifest
+
+
+def check_segments(place: Place, segments: Sequence[ArchivedSegment]) -> Iterator[str]:
+    """Why each segment cannot be relied on; "" for one that can."""
+    by_name = {archived.name: archived for archived in segments}
+    for archived in segments:
+        yield archived.problem or archived.doubt or _check(place, archived, by_name)
+
+
+def _check(place: Place, archived: ArchivedSegment, by_name: dict[str, ArchivedSegment]) -> str:
+    manifest, segment = archived.manifest, archived.segment
+    assert manifest is not None
+    assert segment is not None
+    try:
+        found = hash_file(place.files, archived.path)
+        chain, partitions = walk_blocks(place.files, segment, archived.last_block)
+    except (WalError, OSError) as error:
+        return message_of(error)
+    if found != manifest.sha256:
+        return f"{archived.path} has SHA-256 {found} instead of {manifest.sha256}"
+    stated = {p: (of.first, of.last) for p, of in manifest.partitions.items()}
+    if (chain, partitions) != (manifest.last_chain, stated):
+        return f"{archived.path} holds other transactions than its manifest says"
+    return _check_predecessor(manifest, by_name, os.path.dirname(archived.path))
+
+
+def _check_predecessor(manifest: SegmentManifest, by_name: dict[str, ArchivedSegment], folder: str) -> str:
+    """A predecessor that is not there any more may have been pruned; another one in its place may not."""
+    before = manifest.predecessor
+    found = by_name.get(before.name) if before is not None else None
+    if before is None or found is None or found.manifest is None or found.manifest.sha256 == before.sha256:
+        return ""
+    return f"{os.path.join(folder, before.name)} is another file than the one that block {manifest.first_block} followed"

@@ -1,0 +1,1 @@
+"""Making a snapshot: whole images and deltas, copied between batches, then sealed."""

@@ -1,0 +1,73 @@
+"""What every copy of a partition's state has in common, whole image or delta: how it begins, ends, fails and reports.
+
+One rule: the file is the copy's own or nobody's. It is made here, exclusively; a copy that fails or is broken off removes it, and
+a file that was there before stays as it was. A failure is reported, not raised: the partition itself is unharmed and goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, ClassVar
+
+import apsw
+
+from procedures.storage.state import PartitionState, Position
+from snapshot.capture.pacing import Pace
+
+
+class Copying:
+    """A copy under way. Owned by the site's thread."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, state: PartitionState, path: str, pace: Pace) -> None:
+        self._state, self._path, self.pace = state, path, pace
+        self._error = ""
+        self._done = False
+        self._ours = False  # the file at `path` was made here, so it may be removed here
+        self._target: apsw.Connection | None = None
+        self._position: Position | None = None  # where the copy stands; known when it is complete at the latest
+
+    def report(self) -> dict[str, Any]:
+        """What it is and where it stands: kind, partition, index, term, checksum, txn_id, path; `error` when it failed."""
+        if not self._done:
+            raise RuntimeError(f"the capture to {self._path} is still under way")
+        if self._error or self._position is None:
+            return {"partition": self._state.partition, "path": self._path, "error": self._error or "broken off"}
+        position = self._position
+        return {
+            "kind": self.kind,
+            "partition": self._state.partition,
+            "index": position.index,
+            "term": position.term,
+            "checksum": position.checksum,
+            "txn_id": position.txn_id,
+            "path": self._path,
+        }
+
+    def abort(self) -> None:
+        """Ends the copy and removes what there is of it."""
+        self._done = True
+        self._close()
+        if self._ours:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+
+    def _create(self, *, cache_kib: int) -> apsw.Connection:
+        """Makes the file and opens it, unsynced: `snapshot.capture.seal` checks and syncs it. Raises: OSError, apsw.Error."""
+        os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o640))
+        self._ours = True
+        self._target = apsw.Connection(self._path)
+        for pragma in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{cache_kib}"):
+            self._target.execute(f"PRAGMA {pragma}").fetchall()
+        return self._target
+
+    def _fail(self, error: Exception) -> None:
+        self._error = f"{type(error).__name__}: {error}"
+        self.abort()
+
+    def _close(self) -> None:
+        if self._target is not None:
+            self._target.close(True)
+            self._target = None

@@ -1,0 +1,84 @@
+"""Capture: a consistent image of one partition, copied a few pages at a time between batches, on the site's own connection.
+
+One rule: the site never waits (`snapshot.capture.pacing`). Pages that the site's later batches touch are carried into the copy by
+SQLite (https://www.sqlite.org/backup.html), since both go through one connection. So the image is whole, and stands exactly at
+the last applied batch, at the moment in which the last step ends.
+
+Nothing is durable here: the image is in the page cache, and `snapshot.capture.seal` checks, syncs and names it. A capture that
+fails (no space, a broken disk under the copy) is reported, not raised: the partition itself is unharmed and goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any, Final
+
+import apsw
+
+from procedures.storage.state import PartitionState
+from snapshot.capture.base import Copying
+from snapshot.capture.pacing import Pace
+
+STEP_PAGES_MAX: Final = 4096  # 16 MiB: an idle site's copy is bound by the disk, not by the steps
+PAGE_SECONDS_FIRST: Final = 20e-6  # of one page, before anything is measured
+CHECKPOINT_PAGES: Final = 1000  # of the state's own log: a checkpoint of all over 4000 pages held calls up for 20 ms, this for 5
+DESTINATION_CACHE_KIB: Final = 1024  # pages of the copy are written once and never read again
+
+
+class Capture(Copying):
+    """The copy of a whole image."""
+
+    kind = "full"
+
+    def __init__(self, state: PartitionState, path: str) -> None:
+        super().__init__(state, path, Pace(unit_s=PAGE_SECONDS_FIRST, units_max=STEP_PAGES_MAX))
+        self._backup: Any = None  # apsw.Backup
+        self._checkpoint_pages: Any = state.connection.pragma("wal_autocheckpoint")
+        state.connection.wal_autocheckpoint(min(self._checkpoint_pages, CHECKPOINT_PAGES))
+        try:
+            self._begin()
+        except (apsw.Error, OSError) as error:
+            self._fail(error)
+
+    def step(self) -> bool:
+        """Copies some pages; True when the image is complete or has failed: `report` says which."""
+        if self._done:
+            return True
+        began = time.perf_counter()
+        pages = self.pace.units(began, self._state.position.index)
+        try:
+            complete = bool(self._backup.step(pages))
+        except (apsw.BusyError, apsw.LockedError):
+            return False  # a reader is starting the write-ahead log over; the next step finds it done
+        except (apsw.Error, OSError) as error:
+            self._fail(error)
+            return True
+        if complete:
+            self._complete()
+        self.pace.stepped(pages, began=began, now=time.perf_counter())
+        return self._done
+
+    def _begin(self) -> None:
+        target = self._create(cache_kib=DESTINATION_CACHE_KIB)
+        self._backup = target.backup("main", self._state.connection, "main")
+
+    def _complete(self) -> None:
+        # The position is read in the same moment: the site's thread is here, so no batch can come between.
+        position = self._state.position
+        try:
+            self._backup.finish()
+            self._backup = None
+            self._close()
+        except (apsw.Error, OSError) as error:
+            self._fail(error)
+            return
+        self._position, self._done = position, True
+
+    def _close(self) -> None:
+        self._state.connection.wal_autocheckpoint(self._checkpoint_pages)
+        if self._backup is not None:
+            with contextlib.suppress(apsw.Error):
+                self._backup.close(True)
+            self._backup = None
+        super()._close()

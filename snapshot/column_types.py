@@ -1,0 +1,117 @@
+"""The type of a column outside SQLite, of Arrow and of Spark, and how a value gets there.
+
+One rule: it follows from the declaration alone, never from the rows. So exports, tables on Spark, rebuilds and differences agree,
+files of different partitions are one table, and what a table looks like is known before it is read.
+
+| declared | in SQLite | in Arrow and Parquet |
+|---|---|---|
+| Integer, BigInteger, SmallInteger | INTEGER | int64 |
+| Boolean | INTEGER | bool |
+| Float, Double | REAL | double |
+| Numeric(p, s), p up to 38 | TEXT | decimal(p, s) |
+| other Numeric | TEXT | string: the digits as they were written |
+| DateTime | TEXT | timestamp in microseconds, UTC |
+| Date | TEXT | date |
+| Uuid, JSON, String, Text, Enum | TEXT | string |
+| LargeBinary | BLOB | binary |
+
+A column that is not declared any more has the type that SQLite has for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from sqlalchemy import types
+
+DECIMAL_DIGITS_MAX: Final = 38  # of a decimal that DuckDB and Spark read
+UNFIT: Final = (TypeError, ValueError, InvalidOperation, OverflowError)  # of `convert`; pyarrow's own errors are others
+Convert = Callable[[Any], Any]
+_SPARK: Final = {
+    "int64": "bigint",
+    "bool": "boolean",
+    "double": "double",
+    "string": "string",
+    "binary": "binary",
+    "date32[day]": "date",
+    "timestamp[us, tz=UTC]": "timestamp",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """What becomes of the values of a column."""
+
+    arrow: Any  # pyarrow.DataType
+    convert: Convert  # of a value that is not NULL; raises what `UNFIT` lists
+
+    @property
+    def spark(self) -> str:
+        """As SQL has it."""
+        name = str(self.arrow)
+        return name.replace("128", "").replace(" ", "") if name.startswith("decimal128(") else _SPARK[name]
+
+
+def column_type(arrow: Any, kind: str, declared: Any) -> ColumnType:
+    """`arrow` is pyarrow, `kind` the type of the column in its table, `declared` its SQLAlchemy column, if any."""
+    wanted: Any = None if declared is None else declared.type
+    if isinstance(wanted, types.Boolean):
+        return ColumnType(arrow.bool_(), _to_bool)
+    if isinstance(wanted, types.DateTime):
+        return ColumnType(arrow.timestamp("us", tz="UTC"), _to_datetime)
+    if isinstance(wanted, types.Date):
+        return ColumnType(arrow.date32(), date.fromisoformat)
+    if isinstance(wanted, types.Numeric) and not isinstance(wanted, types.Float):
+        digits, scale = wanted.precision, wanted.scale
+        if digits is not None and scale is not None and digits <= DECIMAL_DIGITS_MAX:
+            return ColumnType(arrow.decimal128(digits, scale), _to_decimal)
+        return ColumnType(arrow.string(), _to_digits)
+    by_kind: dict[str, ColumnType] = {
+        "INTEGER": ColumnType(arrow.int64(), _only(int)),
+        "INT": ColumnType(arrow.int64(), _only(int)),
+        "REAL": ColumnType(arrow.float64(), _only(float)),
+        "BLOB": ColumnType(arrow.binary(), _only(bytes)),
+    }
+    return by_kind.get(kind.upper()) or ColumnType(arrow.string(), _only(str))
+
+
+def _only(kind: type) -> Convert:
+    """Lets values of this very type through: Arrow would take 1 for 1.0, and "1" for nothing it knows."""
+
+    def convert(value: Any) -> Any:
+        if type(value) is not kind:
+            raise TypeError(f"{type(value).__name__} instead of {kind.__name__}")
+        return value
+
+    return convert
+
+
+def _to_bool(value: Any) -> bool:
+    if type(value) is not int or value not in (0, 1):
+        raise ValueError("neither 0 nor 1")
+    return bool(value)
+
+
+def _to_datetime(value: Any) -> datetime:
+    moment = datetime.fromisoformat(value)
+    if moment.tzinfo is None:
+        raise ValueError("a time without its offset from UTC")
+    return moment
+
+
+def _to_decimal(value: Any) -> Decimal:
+    if type(value) is not str:
+        raise TypeError(f"{type(value).__name__} instead of digits")
+    number = Decimal(value)
+    if not number.is_finite():
+        raise ValueError("not finite")
+    return number
+
+
+def _to_digits(value: Any) -> str:
+    _to_decimal(value)
+    return str(value)

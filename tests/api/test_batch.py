@@ -1,0 +1,272 @@
+"""Batches over HTTP: answers in the order of the lines, in bounded memory, whatever single lines hold."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import orjson
+import pytest
+
+from cmdlog.api.app import Api
+from cmdlog.api.routes import batch
+from cmdlog.node.outcome import LogFull, Overloaded, Refused, TooLarge
+from procedures.execution.idempotency import Status, key_fingerprint
+
+Post = Callable[..., Any]
+
+
+def line(item: object, **more: Any) -> bytes:
+    """A call of `put`."""
+    return orjson.dumps({"procedure": "put", "params": {"item": item}, **more}) + b"\n"
+
+
+def results(answer: Any) -> list[Any]:
+    """The result of each line, or its problem code."""
+    return [entry["result"] if "result" in entry else entry["error"]["code"] for entry in answer.lines()]
+
+
+def test_ten_thousand_lines_come_back_in_order(node: Any, post: Post) -> None:
+    """Each line has its answer at its place, though the node answers in another order and chunks cut lines anywhere."""
+    body = b"".join(line(number) for number in range(10_000))
+    chunks = [body[start : start + 7001] for start in range(0, len(body), 7001)]
+    answer = post("/v1/batch", chunks)
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    assert results(answer) == list(range(10_000))
+    assert [params[0] for _, params, _ in node.logged] == list(range(10_000))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff",
+        b'{"procedure": "put"}{}',
+        b'{"procedure": 7, "params": {}}',
+        b'{"procedure": ["put"], "params": {"item": 1}}',
+        b'{"params": {"item": 1}}',
+        b'{"procedure": "put", "params": [1]}',
+        b'{"procedure": "put", "params": "item"}',
+        b'{"procedure": "put", "params": {"item": NaN}}',
+        b'{"procedure": "put", "params": {"item": 1}, "kye": "a"}',
+        b'{"procedure": "put", "params": {"item": 1}, "key": ""}',
+        b'{"procedure": "put", "params": {"item": 1}, "key": 7}',
+        b'{"procedure": "put", "params": {"item": 1}, "key": "\xc3\xa9"}',
+        b'{"procedure": "put", "params": {"item": ' + b"[" * 100_000 + b"}}",
+        b'{"procedure": "put"}',
+    ],
+)
+def test_bad_line_has_an_error_in_its_place(node: Any, post: Post, bad: bytes) -> None:
+    """A line that is no call is answered by a problem, and the lines around it run."""
+    answer = post("/v1/batch", line(1) + bad + b"\n" + line(2))
+    assert answer.status == 200
+    assert results(answer) == [1, "invalid_parameters", 2]
+    assert len(node.logged) == 2
+
+
+def test_each_kind_of_outcome_has_its_line(node: Any, post: Post) -> None:
+    """Results, aborts, unknown procedures and lines over the limit stand side by side."""
+    node.outcome = lambda route, params: (
+        (Status.ABORTED, b'{"code":"odd","message":"is odd"}') if params[0] % 2 else (0, b"%d" % params[0])
+    )
+    huge = b'{"procedure": "put", "params": {"item": 6, "raw": "' + b"A" * (2 << 20) + b'"}}\n'
+    answer = post("/v1/batch", [line(4), line(5), b'{"procedure": "nope"}\n', huge[:70_000], huge[70_000:], line(8)[:-1]])
+    assert results(answer) == [4, "aborted", "unknown_procedure", "too_large", 8]
+    aborted = answer.lines()[1]["error"]
+    assert (aborted["abort_code"], aborted["detail"], aborted["status"], aborted["txn_id"]) == ("odd", "is odd", 409, "1002")
+
+
+def test_keys_reads_and_calls_everywhere_keep_their_places(node: Any, post: Post) -> None:
+    """Calls that the node takes one by one stand in the log and in the answer where their lines stood."""
+    everywhere = b'{"procedure": "set_price", "params": {"price": 3}}\n'
+    read = b'{"procedure": "get", "params": {"item": 9}}\r\n'
+    answer = post("/v1/batch", line(1) + line(2, key="k") + b"\n  \n" + everywhere + line(4) + read)
+    assert results(answer) == [1, 2, 3, 4, 9]
+    assert [name for name, _, _ in node.logged] == ["put", "put", "set_price", "put", "get"]
+    assert node.logged[1][2] == key_fingerprint("", "k")
+    assert answer.lines()[2]["partition"] is None
+
+
+def test_empty_stream_is_an_empty_answer(post: Post) -> None:
+    """No lines, no answers, no error."""
+    answer = post("/v1/batch", b"")
+    assert (answer.status, answer.body) == (200, b"")
+
+
+def test_refusal_of_one_call_leaves_the_others(node: Any, post: Post) -> None:
+    """A multi-partition call is given to the node alone: if it is refused, its neighbours run."""
+    node.refuse = lambda calls: TooLarge("big") if any(route.everywhere for route, *_ in calls) else None
+    everywhere = b'{"procedure": "set_price", "params": {"price": 3}}\n'
+    assert results(post("/v1/batch", line(0) + everywhere + line(2))) == [0, "too_large", 2]
+    assert [params[0] for _, params, _ in node.logged] == [0, 2]
+
+
+def test_keyed_calls_go_to_the_node_with_the_others(node: Any, post: Post) -> None:
+    """A key does not cut a run of calls in two: the node places them all at once."""
+    runs: list[int] = []
+    node.refuse = lambda calls: runs.append(len(calls))
+    assert results(post("/v1/batch", line(0) + line(1, key="k") + line(2, key="l") + line(3))) == [0, 1, 2, 3]
+    assert runs == [4]
+
+
+def test_full_log_is_told_at_once(node: Any, post: Post) -> None:
+    """`log_full` is the caller's to wait for: it comes in the line's place."""
+    node.refuse = lambda calls: LogFull("no room")
+    answer = post("/v1/batch", line(1) + line(2))
+    assert results(answer) == ["log_full", "log_full"]
+    assert answer.lines()[0]["error"]["retry_after_s"] == 1.0
+
+
+def test_overload_is_waited_for(node: Any, post: Post) -> None:
+    """Calls beyond what the node takes wait inside the stream instead of failing, and stay in order."""
+    turn = itertools.count()
+
+    def refuse(calls: Sequence[Any]) -> Refused | None:
+        return Overloaded("busy") if len(calls) > 3 or next(turn) % 2 else None
+
+    node.refuse = refuse
+    assert results(post("/v1/batch", b"".join(line(number) for number in range(10)))) == list(range(10))
+
+
+def test_lasting_overload_ends_in_an_error(node: Any, post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait is bounded: then the calls are refused, and nothing of them is in the log."""
+    monkeypatch.setattr(batch, "OVERLOAD_WAIT_S", 0.02)
+    node.refuse = lambda calls: Overloaded("busy")
+    assert results(post("/v1/batch", line(1) + line(2))) == ["not_ready", "not_ready"]
+    assert node.logged == []
+
+
+def test_reader_stops_at_the_window(app: Api, node: Any, ask_app: Any) -> None:
+    """While the node answers nothing, no more than stream_calls_max calls are taken from a stream that never ends."""
+    node.hold = True
+    app.service.settings = settings = type(node.settings)(stream_calls_max=64)
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        for number in range(100_000):
+            sent += 1
+            yield line(number)
+
+    async def run() -> None:
+        request = asyncio.create_task(ask_app(app, "POST", "/v1/batch", endless()))
+        seen = -1
+        while seen != sent or sent == 0:  # until the reader makes no progress any more
+            seen = sent
+            for _ in range(50):
+                await asyncio.sleep(0)
+        assert len(node.logged) == settings.stream_calls_max
+        assert sent <= settings.stream_calls_max + 1
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_answers_flow_while_the_request_does(app: Api, ask_app: Any) -> None:
+    """A client may wait for the answer to a line before it sends the next one."""
+
+    async def run() -> list[bytes]:
+        arrived: asyncio.Queue[bytes] = asyncio.Queue()
+
+        async def conversation() -> AsyncIterator[bytes]:
+            for number in range(5):
+                yield line(number)
+                while not (data := await arrived.get()):
+                    pass
+                assert orjson.loads(data)["result"] == number
+
+        answer = await ask_app(app, "POST", "/v1/batch", conversation(), on_data=arrived.put_nowait)
+        return list(answer.body.splitlines())
+
+    assert len(asyncio.run(run())) == 5
+
+
+def test_client_that_leaves_midway_ends_the_stream(app: Api, node: Any, ask_app: Any) -> None:
+    """Calls that arrived are called once; the rest of the line that never ended is not."""
+
+    async def run() -> None:
+        async def leaving() -> AsyncIterator[bytes]:
+            yield line(1) + line(2)
+            yield line(3)[:20]
+            raise ConnectionResetError("gone")
+
+        await asyncio.wait_for(ask_app(app, "POST", "/v1/batch", leaving()), 5)
+
+    asyncio.run(run())
+    assert [params[0] for _, params, _ in node.logged] == [1, 2]
+
+
+def test_silent_stream_is_ended(app: Api, node: Any, ask_app: Any) -> None:
+    """A client that sends nothing for body_timeout_s is answered and let go; what it sent before has run."""
+    app.service.settings = type(node.settings)(body_timeout_s=0.05)
+
+    async def run() -> Any:
+        async def stuck() -> AsyncIterator[bytes]:
+            yield line(1)
+            await asyncio.Event().wait()
+
+        return await asyncio.wait_for(ask_app(app, "POST", "/v1/batch", stuck()), 5)
+
+    assert results(asyncio.run(run())) == [1, "body_timeout"]
+
+
+def test_reader_of_nothing_is_let_go(app: Api, node: Any, ask_app: Any) -> None:
+    """A client that does not read its answers for body_timeout_s loses its connection, and nothing stays behind."""
+    app.service.settings = type(node.settings)(body_timeout_s=0.05, stream_calls_max=1)
+
+    async def run() -> set[Any]:
+        async def never(message: Any) -> None:
+            await asyncio.Event().wait()
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": line(1) + line(2), "more_body": True}
+
+        scope = {"type": "http", "method": "POST", "path": "/v1/batch", "headers": [(b"host", b"localhost")]}
+        await asyncio.wait_for(app(scope, receive, never), 5)
+        await asyncio.sleep(0)
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    assert asyncio.run(run()) == set()
+
+
+def test_nothing_is_placed_for_a_reader_of_nothing(app: Api, node: Any) -> None:
+    """Once an answer is not taken, no further line becomes a call: what a client does not read it does not get."""
+    placed = []
+
+    async def run() -> None:
+        async def never(message: Any) -> None:
+            await asyncio.Event().wait()
+
+        async def receive() -> dict[str, Any]:
+            await asyncio.sleep(0)
+            return {"type": "http.request", "body": line(1) * 10, "more_body": True}
+
+        scope = {"type": "http", "method": "POST", "path": "/v1/batch", "headers": [(b"host", b"localhost")]}
+        serving = asyncio.create_task(app(scope, receive, never))
+        for _ in range(2000):
+            await asyncio.sleep(0)
+        placed.append(len(node.logged))
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+    asyncio.run(run())
+    assert 10 <= placed[0] <= 100
+
+
+def test_answers_from_another_thread_arrive(app: Api, node: Any, ask_app: Any) -> None:
+    """When the log fails, its own thread answers; the waiting streams hear of it."""
+    node.hold = True
+
+    async def run() -> Any:
+        request = asyncio.create_task(ask_app(app, "POST", "/v1/batch", line(1) + line(2)))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(node.waiting) == 2
+        await asyncio.get_running_loop().run_in_executor(None, node.release)
+        return await asyncio.wait_for(request, 5)
+
+    assert results(asyncio.run(run())) == [1, 2]

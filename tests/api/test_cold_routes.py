@@ -1,0 +1,258 @@
+"""The other routes: query, catalog, health, description."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cmdlog.api.app import Api, create_app
+from cmdlog.api.gate.problem import CODES
+from cmdlog.node.queries.query import QueryLimit, QueryRefused, QueryResult
+from cmdlog.node.settings import Settings
+
+Post = Callable[..., Any]
+
+
+def test_query_answers_with_its_wire_forms(post: Post) -> None:
+    """Rows hold bytes as base64, and `as_of` the transaction of each partition as text."""
+    answer = post("/v1/query", b'{"sql": "select 1", "params": [1, null, "x", 1.5], "partition": 0}')
+    assert answer.json() == {"columns": ["id", "raw"], "rows": [[1, "AP8="]], "as_of": {"0": str(1 << 60)}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"sql": 7}',
+        b'{"sql": " "}',
+        b'{"sql": "select 1", "params": {"a": 1}}',
+        b'{"sql": "select 1", "params": [[1]]}',
+        b'{"sql": "select 1", "params": [18446744073709551615]}',
+        b'{"sql": "select 1", "partition": 4}',
+        b'{"sql": "select 1", "partition": -1}',
+        b'{"sql": "select 1", "partition": true}',
+        b'{"sql": "select 1", "partitions": 1}',
+        b'{"sql": "select \\ud800"}',
+    ],
+)
+def test_bad_query_is_refused(post: Post, body: bytes) -> None:
+    """A query that does not fit gets 422, like a call."""
+    answer = post("/v1/query", body)
+    assert (answer.status, answer.json()["code"]) == (422, "invalid_parameters")
+
+
+def test_query_has_the_limit_of_calls(post: Post, settings: Settings) -> None:
+    """A body over call_bytes_max is refused here too."""
+    answer = post("/v1/query", b'{"sql": "' + b" " * settings.call_bytes_max + b'"}')
+    assert (answer.status, answer.json()["code"]) == (413, "too_large")
+
+
+def test_refused_statement_is_the_callers_fault(node: Any, post: Post) -> None:
+    """What SQLite or the limits say about the statement comes back as 422."""
+
+    def refuse(*_: object) -> None:
+        raise QueryRefused("no such table: shelves")
+
+    node.query = refuse
+    answer = post("/v1/query", b'{"sql": "select * from shelves"}')
+    assert (answer.status, answer.json()["detail"]) == (422, "sql: no such table: shelves")
+
+
+def test_defect_has_a_code_and_no_details(
+    node: Any,
+    post: Post,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An exception that nobody expected is a 500 with a stable code; its text, which may hold parameters, goes nowhere."""
+
+    # a handler of an earlier test whose stream is closed would print its own failure, with the exception at hand
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("secret 12345")
+
+    node.query = node.call = fail
+    for path, body in (("/v1/query", b'{"sql": "select 1"}'), ("/v1/procedures/put", b'{"item": 1}')):
+        answer = post(path, body)
+        assert (answer.status, answer.json()["code"]) == (500, "internal_error")
+        assert b"secret" not in answer.body
+    logged = "".join(capsys.readouterr()) + caplog.text  # wherever an earlier test of this process has sent lines to
+    assert "ZeroDivisionError" in logged
+    assert "secret" not in logged
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1", "/v1/", "/v1/nothing", "/v1/query/", "/V1/QUERY", "/v1/batch/", "/\ufffd", "/../etc/passwd"]
+)
+def test_unknown_route_is_a_problem(fetch: Post, path: str) -> None:
+    """Whatever is not served is 404 `not_found`."""
+    answer = fetch(path)
+    assert (answer.status, answer.json()["code"]) == (404, "not_found")
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("path", ["/v1/query", "/v1/batch"])
+def test_wrong_method_is_a_problem(fetch: Post, path: str) -> None:
+    """A known route under another method is 405."""
+    assert fetch(path).json()["code"] == "method_not_allowed"
+
+
+SNAPSHOT_BODIES = [
+    (b"", 200), (b" ", 200), (b"{}", 200), (b'{"consistent": false}', 200), (b'{"partition": 0}', 422), (b"[]", 422),
+    (b'{"consistent": 1}', 422), (b'{"consistent": null}', 422), (b'{"consistent": true, "x": 1}', 422),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "status"), SNAPSHOT_BODIES)
+def test_snapshot_reads_every_member_or_refuses_it(post: Post, body: bytes, status: int) -> None:
+    """A member that nobody reads is refused, not missed."""
+    assert post("/v1/snapshots", body).status == status
+
+
+def test_consistent_snapshot_is_a_recovery_point(fetch: Post, post: Post) -> None:
+    """It names a transaction for all partitions, and is listed from then on."""
+    made = post("/v1/snapshots", b'{"consistent": true}').json()
+    listed = fetch("/v1/snapshots").json()
+    assert made["point"] in listed["points"]
+    assert made["point"]["snapshots"] == [snapshot["name"] for snapshot in made["snapshots"]]
+    assert made["point"]["txn_id"].isdecimal()
+
+
+def test_query_that_breaks_a_limit_has_its_own_code(node: Any, post: Post) -> None:
+    """Programs tell a query that is too much from one that is wrong."""
+
+    def refuse(*_: object) -> None:
+        raise QueryLimit("the query ran longer than query_timeout_s=5")
+
+    node.query = refuse
+    answer = post("/v1/query", b'{"sql": "select 1"}')
+    assert (answer.status, answer.json()["code"]) == (422, "query_limit")
+
+
+def test_queries_wait_for_their_turn_and_not_for_ever(node: Any, ask_app: Any) -> None:
+    """Beyond `queries_max` they wait; those whose turn does not come within the time of a query are told to come back."""
+    app = create_app(node, Settings(queries_max=1, query_timeout_s=0.05))
+    hold = threading.Event()
+
+    def query(*_: object) -> QueryResult:
+        hold.wait(30)
+        return QueryResult(["x"], [(1,)], {})
+
+    node.query = query
+
+    async def ask_twice() -> list[Any]:
+        asked = [asyncio.create_task(ask_app(app, "POST", "/v1/query", b'{"sql": "select 1"}')) for _ in range(2)]
+        (refused,), (running,) = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        hold.set()
+        return [refused.result(), await running]
+
+    waited, served = asyncio.run(ask_twice())
+    assert (waited.status, waited.json()["code"], waited.headers["retry-after"]) == (503, "not_ready", "1")
+    assert served.status == 200
+
+
+def test_health_and_readiness_are_two_things(app: Api, node: Any, fetch: Post) -> None:
+    """A process that recovers or stops is alive and not ready, and says how far it is."""
+    assert fetch("/readyz").status == 200
+    node.ready = False
+    assert (fetch("/healthz").status, fetch("/readyz").status) == (200, 503)
+    node.ready, app.service.stopping = True, True
+    assert fetch("/readyz").json()["detail"] == "the node is stopping"
+
+
+def test_readiness_names_a_full_volume(node: Any, fetch: Post) -> None:
+    """The code says it, and path and free bytes stand beside it; other troubles are `not_ready`."""
+    node.ready = False
+    node.troubles.begin([1], "io", "broken")
+    assert fetch("/readyz").json()["code"] == "not_ready"
+    node.troubles.begin([0], "disk_full", "no room")
+    answer = fetch("/readyz")
+    assert (answer.status, answer.json()["code"], answer.headers["retry-after"]) == (503, "disk_full", "5")
+    told = answer.json()["disk_full"]
+    assert (told["path"], told["partitions"], told["free_bytes"] > 0) == ("/tmp", [0], True)
+
+
+def test_server_without_a_node_refuses_and_tells_progress(settings: Settings, ask_app: Any) -> None:
+    """Until recovery is done every route that needs the node answers `not_ready` with a Retry-After."""
+    app = create_app(None, settings)
+    app.service.progress = lambda: {"percent": 40}
+    requests = [("POST", "/v1/procedures/put"), ("POST", "/v1/batch"), ("POST", "/v1/query"), ("GET", "/v1/status")]
+    for method, path in requests:
+        answer = asyncio.run(ask_app(app, method, path, b"{}"))
+        assert (answer.status, answer.json()["code"], answer.headers["retry-after"]) == (503, "not_ready", "1")
+    assert asyncio.run(ask_app(app, "GET", "/readyz")).json()["progress"] == {"percent": 40}
+    assert asyncio.run(ask_app(app, "GET", "/healthz")).status == 200
+
+
+def test_description_has_one_typed_operation_per_procedure(fetch: Post) -> None:
+    """OpenAPI states each procedure's own request and result schema, and the problems it may answer with."""
+    described = fetch("/openapi.json").json()
+    paths = described["paths"]
+    assert {path for path in paths if path.startswith("/v1/procedures/")} == {
+        "/v1/procedures/get",
+        "/v1/procedures/put",
+        "/v1/procedures/set_price",
+    }
+    put = paths["/v1/procedures/put"]["post"]
+    body = put["requestBody"]["content"]["application/json"]["schema"]
+    assert body["required"] == ["item"]
+    assert body["properties"]["raw"]["contentEncoding"] == "base64"
+    result = put["responses"]["200"]["content"]["application/json"]["schema"]["properties"]
+    assert result["result"]["type"] == "integer"
+    assert put["summary"] == "Puts an item on the shelf."
+    assert {"404", "409", "413", "422", "503", "504"} <= put["responses"].keys()
+    everywhere = paths["/v1/procedures/set_price"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    assert everywhere["properties"]["result"]["type"] == "array"
+    names = [operation["operationId"] for methods in paths.values() for operation in methods.values()]
+    assert len(names) == len(set(names))
+
+
+def test_description_promises_no_replication(fetch: Post) -> None:
+    """A call is durable on one node; nothing in the description says that others have it."""
+    assert "replicat" not in str(fetch("/openapi.json").json()).lower()
+
+
+def test_description_resolves_in_itself(fetch: Post) -> None:
+    """Every `$ref` leads to something, so that generators of clients work."""
+    described = fetch("/openapi.json").json()
+
+    def walk(value: Any) -> None:
+        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            walk(inner)
+        if isinstance(value, dict) and "$ref" in value:
+            target = described
+            for part in value["$ref"].removeprefix("#/").split("/"):
+                target = target[part]
+
+    walk(described)
+
+
+def test_docs_need_nothing_from_elsewhere(fetch: Post) -> None:
+    """The page for people lists every operation and loads nothing from any address."""
+    page = fetch("/docs").body.decode()
+    assert "/v1/procedures/put" in page
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "<script" not in page
+
+
+def test_codes_of_the_contract_keep_their_status() -> None:
+    """The codes that clients switch on, as the interface promises them."""
+    promised = {
+        401: ["unauthenticated"],
+        403: ["forbidden"],
+        404: ["unknown_procedure"],
+        409: ["aborted", "procedure_failed", "key_reused", "session_expired"],
+        413: ["too_large"],
+        422: ["invalid_parameters"],
+        503: ["log_full", "disk_full", "not_ready", "sessions_full"],
+        504: ["outcome_unknown"],
+    }
+    assert all(CODES[code][0] == status for status, codes in promised.items() for code in codes)

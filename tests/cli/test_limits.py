@@ -1,0 +1,154 @@
+"""Commands in a process whose address space is limited: they work, or name the limit; they neither hang nor show a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from cmdlog.testing import SMALL
+from cmdlog.wal.process_limits import ADDRESS_BYTES_MIN
+from tests.node.apps.faulty import db
+
+pytestmark = pytest.mark.slow
+SECONDS_MAX = 60
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed directory with some calls."""
+    import cmdlog
+
+    folder = tmp_path_factory.mktemp("limits") / "data"
+    with cmdlog.open(folder, db, partitions=2, **SMALL) as node:
+        for number in range(10):
+            node.call("bump", id=number, amount=1)
+    return folder
+
+
+def run(limit_bytes: int, *arguments: object) -> tuple[int, str]:
+    """Exit code and output of a command under RLIMIT_AS."""
+    limit = partial(resource.setrlimit, resource.RLIMIT_AS, (limit_bytes, limit_bytes))
+    command = [sys.executable, "-m", "cmdlog", *map(str, arguments)]
+    done = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", ["serve", "recover", "drill"])
+@pytest.mark.parametrize("mib", [64, 128, 192, 255])
+def test_too_small_address_space_is_named(data: Path, tmp_path: Path, command: str, mib: int) -> None:
+    """Which limit, its value and what is needed, and exit code 1, before anything is done."""
+    more: list[object] = ["procedures.samples.bank:db", "--data", tmp_path / "new", "--port", 0] if command == "serve" else [data]
+    code, text = run(mib << 20, command, *more)
+    assert (code, "Traceback" in text) == (1, False), text
+    assert f"RLIMIT_AS (`ulimit -v`) is {mib << 20:,} bytes" in text
+    assert f"{ADDRESS_BYTES_MIN:,}" in text
+    assert os.listdir(tmp_path) == []
+
+
+def test_limit_is_an_error_in_json(data: Path) -> None:
+    """With --json it is a value like any failure."""
+    code, text = run(128 << 20, "recover", data, "--json")
+    assert (code, json.loads(text)["error"]["kind"]) == (1, "LimitReached")
+
+
+@pytest.mark.parametrize("command", ["recover", "drill"])
+def test_smallest_address_space_is_enough(data: Path, tmp_path: Path, command: str) -> None:
+    """What the error asks for is enough for a small directory, worker processes included."""
+    more: list[object] = ["--to", tmp_path / "out"] if command == "recover" else []
+    code, text = run(ADDRESS_BYTES_MIN, command, data, *more)
+    assert code == 0, text
+
+
+def serve(limit_bytes: int, data: Path) -> tuple[bool, int, str]:
+    """Whether a server under RLIMIT_AS became ready, its exit code (after SIGTERM, when it did), and its output."""
+    limit = partial(resource.setrlimit, resource.RLIMIT_AS, (limit_bytes, limit_bytes))
+    command = [sys.executable, "-m", "cmdlog", "serve", "procedures.samples.bank:db", "--data", str(data), "--port", "0"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, preexec_fn=limit, stdout=pipe, stderr=subprocess.STDOUT, text=True) as server:  # noqa: PLW1509
+        killer = threading.Timer(SECONDS_MAX, server.kill)
+        killer.start()
+        assert server.stdout is not None
+        lines = []
+        for line in server.stdout:
+            lines.append(line)
+            if line.startswith("ready:"):
+                server.terminate()
+        code = server.wait()
+        killer.cancel()
+    return any(line.startswith("ready:") for line in lines), code, "".join(lines)
+
+
+@pytest.mark.parametrize("mib", [257, 293, 342, 390, 440, 488, 640])
+def test_server_is_ready_or_names_the_limit(tmp_path: Path, mib: int) -> None:
+    """Under any limit of address space a server becomes ready, or ends with the limit, its value and what it needs."""
+    ready, code, text = serve(mib << 20, tmp_path / "new")
+    assert "Traceback" not in text
+    assert (ready, code) in ((True, 0), (False, 1)), text
+    assert ready or f"RLIMIT_AS (`ulimit -v`) is {mib << 20:,} bytes" in text
+
+
+def test_address_space_that_a_server_asks_for_is_enough(tmp_path: Path) -> None:
+    """What the refused start says is needed in all lets the next one become ready."""
+    _, _, text = serve(300 << 20, tmp_path / "new")
+    asked = re.search(r"([0-9,]+) in all", text)
+    assert asked is not None, text
+    ready, code, text = serve(int(asked[1].replace(",", "")) + (1 << 20), tmp_path / "new")
+    assert (ready, code) == (True, 0), text
+
+
+@pytest.mark.parametrize("step", ["open", "attach"])
+def test_thread_that_cannot_be_started_ends_the_server(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """A start that fails for want of a thread, at whatever step, ends the server with that error; it does not hang."""
+    from cmdlog.api.server import Events
+    from cmdlog.api.server import serve as serve_http
+    from cmdlog.node.node import Node
+    from cmdlog.node.settings import Settings
+    from procedures.samples.bank import db as bank
+
+    start, refused = threading.Thread.start, {"open": "archive", "attach": "snapshots"}[step]
+
+    def refuse(self: threading.Thread) -> None:
+        if self.name == refused:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr("cmdlog.api.server.SIGNALS", ())
+    settings = Settings(port=0, partitions=1, sites=1, **SMALL)
+    told: list[str] = []
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        serve_http(
+            lambda progress: Node.open(
+                str(tmp_path / "n"), bank, settings, target="procedures.samples.bank:db", progress=progress
+            ),
+            settings,
+            events=Events(ready=lambda node: told.append("ready")),
+        )
+    assert told == []
+
+
+@pytest.mark.parametrize("command", ["serve new", "serve", "recover"])
+def test_limit_of_file_sizes_is_named(data: Path, tmp_path: Path, command: str) -> None:
+    """A file size limit below a segment is refused by its name, value and remedy; the volume is not blamed."""
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (102_400, 102_400))
+    folder = tmp_path / "new" if command == "serve new" else data
+    serve = ["serve", "tests.node.apps.faulty:db", "--data", folder, "--port", 0]
+    arguments = ["recover", data, "--to", tmp_path / "out"] if command == "recover" else serve
+    line = [sys.executable, "-m", "cmdlog", *map(str, arguments)]
+    done = subprocess.run(line, preexec_fn=limit, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    text = done.stdout + done.stderr
+    assert done.returncode == 14, text
+    assert "102,400 bytes (RLIMIT_FSIZE, `ulimit -f`)" in text
+    assert "raise the limit" in text
+    assert "has not got" not in text

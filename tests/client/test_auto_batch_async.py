@@ -1,0 +1,158 @@
+"""Calls of tasks that share requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from cmdlog.client.batching.auto_batch_async import TaskCoalescer
+from cmdlog.client.options import AutoBatch
+from cmdlog.client.request import Ask
+from cmdlog.client.response import Answer, Attempt, Lost
+from cmdlog.client.retry_loop import Send
+from tests.client.test_auto_batch import answer, step
+
+
+class Line:
+    """The way to a server: records requests, and holds them while it is told to."""
+
+    def __init__(self) -> None:
+        self.requests: list[list[str | None]] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        self.fail: Callable[[int], None] = lambda _number: None
+
+    async def one(self, sent: Send) -> Attempt:
+        self.requests.append([sent.ask.key])
+        await self.open.wait()
+        return answer(sent.ask)
+
+    async def many(self, asks: Sequence[Ask], _sent: Send) -> AsyncIterator[Attempt]:
+        self.requests.append([ask.key for ask in asks])
+        await self.open.wait()
+        for number, ask in enumerate(asks):
+            self.fail(number)
+            yield answer(ask)
+
+
+def run(scenario: Callable[[TaskCoalescer, Line], Awaitable[Any]], options: AutoBatch | None = None) -> None:
+    """Plays a scenario in a loop of its own."""
+
+    async def play() -> None:
+        line = Line()
+        coalescer = TaskCoalescer(line.one, line.many, options or AutoBatch())
+        async with asyncio.timeout(10):
+            await scenario(coalescer, line)
+            await coalescer.close()
+
+    asyncio.run(play())
+
+
+async def turns(count: int = 5) -> None:
+    """Lets the other tasks run."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_calls_of_one_turn_go_together_and_a_single_one_at_once() -> None:
+    """Idle, a call is a request of its own after one turn of the loop; a crowd is one request."""
+
+    async def scenario(coalescer: TaskCoalescer, line: Line) -> None:
+        assert await coalescer.attempt(step(0)) == answer(step(0).ask)
+        found = await asyncio.gather(*(coalescer.attempt(step(n)) for n in range(1, 9)))
+        assert found == [answer(step(n).ask) for n in range(1, 9)]
+        assert [len(request) for request in line.requests] == [1, 8]
+
+    run(scenario)
+
+
+def test_what_arrives_meanwhile_is_the_next_request() -> None:
+    """While one request is under way the others wait for its end, and then go together, within the limits."""
+
+    async def scenario(coalescer: TaskCoalescer, line: Line) -> None:
+        line.open.clear()
+        tasks = [asyncio.create_task(coalescer.attempt(step(0)))]
+        await turns()
+        tasks += [asyncio.create_task(coalescer.attempt(step(n))) for n in range(1, 6)]
+        await turns()
+        assert line.requests == [["k0"]]
+        line.open.set()
+        assert await asyncio.gather(*tasks) == [answer(step(n).ask) for n in range(6)]
+        assert [len(request) for request in line.requests] == [1, 3, 2]
+
+    run(scenario, AutoBatch(calls_max=3))
+
+
+def test_cancelled_caller_harms_nobody() -> None:
+    """Before it was sent it is left out; after that the request goes on for the others."""
+
+    async def scenario(coalescer: TaskCoalescer, line: Line) -> None:
+        line.open.clear()
+        tasks = [asyncio.create_task(coalescer.attempt(step(n))) for n in range(3)]
+        await turns()
+        late = [asyncio.create_task(coalescer.attempt(step(n))) for n in range(3, 6)]
+        await turns()
+        tasks[1].cancel()
+        late[0].cancel()
+        await turns()
+        line.open.set()
+        found = await asyncio.gather(*tasks, *late, return_exceptions=True)
+        assert [type(value) for value in found] == [
+            Answer,
+            asyncio.CancelledError,
+            Answer,
+            asyncio.CancelledError,
+            Answer,
+            Answer,
+        ]
+        assert line.requests == [["k0", "k1", "k2"], ["k4", "k5"]]
+
+    run(scenario)
+
+
+def test_time_out_tells_whether_the_call_was_sent() -> None:
+    """Not sent: surely not executed. Sent: nobody knows."""
+
+    async def scenario(coalescer: TaskCoalescer, line: Line) -> None:
+        line.open.clear()
+        sent = asyncio.create_task(coalescer.attempt(step(0, attempt_s=0.05)))
+        await turns()
+        unsent = asyncio.create_task(coalescer.attempt(step(1, attempt_s=0.02)))
+        assert await unsent == Lost(reached=False, reason="no request was free for 0.02 s")
+        assert await sent == Lost(reached=True, reason="no answer for 0.05 s")
+        line.open.set()
+        await turns()
+        assert line.requests == [["k0"]]
+
+    run(scenario)
+
+
+def test_defect_on_the_way_is_told_to_the_callers_it_struck() -> None:
+    """An exception that nobody expected ends as doubt for the calls without an answer."""
+
+    async def scenario(coalescer: TaskCoalescer, line: Line) -> None:
+        def fail(number: int) -> None:
+            if number == 2:
+                raise ZeroDivisionError("of the test")
+
+        line.fail = fail
+        found = await asyncio.gather(*(coalescer.attempt(step(n)) for n in range(4)))
+        assert [type(value) for value in found] == [Answer, Answer, Lost, Lost]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("linger_ms", [0.0, 1.0, 900.0])
+def test_close_waits_for_what_is_under_way(linger_ms: float) -> None:
+    """Calls that linger or are sent are answered before the connections go."""
+
+    async def scenario(coalescer: TaskCoalescer, _line: Line) -> None:
+        tasks = [asyncio.create_task(coalescer.attempt(step(n))) for n in range(3)]
+        await asyncio.sleep(0)
+        await coalescer.close()
+        assert await asyncio.gather(*tasks) == [answer(step(n).ask) for n in range(3)]
+
+    run(scenario, AutoBatch(linger_ms=linger_ms))

@@ -1,0 +1,86 @@
+"""The desk: what it must have seen durable before it lets a site go on, and whom it must tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmdlog.node import site_events as module
+from cmdlog.node.outcome import Done, Outcome, OutcomeUnknown, Reply
+from cmdlog.node.site_events import Desk, SkipNotLogged
+from cmdlog.node.sites.supervisor import SiteFault
+from cmdlog.wal.format.record import Kind
+from procedures.storage.state import PartitionState
+from replay.state.trust import state_path
+
+HUNG = SiteFault("hung", "planted", partition=0, index=1, position=3)
+
+
+class Log:
+    """Stands for sequencer and snapshot thread; answers control entries with `reply`, or never."""
+
+    def __init__(self, reply: Reply | None = None) -> None:
+        self.reply = reply
+        self.entries: list[dict[str, Any]] = []
+        self.events: list[tuple[str, Any]] = []
+
+    @property
+    def standstill(self) -> Log:
+        return self
+
+    def places_of(self, partition: int, index: int) -> list[tuple[int, int]]:
+        return [(partition, index)]
+
+    def add_entries(self, entries: Sequence[tuple[int, Kind, dict[str, Any]]], done: Done) -> None:
+        self.entries += [value for _, _, value in entries]
+        if self.reply is not None:
+            done(self.reply)
+
+    def site_up(self, partition: int, position: int) -> None:
+        self.events.append(("up", partition))
+
+    def lost(self, partitions: Sequence[int]) -> None:
+        self.events.append(("lost", list(partitions)))
+
+
+def make_desk(folder: Path, log: Log) -> Desk:
+    """A desk over one partition that has applied nothing."""
+    (folder / "state").mkdir()
+    PartitionState.open(state_path(str(folder), 0), partition=0).close()
+    unused: Any = None
+    made = Desk(str(folder), unused, unused, unused)
+    standing: Any = log
+    made.sequencer = made.snapshots = standing
+    made.leave_out = lambda _partition, _index, _position: None
+    return made
+
+
+def test_a_durable_skip_is_given_to_the_next_site(tmp_path: Path) -> None:
+    """The log has it first."""
+    log = Log(Outcome(0, 1, b""))
+    made = make_desk(tmp_path, log)
+    made.skip(HUNG)
+    assert log.entries == [{"index": 1, "position": 3, "reason": "planted"}]
+    assert made._skips == [(0, 1, 3)]
+
+
+@pytest.mark.parametrize("reply", [None, OutcomeUnknown("the log has failed")], ids=["log full", "log failed"])
+def test_a_skip_that_is_not_durable_lets_no_site_leave_the_call_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: Reply | None
+) -> None:
+    """A state without the call, before a log that does not say so, is one that no replay comes to."""
+    monkeypatch.setattr(module, "SKIP_TIMEOUT_S", 0.01)
+    made = make_desk(tmp_path, Log(reply))
+    with pytest.raises(SkipNotLogged, match="call 3 of batch 1 of partition 0"):
+        made.skip(HUNG)
+    assert made._skips == []
+
+
+def test_a_capture_asked_for_while_a_site_was_away_is_told_lost(tmp_path: Path) -> None:
+    """The request went to the dead site's socket: nobody else would ever answer it, and no snapshot would be taken again."""
+    log = Log()
+    make_desk(tmp_path, log).site_up({0: 5, 2: 7})
+    assert log.events == [("lost", [0, 2]), ("up", 0), ("up", 2)]

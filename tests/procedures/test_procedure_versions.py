@@ -1,0 +1,44 @@
+"""Versions of procedures in catalog records."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from typing import Any
+
+from procedures import Database
+from procedures.bundle import capture_bundle
+from procedures.procedure_versions import catalog_value, source_hash
+from procedures.samples import bank, voter
+
+
+def test_record_names_every_procedure_with_its_version_and_source_hash() -> None:
+    """Name, parameters, version and the hash of a source that stands in the bundle; in the order of the numbers."""
+    bundle = capture_bundle(bank.db)
+    value = catalog_value(bank.db, bundle, 3, None)
+    assert [stated["name"] for stated in value["procedures"]] == [procedure.name for procedure in bank.db.procedure_list]
+    assert {stated["version"] for stated in value["procedures"]} == {3}
+    for stated, procedure in zip(value["procedures"], bank.db.procedure_list, strict=True):
+        source = inspect.getsource(procedure.function)
+        assert source in bundle.modules[procedure.function.__module__]
+        assert stated["source_hash"] == hashlib.sha256(source.encode()).hexdigest()
+        assert tuple(stated["parameters"]) == procedure.parameter_names
+
+
+def test_version_is_that_in_which_the_procedure_became_what_it_is() -> None:
+    """What did not change keeps its version; what has another source, or no known one, gets the new one."""
+    bundle = capture_bundle(voter.db)
+    first = catalog_value(voter.db, bundle, 1, None)
+    before: dict[str, Any] = {**first, "procedures": [dict(stated) for stated in first["procedures"]]}
+    before["procedures"][0]["source_hash"] = "of another time"
+    del before["procedures"][-1]["source_hash"]  # a record of a release that did not state it
+    versions = [stated["version"] for stated in catalog_value(voter.db, bundle, 2, before)["procedures"]]
+    assert versions == [2, *[1] * (len(versions) - 2), 2]
+
+
+def test_procedure_without_source_has_no_hash() -> None:
+    """What was typed at a prompt is nowhere to be read: it counts as new in every version."""
+    space: dict[str, Any] = {"Database": Database}
+    code = "db = Database('typed')\n@db.procedure(partition_by='n')\ndef give(tx, n: int) -> int:\n    return n\n"
+    exec(code, space)  # noqa: S102 - as a prompt does
+    assert source_hash(space["give"]) == ""

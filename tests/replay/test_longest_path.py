@@ -1,0 +1,117 @@
+"""What the drill proves from the oldest state at hand: snapshots that all came from one damaged state are found."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import apsw
+import pytest
+
+import cmdlog
+from cmdlog.wal.files import RealFiles
+from procedures.samples import bank
+from replay.drill import longest_path
+from replay.drill.drill import drill
+from snapshot.archive.retention_promise import write_promise
+from tests.commands import Command
+from tests.replay.archiverig import SEGMENT_BYTES, ArchiveRig
+from tests.replay.drills import left_behind, run_drill
+from tests.replay.rig import BEGIN, DEPOSIT, Rig
+
+FILES = RealFiles()
+
+
+def rot(rig: Rig, *, account: int) -> None:
+    """Changes a row of the live state that no call touches, as a bit that flips in the file does."""
+    connection = apsw.Connection(rig.state_file(account // 10))
+    connection.execute("UPDATE accounts SET balance = balance + 4 WHERE id = ?", (account,))
+    connection.close()
+
+
+@pytest.mark.parametrize("taken", [1, 2, 3])
+def test_row_that_changed_in_the_live_state_is_caught(tmp_path: Path, taken: int) -> None:
+    """All snapshots that are behind it agree with each other; what the log leads to from its first entry does not."""
+    rig, paths = Rig(tmp_path), []
+    rot(rig, account=12)
+    for _ in range(taken):
+        rig.batch(1, [(DEPOSIT, [10, 5])])
+        paths.append(Path(rig.snapshot(1)).name)
+    report = run_drill(rig)
+    assert (report.verdict, report.exit_code) == ("diverged", 16)
+    assert f"partition 1: snapshot {paths[-2:][0]} does not hold what the log says" in str(report.error)
+    assert "out of snapshots/" in str(report.error)
+    assert left_behind(rig) == ["lock"]
+
+
+def test_row_that_changed_in_the_live_state_and_was_used_is_caught_by_digests(tmp_path: Path) -> None:
+    """Each later call answered with what had changed; the report names the first one."""
+    rig = Rig(tmp_path)
+    rot(rig, account=12)
+    rig.batch(1, [(DEPOSIT, [12, 5])])
+    rig.snapshot(1)
+    report = run_drill(rig)
+    assert (report.verdict, report.exit_code) == ("diverged", 16)
+    assert "replayed id=12 balance=5, live id=12 balance=9" in str(report.error)
+
+
+@pytest.mark.slow
+def test_way_begins_as_far_back_as_log_and_archive_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the archive, or, when less of the log may be read or no more can be, at an older snapshot or nowhere."""
+    rig = ArchiveRig(tmp_path, segments=6)
+    rig.batch(0, [(BEGIN, [5])])  # which no deposit touches
+    rig.rotate(4)
+    rot(rig, account=5)
+    rig.rotate(4)
+    rig.snapshot(0)
+    report = run_drill(rig)
+    assert report.verdict == "diverged"
+    assert "replayed from the first entry to index" in str(report.error)
+    for more, verdict in ((1, "proven"), (3, "diverged")):  # what is behind the change agrees with itself
+        monkeypatch.setattr(longest_path, "LOG_BYTES_MAX", (len(rig.wal.segments) + more) * SEGMENT_BYTES)
+        report = run_drill(rig)
+        assert report.verdict == verdict
+        begin = report.oldest[0].snapshot if verdict == "proven" else str(report.error).split("replayed from ")[1].split()[0]
+        assert any(name.endswith(begin) for name in os.listdir(Path(rig.directory, "archive"))), "a snapshot that is kept there"
+    monkeypatch.undo()
+    for name in rig.names(".seg"):
+        Path(rig.directory, "archive", name).write_bytes(b"nonsense")
+    write_promise(FILES, rig.directory, window_s=0)
+    report = run_drill(rig)
+    assert (report.verdict, report.error) == ("proven", None), "nothing was promised of the archive"
+
+
+OTHER_NODES = {
+    "recovered": ("recover", "--to"),
+    "repartitioned": ("recover", "--partitions", "3", "--to"),
+    "forked": ("fork", "--at", "start", "--app", "procedures.samples.bank:db", "--to"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("taken", [0, 1, 2])
+@pytest.mark.parametrize("form", OTHER_NODES)
+def test_node_whose_log_begins_after_an_entry_is_proven(tmp_path: Path, command: Command, form: str, taken: int) -> None:
+    """Its log leads on from its own first snapshots alone: those are the oldest states, and nothing older is asked for."""
+    ring = {"segments": 4, "segment_bytes": 4 << 20}
+    with cmdlog.open(tmp_path / "node", bank.db, partitions=2, **ring) as opened:
+        opened.call("open_accounts", branch=1, first=0, count=20, savings=5, checking=5)
+        for customer in range(5):
+            opened.call("deposit_checking", branch=1, customer=customer, amount=7)
+    made = tmp_path / "made"
+    verb, *options = OTHER_NODES[form]
+    assert command(verb, tmp_path / "node", *options, made)[0] == 0
+    first = {path.name for path in (made / "snapshots").glob("p*")}
+    if taken:
+        with cmdlog.open(made, bank.db) as opened:
+            for customer in range(100, 100 + taken):
+                for branch in range(1, 9):  # so that every partition has calls
+                    opened.call("open_accounts", branch=branch, first=customer, count=1, savings=5, checking=5)
+                opened.node.take_snapshot()
+    report = drill(FILES, str(made), seed=1)
+    assert (report.error, report.verdict) == (None, "proven")
+    assert report.log_begins.keys() == report.newest.keys()
+    assert all(report.log_begins.values()), "no log reaches back to the first entry"
+    assert len(report.second) == (len(first) if taken else 0)
+    assert {proof.snapshot for proof in report.oldest.values()} == (first if taken > 1 else set())
+    assert drill(FILES, str(made), seed=2).verdict == "proven"

@@ -1,0 +1,239 @@
+"""A recovery to another place that is broken off: it is gone on with by the same plan, and by no other one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cmdlog.wal.directory.instance import Identity, write_marker
+from cmdlog.wal.errors import WrongDirectory
+from cmdlog.wal.log import Log
+from replay.errors import Interrupted, PlanOutdated
+from replay.plan.planner import Plan, make_plan
+from replay.recover import partition_replay
+from replay.recover.execute import Progress
+from replay.recover.to_directory import rebuild
+from replay.state.trust import Trust, read_position, state_path
+from tests.replay.rig import DEPOSIT, DRIFT, TRAP, Rig, balances_of
+
+RECOVER = """
+import sys
+from cmdlog.wal.files import RealFiles
+from replay.errors import Interrupted
+from replay.plan.planner import make_plan
+from replay.recover.to_directory import rebuild
+planned = make_plan(RealFiles(), sys.argv[1], use_state="never")
+print("begun", flush=True)
+try:
+    rebuild(planned, RealFiles(), sys.argv[2], workers=1)
+except Interrupted as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    """A stopped node with some deposits behind it; each batch is committed alone."""
+    monkeypatch.setattr(partition_replay, "GROUP_CALLS_MAX", 1)
+    monkeypatch.setattr(partition_replay, "REPORT_EVERY_CALLS", 1)
+    rig = Rig(tmp_path)
+    rig.deposits(12)
+    rig.close()
+    return rig
+
+
+def planned_of(rig: Rig, until: int | None = None) -> Plan:
+    """The plan of a recovery to another place."""
+    return make_plan(rig.files, rig.directory, use_state="never", until=until).plan
+
+
+def break_off(rig: Rig, out: Path, *, after: int) -> None:
+    """Ctrl-C when so many calls are done."""
+    done = 0
+
+    def stop(progress: Progress) -> None:
+        nonlocal done
+        done = progress.calls
+        if done >= after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="goes on from there"):
+        rebuild(planned_of(rig), rig.files, str(out), workers=0, progress=stop)
+
+
+@pytest.fixture(autouse=True)
+def every_call_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress is told at once."""
+    monkeypatch.setattr("replay.recover.progress.DISPLAY_EVERY_S", 0.0)
+
+
+@pytest.mark.parametrize("after", [1, 9, 20, 33, 42])
+def test_second_run_goes_on_from_the_states(rig: Rig, tmp_path: Path, after: int) -> None:
+    """Broken off anywhere, nothing that was done is done again, and the result is that of one run."""
+    rebuild(planned_of(rig), rig.files, str(tmp_path / "whole"), workers=0)
+    break_off(rig, tmp_path / "out", after=after)
+    stands = [read_position(state_path(str(tmp_path / "out"), p), p) for p in range(2)]
+    assert not (tmp_path / "out" / "instance.json").exists()
+    seen: list[Progress] = []
+    report = rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0, progress=seen.append)
+    for result, at in zip(report.results, stands, strict=True):
+        assert not isinstance(at, str)
+        assert result.entries == result.index - at.index
+    assert seen[-1].percent == 100
+    assert rig.digests(str(tmp_path / "out")) == rig.digests(str(tmp_path / "whole"))
+    Log.open(rig.files, str(tmp_path / "out")).close()
+
+
+def test_broken_off_in_the_last_steps_goes_on_too(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the new log is made: snapshots and log are made again, the states stay."""
+    monkeypatch.setattr(Log, "create", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(Interrupted):
+        rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
+    monkeypatch.undo()
+    report = rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
+    assert report.calls == 0
+    assert balances_of(str(tmp_path / "out")) == rig.balances
+
+
+def test_call_that_was_running_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who breaks off a recovery that seems to hang learns in which call; it was not applied, and nothing calls it a fault."""
+    rig = Rig(tmp_path)
+    index = rig.batch(1, [(DEPOSIT, [10, 1]), (TRAP, [10])])
+    rig.close()
+    monkeypatch.setenv("LEDGER_TRAP", "break")
+    with pytest.raises(Interrupted, match=f"broken off in trap, transaction {rig.history[-1][0]}, index {index}"):
+        rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
+    monkeypatch.undo()
+    rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
+    assert balances_of(str(tmp_path / "out")) == rig.balances
+
+
+def test_another_plan_is_refused_and_both_are_named(rig: Rig, tmp_path: Path) -> None:
+    """What is there stays as it is, and the message says what it is."""
+    break_off(rig, tmp_path / "out", after=9)
+    before = sorted(path.name for path in (tmp_path / "out").rglob("*"))
+    until = rig.history[-3][0]
+    with pytest.raises(WrongDirectory, match=f"holds a recovery of {rig.directory}, plan .* up to transaction {until}"):
+        rebuild(planned_of(rig, until), rig.files, str(tmp_path / "out"), workers=0)
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == before
+    assert rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0).calls
+
+
+def test_foreign_file_is_never_gone_on_with(rig: Rig, tmp_path: Path) -> None:
+    """A directory that holds anything that is not of a recovery is refused as ever."""
+    break_off(rig, tmp_path / "out", after=9)
+    (tmp_path / "out" / "precious").write_text("x")
+    with pytest.raises(WrongDirectory, match="precious"):
+        rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
+
+
+@pytest.mark.parametrize("by", ["recovery", "fork"])
+def test_unfinished_directory_is_never_taken_for_an_empty_one(rig: Rig, tmp_path: Path, by: str) -> None:
+    """A node that is created there would begin with nothing, under a new cluster id, and its clients' calls would run again."""
+    out = tmp_path / "out"
+    break_off(rig, out, after=4)
+    if by == "fork":
+        write_marker(rig.files, str(out), "fork")
+    before = sorted(path.name for path in out.iterdir())
+    with pytest.raises(WrongDirectory, match=f"{by} that was broken off"):
+        Log.create(rig.files, str(out), Identity.fresh())
+    with pytest.raises(WrongDirectory, match=f"{by} that was broken off"):
+        Log.open(rig.files, str(out))
+    assert sorted(path.name for path in out.iterdir()) == before
+
+
+def test_older_plan_is_refused_where_the_log_has_gone_on(tmp_path: Path) -> None:
+    """Carried out, it would leave acknowledged calls out; a plan that was made for a moment is not concerned."""
+    rig = Rig(tmp_path)
+    rig.deposits(4)
+    plan = planned_of(rig)
+    early = planned_of(rig, until=plan.partitions[0].to_txn)
+    rig.deposits(4)
+    rig.close()
+    with pytest.raises(PlanOutdated, match="the plan ends partition"):
+        rebuild(plan, rig.files, str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+    rebuild(early, rig.files, str(tmp_path / "early"))
+
+
+def test_state_of_another_boot_is_restored_anew(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power cut the states that were never synced are not believed; the run begins them again, and is right."""
+    break_off(rig, tmp_path / "out", after=20)
+    monkeypatch.setattr(type(rig.files), "boot_id", lambda _self: "another")
+    report = rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
+    assert report.calls == 42
+    assert balances_of(str(tmp_path / "out")) == rig.balances
+
+
+def test_partition_with_missing_calls_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What touched the rows of a call that was set aside is known from a whole run only; nothing is listed twice."""
+    rig = Rig(tmp_path)
+    rig.batch(0, [(DRIFT, [0])])
+    rig.batch(0, [(DEPOSIT, [0, 1])])
+    rig.deposits(4)
+    rig.close()
+    monkeypatch.setattr(Log, "create", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(Interrupted):
+        rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=1, quarantine=True)
+    assert len((tmp_path / "out" / "quarantine.jsonl").read_text().splitlines()) == 1
+    assert not Trust(rig.files, str(tmp_path / "out")).doubt(0)
+    monkeypatch.undo()
+    report = rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=1, quarantine=True)
+    assert [result.calls > 0 for result in report.results] == [True, False]
+    assert len((tmp_path / "out" / "quarantine.jsonl").read_text().splitlines()) == 1
+    assert report.aside[0].touches[0]
+    assert balances_of(str(tmp_path / "out")) == rig.balances
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
+def test_signal_ends_the_workers_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
+    """Whatever ends the command, no worker outlives it, and the same command goes on from where it stood."""
+    rig = Rig(tmp_path)
+    rig.deposits(4)
+    rig.batch(1, [(TRAP, [10])])
+    rig.close()
+    environment = {**os.environ, "LEDGER_TRAP": "hang"}
+    command = [sys.executable, "-c", RECOVER, rig.directory, str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        worker = _worker_of(process.pid)
+        _wait_until(lambda: (tmp_path / "out" / "state" / "trust.json").exists() and len(_trusted(tmp_path / "out")) == 2)
+        process.send_signal(number)
+        told = process.stdout.read()
+    assert number is signal.SIGKILL or "goes on from there" in told
+    _wait_until(lambda: not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text())
+    rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
+    assert balances_of(str(tmp_path / "out")) == rig.balances
+
+
+def _trusted(out: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads((out / "state" / "trust.json").read_bytes())["files"]
+    return found
+
+
+def _worker_of(pid: int) -> int:
+    found: list[str] = []
+
+    def look() -> bool:
+        found[:] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return bool(found)
+
+    _wait_until(look)
+    return int(found[0])
+
+
+def _wait_until(true: object) -> None:
+    import time
+
+    deadline = time.monotonic() + 30
+    while not true():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,103 @@
+"""Every replay runs under the hash seed of sites, also a small one, whatever seed the command itself was started with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cmdlog.testing import Server, StartServer
+from procedures.hash_seed import is_pinned
+from replay.errors import Divergence
+from replay.plan.planner import make_plan
+from replay.recover.execute import UNPINNED, Target, execute
+from tests.replay.rig import DEPOSIT, Rig
+
+pytestmark = pytest.mark.slow
+CALLS = 20
+
+
+@pytest.fixture
+def server(cmdlog_server: StartServer) -> Server:
+    """A node that was killed after some calls whose rows hold sets of strings in the order of its sites."""
+    server = cmdlog_server("tests.testing.apps.drift:db", partitions=2)
+    for number in range(CALLS):
+        server.client.call("by_order", id=number)
+    server.kill()
+    return server
+
+
+def run(seed: str, *arguments: object) -> str:
+    """A command as an operator's shell starts it under this hash seed; what it printed."""
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    done = subprocess.run(
+        [sys.executable, "-m", "cmdlog", *map(str, arguments)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("seed", ["random", "1", "0"])
+def test_small_recovery_repeats_the_order_of_sets(server: Server, tmp_path: Path, seed: str) -> None:
+    """Recovery to another place and in place, with and without the program at hand, and a drill agree with the live run."""
+    run(seed, "recover", server.data, "--to", tmp_path / "out")
+    run(seed, "drill", server.data)
+    for state in (server.data / "state").glob("p*"):
+        state.unlink()
+    run(seed, "recover", server.data, "--app", "tests.testing.apps.drift:db")
+
+
+@pytest.mark.parametrize("seed", ["random", "1"])
+def test_small_bring_up_repeats_the_order_of_sets(server: Server, monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
+    """A node whose state files are lost starts under any hash seed, and goes on with the same calls."""
+    for state in (server.data / "state").glob("p*"):
+        state.unlink()
+    monkeypatch.setenv("PYTHONHASHSEED", seed)
+    server.start()
+    assert server.client.query("SELECT count(*) FROM notes").rows
+    server.client.call("by_order", id=CALLS)
+
+
+def test_unpinned_process_replays_nothing_itself(tmp_path: Path) -> None:
+    """Little to replay starts a worker where the hash seed is not the pinned one, and none where it is."""
+    rig = Rig(tmp_path)
+    rig.batch(0, [(DEPOSIT, [0, 5])])
+    rig.close()
+    report = execute(make_plan(rig.files, rig.directory, use_state="never"), _target(rig, tmp_path / "out"))
+    assert report.workers == int(not is_pinned())
+
+
+def _target(rig: Rig, out: Path) -> Target:
+    (out / "state").mkdir(parents=True)
+    return Target(rig.files, str(out))
+
+
+EMBEDDED = """
+import sys
+import cmdlog
+from tests.testing.apps.drift import db
+
+with cmdlog.open(sys.argv[1], db, segment_bytes=1 << 20, segments=8, log_reserve_bytes=1 << 16, call_bytes_max=1 << 16) as node:
+    if len(sys.argv) > 2:
+        node.call("by_order", id=1)
+"""
+
+
+def test_embedded_divergence_names_the_hash_seed(tmp_path: Path) -> None:
+    """The process that opens a directory replays with its own code and seed; if calls differ, the error says what to set."""
+    assert _open_embedded("1", tmp_path / "data", "call").returncode == 0
+    for state in (tmp_path / "data" / "state").glob("p*"):
+        state.unlink()
+    failed = _open_embedded("2", tmp_path / "data")
+    assert (failed.returncode, Divergence.__name__ in failed.stderr, UNPINNED in failed.stderr) == (1, True, True), failed.stderr
+    assert _open_embedded("1", tmp_path / "data").returncode == 0
+
+
+def _open_embedded(seed: str, data: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    return subprocess.run(
+        [sys.executable, "-c", EMBEDDED, str(data), *more], env=environment, capture_output=True, text=True, check=False
+    )

@@ -1,0 +1,92 @@
+"""Which files the ring gives up, and who is asked before."""
+
+from __future__ import annotations
+
+from cmdlog.wal import Log
+from cmdlog.wal.opening.survey import SegmentFile
+from cmdlog.wal.writing.segment_pool import READY_WANTED
+from tests.wal.logkit import LOG, SEGMENTS, ListSource, append, at, numbers_in, open_log, sim
+from tests.wal.sim.simfiles import SimFiles
+
+
+class Keeper:
+    """Somebody who is asked before a segment goes."""
+
+    def __init__(self) -> None:
+        self.answer = False
+        self.asked: list[tuple[int, int, int]] = []  # (sequence, first block, last block)
+
+    def __call__(self, segment: SegmentFile, last_block: int) -> bool:
+        self.asked.append((segment.sequence, int(segment.header.first_block), last_block))
+        return self.answer
+
+
+def filled(files: SimFiles) -> tuple[Log, ListSource, Keeper]:
+    """A log of four segments, which no anchor needs any more."""
+    log, source = open_log(files)
+    keeper = Keeper()
+    log.ask_before_recycling(keeper)
+    number = 0
+    while len(log.segments) < 4:
+        append(log, source, [number], size=4000)
+        number += 1
+        log.tend()
+    return log, source, keeper
+
+
+def test_nobody_is_asked_while_an_anchor_needs_the_segment() -> None:
+    """The question comes after the anchors, not instead of them."""
+    log, _, keeper = filled(sim())
+    assert not keeper.asked
+    log.anchors.set("snapshot", at(log.first_blocks()[0]))
+    log.tend()
+    assert not keeper.asked
+
+
+def test_segment_stays_until_it_may_go() -> None:
+    """A "no" keeps the segment and all behind it, readable; a "yes" lets every passed one go, oldest first."""
+    files = sim()
+    log, _, keeper = filled(files)
+    first_blocks, before = log.first_blocks(), numbers_in(log)
+    log.anchors.set("snapshot", at(first_blocks[-1]))
+    log.tend()
+    log.tend()
+    assert keeper.asked == [(1, first_blocks[0], first_blocks[1] - 1)] * 2
+    assert (log.first_blocks(), numbers_in(log)) == (first_blocks, before)
+    keeper.answer, keeper.asked = True, []
+    log.look_again()
+    log.tend()
+    assert [sequence for sequence, _, _ in keeper.asked] == [1, 2, 3]
+    assert log.first_blocks() == first_blocks[-1:]
+
+
+def test_ring_keeps_its_number_of_files() -> None:
+    """Whatever is answered, there are never more files than the ring has; room falls while segments must stay, and comes back."""
+    files = sim()
+    log, source, keeper = filled(files)
+    log.anchors.set("snapshot", at(log.first_blocks()[-1]))
+    for answer in (False, True):
+        keeper.answer = answer
+        log.tend()
+        files_there = [name for name in files.listdir(LOG) if name.startswith(("seg-", "free-"))]
+        assert len(files_there) <= SEGMENTS
+        append(log, source, [1])
+    assert log.room_bytes > 0
+    assert log._space.ready >= READY_WANTED
+
+
+def test_log_is_full_while_segments_must_stay_and_goes_on_when_they_may_go() -> None:
+    """The refusal of room is the only consequence: nothing is overwritten, and nobody has to restart anything."""
+    files = sim()
+    log, source, keeper = filled(files)
+    log.anchors.set("snapshot", at(1 << 30))
+    for number in range(1000):
+        append(log, source, [number], size=4000)
+        log.tend()
+        if log.room_bytes == 0:
+            break
+    assert log.first_blocks()[0] == 1
+    keeper.answer = True
+    log.tend()
+    assert log.room_bytes > 0
+    assert log.first_blocks()[0] > 1
