@@ -32,6 +32,14 @@ def pytest_configure() -> None:
     settings.load_profile("unhurried")
 
 
+@pytest.fixture(autouse=True)
+def same_priority() -> Iterator[None]:
+    """A test leaves its process the share of the processor that it had: whatever runs behind it would lose its races."""
+    before = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+    yield
+    assert (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)) == before
+
+
 @pytest.fixture
 def copies_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy represents the original at an earlier moment, so it starts without `adopt` (`cmdlog.wal.opening.home`)."""

@@ -21,7 +21,7 @@ def watch_policies(monkeypatch: pytest.MonkeyPatch, *, starve: bool = False) -> 
         def __init__(self, command: list[str], **more: Any) -> None:
             super().__init__(command, **more)
             policies.append(int(command[-1]))
-            assert os.sched_getscheduler(self.pid) == os.SCHED_OTHER
+            assert os.sched_getscheduler(self.pid) == os.sched_getscheduler(0)
             if starve and policies[-1] == os.SCHED_IDLE:
                 os.kill(self.pid, signal.SIGSTOP)
 

@@ -187,8 +187,11 @@ def test_a_caller_in_the_window_of_a_wedge_is_told_once(tmp_path: Path, monkeypa
     def wedged(*_: Any) -> bool:
         raise Wedged("planted")
 
+    ring = node._wal._running
+    wait_for(lambda: not (ring._turn or ring._kicked or ring._in_flight))
     monkeypatch.setattr(node._wal, "run_turn", wedged)
     monkeypatch.setattr(node._wal, "kick", wedged)
+    monkeypatch.setattr(node.sequencer, "kick", wedged)
     route = node.routes["bump"]
     first, second = Pending(), Pending()
     node.call_inline(route, route.procedure.bind({"id": 1, "amount": 1}), done=first.done)
