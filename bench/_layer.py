@@ -15,7 +15,7 @@ from bench._empty import ANSWER, HEADERS, asgi_app
 from cmdlog.api.connections.connection_registry import Roster
 from cmdlog.api.connections.http_parser import Request
 from cmdlog.api.connections.request_cycle import Answer
-from cmdlog.api.server import Server, listen, make_config
+from cmdlog.api.server import HttpServer, listen, make_config
 from cmdlog.node.settings import Settings
 
 
@@ -33,7 +33,7 @@ async def serve(roster: Roster) -> None:
     listener = listen("127.0.0.1", 0, silence_max_s=roster.settings.write_timeout_s)
     print(listener.getsockname()[1], flush=True)
     roster.start()
-    await Server(make_config(roster)).serve(sockets=[listener])
+    await HttpServer(make_config(roster)).serve(sockets=[listener])
 
 
 def main() -> None:

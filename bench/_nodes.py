@@ -15,7 +15,7 @@ from typing import Any, Literal
 import structlog
 
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import Outcome, Reply
+from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.settings import Settings
 from procedures.samples import bank
 
@@ -71,7 +71,7 @@ def run_window(node: Node, calls: list[bank.Call], *, window: int, latencies: li
     def done_since(began: float) -> Any:
         def done(reply: Reply) -> None:
             taken.append(clock() - began)
-            if not isinstance(reply, Outcome) or reply.status:
+            if not isinstance(reply, CallOutcome) or reply.status:
                 wrong.append(reply)
             missing[0] -= 1  # answers of one node come from one thread
             if not missing[0]:

@@ -28,7 +28,7 @@ from replay.recover.execute import Target, execute
 from replay.spark.jobs import backfill, rebuild
 from replay.spark.jobs.as_of import Moment, find_history
 from replay.state.trust import state_path
-from snapshot.export import Source, write_tables
+from snapshot.export import TableSource, write_tables
 from snapshot.table_digest import open_image, table_digests
 
 if TYPE_CHECKING:
@@ -174,7 +174,9 @@ def _run_plain(work: Work, node: Path) -> None:
     for part in plan.partitions:
         (out / str(part.partition)).mkdir()
         connection = open_image(state_path(str(out), part.partition))
-        write_tables(Source(part.partition, plan.cluster_id, {}, connection), str(out / str(part.partition)), declared=declared)
+        write_tables(
+            TableSource(part.partition, plan.cluster_id, {}, connection), str(out / str(part.partition)), declared=declared
+        )
         table_digests(connection)
         connection.close()
     shutil.rmtree(out)

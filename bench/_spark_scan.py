@@ -31,7 +31,7 @@ from bench._spark_jobs import tree_cpu_s, watched
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.batch import encode_batch
-from cmdlog.wal.format.record import Kind, encode_commit_mark, encode_digest, encode_json
+from cmdlog.wal.format.record import RecordKind, encode_commit_mark, encode_digest, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, make_txn_id
 from cmdlog.wal.log import Log
 from procedures.execution.idempotency import KeyPolicy
@@ -244,9 +244,9 @@ def write_log(directory: Path, kindred: Kindred, calls: int) -> None:
     cluster = voters | {"partitions": PARTITIONS, "key_policy": asdict(KeyPolicy())}
     stated = [{"name": name, "parameters": parameters} for name, parameters in kindred.names]
     catalog = {"version": 1, "hash": "0" * 64, "procedures": stated, "bundle": "{}"}
-    initial = [encode_json(Kind.CONFIGURATION, cluster, partition=CLUSTER_GROUP, term=1, index=1)]
-    initial += [encode_json(Kind.CONFIGURATION, voters, partition=p, term=1, index=1) for p in range(PARTITIONS)]
-    initial.append(encode_json(Kind.CATALOG, catalog, partition=CLUSTER_GROUP, term=1, index=2))
+    initial = [encode_json(RecordKind.CONFIGURATION, cluster, partition=CLUSTER_GROUP, term=1, index=1)]
+    initial += [encode_json(RecordKind.CONFIGURATION, voters, partition=p, term=1, index=1) for p in range(PARTITIONS)]
+    initial.append(encode_json(RecordKind.CATALOG, catalog, partition=CLUSTER_GROUP, term=1, index=2))
     segments = max(4, size * 5 // 4 // SEGMENT_BYTES + 3)
     Log.create(files, str(directory), Identity.fresh(), segment_bytes=SEGMENT_BYTES, segments=segments, initial=initial)
     log, feed = Log.open(files, str(directory)), Feed()

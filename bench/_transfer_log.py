@@ -25,7 +25,7 @@ from bench._feed import Feed
 from cmdlog.wal.directory.instance import Identity, load_instance
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.batch import encode_batch
-from cmdlog.wal.format.record import Kind, decode_record, encode_commit_mark, encode_digest, encode_json
+from cmdlog.wal.format.record import RecordKind, decode_record, encode_commit_mark, encode_digest, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS, make_txn_id
 from cmdlog.wal.log import Log
 from procedures.bundle import capture_bundle
@@ -80,9 +80,9 @@ def write_nodes(directories: Sequence[Path], seed: int, calls: int) -> None:
     cluster_id = Identity.fresh().cluster_id
     voters = {"voters": [number + 1 for number in range(len(directories))], "learners": [], "epoch": 1}
     cluster = voters | {"partitions": PARTITIONS, "key_policy": asdict(KeyPolicy())}
-    initial = [encode_json(Kind.CONFIGURATION, cluster, partition=CLUSTER_GROUP, term=1, index=1)]
-    initial += [encode_json(Kind.CONFIGURATION, voters, partition=p, term=1, index=1) for p in range(PARTITIONS)]
-    initial.append(encode_json(Kind.CATALOG, catalog, partition=CLUSTER_GROUP, term=1, index=2))
+    initial = [encode_json(RecordKind.CONFIGURATION, cluster, partition=CLUSTER_GROUP, term=1, index=1)]
+    initial += [encode_json(RecordKind.CONFIGURATION, voters, partition=p, term=1, index=1) for p in range(PARTITIONS)]
+    initial.append(encode_json(RecordKind.CATALOG, catalog, partition=CLUSTER_GROUP, term=1, index=2))
     block_bytes = sum(len(text) + 8 for text in periods[0].batches[0].params) * (calls // BATCH_CALLS + 8)
     segments = max(4, block_bytes * 3 // 2 // SEGMENT_BYTES + 4)
     with ExitStack() as stack:
@@ -157,7 +157,7 @@ def _run_period(folder: Path, partition: int, seed: int) -> Period:
     catalogs.add_live(1, bank.db)
     state = PartitionState.open(folder / str(partition), partition=partition)
     engine = PartitionEngine(state, catalogs, digest_rows=True, policy=KeyPolicy())
-    engine.apply(decode_record(encode_json(Kind.CONFIGURATION, {}, partition=partition, term=1, index=1)))
+    engine.apply(decode_record(encode_json(RecordKind.CONFIGURATION, {}, partition=partition, term=1, index=1)))
     engine.apply(decode_record(_schema(partition)))
     names = [procedure.name for procedure in bank.db.procedure_list]
     index = itertools.count(3)
@@ -196,7 +196,7 @@ def _transfers(chance: random.Random) -> Iterator[list[tuple[int, int, int]]]:
 
 def _schema(partition: int) -> bytes:
     value = {"statements": bank.db.schema_statements(), "txn_id": _txn_ids(FIRST_MILLIS + 1, partition, 1)[0]}
-    return encode_json(Kind.SCHEMA, value, partition=partition, term=1, index=2)
+    return encode_json(RecordKind.SCHEMA, value, partition=partition, term=1, index=2)
 
 
 def _records(periods: Sequence[Period], numbers: dict[str, int], calls: int) -> Iterator[bytes]:

@@ -34,7 +34,7 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.block import HEADER, SECTOR_BYTES, padded
-from cmdlog.wal.format.record import Kind, decode_record, encode_commit_mark, encode_json
+from cmdlog.wal.format.record import RecordKind, decode_record, encode_commit_mark, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT, PARTITION_BITS, Lsn, make_txn_id
 from procedures.bundle import capture_bundle
 from procedures.samples import bank
@@ -292,12 +292,12 @@ def _words(groups: int) -> list[bytes]:
     catalog = {"version": 1, "hash": bundle.hash, "bundle": bundle.to_bytes().decode()}
     configuration = {"voters": [1, 2, 3], "learners": [], "epoch": 1}
     schema = {"statements": ["CREATE TABLE t (id)"], "txn_id": 5}
-    said = [encode_json(Kind.CATALOG, catalog, partition=CLUSTER_GROUP, term=3, index=1)]
+    said = [encode_json(RecordKind.CATALOG, catalog, partition=CLUSTER_GROUP, term=3, index=1)]
     for partition in range(1, groups):
         said += [
-            encode_json(Kind.HARD_STATE, {"vote": 3}, partition=partition, term=7, index=0),
-            encode_json(Kind.CONFIGURATION, configuration, partition=partition, term=7, index=1),
-            encode_json(Kind.SCHEMA, schema, partition=partition, term=7, index=2),
+            encode_json(RecordKind.HARD_STATE, {"vote": 3}, partition=partition, term=7, index=0),
+            encode_json(RecordKind.CONFIGURATION, configuration, partition=partition, term=7, index=1),
+            encode_json(RecordKind.SCHEMA, schema, partition=partition, term=7, index=2),
             encode_commit_mark(partition=partition, term=7, commit=2, closed_txn=9),
         ]
     return said

@@ -25,7 +25,7 @@ from cmdlog.wal import Identity, Log
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.block import HEADER, BlockFlag, aligned, encode_block, padded
-from cmdlog.wal.format.record import Kind, encode_record
+from cmdlog.wal.format.record import RecordKind, encode_record
 from cmdlog.wal.format.segment import write_zeros
 from cmdlog.wal.ids import Lsn
 from cmdlog.wal.writing.watermarks import Sync
@@ -42,7 +42,7 @@ class Feed:
     """A source that refills itself: every acknowledged record is followed by the next, `callers` in flight."""
 
     def __init__(self, callers: int) -> None:
-        self.record = encode_record(Kind.DIGEST, bytes(RECORD_BYTES), partition=0, term=1, index=1)
+        self.record = encode_record(RecordKind.DIGEST, bytes(RECORD_BYTES), partition=0, term=1, index=1)
         self.waiting = callers
         self.taken: deque[tuple[int, float]] = deque()
         self.lock = threading.Lock()

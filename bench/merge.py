@@ -30,10 +30,10 @@ from bench._feed import Feed
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.batch import decode_batch, encode_batch
-from cmdlog.wal.format.record import Kind, Record, encode_commit_mark
+from cmdlog.wal.format.record import Record, RecordKind, encode_commit_mark
 from cmdlog.wal.ids import make_txn_id
 from cmdlog.wal.log import Log
-from replay.history.cursors import ChosenLog, Stream
+from replay.history.cursors import ChosenLog, MergeStream
 from replay.history.merge import Merge, streams_of
 from replay.log.source import open_source
 
@@ -160,7 +160,7 @@ def run_read(logs: Sequence[ChosenLog], calls: int, _round: int) -> float:
     return calls / (time.process_time() - began)
 
 
-def run_merge(logs: Sequence[ChosenLog], streams: Sequence[Stream], calls: int, _round: int) -> float:
+def run_merge(logs: Sequence[ChosenLog], streams: Sequence[MergeStream], calls: int, _round: int) -> float:
     began = time.process_time()
     count = consume(Merge(logs, streams))
     elapsed = time.process_time() - began
@@ -193,7 +193,7 @@ def run_heapq(logs: Sequence[ChosenLog], wanted: dict[int, tuple[int, int, int]]
     records: dict[int, list[Record]] = {partition: [] for partition in wanted}
     for number, log in enumerate(logs):
         for _, record in log.source.read(from_block=log.from_block):
-            if record.kind is Kind.BATCH and wanted[record.partition][0] == number:
+            if record.kind is RecordKind.BATCH and wanted[record.partition][0] == number:
                 records[record.partition].append(record)
     count, last = 0, 0
     for txn_id, _, _, _, _ in heapq.merge(*(calls_of(of) for of in records.values())):
@@ -218,7 +218,7 @@ def write_text(path: Path, log: ChosenLog) -> None:
     """One line per call, in the order of the log."""
     with path.open("w", encoding="ascii") as file:
         for _, record in log.source.read(from_block=log.from_block):
-            if record.kind is Kind.BATCH:
+            if record.kind is RecordKind.BATCH:
                 file.writelines(f"{call[0]} {call[1]} {call[2]} {call[3]} {call[4]}\n" for call in calls_of([record]))
 
 

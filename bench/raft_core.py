@@ -25,14 +25,14 @@ from typing import Final, TypeVar
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder, whose replay.py is no package
 
 from bench._common import Bar, Bench, in_turns, make_parser
-from cmdlog.raft import Configuration, Core, HardState, Manifest, NodeId, Restored, Role
+from cmdlog.raft import Configuration, HardState, NodeId, RaftCore, Restored, Role, SnapshotDescriptor
 from cmdlog.raft.configuration import nodes
 from cmdlog.raft.messages import HeartbeatBundle, HeartbeatReplyBundle, Message
-from cmdlog.raft.multi_raft import Groups, Parcel
+from cmdlog.raft.multi_raft import Parcel, RaftGroups
 from cmdlog.raft.wire.decoding import Decoder
 from cmdlog.raft.wire.encoding import Encoder
 from cmdlog.raft.wire.layout import NO_GROUP, Addressed
-from cmdlog.raft.wire.secure_frames import LENGTH, Link, Opener, Peer, Seal, Sealer, Secret
+from cmdlog.raft.wire.secure_frames import LENGTH, FrameSealer, Link, Opener, Peer, Seal, Secret
 from cmdlog.wal.ids import PartitionId
 
 PAYLOAD_BYTES: Final = 200
@@ -102,7 +102,7 @@ class Sealed:
         self.receiver = receiver
         here, there = (Peer(node, node.to_bytes(8, "little")) for node in (sender, receiver))
         link = Link(bytes(16), here, there, b"session!", seal)
-        self.seal = Sealer(link, SECRET, encoder).seal
+        self.seal = FrameSealer(link, SECRET, encoder).seal
         self.open = Opener(link, SECRET).open
 
     def pack(self, message: Message) -> bytes:
@@ -131,8 +131,8 @@ class Ring:
 
     def __init__(self, count: int, *, seed: int, seal: Seal | None) -> None:
         members = nodes(range(1, count + 1))
-        first = Restored(HardState(), Manifest(configuration=Configuration(voters=members)))
-        self.cores = {node: Core(node, rng=random.Random(f"{seed}/{node}"), restored=first) for node in members}
+        first = Restored(HardState(), SnapshotDescriptor(configuration=Configuration(voters=members)))
+        self.cores = {node: RaftCore(node, rng=random.Random(f"{seed}/{node}"), restored=first) for node in members}
         self._ways: Ways[Bare] | Ways[Sealed] = (
             make_ways(members, Bare, lambda: Encoder(None)) if seal is None else sealed_ways(members, seal)
         )
@@ -162,7 +162,7 @@ class Ring:
             for receiver in dict.fromkeys([way.receiver for way, _ in under_way]):
                 self._take(self.cores[receiver])
 
-    def _take(self, core: Core) -> None:
+    def _take(self, core: RaftCore) -> None:
         """The loop in the head of `cmdlog.raft`, for a disk that is done at once."""
         ways, send = self._ways[core.id], self._under_way.append
         while (ready := core.ready()) is not None:
@@ -246,13 +246,13 @@ class Trio:
 
     def __init__(self, groups: int, *, seed: int) -> None:
         members = nodes([1, 2, 3])
-        first = Restored(HardState(), Manifest(configuration=Configuration(voters=members)))
-        self.nodes = {node: Groups(node) for node in members}
+        first = Restored(HardState(), SnapshotDescriptor(configuration=Configuration(voters=members)))
+        self.nodes = {node: RaftGroups(node) for node in members}
         self._ways = sealed_ways(members, Seal.HEADS)
         self._under_way: list[tuple[Sealed, bytes]] = []
         for node, owner in self.nodes.items():
             for group in map(PartitionId, range(groups)):
-                owner.add(group, Core(node, rng=random.Random(f"{seed}/{node}/{group}"), restored=first))
+                owner.add(group, RaftCore(node, rng=random.Random(f"{seed}/{node}/{group}"), restored=first))
         leading = self.nodes[members[0]]
         while any(core.role is not Role.LEADER for core in leading.cores.values()):
             leading.tick()
@@ -276,14 +276,14 @@ class Trio:
             for way, data in under_way:
                 self._give(self.nodes[way.receiver], way.open(data))
 
-    def _send(self, owner: Groups, parcels: list[Parcel]) -> None:
+    def _send(self, owner: RaftGroups, parcels: list[Parcel]) -> None:
         for parcel in parcels:
             bundles: list[Addressed] = [(NO_GROUP, bundle) for bundle in parcel.bundles]
             way = self._ways[owner.node][parcel.receiver]
             for frame in way.seal([*parcel.messages, *bundles]):
                 self._under_way.append((way, frame))
 
-    def _give(self, owner: Groups, messages: list[Addressed]) -> None:
+    def _give(self, owner: RaftGroups, messages: list[Addressed]) -> None:
         for group, message in messages:
             if isinstance(message, HeartbeatBundle | HeartbeatReplyBundle):
                 owner.take(message)

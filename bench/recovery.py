@@ -27,7 +27,7 @@ from bench._load import run_load
 from bench._nodes import transfers
 from bench._server import answered, bank_server, batch_request, call_requests
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.format.record import Kind, Record
+from cmdlog.wal.format.record import Record, RecordKind
 from procedures.execution.idempotency import KeyPolicy
 from procedures.samples import bank
 from procedures.storage.state import PartitionState
@@ -96,7 +96,7 @@ def measure(bench: Bench, options: argparse.Namespace, folder: Path, way: Way) -
         live = bench.rates("live", [way.write(port, way.count // 3, options.seed + number) for number in range(3)])
     planned = make_plan(FILES, str(folder / "data"), use_state="never")
     records = entries(planned)
-    batches = sum(record.kind is Kind.BATCH for of in records.values() for record in of)
+    batches = sum(record.kind is RecordKind.BATCH for of in records.values() for record in of)
     bench.value("calls in a batch, mean", planned.plan.calls / batches, "calls")
     cpu: dict[str, list[float]] = {}  # seconds per call
     lanes: dict[str, Callable[[int], float]] = {

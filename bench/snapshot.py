@@ -31,7 +31,7 @@ from bench import _boxes
 from bench._common import Bar, Bench, cpu_seconds, in_turns, make_parser, paired, percentile, work_directory
 from bench._timeline import Phase, Run, Slice, plot
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import Outcome, Reply
+from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.settings import Settings
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import RealFiles
@@ -156,7 +156,7 @@ class Work:
         missing = [count]
 
         def done(reply: Reply) -> None:
-            if not isinstance(reply, Outcome) or reply.status:
+            if not isinstance(reply, CallOutcome) or reply.status:
                 self.wrong.append(reply)
             missing[0] -= 1  # answers of one node come from one thread
             if not missing[0]:

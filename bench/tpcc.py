@@ -25,7 +25,7 @@ from bench._common import Bench, cpu_seconds, make_parser, work_directory
 from cmdlog.cli.demo.clients import Http
 from cmdlog.cli.demo.server import ServerProcess
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import Outcome, Reply
+from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import SlotMap
 from procedures.samples import tpcc
@@ -49,7 +49,7 @@ def main() -> None:
     small = {"customers": 300, "items": 10_000} if options.quick else {}
     population = tpcc.Population(warehouses=options.warehouses, **small)
     bench.note(f"{population}, {options.partitions} partitions")
-    tally = tpcc.Tally()
+    tally = tpcc.MixTally()
     slots, delivery = SlotMap(options.partitions), tpcc.db.procedures["delivery"]
     calls = list(
         tpcc.workload(
@@ -104,7 +104,7 @@ def run_window(node: Node, calls: Sequence[Call]) -> int:
     def done(reply: Reply, *, sells: bool) -> None:
         nonlocal missing, sold
         with lock:
-            if not isinstance(reply, Outcome) or reply.status not in (0, 1):
+            if not isinstance(reply, CallOutcome) or reply.status not in (0, 1):
                 wrong.append(reply)
             elif sells and reply.status == 0:
                 sold += 1

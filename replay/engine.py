@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from cmdlog.wal.format.batch import Batch, decode_batch
-from cmdlog.wal.format.record import Kind, Record
+from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import txn_millis
 from procedures import Database
 from procedures.bundle import Bundle, load_bundle
@@ -23,7 +23,7 @@ FRAMES_MORE: Final = 250  # a replay stands deeper on Python's stack than a node
 NO_SKIPS: Final[Mapping[int, frozenset[int]]] = {}
 
 
-class CodeMissing(Exception):
+class CatalogMissing(Exception):
     """A batch names a catalog version that is in no catalog record at hand."""
 
     exit_code = 13
@@ -44,10 +44,10 @@ class Catalogs:
         self._bundles[version] = bundle
 
     def __call__(self, version: int) -> Database:
-        """Raises: CodeMissing when the log never named the version; BundleForged when its bundle was changed."""
+        """Raises: CatalogMissing when the log never named the version; BundleForged when its bundle was changed."""
         if version not in self._databases:
             if version not in self._bundles:
-                raise CodeMissing(f"catalog version {version} is in no catalog record of this log")
+                raise CatalogMissing(f"catalog version {version} is in no catalog record of this log")
             self._databases[version] = load_bundle(self._bundles[version])
         return self._databases[version]
 
@@ -75,10 +75,10 @@ class PartitionEngine:
         On return state and position are committed to the state file (page cache: the log is what is durable).
         Raises: EnvironmentFault, and then nothing of the entry was applied.
         """
-        if record.kind is Kind.BATCH:
+        if record.kind is RecordKind.BATCH:
             batch = decode_batch(record)
             return self.executor.apply(invocations(batch, skips.get(record.index, frozenset())))
-        if record.kind is Kind.SCHEMA:
+        if record.kind is RecordKind.SCHEMA:
             value = record.json()
             self.executor.apply_schema(
                 index=record.index,

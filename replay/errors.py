@@ -54,7 +54,7 @@ class RowDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DivergencePlace:
     """The invocation at which a replay left the path of the live run. `position` is -1 when only the batch is known."""
 
     partition: int
@@ -78,7 +78,7 @@ class Place:
         return {**asdict(self), "txn_id": str(self.txn_id), "rows": [row.to_json() for row in self.rows], "suspects": suspects}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Place:
+    def from_json(cls, value: Mapping[str, Any]) -> DivergencePlace:
         rows = tuple(RowDifference.from_json(row) for row in value["rows"])
         suspects = tuple((int(one["txn_id"]), str(one["procedure"])) for one in value.get("suspects", ()))
         return cls(**{**value, "txn_id": int(value["txn_id"]), "rows": rows, "suspects": suspects})
@@ -100,7 +100,7 @@ class _AtPlace(ReplayError):
     what: ClassVar[str]
     cause: str
 
-    def __init__(self, place: Place, also: Sequence[_AtPlace] = ()) -> None:
+    def __init__(self, place: DivergencePlace, also: Sequence[_AtPlace] = ()) -> None:
         self.place = place
         self.also = tuple(also)  # the other partitions that stopped
         self.hint = self.cause

@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(slots=True)
-class Result:
+class PartitionResult:
     """What was done for one partition."""
 
     partition: int

@@ -58,7 +58,7 @@ class BadValue(ExportError):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ExportProgress:
     """How far an export is."""
 
     table: str
@@ -87,7 +87,7 @@ class _Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TableSource:
     """The tables of one partition, open for reading."""
 
     partition: int
@@ -102,7 +102,7 @@ def export(
     out: str,
     *,
     db: Database | None = None,
-    progress: Callable[[Progress], None] = lambda _progress: None,
+    progress: Callable[[ExportProgress], None] = lambda _progress: None,
 ) -> list[Exported]:
     """Writes the tables of these snapshots, one of each partition, into the new folder `out`; durable on return.
 
@@ -130,7 +130,7 @@ def export(
 
 
 def write_tables(
-    source: Source, folder: str, *, declared: Mapping[str, Any], skip: Callable[[str], bool] = lambda _table: False
+    source: TableSource, folder: str, *, declared: Mapping[str, Any], skip: Callable[[str], bool] = lambda _table: False
 ) -> list[Exported]:
     """Writes the tables of one partition, as `export` writes those of all, into a folder that is there; not synced.
 
@@ -142,11 +142,11 @@ def write_tables(
 
 def column_types(connection: apsw.Connection, table: str, *, declared: Any) -> dict[str, ColumnType]:
     """Column -> its type, whatever the rows are; `declared` is the table's `TableInfo`, if any."""
-    file = _File(_pyarrow(), table, [Source(0, "", {}, connection)], declared)
+    file = _File(_pyarrow(), table, [TableSource(0, "", {}, connection)], declared)
     return {column.name: column.type for column in file.columns}
 
 
-def read_table(source: Source, table: str, *, declared: Any, wanted: Sequence[str]) -> Iterator[Any]:
+def read_table(source: TableSource, table: str, *, declared: Any, wanted: Sequence[str]) -> Iterator[Any]:
     """These columns of the partition's rows, in the order of its keys, as Arrow record batches without NOT NULL.
 
     Raises: BadValue.
@@ -175,7 +175,7 @@ def _pyarrow() -> Any:
 # -- snapshots -----------------------------------------------------------------------------------------------------------
 
 
-def _open(files: Files, snapshot: Snapshot, folder: str, opened: ExitStack) -> Source:
+def _open(files: Files, snapshot: Snapshot, folder: str, opened: ExitStack) -> TableSource:
     """The verified image; of a delta, what it makes of its base, in a file that goes at the end."""
     problem = check(files, snapshot)
     if problem or snapshot.manifest is None:
@@ -188,7 +188,9 @@ def _open(files: Files, snapshot: Snapshot, folder: str, opened: ExitStack) -> S
     connection = open_image(path)
     opened.callback(connection.close)
     m = snapshot.manifest
-    return Source(m.partition, m.cluster_id, {"snapshot": snapshot.name, "index": m.index, "txn_id": str(m.txn_id)}, connection)
+    return TableSource(
+        m.partition, m.cluster_id, {"snapshot": snapshot.name, "index": m.index, "txn_id": str(m.txn_id)}, connection
+    )
 
 
 def _declarations(snapshots: Sequence[Snapshot], db: Database | None) -> dict[str, Any]:
@@ -202,7 +204,7 @@ def _declarations(snapshots: Sequence[Snapshot], db: Database | None) -> dict[st
     return declarations(catalogs)
 
 
-def _tables(source: Source) -> list[str]:
+def _tables(source: TableSource) -> list[str]:
     rows = source.connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
     names = [str(row[0]) for row in rows]
     return [name for name in names if not name.startswith(("_cmdlog_", "sqlite_"))]
@@ -210,14 +212,14 @@ def _tables(source: Source) -> list[str]:
 
 def _export_all(
     arrow: Any,
-    sources: Sequence[Source],
+    sources: Sequence[TableSource],
     folder: str,
     declared: Mapping[str, Any],
-    progress: Callable[[Progress], None],
+    progress: Callable[[ExportProgress], None],
     *,
     skip: Callable[[str], bool] = lambda _table: False,
 ) -> list[Exported]:
-    holders: dict[str, list[Source]] = {}
+    holders: dict[str, list[TableSource]] = {}
     for source in sources:
         for table in _tables(source):
             if skip(table):
@@ -237,11 +239,11 @@ def _export_all(
     return exported
 
 
-def _tell(progress: Callable[[Progress], None], table: str, before: int, total: int, rows: int) -> None:
-    progress(Progress(table, before + rows, total))
+def _tell(progress: Callable[[ExportProgress], None], table: str, before: int, total: int, rows: int) -> None:
+    progress(ExportProgress(table, before + rows, total))
 
 
-def _count(source: Source, table: str) -> int:
+def _count(source: TableSource, table: str) -> int:
     return int(str(source.connection.execute(f"SELECT count(*) FROM {_quoted(table)}").get))  # noqa: S608 - the name is quoted
 
 
@@ -255,7 +257,7 @@ class _File:
         self,
         arrow: Any,
         table: str,
-        sources: Sequence[Source],
+        sources: Sequence[TableSource],
         declared: Any,
         *,
         wanted: Sequence[str] | None = None,  # columns, in order; None: all

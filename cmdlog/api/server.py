@@ -148,7 +148,7 @@ def url_of(listener: socket.socket, *, scheme: str) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """uvicorn's server without its signal handling, which ends the process before the node is closed, and accepting as we do."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -171,7 +171,7 @@ class _Runner:
 
     def __init__(self, service: Service, roster: Roster, open_node: Open, events: Events) -> None:
         self._service, self._roster, self._open_node, self._events = service, roster, open_node, events
-        self._server = Server(make_config(roster))
+        self._server = HttpServer(make_config(roster))
         self._progress: Mapping[str, object] = {}
         self.failure: BaseException | None = None  # why the server ended by itself
         self._url = ""  # until it was told

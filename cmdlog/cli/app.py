@@ -15,7 +15,7 @@ from typing import Any, Final, TextIO
 import typer
 
 from cmdlog.cli import signals
-from cmdlog.cli.cli_errors import BROKEN_OFF, USAGE, Failure, explain
+from cmdlog.cli.cli_errors import BROKEN_OFF, USAGE, ShownFailure, explain
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.signals import heeding_signals
 from cmdlog.whole_line_stdout import keep_lines_whole
@@ -142,7 +142,7 @@ def _exit_code() -> int:
     return code
 
 
-def _fail(failure: Failure) -> int:
+def _fail(failure: ShownFailure) -> int:
     out.failure(failure)
     return failure.exit_code
 
@@ -158,4 +158,4 @@ def _misused(error: Any) -> int:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "cmdlog"
     message = "a command is missing" if type(error).__name__ == "NoArgsIsHelpError" else error.format_message()
-    return _fail(Failure("UsageError", message, f"see `{path} --help`", USAGE))
+    return _fail(ShownFailure("UsageError", message, f"see `{path} --help`", USAGE))

@@ -39,11 +39,14 @@ WHAT_TO_DO: Final = {
 
 
 class CommandFailed(Exception):
-    """A command that cannot do what it was asked to. `exit_code` as in OPERATING.md "Signals and exit codes"."""
+    """A command that cannot do what it was asked to. `exit_code` as in OPERATING.md "Signals and exit codes".
 
-    def __init__(self, message: str, *, hint: str = "", exit_code: int = 1, details: Sequence[str] = ()) -> None:
+    `kind` names the error for machines; "" = the name of the class does.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", exit_code: int = 1, details: Sequence[str] = (), kind: str = "") -> None:
         super().__init__(message)
-        self.hint, self.exit_code, self.details = hint, exit_code, details
+        self.hint, self.exit_code, self.details, self.kind = hint, exit_code, details, kind
 
 
 class CodeMissing(CommandFailed):
@@ -63,7 +66,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ShownFailure:
     """An error, ready to be shown."""
 
     kind: str
@@ -84,7 +87,7 @@ def check_distinct(directories: Sequence[str]) -> None:
             raise CommandFailed(f"{names} is given twice", hint="give each node's directory once", exit_code=USAGE)
 
 
-def explain(error: BaseException) -> Failure | None:
+def explain(error: BaseException) -> ShownFailure | None:
     """The failure that an error means; None for a defect."""
     from cmdlog.wal.errors import message_of
 
@@ -98,7 +101,7 @@ def explain(error: BaseException) -> Failure | None:
     if isinstance(error, OSError) and error.strerror:
         path = file_of(error)
         where = f"{path}: " if path else ""
-        return Failure(type(error).__name__, where + error.strerror, WHAT_TO_DO.get(error.errno or 0, ""), code)
+        return ShownFailure(type(error).__name__, where + error.strerror, WHAT_TO_DO.get(error.errno or 0, ""), code)
     hint = str(getattr(error, "hint", ""))
     message = getattr(error, "headline", "") or message_of(error)
     stops = getattr(error, "stops", ())
@@ -107,8 +110,9 @@ def explain(error: BaseException) -> Failure | None:
         message += f"; also stopped: partition {also}" if also else ""
     told = [Stop(stop.headline, stop.place.to_json(), stop.place.rows) for stop in stops]
     place = getattr(error, "place", None)
-    return Failure(
-        type(error).__name__, message or type(error).__name__, hint, code, getattr(error, "details", ()), told,
+    return ShownFailure(
+        getattr(error, "kind", "") or type(error).__name__, message or type(error).__name__, hint, code,
+        getattr(error, "details", ()), told,
         place=None if place is None else place.to_json(),
     )  # fmt: skip
 
@@ -124,7 +128,7 @@ def file_of(error: BaseException) -> str:
 
 def exit_code_of(error: BaseException) -> int | None:
     """The exit code of a known kind of error."""
-    from cmdlog.node.outcome import Refused  # only now: a command that works need not wait for what an error needs
+    from cmdlog.node.outcome import CallRefused  # only now: a command that works need not wait for what an error needs
     from cmdlog.wal.errors import WalError
     from procedures.errors import BundleError, ProceduresError
 
@@ -135,6 +139,6 @@ def exit_code_of(error: BaseException) -> int | None:
         return 13
     if isinstance(error, OSError):
         return DISK_FULL_CODE if error.errno in DISK_FULL else WRITE_FAILED_CODE if error.errno in WRITE_FAILED else 1
-    if isinstance(error, WalError | ProceduresError | Refused):
+    if isinstance(error, WalError | ProceduresError | CallRefused):
         return 1
     return None

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import orjson
 import typer
 
-from cmdlog.cli.cli_errors import Failure, Stop
+from cmdlog.cli.cli_errors import ShownFailure, Stop
 
 ROWS_SHOWN: Final = 5  # of a stopped call; --json shows those of the place
 STOP_COLUMNS: Final = ("partition", "index", "transaction", "call", "table", "key", "replayed", "live")
@@ -62,7 +62,7 @@ class Output:
         stream = sys.stderr if stderr else sys.stdout
         Console(stderr=stderr, width=None if stream.isatty() else PIPED_WIDTH, soft_wrap=False).print(table)
 
-    def failure(self, failure: Failure) -> None:
+    def failure(self, failure: ShownFailure) -> None:
         """An error: what happened, and what to do."""
         if self.json:
             error: dict[str, Any] = {

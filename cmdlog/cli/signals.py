@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from cmdlog.cli.cli_errors import BROKEN_OFF, CommandFailed, Failure
+from cmdlog.cli.cli_errors import BROKEN_OFF, CommandFailed, ShownFailure
 
 WORDS: Final = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _heard: list[signal.Signals] = []
@@ -71,9 +71,9 @@ def exit_code() -> int:
     return 128 + _signal()
 
 
-def failure() -> Failure:
+def failure() -> ShownFailure:
     """Of a command that has no words of its own."""
-    return Failure(BrokenOff.__name__, WORDS[_signal()], "", exit_code())
+    return ShownFailure(BrokenOff.__name__, WORDS[_signal()], "", exit_code())
 
 
 def _signal() -> signal.Signals:

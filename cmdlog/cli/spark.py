@@ -16,13 +16,13 @@ import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.demo.spark import demo_it
-from cmdlog.cli.directory.recover_output import Display
+from cmdlog.cli.directory.recover_output import ProgressDisplay
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.server.server_options import DEFAULT_URL, CaOption, TokenOption, UrlOption
 from cmdlog.cli.spark_options import ConfOption, MasterOption, spark_session
 
 if TYPE_CHECKING:
-    from replay.recover.execute import Progress
+    from replay.recover.execute import RecoveryProgress
     from replay.spark.feeding.feed import Fed
     from replay.spark.jobs.backfill import Backfilled
     from replay.spark.jobs.rebuild import Rebuilt
@@ -213,15 +213,15 @@ class _Bar:
     """A bar on a terminal; with --json, lines for whoever started us."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._display, self._told_at = name, Display(name), 0.0
+        self._name, self._display, self._told_at = name, ProgressDisplay(name), 0.0
         self._waiting = ""
 
-    def __enter__(self) -> Callable[[Progress], None]:
+    def __enter__(self) -> Callable[[RecoveryProgress], None]:
         if out.json:
             return self._tell
         show = self._display.__enter__()
 
-        def tell(progress: Progress) -> None:
+        def tell(progress: RecoveryProgress) -> None:
             show(progress)
             self._say(progress.waiting)
 
@@ -236,7 +236,7 @@ class _Bar:
             out.note(f"{self._name}: {waiting or 'goes on'}")
             self._waiting = waiting
 
-    def _tell(self, progress: Progress) -> None:
+    def _tell(self, progress: RecoveryProgress) -> None:
         now = time.monotonic()
         if now - self._told_at < TELL_EVERY_S and progress.calls < progress.calls_total:
             return

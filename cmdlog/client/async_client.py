@@ -17,16 +17,16 @@ import httpx
 from cmdlog.client.batching.auto_batch_async import TaskCoalescer
 from cmdlog.client.batching.batch_response import AnswerLines, is_stream, no_stream
 from cmdlog.client.batching.batch_window import TAKEN_PER_ANSWER, Answered, Window
-from cmdlog.client.client_base import ANSWER_BYTES_MAX, BatchItem, Core, begun, owned
+from cmdlog.client.client_base import ANSWER_BYTES_MAX, BatchItem, ClientCore, begun, owned
 from cmdlog.client.connection_pool import TaskLanes
-from cmdlog.client.options import DEFAULT_URL, Given
+from cmdlog.client.options import DEFAULT_URL, ClientArguments
 from cmdlog.client.request import NEW_KEY, POINT, SNAPSHOT, Ask, Durability, NewKey, query_ask, read_ask
-from cmdlog.client.response import Answer, Attempt, Lost, lost, member, read_answer, read_object, read_rows
-from cmdlog.client.retry_loop import Send, Steps, send
+from cmdlog.client.response import Attempt, Lost, Response, lost, member, read_answer, read_object, read_rows
+from cmdlog.client.retry_loop import SendAttempt, Steps, send
 from cmdlog.results import QueryResult, Result
 
 
-class AsyncClient(Core):
+class AsyncClient(ClientCore):
     """`Client` for tasks: the same methods, awaited. It belongs to the event loop that first used it.
 
     Example:
@@ -34,7 +34,7 @@ class AsyncClient(Core):
             left = await client.call("reserve", item=1, count=3)
     """
 
-    def __init__(self, url: str = DEFAULT_URL, **given: Unpack[Given]) -> None:
+    def __init__(self, url: str = DEFAULT_URL, **given: Unpack[ClientArguments]) -> None:
         super().__init__(url, given)
         self._lanes = TaskLanes(self.options.http(self.url), self.options.connections_max)
         options = self.options.auto_batch
@@ -156,7 +156,7 @@ class AsyncClient(Core):
         try:
             while True:
                 step = steps.send(came_of_it)
-                if isinstance(step, Send):
+                if isinstance(step, SendAttempt):
                     came_of_it = await self._attempt(step)
                 else:
                     await asyncio.sleep(step.seconds)
@@ -164,12 +164,12 @@ class AsyncClient(Core):
         except StopIteration as end:
             return end.value
 
-    async def _attempt(self, step: Send) -> Attempt:
+    async def _attempt(self, step: SendAttempt) -> Attempt:
         if self._coalescer is not None and step.ask.procedure:
             return await self._coalescer.attempt(step)
         return await self._send(step)
 
-    async def _send(self, step: Send) -> Attempt:
+    async def _send(self, step: SendAttempt) -> Attempt:
         """One request of its own."""
         request = self._request(step)
         try:
@@ -181,7 +181,7 @@ class AsyncClient(Core):
         except TimeoutError:
             return Lost(reached=begun(request), reason=f"no answer for {step.attempt_s:g} s")
 
-    async def _send_many(self, asks: Sequence[Ask], step: Send) -> AsyncGenerator[Attempt, None]:
+    async def _send_many(self, asks: Sequence[Ask], step: SendAttempt) -> AsyncGenerator[Attempt, None]:
         """One request for several calls; gives one attempt for each, in order. `attempt_s` is the longest silence."""
         lines, request = AnswerLines(len(asks)), self._many_request(asks, step)
         why = Lost(reached=True, reason="the answer ended before its last line")
@@ -218,5 +218,5 @@ async def _whole(response: httpx.Response) -> Attempt:
     async for chunk in response.aiter_raw():
         body += chunk
         if len(body) > ANSWER_BYTES_MAX:
-            return Answer(response.status_code, None, about=f"more than {ANSWER_BYTES_MAX} bytes")
+            return Response(response.status_code, None, about=f"more than {ANSWER_BYTES_MAX} bytes")
     return read_answer(response.status_code, response.headers, bytes(body))

@@ -18,26 +18,26 @@ import httpx
 from cmdlog.client.batching.auto_batch import Coalescer
 from cmdlog.client.batching.batch_response import AnswerLines, is_stream, no_stream
 from cmdlog.client.batching.batch_window import TAKEN_PER_ANSWER, Answered, Window
-from cmdlog.client.client_base import ANSWER_BYTES_MAX, BatchItem, Core, begun, owned, request_ids
+from cmdlog.client.client_base import ANSWER_BYTES_MAX, BatchItem, ClientCore, begun, owned, request_ids
 from cmdlog.client.connection_pool import Lanes
-from cmdlog.client.options import DEFAULT_URL, Given
+from cmdlog.client.options import DEFAULT_URL, ClientArguments
 from cmdlog.client.request import NEW_KEY, POINT, SNAPSHOT, Ask, Durability, NewKey, query_ask, read_ask
-from cmdlog.client.response import Answer, Attempt, Lost, lost, member, read_answer, read_object, read_rows
-from cmdlog.client.retry_loop import Send, Steps, send
+from cmdlog.client.response import Attempt, Lost, Response, lost, member, read_answer, read_object, read_rows
+from cmdlog.client.retry_loop import SendAttempt, Steps, send
 from cmdlog.results import QueryResult, Result
 
 
-class Client(Core):
+class Client(ClientCore):
     """Calls procedures of a server. Close it, or use it in a `with` block.
 
-    Options: `Given`. Errors: `cmdlog.errors`, by `code`; nothing else is raised for what a network or a server does.
+    Options: `ClientArguments`. Errors: `cmdlog.errors`, by `code`; nothing else is raised for what a network or a server does.
 
     Example:
         with cmdlog.Client("http://127.0.0.1:8642") as client:
             left = client.call("reserve", item=1, count=3)
     """
 
-    def __init__(self, url: str = DEFAULT_URL, **given: Unpack[Given]) -> None:
+    def __init__(self, url: str = DEFAULT_URL, **given: Unpack[ClientArguments]) -> None:
         super().__init__(url, given)
         self._open()
 
@@ -172,7 +172,7 @@ class Client(Core):
         try:
             while True:
                 step = steps.send(came_of_it)
-                if isinstance(step, Send):
+                if isinstance(step, SendAttempt):
                     came_of_it = self._attempt(step)
                 else:
                     time.sleep(step.seconds)
@@ -180,12 +180,12 @@ class Client(Core):
         except StopIteration as end:
             return end.value
 
-    def _attempt(self, step: Send) -> Attempt:
+    def _attempt(self, step: SendAttempt) -> Attempt:
         if self._coalescer is not None and step.ask.procedure:
             return self._coalescer.attempt(step)
         return self._send(step)
 
-    def _send(self, step: Send) -> Attempt:
+    def _send(self, step: SendAttempt) -> Attempt:
         """One request of its own."""
         deadline, request = time.monotonic() + step.attempt_s, self._request(step)
         try:
@@ -194,7 +194,7 @@ class Client(Core):
         except httpx.RequestError as error:
             return lost(error, begun=begun(request))
 
-    def _send_many(self, asks: Sequence[Ask], step: Send) -> Generator[Attempt, None, None]:
+    def _send_many(self, asks: Sequence[Ask], step: SendAttempt) -> Generator[Attempt, None, None]:
         """One request for several calls; gives one attempt for each, in order. `attempt_s` is the longest silence."""
         lines, request = AnswerLines(len(asks)), self._many_request(asks, step)
         why = Lost(reached=True, reason="the answer ended before its last line")
@@ -220,7 +220,7 @@ def _whole(response: httpx.Response, deadline: float) -> Attempt:
     for chunk in response.iter_raw():
         body += chunk
         if len(body) > ANSWER_BYTES_MAX:
-            return Answer(response.status_code, None, about=f"more than {ANSWER_BYTES_MAX} bytes")
+            return Response(response.status_code, None, about=f"more than {ANSWER_BYTES_MAX} bytes")
         if time.monotonic() > deadline:
             return Lost(reached=True, reason="the answer was not complete in time")
     return read_answer(response.status_code, response.headers, bytes(body))

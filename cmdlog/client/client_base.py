@@ -15,11 +15,11 @@ import httpx
 
 from cmdlog.client.batching.batch_response import NDJSON
 from cmdlog.client.batching.batch_window import Window
-from cmdlog.client.keys import Keys
-from cmdlog.client.options import Given, base_url, make_options
+from cmdlog.client.keys import KeyGenerator
+from cmdlog.client.options import ClientArguments, base_url, make_options
 from cmdlog.client.request import NEW_KEY, Ask, Call, Durability, NewKey, call_ask
 from cmdlog.client.response import Attempt, check_owner, read_result
-from cmdlog.client.retry_loop import Send, Steps, await_ready, exchange
+from cmdlog.client.retry_loop import SendAttempt, Steps, await_ready, exchange
 from cmdlog.errors import BadAnswer, CmdlogError
 from cmdlog.results import Result
 
@@ -70,16 +70,16 @@ def owned(answer: Attempt, request: httpx.Request, response: httpx.Response) -> 
     return answer
 
 
-class Core:
+class ClientCore:
     """The common part of a client."""
 
-    def __init__(self, url: str, given: Given) -> None:
+    def __init__(self, url: str, given: ClientArguments) -> None:
         self.url = base_url(url)
         self.options = make_options(given)
         self.txn_id = 0
         """The highest transaction id that this client has seen."""
         self._headers = [("Host", self.url.netloc.decode("ascii")), *self.options.headers()]
-        self._keys = Keys()
+        self._keys = KeyGenerator()
         self._request_ids = request_ids()
         self._lock = threading.Lock()
         self._address = lru_cache(1024)(lambda path: httpx.URL(f"{self.url}{path}"))  # parsing one costs as much as a call
@@ -132,17 +132,19 @@ class Core:
             decode=self._decode,
         )
 
-    def _request(self, step: Send) -> httpx.Request:
+    def _request(self, step: SendAttempt) -> httpx.Request:
         """The HTTP request of one attempt."""
         ask = step.ask
         return self._http_request(ask.method, ask.path, ask.body, ask.headers, step)
 
-    def _many_request(self, asks: Sequence[Ask], step: Send) -> httpx.Request:
+    def _many_request(self, asks: Sequence[Ask], step: SendAttempt) -> httpx.Request:
         """The same calls as the lines of one request."""
         body = b"\n".join([ask.line() for ask in asks])
         return self._http_request("POST", BATCH, body, [("Content-Type", NDJSON)], step)
 
-    def _http_request(self, method: str, path: str, body: bytes, headers: Iterable[tuple[str, str]], step: Send) -> httpx.Request:
+    def _http_request(
+        self, method: str, path: str, body: bytes, headers: Iterable[tuple[str, str]], step: SendAttempt
+    ) -> httpx.Request:
         timeouts = {"connect": step.connect_s, "pool": step.attempt_s, "read": step.attempt_s, "write": step.attempt_s}
         sent = [*self._headers, *headers, ("Content-Length", str(len(body))), (REQUEST_ID, next(self._request_ids))]
         if self.txn_id and self.options.causality == "echo":

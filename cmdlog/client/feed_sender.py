@@ -25,7 +25,7 @@ from cmdlog.client.options import DEFAULT_URL, base_url
 from cmdlog.client.request import Ask, Call
 from cmdlog.client.response import Attempt, Lost
 from cmdlog.client.retry import RetryPolicy
-from cmdlog.client.retry_loop import Send
+from cmdlog.client.retry_loop import SendAttempt
 from cmdlog.errors import (
     Aborted,
     CallError,
@@ -123,13 +123,13 @@ class _Patient(Client):
     _silent = False  # the last attempt was not answered
     _heard_at = 0.0  # the last answer; or when the first request of a silence was sent
 
-    def _send(self, step: Send) -> Attempt:
+    def _send(self, step: SendAttempt) -> Attempt:
         attempt = super()._send(self._in_time(step))
         if why := self._note(attempt):
             self._say(why)
         return attempt
 
-    def _send_many(self, asks: Sequence[Ask], step: Send) -> Generator[Attempt, None, None]:
+    def _send_many(self, asks: Sequence[Ask], step: SendAttempt) -> Generator[Attempt, None, None]:
         told = False
         with contextlib.closing(super()._send_many(asks, self._in_time(step))) as attempts:
             for attempt in attempts:
@@ -138,7 +138,7 @@ class _Patient(Client):
                     told = True  # the others of the request suffer the same
                 yield attempt
 
-    def _in_time(self, step: Send) -> Send:
+    def _in_time(self, step: SendAttempt) -> SendAttempt:
         """The same, no longer than until the server is given up."""
         now = time.monotonic()
         if not self._silent:

@@ -33,7 +33,7 @@ def time_of(key: str) -> float:
     return int(key[:8] + key[9:13], 16) / 1000
 
 
-class Keys:
+class KeyGenerator:
     """New keys. Threads may share one."""
 
     def __init__(self, *, wall: Callable[[], float] = time.time, entropy: Callable[[int], bytes] = os.urandom) -> None:

@@ -34,7 +34,7 @@ class AutoBatch:
             raise ValueError("auto_batch: calls_max, bytes_max and streams are at least 1, linger_ms is 0 to 1000")
 
 
-class Given(TypedDict, total=False):
+class ClientArguments(TypedDict, total=False):
     """What a client may be given, by name."""
 
     token: str | None  # bearer token; else token_file, else the variable CMDLOG_TOKEN
@@ -53,7 +53,7 @@ class Given(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ClientOptions:
     """The options, complete."""
 
     token: str
@@ -90,7 +90,7 @@ class Options:
         return [*headers, ("Authorization", f"Bearer {self.token}")] if self.token else headers
 
 
-def make_options(given: Given) -> Options:
+def make_options(given: ClientArguments) -> ClientOptions:
     """Raises: ValueError, OSError (of files)."""
     own: dict[str, Any] = {name: value for name, value in given.items() if name not in ("token_file", "auto_batch", "verify")}
     own["token"] = _token(given.get("token"), given.get("token_file"))
@@ -98,7 +98,7 @@ def make_options(given: Given) -> Options:
     own["auto_batch"] = auto_batch if isinstance(auto_batch, AutoBatch) else AutoBatch() if auto_batch else None
     if not isinstance(verify, bool | ssl.SSLContext):
         verify = ssl.create_default_context(cafile=os.fspath(verify))
-    options = Options(**own, verify=verify)
+    options = ClientOptions(**own, verify=verify)
     if not options.timeout_s > 0 or options.connections_max < 1:
         raise ValueError("timeout_s must be more than 0, connections_max at least 1")
     if options.keys not in ("new", "none") or options.causality not in ("echo", "off"):

@@ -36,7 +36,7 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """A complete answer. `value` is its JSON; None when it holds none."""
 
     status: int
@@ -56,11 +56,11 @@ class Lost:
     hopeless: bool = False  # the next attempt would fail alike
 
 
-Attempt = Answer | Lost
+Attempt = Response | Lost
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class AttemptFailure:
     """An attempt that gave no result."""
 
     fate: Fate
@@ -97,7 +97,7 @@ BUSY: Final = frozenset((408, 429))
 GATEWAY: Final = frozenset((502, 503, 504))
 
 
-def read_answer(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
+def read_answer(status: int, headers: Mapping[str, str], body: bytes) -> Response:
     """An answer from its parts; header names in lower case."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     date = headers.get("date", "")
@@ -108,7 +108,7 @@ def read_answer(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
         except orjson.JSONDecodeError:
             value = None
     about = "" if value is not None else _describe(kind, headers, body)
-    return Answer(status, value, _seconds(headers.get("retry-after", ""), date), date, about)
+    return Response(status, value, _seconds(headers.get("retry-after", ""), date), date, about)
 
 
 def check_owner(sent_id: str, told_id: str | None, answer: Attempt) -> None:
@@ -118,12 +118,12 @@ def check_owner(sent_id: str, told_id: str | None, answer: Attempt) -> None:
     """
     if told_id is None or told_id == sent_id:
         return
-    code = answer.value.get("code") if isinstance(answer, Answer) and isinstance(answer.value, dict) else None
+    code = answer.value.get("code") if isinstance(answer, Response) and isinstance(answer.value, dict) else None
     if code not in OF_CONNECTIONS:
         raise httpx.RemoteProtocolError("the answer belongs to another request")
 
 
-def line_answer(line: bytes, date: str) -> Answer | None:
+def line_answer(line: bytes, date: str) -> Response | None:
     """The answer that a line of /v1/batch is; None: it is no such line."""
     try:
         value = orjson.loads(line)
@@ -133,14 +133,14 @@ def line_answer(line: bytes, date: str) -> Answer | None:
         return None
     problem = value.get("error")
     if problem is None:
-        return Answer(200, value, None, date, of_line=True)
+        return Response(200, value, None, date, of_line=True)
     if type(problem) is not dict or type(problem.get("status")) is not int:
         return None
     wait = problem.get("retry_after_s")
-    return Answer(problem["status"], problem, float(wait) if isinstance(wait, int | float) else None, date, of_line=True)
+    return Response(problem["status"], problem, float(wait) if isinstance(wait, int | float) else None, date, of_line=True)
 
 
-def judge(attempt: Attempt) -> Any | Failure:
+def judge(attempt: Attempt) -> Any | AttemptFailure:
     """The JSON of a success, or the failure that the attempt was."""
     if isinstance(attempt, Lost):
         return _judge_lost(attempt)
@@ -154,13 +154,13 @@ def judge(attempt: Attempt) -> Any | Failure:
     error.request_id = str(value.get("request_id") or "")
     if attempt.retry_after_s is not None:
         error.retry_after_s = attempt.retry_after_s
-    return Failure(fate, error, attempt.retry_after_s, attempt.date)
+    return AttemptFailure(fate, error, attempt.retry_after_s, attempt.date)
 
 
-def _judge_lost(lost: Lost) -> Failure:
+def _judge_lost(lost: Lost) -> AttemptFailure:
     if lost.reached:
-        return Failure(Fate.UNKNOWN, errors.OutcomeUnknown(lost.reason))
-    return Failure(Fate.REJECTED if lost.hopeless else Fate.REFUSED, errors.Unreachable(lost.reason))
+        return AttemptFailure(Fate.UNKNOWN, errors.OutcomeUnknown(lost.reason))
+    return AttemptFailure(Fate.REJECTED if lost.hopeless else Fate.REFUSED, errors.Unreachable(lost.reason))
 
 
 def _judge_problem(status: int, code: str, value: Mapping[str, Any]) -> tuple[Fate, CmdlogError]:
@@ -199,18 +199,18 @@ def _problems(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield str(entry.get("field", "")), str(entry.get("problem", ""))
 
 
-def _judge_stranger(attempt: Answer) -> Failure:
+def _judge_stranger(attempt: Response) -> AttemptFailure:
     """An answer without a code: of a proxy, or of something else that listens there."""
     status, about = attempt.status, f"the server answered {attempt.status} and {attempt.about or 'no problem with a code'}"
     if status in BUSY:
-        return Failure(Fate.BUSY, errors.Unavailable(about, code="busy"), attempt.retry_after_s)
+        return AttemptFailure(Fate.BUSY, errors.Unavailable(about, code="busy"), attempt.retry_after_s)
     if status in GATEWAY:
-        return Failure(Fate.UNKNOWN, errors.OutcomeUnknown(about), attempt.retry_after_s)
+        return AttemptFailure(Fate.UNKNOWN, errors.OutcomeUnknown(about), attempt.retry_after_s)
     if status >= 500 or status < 300:
-        return Failure(Fate.BROKEN, errors.BadAnswer(about))
+        return AttemptFailure(Fate.BROKEN, errors.BadAnswer(about))
     if status in _BY_STATUS:
-        return Failure(Fate.REJECTED, _BY_STATUS[status](about))
-    return Failure(Fate.REJECTED, errors.BadAnswer(about))
+        return AttemptFailure(Fate.REJECTED, _BY_STATUS[status](about))
+    return AttemptFailure(Fate.REJECTED, errors.BadAnswer(about))
 
 
 def _describe(kind: str, headers: Mapping[str, str], body: bytes) -> str:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cmdlog.client.request import Effect
-from cmdlog.client.response import Failure, Fate
+from cmdlog.client.response import AttemptFailure, Fate
 from cmdlog.errors import CmdlogError, OutcomeUnknown, SessionExpired, Unreachable
 
 DOUBLINGS_MAX: Final = 30  # of the wait; any cap is reached by then
@@ -56,7 +56,7 @@ Again = float
 
 
 def decide(
-    failure: Failure, tries: Tries, effect: Effect, policy: RetryPolicy, *, left_s: float, chance: float
+    failure: AttemptFailure, tries: Tries, effect: Effect, policy: RetryPolicy, *, left_s: float, chance: float
 ) -> Again | CmdlogError:
     """The wait before the next attempt, or the error to raise. Counts the attempt in `tries`."""
     was_uncertain = tries.uncertain
@@ -80,7 +80,7 @@ def _may_go_again(fate: Fate, effect: Effect) -> bool:
     return fate in (Fate.BUSY, Fate.UNKNOWN) and effect is not Effect.ONCE
 
 
-def truth(failure: Failure, effect: Effect, *, was_uncertain: bool) -> CmdlogError:
+def truth(failure: AttemptFailure, effect: Effect, *, was_uncertain: bool) -> CmdlogError:
     """The error that claims no more than is known."""
     error = failure.error
     if effect is Effect.READS:

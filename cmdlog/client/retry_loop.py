@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cmdlog.client.request import READY, Ask, Effect
-from cmdlog.client.response import Attempt, Failure, Fate, judge
+from cmdlog.client.response import Attempt, AttemptFailure, Fate, judge
 from cmdlog.client.retry import RetryPolicy, Tries, decide
 from cmdlog.errors import CmdlogError, SessionExpired
 
@@ -26,7 +26,7 @@ Rekey = Callable[[str, str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendAttempt:
     """Make an attempt and send back what came of it."""
 
     ask: Ask
@@ -41,7 +41,7 @@ class Pause:
     seconds: float
 
 
-Steps = Generator[Send | Pause, Attempt | None, Any]
+Steps = Generator[SendAttempt | Pause, Attempt | None, Any]
 
 
 def exchange(
@@ -54,7 +54,7 @@ def exchange(
         attempt = yield send(ask, policy, left_s=deadline - clock())
         assert attempt is not None
         found = judge(attempt)
-        if not isinstance(found, Failure):
+        if not isinstance(found, AttemptFailure):
             return found
         if not tries.uncertain and (key := better_key(ask, found, rekey)):
             ask, rekey = ask.under(key), lambda _key, _date: None
@@ -73,7 +73,7 @@ def await_ready(policy: RetryPolicy, *, timeout_s: float, clock: Clock) -> Steps
         attempt = yield send(READY, policy, left_s=max(deadline - clock(), READY_POLL_S))
         assert attempt is not None
         found = judge(attempt)
-        if not isinstance(found, Failure):
+        if not isinstance(found, AttemptFailure):
             return True
         if found.fate not in WORTH_ASKING:
             raise found.error
@@ -82,12 +82,12 @@ def await_ready(policy: RetryPolicy, *, timeout_s: float, clock: Clock) -> Steps
         yield Pause(READY_POLL_S)
 
 
-def send(ask: Ask, policy: RetryPolicy, *, left_s: float) -> Send:
+def send(ask: Ask, policy: RetryPolicy, *, left_s: float) -> SendAttempt:
     """The next attempt, with no more time than is left. One that no other may follow gets all of it."""
     left_s = max(left_s, ATTEMPT_S_MIN)
-    return Send(ask, min(policy.connect_s, left_s), left_s if ask.effect is Effect.ONCE else min(policy.attempt_s, left_s))
+    return SendAttempt(ask, min(policy.connect_s, left_s), left_s if ask.effect is Effect.ONCE else min(policy.attempt_s, left_s))
 
 
-def better_key(ask: Ask, failure: Failure, rekey: Rekey) -> str | None:
+def better_key(ask: Ask, failure: AttemptFailure, rekey: Rekey) -> str | None:
     """A key for a call whose fresh key was refused as expired: our clock is behind, and nothing was executed under that key."""
     return rekey(ask.key, failure.date) if ask.key is not None and isinstance(failure.error, SessionExpired) else None

@@ -23,11 +23,11 @@ from cmdlog.node.background.snapshot_schedule import segments_wanted
 from cmdlog.node.settings import BadSetting, Settings
 from cmdlog.node.slot_map import SlotMap
 from cmdlog.wal.directory.instance import Identity, Instance
-from cmdlog.wal.directory.sizing import Ring, block_bytes_max, reserve_for
-from cmdlog.wal.errors import TooLarge, WalError
+from cmdlog.wal.directory.sizing import RingSize, block_bytes_max, reserve_for
+from cmdlog.wal.errors import RecordsTooLarge, WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import block_bytes
-from cmdlog.wal.format.record import Kind, encode_json
+from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.group_state import GroupState, single
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
@@ -37,7 +37,7 @@ from procedures.execution.idempotency import KeyPolicy
 from procedures.procedure_versions import catalog_value
 from procedures.storage.state import PartitionState, open_reader
 from replay.plan.planner import STATE_FILE, Plan
-from replay.recover.execute import Progress, Report
+from replay.recover.execute import RecoveryProgress, RecoveryReport
 from replay.state.trust import state_path
 from snapshot.catalog import Snapshot
 
@@ -94,7 +94,7 @@ def create_node(files: Files, directory: str, settings: Settings, db: Database, 
     s = settings
     code_bytes = len(_code(db, target))
     state_bytes = 2 * code_bytes + STATED_BYTES
-    Ring(s.partitions, s.segments, s.segment_bytes, s.log_reserve_bytes, code_bytes, state_bytes).check()
+    RingSize(s.partitions, s.segments, s.segment_bytes, s.log_reserve_bytes, code_bytes, state_bytes).check()
     identity = Identity.fresh()
     groups = [CLUSTER_GROUP, *range(settings.partitions)]
     initial = [_hard_state(group, FIRST_TERM, identity.node_id) for group in groups]
@@ -114,7 +114,7 @@ def create_node(files: Files, directory: str, settings: Settings, db: Database, 
 def _code(db: Database, target: str | None) -> bytes:
     """The first version of the program as a record."""
     bundle = capture_bundle(db, target)
-    return encode_json(Kind.CATALOG, catalog_value(db, bundle, 1, None), partition=CLUSTER_GROUP, term=FIRST_TERM, index=1)
+    return encode_json(RecordKind.CATALOG, catalog_value(db, bundle, 1, None), partition=CLUSTER_GROUP, term=FIRST_TERM, index=1)
 
 
 def key_policy(settings: Settings) -> KeyPolicy:
@@ -139,7 +139,7 @@ def make_boot(groups: Mapping[int, GroupState], db: Database, settings: Settings
     terms = [_hard_state(partition, term, node_id) for partition in sorted(groups)]
     records: list[bytes] = []
 
-    def entry(kind: Kind, value: Mapping[str, Any]) -> None:
+    def entry(kind: RecordKind, value: Mapping[str, Any]) -> None:
         nonlocal index
         index += 1
         records.append(encode_json(kind, value, partition=CLUSTER_GROUP, term=term, index=index))
@@ -155,18 +155,18 @@ def make_boot(groups: Mapping[int, GroupState], db: Database, settings: Settings
         version += 1
         changes.append(f"code bundle {bundle.hash[:12]} becomes catalog version {version}")
         catalogs[str(version)] = catalog_value(db, bundle, version, predecessor)
-        entry(Kind.CATALOG, catalogs[str(version)])
+        entry(RecordKind.CATALOG, catalogs[str(version)])
     here = environment()
     if cluster.environment is None or cluster.environment.value != here:
         there = cluster.environment.value if cluster.environment else {}
         changed = sorted(name for name in here if there.get(name) != here[name])
         changes.append("environment: " + ", ".join(f"{name} {there.get(name, '-')} -> {here[name]}" for name in changed))
-        entry(Kind.ENVIRONMENT, here)
+        entry(RecordKind.ENVIRONMENT, here)
     configurations = {group: dict(state.configuration or {}) for group, state in groups.items()}
     wanted = {**configurations[CLUSTER_GROUP], **_shape(settings)}
     if configurations[CLUSTER_GROUP] != wanted:
         changes.append("configuration: " + ", ".join(sorted(_differing(configurations[CLUSTER_GROUP], wanted))))
-        entry(Kind.CONFIGURATION, wanted)
+        entry(RecordKind.CONFIGURATION, wanted)
         configurations[CLUSTER_GROUP] = wanted
     policy = key_policy(settings)
     return Boot(term, version, bundle, policy, catalogs, terms, records, before, changes, node_id, configurations)
@@ -184,17 +184,17 @@ def _facts_of(cluster: GroupState, catalogs: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_fit(boot: Boot, wal: Log) -> None:
-    """Whether the log's segments have room for what this start adds. Raises: TooLarge; nothing is written."""
+    """Whether the log's segments have room for what this start adds. Raises: RecordsTooLarge; nothing is written."""
     segment_bytes, head_bytes = wal.instance.segment_bytes, wal.head_bytes
     longest = max(map(len, boot.records), default=0)
     if block_bytes([bytes(longest)]) > wal.block_bytes_max or head_bytes + sum(map(len, boot.records)) > segment_bytes // 2:
         held = f"the head of a segment takes {head_bytes} of {segment_bytes} bytes already"
-        raise TooLarge(f"the program takes {longest} bytes compressed, too much for segments of {segment_bytes}: {held}")
+        raise RecordsTooLarge(f"the program takes {longest} bytes compressed, too much for segments of {segment_bytes}: {held}")
 
 
 def table_changes(
     db: Database, directory: str, partitions: int, each: Callable[[apsw.Connection, int], None]
-) -> list[tuple[int, Kind, dict[str, Any]]]:
+) -> list[tuple[int, RecordKind, dict[str, Any]]]:
     """The SCHEMA entry of every partition whose tables are not those of the program, tried out; `each` is shown every state."""
     changes = []
     for partition in range(partitions):
@@ -203,7 +203,7 @@ def table_changes(
             statements = db.plan_schema(state.schema())
             if statements:
                 state.rehearse_schema(statements)
-                changes.append((partition, Kind.SCHEMA, {"statements": statements}))
+                changes.append((partition, RecordKind.SCHEMA, {"statements": statements}))
             each(state.connection, partition)
         finally:
             state.close()
@@ -268,11 +268,11 @@ def applied_index(directory: str, partition: int) -> int:
 def _first_configuration(group: int, node_id: int, settings: Settings) -> bytes:
     """A new cluster has one voter."""
     value = single(_shape(settings) if group == CLUSTER_GROUP else {}, node_id)
-    return encode_json(Kind.CONFIGURATION, value, partition=group, term=FIRST_TERM, index=1)
+    return encode_json(RecordKind.CONFIGURATION, value, partition=group, term=FIRST_TERM, index=1)
 
 
 def _hard_state(partition: int, term: int, node_id: int) -> bytes:
-    return encode_json(Kind.HARD_STATE, {"vote": node_id}, partition=partition, term=term, index=0)
+    return encode_json(RecordKind.HARD_STATE, {"vote": node_id}, partition=partition, term=term, index=0)
 
 
 def live_code(db: Database, boot: Boot) -> Callable[[Mapping[str, Any]], Database | None]:
@@ -280,19 +280,21 @@ def live_code(db: Database, boot: Boot) -> Callable[[Mapping[str, Any]], Databas
     return lambda catalog: db if catalog["hash"] == boot.bundle.hash else None
 
 
-def reporter(progress: Callable[[Any], None] | None) -> Callable[[Progress], None]:
+def reporter(progress: Callable[[Any], None] | None) -> Callable[[RecoveryProgress], None]:
     """Tells the replay's progress on as plain data."""
     if progress is None:
         return lambda _progress: None
 
-    def report(step: Progress) -> None:
+    def report(step: RecoveryProgress) -> None:
         left = None if step.left_s is None else round(step.left_s, 1)
         progress({"step": "replay", "calls": step.calls, "percent": round(step.percent, 1), "left_s": left})
 
     return report
 
 
-def tell_recovery(plan: Plan, report: Report, newest: Callable[[int], Snapshot | None], speeds: Speeds) -> list[dict[str, Any]]:
+def tell_recovery(
+    plan: Plan, report: RecoveryReport, newest: Callable[[int], Snapshot | None], speeds: Speeds
+) -> list[dict[str, Any]]:
     """What each partition was rebuilt from, and why, for `status`; the log names state files that were not trusted.
 
     `speeds` gets the newest snapshot of each partition, and the calls that the start replayed.

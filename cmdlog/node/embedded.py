@@ -21,7 +21,7 @@ from cmdlog.errors import Aborted, KeyReused, ProcedureFailed, SessionExpired, U
 from cmdlog.node.deferred_interrupts import Interrupts
 from cmdlog.node.embedded_logging import log_as_library
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import Durability, Outcome, OutcomeUnknown, Refused, Reply
+from cmdlog.node.outcome import CallOutcome, CallRefused, Durability, Reply, UnknownOutcome
 from cmdlog.node.queries.query import QueryResult
 from cmdlog.node.settings import Settings, fitted
 from cmdlog.node.slot_map import Route
@@ -36,7 +36,7 @@ from replay.machine_errors import naming_faults
 SCOPE = "embedded"  # idempotency keys belong to a caller; here there is one
 
 
-class InvalidParameters(errors.InvalidParameters, procedures.InvalidParameters):
+class EmbeddedInvalidParameters(errors.InvalidParameters, procedures.InvalidParameters):
     """Both what a client over HTTP raises and what `Procedure.bind` does."""
 
     def __init__(self, message: str = "", *, procedure: str = "", problems: Sequence[tuple[str, str]] = ()) -> None:
@@ -64,8 +64,8 @@ class Embedded:
     def call(self, name: str, /, *, idempotency_key: str | None = None, **params: Any) -> Any:
         """Calls a procedure and returns its result.
 
-        Raises: Aborted, ProcedureFailed, KeyReused, SessionExpired - outcomes, durable like results; Refused and its kinds,
-        Unavailable (sessions_full) - nothing was logged; InvalidParameters, UnknownProcedure.
+        Raises: Aborted, ProcedureFailed, KeyReused, SessionExpired - outcomes, durable like results; CallRefused and its kinds,
+        Unavailable (sessions_full) - nothing was logged; EmbeddedInvalidParameters, UnknownProcedure.
         """
         return self.invoke(name, params, idempotency_key=idempotency_key).value
 
@@ -93,12 +93,12 @@ class Embedded:
             reply = waiter.get()
         except BaseException as error:
             self._waiter.it = None  # the answer may still come (after Ctrl-C): it must not be the next call's
-            if isinstance(error, Refused):
+            if isinstance(error, CallRefused):
                 self._note(name, None, error, began)
             raise
         self._note(name, partition, reply, began)
         value = decode_reply(route, reply)
-        assert isinstance(reply, Outcome)
+        assert isinstance(reply, CallOutcome)
         return Result(reply.txn_id, partition, value)
 
     def submit(self, name: str, /, *, idempotency_key: str | None = None, **params: Any) -> concurrent.futures.Future[Any]:
@@ -157,9 +157,9 @@ class Embedded:
         front = self._node.front
         seconds = front.now() - began
         front.latency.add(seconds)
-        if not isinstance(reply, Outcome):
+        if not isinstance(reply, CallOutcome):
             front.error(reply.code, name, "")
-            if not isinstance(reply, OutcomeUnknown):
+            if not isinstance(reply, UnknownOutcome):
                 front.refuse(name, reply.code)
         elif reply.status:
             front.error(OUTCOMES[reply.status], name, "")
@@ -210,7 +210,7 @@ class _Waiter:
 
 def decode_reply(route: Route, reply: Reply) -> Any:
     """The procedure's result as its return annotation says, or the error that the reply is."""
-    if isinstance(reply, Refused):
+    if isinstance(reply, CallRefused):
         raise reply
     value = orjson.loads(reply.body)
     if reply.status == Status.OK:
@@ -225,10 +225,10 @@ def _bind(route: Route, params: Mapping[str, Any]) -> list[Any]:
     try:
         return route.procedure.bind(params)
     except procedures.InvalidParameters as error:
-        raise InvalidParameters(str(error), procedure=error.procedure, problems=error.problems) from None
+        raise EmbeddedInvalidParameters(str(error), procedure=error.procedure, problems=error.problems) from None
 
 
-def _error(outcome: Outcome, value: dict[str, Any]) -> errors.CmdlogError:
+def _error(outcome: CallOutcome, value: dict[str, Any]) -> errors.CmdlogError:
     message = value["message"]
     if outcome.status == Status.ABORTED:
         return Aborted(message, abort_code=value["code"], txn_id=outcome.txn_id)

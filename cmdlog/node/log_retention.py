@@ -12,7 +12,7 @@ from cmdlog.node.background.segment_copy_process import Copier
 from cmdlog.node.background.snapshot_schedule import LogView, Policy
 from cmdlog.node.background.snapshotter import Hooks, Snapshotter
 from cmdlog.node.clock import HybridClock
-from cmdlog.node.outcome import Outcome
+from cmdlog.node.outcome import CallOutcome
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.site_events import Desk
@@ -22,7 +22,7 @@ from cmdlog.wal.files import RealFiles
 from cmdlog.wal.ids import BlockNumber, Lsn, txn_millis
 from cmdlog.wal.log import Log
 from replay.state.trust import state_path
-from snapshot.archive.archive import Place
+from snapshot.archive.archive import ArchiveFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def make_archiver(parts: Parts) -> tuple[Copier, Archiver]:
     halfway = (1 + settings.snapshot_log_fraction) / 2  # from where snapshots keep the log to where it refuses
     copier = Copier(pressing=lambda: LogView(wal.first_blocks(), wal.instance.segments).fill >= halfway)
     archiver = Archiver(
-        Place(RealFiles(), directory, wal.instance.identity),
+        ArchiveFolder(RealFiles(), directory, wal.instance.identity),
         range(settings.partitions),
         Rules(window_s=settings.retention_window_s, bytes_max=settings.archive_bytes_max, when_full=settings.archive_full),
         ArchiveHooks(
@@ -69,7 +69,7 @@ def make_snapshotter(parts: Parts, archiver: Archiver, speeds: Speeds) -> Snapsh
 
     def when_durable(partition: int, done: Callable[[], None]) -> None:
         sequencer.when_durable(
-            partition, lambda reply: done() if isinstance(reply, Outcome) else None
+            partition, lambda reply: done() if isinstance(reply, CallOutcome) else None
         )  # else the node has failed
 
     snapshotter = Snapshotter(

@@ -37,12 +37,12 @@ from cmdlog.node.boot import (
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.failure_sets import Failures
 from cmdlog.node.log_retention import Parts, make_archiver, make_snapshotter
-from cmdlog.node.outcome import Done, Durability, NotReady, OutcomeUnknown, Reply
+from cmdlog.node.outcome import Done, Durability, NotReady, Reply, UnknownOutcome
 from cmdlog.node.queries.query import QueryResult, RunQuery, limits_of, run_query
 from cmdlog.node.sequencing.key_owners import KeyOwners, look_up
 from cmdlog.node.sequencing.log_wakeup import Waker
-from cmdlog.node.sequencing.partition_pipeline import Limits, Stream
-from cmdlog.node.sequencing.router import Placed, Placing
+from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
+from cmdlog.node.sequencing.router import Placed, Router
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.site_events import Desk
@@ -51,9 +51,9 @@ from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.sites.supervisor import ProcessSites, spread
 from cmdlog.node.slot_map import Route, describe_routes, make_routes
 from cmdlog.node.status import Health, Overview
-from cmdlog.node.telemetry.recent_history import History
-from cmdlog.node.telemetry.request_stats import Front
-from cmdlog.node.telemetry.stage_timings import Meter
+from cmdlog.node.telemetry.recent_history import RecentHistory
+from cmdlog.node.telemetry.request_stats import RequestStats
+from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.node.unconfirmed_tail import catch_up, skips_behind
 from cmdlog.wal.directory.instance import INSTANCE_NAME
 from cmdlog.wal.directory.sizing import skip_bytes
@@ -66,7 +66,7 @@ from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
 from cmdlog.wal.writing.watermarks import Sync
 from procedures import Database
-from procedures.execution.idempotency_table import Figures, Row
+from procedures.execution.idempotency_table import Figures, KeyRow
 from replay.plan.planner import Leave
 from replay.plan.sole_voter import check_alone
 from replay.recover.in_place import bring_up, left_over
@@ -94,8 +94,8 @@ class Node:
         self.error: BaseException | None = None  # why the node is wedged
         self.on_failure: Callable[[BaseException], None] = lambda error: None
         names = [route.name for route in self.routes.values()]
-        self.meter = Meter(names, partitions=settings.partitions, speeds=Speeds(directory, names, settings.partitions))
-        self.front = Front(slow_call_ms=settings.slow_call_ms)
+        self.meter = StageTimings(names, partitions=settings.partitions, speeds=Speeds(directory, names, settings.partitions))
+        self.front = RequestStats(slow_call_ms=settings.slow_call_ms)
         self.meter.slow_s = self.front.slow_s / 2  # the rest of a slow call may have been outside
         self.recovery: list[dict[str, Any]] = []  # per partition: what its state was rebuilt from, and why
         self._wal, self._boot = wal, boot
@@ -111,11 +111,11 @@ class Node:
         self._page_checks = PageChecks(directory, self._desk.broken)
         self._drills = Drills(directory, every_s=settings.drill_every_s)
         self._keys = KeyOwners(settings.key_window_s, keys_max=settings.keys_max, partitions=settings.partitions)
-        self._placing = Placing(settings, self.sequencer, self._keys, self.meter)
+        self._placing = Router(settings, self.sequencer, self._keys, self.meter)
         self.slots = self._placing.slots
         self.overview = Overview(
             directory, settings, boot, wal, self.clock, self.sequencer, self._snapshots, self._keys, self.meter,
-            History(self.meter), time.time(),
+            RecentHistory(self.meter), time.time(),
             health=lambda: Health(self.ready, self.error, self._sites.pids(), self.recovery), archive=self._archiver.status,
             drills=self._drills, pages=self._page_checks, troubles=self._desk.troubles, failures=failures,
         )  # fmt: skip
@@ -133,7 +133,7 @@ class Node:
         streams = []
         for partition in range(settings.partitions):
             last = wal.recovered.groups.state(partition).last_index
-            stream = Stream(partition, term, last + 1, last, marked_index=last, applied_block=wal.durable_block)
+            stream = PartitionPipeline(partition, term, last + 1, last, marked_index=last, applied_block=wal.durable_block)
             streams.append(stream)
         return Sequencer(
             self.clock,
@@ -375,12 +375,12 @@ class Node:
         """
         told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         self.sequencer.when_durable(partition, told.put)
-        if isinstance(told.get(), OutcomeUnknown):
+        if isinstance(told.get(), UnknownOutcome):
             raise NotReady("the node failed while the query waited for what it had read to become durable")
 
     # -- what others see -------------------------------------------------------------------------------------------------
 
-    def listen_to(self, front: Front) -> None:
+    def listen_to(self, front: RequestStats) -> None:
         """The front that serves this node from now on: its errors and refusals are shown with the node's figures."""
         self.front = front
         self.overview.history.listen_to(front)
@@ -487,7 +487,7 @@ class Node:
             newest = {p: self._snapshots.newest(p) for p in range(self.settings.partitions)}
             self.meter.speeds.save({p: snapshot.name for p, snapshot in newest.items() if snapshot is not None})
 
-    def _look_up(self, partition: int, after: int) -> tuple[Figures, list[Row]] | None:
+    def _look_up(self, partition: int, after: int) -> tuple[Figures, list[KeyRow]] | None:
         """See `keys.Look`."""
         answered = self.sequencer.watermarks()[partition]["applied"]
         return look_up(state_path(self.directory, partition), after=after, answered=answered)

@@ -1,7 +1,7 @@
 """What a waiting caller gets: an outcome of the procedure, or the reason why there is none.
 
-One rule: an `Outcome` was decided by the replicated state machine and is the same on every replica and replay; a `Refused` was
-not: either nothing was logged (`retry is safe`), or the caller cannot know (`OutcomeUnknown`).
+One rule: a `CallOutcome` was decided by the replicated state machine and is the same on every replica and replay; a `CallRefused`
+was not: either nothing was logged (`retry is safe`), or the caller cannot know (`UnknownOutcome`).
 """
 
 from __future__ import annotations
@@ -12,46 +12,46 @@ from typing import Literal, NamedTuple
 from cmdlog import errors
 
 
-class Outcome(NamedTuple):
+class CallOutcome(NamedTuple):
     status: int  # procedures.execution.executor.Status
     txn_id: int  # of the first execution, when an idempotency key repeats
     body: bytes  # JSON
 
 
-class Refused(errors.CmdlogError):
+class CallRefused(errors.CmdlogError):
     """No outcome. `code` is the stable problem code of OPERATING.md "Errors"; nothing of the call is in the log."""
 
     code = "not_ready"
     status = 503
     retry_after_s: float | None = 1.0
 
-    def again(self) -> Refused:
+    def again(self) -> CallRefused:
         """The same refusal for another caller: a raised exception carries its traceback and is not raised twice."""
         return type(self)(*self.args)
 
 
-class NotReady(Refused, errors.Unavailable):
+class NotReady(CallRefused, errors.Unavailable):
     """The node is starting, stopping, or the call's partition is being restored."""
 
 
-class LogFull(Refused, errors.Unavailable):
+class LogFullRefusal(CallRefused, errors.Unavailable):
     """No room in the log until a snapshot lets a segment go."""
 
     code = "log_full"
 
 
-class DiskFull(Refused, errors.Unavailable):
+class DiskFullRefusal(CallRefused, errors.Unavailable):
     """The volume of the data directory is full."""
 
     code = "disk_full"
     retry_after_s = 5.0
 
 
-class Overloaded(Refused, errors.Unavailable):
+class Overloaded(CallRefused, errors.Unavailable):
     """More calls or bytes in flight than `inflight_calls_max` or `inflight_bytes_max`."""
 
 
-class TooLarge(Refused, errors.TooLarge):
+class CallTooLarge(CallRefused, errors.TooLarge):
     """The call's parameters exceed `call_bytes_max`."""
 
     code = "too_large"
@@ -59,7 +59,7 @@ class TooLarge(Refused, errors.TooLarge):
     retry_after_s = None
 
 
-class OutcomeUnknown(Refused, errors.OutcomeUnknown):
+class UnknownOutcome(CallRefused, errors.OutcomeUnknown):
     """The call may have been logged and executed; a retry under the same idempotency key tells."""
 
     code = "outcome_unknown"
@@ -68,5 +68,5 @@ class OutcomeUnknown(Refused, errors.OutcomeUnknown):
 
 
 Durability = Literal["sync", "async"]  # answered once it is durable, or once it is executed, durable a moment later
-Reply = Outcome | Refused
+Reply = CallOutcome | CallRefused
 Done = Callable[[Reply], None]  # called once, from any thread, never under a lock

@@ -25,7 +25,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from cmdlog.node.status import Overview, fill_of, held_by
-from cmdlog.node.telemetry.request_stats import Front
+from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.node.telemetry.stage_timings import BYTES, CALLS, OUTCOMES, SECONDS, Histogram
 from cmdlog.wal.ids import txn_millis
 
@@ -36,7 +36,7 @@ Samples = Iterable[tuple[Sequence[str], Any]]  # label values, and a number or a
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MetricRow:
     """One metric of the table."""
 
     name: str
@@ -46,19 +46,19 @@ class Row:
     bounds: Sequence[float] = ()  # of a histogram's buckets
 
 
-def _counter(name: str, meaning: str, *labels: str) -> Row:
-    return Row(name, "counter", labels, meaning)
+def _counter(name: str, meaning: str, *labels: str) -> MetricRow:
+    return MetricRow(name, "counter", labels, meaning)
 
 
-def _gauge(name: str, meaning: str, *labels: str) -> Row:
-    return Row(name, "gauge", labels, meaning)
+def _gauge(name: str, meaning: str, *labels: str) -> MetricRow:
+    return MetricRow(name, "gauge", labels, meaning)
 
 
-def _times(name: str, meaning: str, *labels: str) -> Row:
-    return Row(name, "histogram", labels, meaning, SECONDS)
+def _times(name: str, meaning: str, *labels: str) -> MetricRow:
+    return MetricRow(name, "histogram", labels, meaning, SECONDS)
 
 
-METRICS: Final[tuple[Row, ...]] = (
+METRICS: Final[tuple[MetricRow, ...]] = (
     _counter("cmdlog_calls_total", "calls that have an outcome; a multi-partition call counts once", "procedure", "outcome"),
     _counter("cmdlog_refused_calls_total", "calls of which nothing was logged; no procedure: unknown", "procedure", "code"),
     _times("cmdlog_call_seconds", "calls at the API: request, or line of a batch, complete until its answer is"),
@@ -73,8 +73,8 @@ METRICS: Final[tuple[Row, ...]] = (
     _counter("cmdlog_slow_calls_total", "calls slower than slow_call_ms"),
     _gauge("cmdlog_inflight_calls", "calls accepted and not answered; refused beyond inflight_calls_max"),
     _gauge("cmdlog_inflight_bytes", "their parameters; refused beyond inflight_bytes_max"),
-    Row("cmdlog_batch_calls", "histogram", (), "calls in a batch", CALLS),
-    Row("cmdlog_batch_bytes", "histogram", (), "bytes of a batch as it is logged", BYTES),
+    MetricRow("cmdlog_batch_calls", "histogram", (), "calls in a batch", CALLS),
+    MetricRow("cmdlog_batch_bytes", "histogram", (), "bytes of a batch as it is logged", BYTES),
     _counter("cmdlog_log_blocks_total", "blocks of records written to the log: one write each"),
     _counter("cmdlog_log_block_bytes_total", "their bytes, padding included"),
     _times("cmdlog_log_sync_seconds", "fdatasyncs of the log; with durability=sync the block's write is included"),
@@ -119,13 +119,13 @@ METRICS: Final[tuple[Row, ...]] = (
 )  # fmt: skip
 """Every metric of ours. The process's own (`process_*`) are those of prometheus_client's ProcessCollector."""
 
-TABLE: Final[Mapping[str, Row]] = {row.name: row for row in METRICS}
+TABLE: Final[Mapping[str, MetricRow]] = {row.name: row for row in METRICS}
 
 
 class Exposition:
     """`/metrics` of one process. `overview` gives the node's once there is one."""
 
-    def __init__(self, front: Front, overview: Callable[[], Overview | None], *, version: str = "") -> None:
+    def __init__(self, front: RequestStats, overview: Callable[[], Overview | None], *, version: str = "") -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_NodeCollector(front, overview, version))
         ProcessCollector(registry=self._registry)
@@ -138,7 +138,7 @@ class Exposition:
 
 
 class _NodeCollector(Collector):
-    def __init__(self, front: Front, overview: Callable[[], Overview | None], version: str) -> None:
+    def __init__(self, front: RequestStats, overview: Callable[[], Overview | None], version: str) -> None:
         self._front, self._overview, self._version = front, overview, version
 
     def collect(self) -> Iterator[Metric]:
@@ -153,7 +153,7 @@ class _NodeCollector(Collector):
             yield _family(TABLE[name], samples)
 
 
-def _of_front(front: Front) -> dict[str, Samples]:
+def _of_front(front: RequestStats) -> dict[str, Samples]:
     return {
         "cmdlog_refused_calls_total": list(front.refused.items()),
         "cmdlog_call_seconds": [((), front.latency)],
@@ -265,7 +265,7 @@ def _of_node(overview: Overview, version: str) -> dict[str, Samples]:
     }
 
 
-def _family(row: Row, samples: Samples) -> Metric:
+def _family(row: MetricRow, samples: Samples) -> Metric:
     if row.kind == "histogram":
         histograms = HistogramMetricFamily(row.name, row.meaning, labels=row.labels)
         for labels, value in samples:

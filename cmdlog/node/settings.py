@@ -52,7 +52,7 @@ class BadSetting(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class SettingRow:
     """One row of the table that `--help`, documents and `cmdlog.toml` share."""
 
     name: str
@@ -284,14 +284,14 @@ class Settings:
         _check_together(self)
 
 
-def _table() -> dict[str, Setting]:
+def _table() -> dict[str, SettingRow]:
     return {
-        item.name: Setting(name=item.name, default=item.default, optional=item.default is None, **item.metadata)
+        item.name: SettingRow(name=item.name, default=item.default, optional=item.default is None, **item.metadata)
         for item in dataclasses.fields(Settings)
     }
 
 
-TABLE: Final[Mapping[str, Setting]] = _table()
+TABLE: Final[Mapping[str, SettingRow]] = _table()
 """Every setting by name, in the order of the class."""
 
 
@@ -324,7 +324,7 @@ def fitted(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: bound for name, bound in room.items() if bound < sizes[name]}, **given}
 
 
-def describe(setting: Setting) -> str:
+def describe(setting: SettingRow) -> str:
     """One line for help texts: reason, default, and whether it is fixed at creation."""
     fixed = "; fixed when the directory is created" if setting.at_creation else ""
     return f"{setting.reason} [default: {_shown(setting.default, setting.unit)}{fixed}]"
@@ -339,7 +339,7 @@ def settings_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _allowed(setting: Setting) -> str:
+def _allowed(setting: SettingRow) -> str:
     if setting.kind not in ("int", "float"):
         return ", ".join(setting.choices) or {"bool": "true, false", "path": "a file", "text": "an address"}[setting.kind]
     low, high = (_shown(bound, setting.unit if setting.unit == "bytes" else "") for bound in (setting.lowest, setting.highest))
@@ -403,7 +403,7 @@ def _known(name: str, origin: str, spell: Callable[[str], str]) -> str:
     raise BadSetting(origin, "no such setting" + (f"; did you mean {spell(near[0])}?" if near else ""))
 
 
-def _convert(setting: Setting, value: Any, origin: str) -> Any:
+def _convert(setting: SettingRow, value: Any, origin: str) -> Any:
     """The value in the setting's type; text (of a flag or variable) is parsed, other types are only checked."""
     if isinstance(value, str):
         value = _parse(setting, value.strip(), origin)
@@ -413,7 +413,7 @@ def _convert(setting: Setting, value: Any, origin: str) -> Any:
     return value
 
 
-def _parse(setting: Setting, text: str, origin: str) -> Any:
+def _parse(setting: SettingRow, text: str, origin: str) -> Any:
     if setting.kind == "path":
         return Path(text)
     if setting.kind in ("text", "choice"):
@@ -435,7 +435,7 @@ def _parse(setting: Setting, text: str, origin: str) -> Any:
 TYPES: Final[Mapping[str, Any]] = {"int": int, "float": (float, int), "bool": bool, "text": str, "choice": str, "path": Path}
 
 
-def _check(setting: Setting, value: Any, origin: str) -> None:
+def _check(setting: SettingRow, value: Any, origin: str) -> None:
     if value is None and setting.optional:
         return
     if (type(value) is bool and setting.kind != "bool") or not isinstance(value, TYPES[setting.kind]):

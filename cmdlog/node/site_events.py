@@ -1,7 +1,7 @@
 """The desk between the sites and the node: what sites report, and what they must be told to serve.
 
 One rule: nothing is decided here. Answers go to the sequencer, images to the snapshot thread; a skip is durable before anybody
-acts on it. (`cmdlog.node.sites.supervisor.Owner`)
+acts on it. (`cmdlog.node.sites.supervisor.SiteOwner`)
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import structlog
 from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.boot import Boot, applied_index
 from cmdlog.node.failure_sets import NO_FAILURES, Failures
-from cmdlog.node.outcome import Outcome, Reply
+from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
-from cmdlog.node.sites.frames import Answer
+from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.sites.site_executor import SitePlan
 from cmdlog.node.sites.supervisor import SiteFault
 from cmdlog.wal.errors import WalError
-from cmdlog.wal.format.record import Kind, encode_digest
+from cmdlog.wal.format.record import RecordKind, encode_digest
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database
 from procedures.bundle import environment
@@ -58,7 +58,7 @@ class Desk:
         self.opened = False  # the log has what this start changes
         self._skips = list(skips)  # partition, index, position; of this run, and of entries that a start left to the sites
 
-    def applied(self, partition: int, index: int, answer: Answer | None) -> None:
+    def applied(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
         """A site has applied an entry."""
         if answer is None:
             self.sequencer.answered(partition, index, (), b"")
@@ -78,7 +78,7 @@ class Desk:
 
     def read_done(self, partition: int, ident: int, *, as_of: int, status: int, body: bytes) -> None:
         """A site has served a read."""
-        self.sequencer.read_answered(ident, Outcome(status, as_of, body))
+        self.sequencer.read_answered(ident, CallOutcome(status, as_of, body))
 
     def captured(self, ident: int, report: dict[str, Any]) -> None:
         """A site has completed an image."""
@@ -151,7 +151,7 @@ class Desk:
             return
         told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         value = {"position": fault.position, "reason": fault.message}
-        self.sequencer.add_entries([(p, Kind.SKIP, {**value, "index": index}) for p, index in places], told.put)
+        self.sequencer.add_entries([(p, RecordKind.SKIP, {**value, "index": index}) for p, index in places], told.put)
         if not _heard(told):
             # A successor that left the call out would write a state that no replay of this log comes to.
             call = f"call {fault.position} of batch {fault.index} of partition {fault.partition}"
@@ -197,6 +197,6 @@ class Desk:
 def _heard(told: queue.SimpleQueue[Reply]) -> bool:
     """Whether the log says in time that it has the skip; a log that fails says so, too."""
     try:
-        return isinstance(told.get(timeout=SKIP_TIMEOUT_S), Outcome)
+        return isinstance(told.get(timeout=SKIP_TIMEOUT_S), CallOutcome)
     except queue.Empty:
         return False

@@ -21,9 +21,9 @@ from cmdlog.node.sequencing.key_owners import KeyOwners
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.partition_health import Troubles
-from cmdlog.node.telemetry.recent_history import Gauges, History
-from cmdlog.node.telemetry.request_stats import Front
-from cmdlog.node.telemetry.stage_timings import Meter
+from cmdlog.node.telemetry.recent_history import Gauges, RecentHistory
+from cmdlog.node.telemetry.request_stats import RequestStats
+from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.log import Log
 
 
@@ -49,8 +49,8 @@ class Overview:
     sequencer: Sequencer
     snapshots: Snapshotter
     keys: KeyOwners
-    meter: Meter
-    history: History
+    meter: StageTimings
+    history: RecentHistory
     started_at: float  # seconds since 1970
     health: Callable[[], Health]
     archive: Callable[[], Mapping[str, Any]]
@@ -104,7 +104,7 @@ class Overview:
             "snapshots": self.snapshots.status(),
         }
 
-    def telemetry(self, front: Front, after: int) -> dict[str, Any]:
+    def telemetry(self, front: RequestStats, after: int) -> dict[str, Any]:
         """See `Node.telemetry`."""
         health = self.health()
         return {

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from cmdlog.node.settings import Settings
 from cmdlog.node.site_events import Desk
-from cmdlog.node.sites.frames import Answer
+from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.supervisor import ProcessSites, SiteFault
 from cmdlog.wal.errors import DiskFull, WalError, WriteFailed
 from cmdlog.wal.format.batch import decode_batch
-from cmdlog.wal.format.record import Kind, Record
+from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import MULTI_PARTITION, txn_partition
 from replay.plan.planner import Plan
 
@@ -49,7 +49,7 @@ def skips_behind(plan: Plan) -> list[tuple[int, int, int]]:
 
 
 class _Owner:
-    """Stands for the node (`cmdlog.node.sites.supervisor.Owner`): feeds the entries, and again from where a successor stands."""
+    """In the node's place (`cmdlog.node.sites.supervisor.SiteOwner`): feeds the entries, and a successor from where it starts."""
 
     sites: ProcessSites
 
@@ -71,7 +71,7 @@ class _Owner:
                 if record.index > position:
                     self.sites.batch(partition, record.raw, record.index)
 
-    def applied(self, partition: int, index: int, answer: Answer | None) -> None:
+    def applied(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
         self._reached(partition, index)
 
     def _reached(self, partition: int, index: int) -> None:
@@ -89,7 +89,9 @@ class _Owner:
     def _places(self, fault: SiteFault) -> list[tuple[int, int]]:
         """Where the call must be skipped: a multi-partition call on all partitions, or on none if any has executed it."""
         txns: dict[tuple[int, int], int] = {}
-        txns |= {(p, r.index): decode_batch(r).first_txn for p, of in self._left.items() for r in of if r.kind is Kind.BATCH}
+        txns |= {
+            (p, r.index): decode_batch(r).first_txn for p, of in self._left.items() for r in of if r.kind is RecordKind.BATCH
+        }
         txn = txns[fault.partition or 0, fault.index]
         places = sorted(place for place, first in txns.items() if first == txn)
         if txn_partition(txn) != MULTI_PARTITION:

@@ -1,6 +1,6 @@
 """Consensus: a sans-IO Raft core; no clock, chance, disk, socket or thread inside.
 
-One `Core` is one node of one group. Everything goes in by its methods and comes out of `ready`, so the
+One `RaftCore` is one node of one group. Everything goes in by its methods and comes out of `ready`, so the
 same calls always have the same effects. The loop of a caller with one group:
 
     core = Core(node, rng=random.Random(seed), settings=Settings(), restored=what_the_disk_had)
@@ -62,8 +62,8 @@ This is the only list of the caller's duties. DECISIONS.md says why; other texts
 `InvariantBroken` from any call ends this group alone; every later call raises it again.
 """
 
-from cmdlog.raft.configuration import LEAVE_JOINT, Act, Change, Configuration, NodeId, Step, Transition
-from cmdlog.raft.core import CopyOutcome, Core
+from cmdlog.raft.configuration import LEAVE_JOINT, Act, Configuration, ConfigurationChange, MemberChange, NodeId, Transition
+from cmdlog.raft.core import CopyOutcome, RaftCore
 from cmdlog.raft.entries import Completion
 from cmdlog.raft.errors import (
     BadChange,
@@ -73,13 +73,13 @@ from cmdlog.raft.errors import (
     InvariantBroken,
     ProposalRefused,
     RaftError,
+    RaftRefused,
     Refusal,
-    Refused,
 )
-from cmdlog.raft.messages import Entries, HardState, Manifest, Message, Segment
-from cmdlog.raft.ready import Placed, ReadResult, Ready
-from cmdlog.raft.roles.membership import Guard
-from cmdlog.raft.settings import Settings
+from cmdlog.raft.messages import Entries, HardState, Message, Segment, SnapshotDescriptor
+from cmdlog.raft.ready import PlacedProposals, ReadResult, Ready
+from cmdlog.raft.roles.membership import MembershipGuard
+from cmdlog.raft.settings import RaftSettings
 from cmdlog.raft.state import Franchise, Restored, Role
 
 __all__ = [
@@ -87,32 +87,32 @@ __all__ = [
     "Act",
     "BadChange",
     "BadConfiguration",
-    "Change",
     "ChangeRefused",
     "Completion",
     "Configuration",
+    "ConfigurationChange",
     "CopyOutcome",
-    "Core",
     "Drop",
     "Entries",
     "Franchise",
-    "Guard",
     "HardState",
     "InvariantBroken",
-    "Manifest",
+    "MemberChange",
+    "MembershipGuard",
     "Message",
     "NodeId",
-    "Placed",
+    "PlacedProposals",
     "ProposalRefused",
+    "RaftCore",
     "RaftError",
+    "RaftRefused",
+    "RaftSettings",
     "ReadResult",
     "Ready",
     "Refusal",
-    "Refused",
     "Restored",
     "Role",
     "Segment",
-    "Settings",
-    "Step",
+    "SnapshotDescriptor",
     "Transition",
 ]

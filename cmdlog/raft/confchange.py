@@ -30,11 +30,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cmdlog.raft.configuration import MEMBERS_MAX, NODE_ID_MAX, Act, Change, Configuration, NodeId, Step, Transition, nodes
+from cmdlog.raft.configuration import (
+    MEMBERS_MAX,
+    NODE_ID_MAX,
+    Act,
+    Configuration,
+    ConfigurationChange,
+    MemberChange,
+    NodeId,
+    Transition,
+    nodes,
+)
 from cmdlog.raft.errors import BadChange, ChangeRefused, Refusal
 
 
-def apply_change(config: Configuration, change: Change) -> Configuration:
+def apply_change(config: Configuration, change: ConfigurationChange) -> Configuration:
     """The configuration that `change` makes of `config`. Raises: BadChange."""
     if not change.steps:
         return leave_joint(config)
@@ -50,7 +60,7 @@ def check_base(config: Configuration, base: Configuration) -> None:
         raise ChangeRefused(Refusal.STALE_BASE, f"made for {base}, but in force is {config}")
 
 
-def simple(config: Configuration, steps: Sequence[Step]) -> Configuration:
+def simple(config: Configuration, steps: Sequence[MemberChange]) -> Configuration:
     """One step, without a joint configuration. Raises: BadChange when that would not be sound."""
     target = _changed(config, steps)
     if why := _why_joint(config, target):
@@ -58,7 +68,7 @@ def simple(config: Configuration, steps: Sequence[Step]) -> Configuration:
     return target
 
 
-def enter_joint(config: Configuration, steps: Sequence[Step], *, auto_leave: bool) -> Configuration:
+def enter_joint(config: Configuration, steps: Sequence[MemberChange], *, auto_leave: bool) -> Configuration:
     """The joint configuration between `config` and what the steps make of it. Raises: BadChange."""
     target = _changed(config, steps)
     demoted = set(target.learners) & set(config.voters)
@@ -112,7 +122,7 @@ _ACTS: Final[dict[Act, Callable[[_Draft, NodeId], None]]] = {
 }
 
 
-def _changed(config: Configuration, steps: Sequence[Step]) -> Configuration:
+def _changed(config: Configuration, steps: Sequence[MemberChange]) -> Configuration:
     """The members after the steps, not joint. Raises: BadChange, also when `config` is joint or has no voters."""
     if config.joint:
         raise BadChange(f"joint, with outgoing voters {_named(config.outgoing)}: end that first")
@@ -128,7 +138,7 @@ def _changed(config: Configuration, steps: Sequence[Step]) -> Configuration:
     return replace(config, voters=nodes(draft.voters), learners=nodes(draft.learners))
 
 
-def _checked(steps: Sequence[Step]) -> Sequence[Step]:
+def _checked(steps: Sequence[MemberChange]) -> Sequence[MemberChange]:
     """Raises: BadChange for a node that no configuration can hold, or that two steps name."""
     seen: set[NodeId] = set()
     for step in steps:

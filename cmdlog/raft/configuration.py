@@ -115,7 +115,7 @@ class Transition(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MemberChange:
     """One member's part of a change."""
 
     act: Act
@@ -123,11 +123,11 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ConfigurationChange:
     """A configuration change. Without steps it leaves a joint configuration."""
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[MemberChange, ...] = ()
     transition: Transition = Transition.AUTO
 
 
-LEAVE_JOINT: Final = Change()
+LEAVE_JOINT: Final = ConfigurationChange()

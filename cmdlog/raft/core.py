@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from cmdlog.raft import reads
-from cmdlog.raft.configuration import Change, Configuration, NodeId
+from cmdlog.raft.configuration import Configuration, ConfigurationChange, NodeId
 from cmdlog.raft.entries import Completion
 from cmdlog.raft.errors import Drop, ProposalRefused, Refusal
 from cmdlog.raft.messages import (
@@ -27,20 +27,20 @@ from cmdlog.raft.messages import (
     Heartbeat,
     HeartbeatReply,
     InstallSnapshot,
-    Manifest,
     Message,
     ReadReply,
     ReadRequest,
     Segment,
-    SnapshotFailed,
+    SnapshotCopyFailed,
+    SnapshotDescriptor,
     TimeoutNow,
     VoteReply,
     VoteRequest,
 )
-from cmdlog.raft.ready import Placed, Ready
+from cmdlog.raft.ready import PlacedProposals, Ready
 from cmdlog.raft.roles import candidate, follower, leader, membership, transfer, voting
-from cmdlog.raft.roles.membership import Guard
-from cmdlog.raft.settings import Settings
+from cmdlog.raft.roles.membership import MembershipGuard
+from cmdlog.raft.settings import RaftSettings
 from cmdlog.raft.state import Franchise, Restored, Role, State
 from cmdlog.wal.ids import Index, Term
 
@@ -70,7 +70,7 @@ HANDLERS: Final[dict[Role, dict[type[Message], Handler]]] = {
         VoteRequest: voting.on_vote_request,
         AppendReply: leader.on_append_reply,
         HeartbeatReply: leader.on_heartbeat_reply,
-        SnapshotFailed: leader.on_snapshot_failed,
+        SnapshotCopyFailed: leader.on_snapshot_failed,
         ReadRequest: leader.on_read_request,
         Forward: leader.on_forward,
     },
@@ -84,7 +84,7 @@ class CopyOutcome(enum.Enum):
     FAILED = "failed"
 
 
-class Core(State):
+class RaftCore(State):
     """See the module. Not thread-safe: one owner, one thread."""
 
     __slots__ = ()
@@ -94,11 +94,11 @@ class Core(State):
         node: NodeId,
         *,
         rng: random.Random,
-        settings: Settings | None = None,
+        settings: RaftSettings | None = None,
         restored: Restored | None = None,
     ) -> None:
         """A node that is new (`restored` left out: it knows no group), or as its disk has it. Raises: InvariantBroken."""
-        super().__init__(node, rng=rng, settings=settings or Settings(), restored=restored or Restored())
+        super().__init__(node, rng=rng, settings=settings or RaftSettings(), restored=restored or Restored())
 
     # Time and messages
 
@@ -169,7 +169,7 @@ class Core(State):
 
     # Requests of the caller
 
-    def propose(self, payloads: list[bytes]) -> Placed | None:
+    def propose(self, payloads: list[bytes]) -> PlacedProposals | None:
         """Asks for entries, in this order. Returns where they stand if they stay, or None when they were forwarded to the leader.
 
         The list now belongs to the log. Whether the entries are committed is known when `committed` passes their index; after a
@@ -198,7 +198,9 @@ class Core(State):
         self._check_alive()
         transfer.begin(self, target)
 
-    def change(self, wanted: Change, *, base: Configuration | None = None, guard: Guard = Guard.CHECKED) -> Placed:
+    def change(
+        self, wanted: ConfigurationChange, *, base: Configuration | None = None, guard: MembershipGuard = MembershipGuard.CHECKED
+    ) -> PlacedProposals:
         """Changes the members; `base` makes it a compare-and-set. In force at once, safe once committed.
 
         Where AUTO had to be joint, the leader ends it by an entry of its own; until that is committed, no other change is taken.
@@ -207,7 +209,7 @@ class Core(State):
         self._check_alive()
         return membership.change(self, wanted, base=base, guard=guard)
 
-    def force_recovery(self, learners: Iterable[NodeId] = ()) -> Placed:
+    def force_recovery(self, learners: Iterable[NodeId] = ()) -> PlacedProposals:
         """See `membership.force_recovery`."""
         self._check_alive()
         return membership.force_recovery(self, learners)
@@ -265,16 +267,16 @@ class Core(State):
 
     # Snapshots
 
-    def manifest_at(self, index: Index, segments: tuple[Segment, ...]) -> Manifest:
+    def manifest_at(self, index: Index, segments: tuple[Segment, ...]) -> SnapshotDescriptor:
         """The manifest of a snapshot of the state at `index`, which the caller has applied and the log still has."""
         term = self.log.term_at(index)
         if term is None or index > self.log.handed:
             raise ValueError(
                 f"no snapshot at {index}: the log is handed out up to {self.log.handed} and begins after {self.log.base}"
             )
-        return Manifest(index, term, self.log.configuration_at(index), segments)
+        return SnapshotDescriptor(index, term, self.log.configuration_at(index), segments)
 
-    def compact(self, manifest: Manifest, upto: Index) -> Index:
+    def compact(self, manifest: SnapshotDescriptor, upto: Index) -> Index:
         """The snapshot is durable: it is what far followers get from now on, and entries up to `upto`, at most the snapshot's
         index, are forgotten, but for those that follow a snapshot which a follower is copying now. Returns the index up to which
         the log is gone; the caller's own log may be cut so far."""
@@ -288,7 +290,7 @@ class Core(State):
             self.log.compact(floor)
         return self.log.base
 
-    def report_snapshot(self, manifest: Manifest, outcome: CopyOutcome) -> None:
+    def report_snapshot(self, manifest: SnapshotDescriptor, outcome: CopyOutcome) -> None:
         """The copy that a Ready asked for has ended. A complete one becomes the log with the next Ready, unless the log has
         caught up meanwhile; the leader is told either way."""
         self._check_alive()
@@ -297,7 +299,7 @@ class Core(State):
         self.copying = self.offered_copy = None
         self.dirty = True
         if outcome is CopyOutcome.FAILED:
-            self._tell_leader(SnapshotFailed, manifest.index)
+            self._tell_leader(SnapshotCopyFailed, manifest.index)
             return
         if not follower.covers(self, manifest):
             self.log.reset(manifest)
@@ -306,7 +308,7 @@ class Core(State):
             self.manifest = self.installed = manifest
         self._tell_leader(AppendReply, self.log.commit)
 
-    def _tell_leader(self, kind: type[SnapshotFailed] | type[AppendReply], index: Index) -> None:
+    def _tell_leader(self, kind: type[SnapshotCopyFailed] | type[AppendReply], index: Index) -> None:
         if self.leader is not None and self.leader != self.id:
             self.after.append(kind(self.id, self.leader, self.term, index))
 

@@ -22,7 +22,7 @@ from itertools import accumulate
 from typing import Final
 
 from cmdlog.raft.configuration import Configuration
-from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_NORMAL, Entries, HardState, Manifest
+from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_NORMAL, Entries, HardState, SnapshotDescriptor
 from cmdlog.raft.values import value
 from cmdlog.wal.ids import Index, Term
 
@@ -49,7 +49,7 @@ class Write:
     hard_state: HardState | None
 
 
-class Log:
+class EntryLog:
     """Entries from `base + 1` on, in columns; see the module for the marks."""
 
     __slots__ = (
@@ -71,14 +71,14 @@ class Log:
         "writes",
     )
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: SnapshotDescriptor) -> None:
         self.terms: list[Term] = []
         self.kinds = bytearray()
         self.payloads: list[bytes] = []
         self.writes: deque[Write] = deque()
         self.reset(manifest)
 
-    def reset(self, manifest: Manifest) -> None:
+    def reset(self, manifest: SnapshotDescriptor) -> None:
         """The log becomes what the snapshot stands for, and nothing after it."""
         self.base, self.base_term, self.last_term = manifest.index, manifest.term, manifest.term
         self.commit = self.handed = self.stable = self.taken = self.last = manifest.index

@@ -42,7 +42,7 @@ class Refusal(enum.Enum):
     LEADER_ALIVE = "leader_alive"  # a forced recovery was asked for while a leader is heard from
 
 
-class Refused(RaftError):
+class RaftRefused(RaftError):
     """The request was not taken. `reason` is stable; `leader` is where to ask instead, when it is known."""
 
     def __init__(self, reason: Refusal, detail: str = "", *, leader: int | None = None) -> None:
@@ -50,11 +50,11 @@ class Refused(RaftError):
         super().__init__(f"{reason.value}: {detail}" if detail else reason.value)
 
 
-class ProposalRefused(Refused):
+class ProposalRefused(RaftRefused):
     """A proposal, read or transfer was not taken."""
 
 
-class ChangeRefused(Refused):
+class ChangeRefused(RaftRefused):
     """A configuration change was not taken."""
 
 

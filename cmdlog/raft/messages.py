@@ -64,7 +64,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class SnapshotDescriptor:
     """A snapshot as consensus sees it: where it stands and what to fetch. The bulk goes out of band."""
 
     index: Index = NO_INDEX
@@ -73,7 +73,7 @@ class Manifest:
     segments: tuple[Segment, ...] = ()
 
 
-class Kind(enum.IntEnum):
+class MessageKind(enum.IntEnum):
     """Numbers on the wire, for ever; new kinds get new numbers."""
 
     VOTE_REQUEST = 1
@@ -104,7 +104,7 @@ class Campaign(enum.IntEnum):
 class Message:
     """The part that all have. `term` is the sender's, but for pre-votes: there it is the term asked for."""
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[MessageKind]
     sender: NodeId
     receiver: NodeId
     term: Term
@@ -114,7 +114,7 @@ class Message:
 class VoteRequest(Message):
     """RequestVote; the log that the candidate would bring."""
 
-    kind = Kind.VOTE_REQUEST
+    kind = MessageKind.VOTE_REQUEST
     campaign: Campaign
     last_index: Index
     last_term: Term
@@ -124,7 +124,7 @@ class VoteRequest(Message):
 class VoteReply(Message):
     """A granted pre-vote repeats the term asked for; everything else has the voter's own term."""
 
-    kind = Kind.VOTE_REPLY
+    kind = MessageKind.VOTE_REPLY
     campaign: Campaign
     granted: bool
 
@@ -133,7 +133,7 @@ class VoteReply(Message):
 class Append(Message):
     """AppendEntries; the entries follow index `prev_index`, which has `prev_term`."""
 
-    kind = Kind.APPEND
+    kind = MessageKind.APPEND
     prev_term: Term
     commit: Index
     entries: Entries
@@ -149,7 +149,7 @@ class AppendReply(Message):
     """Accepted: the follower's durable log equals the leader's up to `index`. Rejected: it has no match at `index`, and the
     hint is the highest (index, term) of its own log that could match (terms are skipped as a whole)."""
 
-    kind = Kind.APPEND_REPLY
+    kind = MessageKind.APPEND_REPLY
     index: Index
     rejected: bool = False
     hint_index: Index = NO_INDEX
@@ -160,7 +160,7 @@ class AppendReply(Message):
 class Heartbeat(Message):
     """Sign of life. `commit` never exceeds what the follower has acknowledged; `round` is the read round it can confirm."""
 
-    kind = Kind.HEARTBEAT
+    kind = MessageKind.HEARTBEAT
     commit: Index
     round: int
 
@@ -169,7 +169,7 @@ class Heartbeat(Message):
 class HeartbeatReply(Message):
     """Still following, as of read round `round`."""
 
-    kind = Kind.HEARTBEAT_REPLY
+    kind = MessageKind.HEARTBEAT_REPLY
     round: int
 
 
@@ -177,15 +177,15 @@ class HeartbeatReply(Message):
 class InstallSnapshot(Message):
     """The follower is behind the leader's log: it is to copy what the manifest lists, then answer with an AppendReply."""
 
-    kind = Kind.INSTALL_SNAPSHOT
-    manifest: Manifest
+    kind = MessageKind.INSTALL_SNAPSHOT
+    manifest: SnapshotDescriptor
 
 
 @value
-class SnapshotFailed(Message):
+class SnapshotCopyFailed(Message):
     """The copy of the manifest at `index` failed or was given up: the leader chooses again."""
 
-    kind = Kind.SNAPSHOT_FAILED
+    kind = MessageKind.SNAPSHOT_FAILED
     index: Index
 
 
@@ -193,14 +193,14 @@ class SnapshotFailed(Message):
 class TimeoutNow(Message):
     """The leader hands over: campaign at once."""
 
-    kind = Kind.TIMEOUT_NOW
+    kind = MessageKind.TIMEOUT_NOW
 
 
 @value
 class ReadRequest(Message):
     """A follower's reads want a read index. Contexts are the follower's own numbers (64 bits)."""
 
-    kind = Kind.READ_REQUEST
+    kind = MessageKind.READ_REQUEST
     contexts: tuple[int, ...]
 
 
@@ -208,7 +208,7 @@ class ReadRequest(Message):
 class ReadReply(Message):
     """These reads may be served once `index` is applied."""
 
-    kind = Kind.READ_REPLY
+    kind = MessageKind.READ_REPLY
     index: Index
     contexts: tuple[int, ...]
 
@@ -217,7 +217,7 @@ class ReadReply(Message):
 class Forward(Message):
     """Proposals that a follower passes on to its leader, when that is switched on."""
 
-    kind = Kind.FORWARD
+    kind = MessageKind.FORWARD
     payloads: list[bytes]
 
 
@@ -225,7 +225,7 @@ class Forward(Message):
 class HeartbeatBundle:
     """The heartbeats of many groups from one node to another, in columns, ascending by group. It has no group of its own."""
 
-    kind: ClassVar[Kind] = Kind.HEARTBEAT_BUNDLE
+    kind: ClassVar[MessageKind] = MessageKind.HEARTBEAT_BUNDLE
     sender: NodeId
     receiver: NodeId
     groups: Sequence[PartitionId]
@@ -238,7 +238,7 @@ class HeartbeatBundle:
 class HeartbeatReplyBundle:
     """The answers to a HeartbeatBundle, likewise."""
 
-    kind: ClassVar[Kind] = Kind.HEARTBEAT_REPLY_BUNDLE
+    kind: ClassVar[MessageKind] = MessageKind.HEARTBEAT_REPLY_BUNDLE
     sender: NodeId
     receiver: NodeId
     groups: Sequence[PartitionId]

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.core import Core
+from cmdlog.raft.core import RaftCore
 from cmdlog.raft.errors import Drop, InvariantBroken
 from cmdlog.raft.messages import (
     Bundle,
@@ -32,8 +32,8 @@ from cmdlog.raft.messages import (
     HeartbeatBundle,
     HeartbeatReply,
     HeartbeatReplyBundle,
-    Manifest,
     Message,
+    SnapshotDescriptor,
 )
 from cmdlog.raft.ready import ReadResult, Ready
 from cmdlog.wal.ids import Index, PartitionId, Term
@@ -50,12 +50,12 @@ class Tombstone:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class GroupRecord:
     """What one group wants written; in the order of the fields."""
 
     group: GroupId
     hard_state: HardState | None
-    snapshot: Manifest | None
+    snapshot: SnapshotDescriptor | None
     entries: Entries | None
 
 
@@ -73,26 +73,26 @@ class Round:
     """One moment of all groups, ascending by group in every list."""
 
     number: int
-    records: list[Record]  # one write, all or nothing
+    records: list[GroupRecord]  # one write, all or nothing
     send_now: list[Parcel]  # ascending by receiver
     committed: list[tuple[GroupId, Entries]]
     reads: list[tuple[GroupId, ReadResult]]
-    copies: list[tuple[GroupId, Manifest]]
+    copies: list[tuple[GroupId, SnapshotDescriptor]]
 
 
-class Groups:
+class RaftGroups:
     """The groups of one node. One owner, one thread."""
 
     def __init__(self, node: NodeId) -> None:
         self.node = node
-        self.cores: dict[GroupId, Core] = {}  # ascending by group
+        self.cores: dict[GroupId, RaftCore] = {}  # ascending by group
         self.tombstones: dict[GroupId, Tombstone] = {}
         self.failed: dict[GroupId, InvariantBroken] = {}
         self.drops: Counter[Drop] = Counter()  # messages for groups that are not here
-        self._rounds: deque[tuple[int, list[tuple[GroupId, Core, Ready]]]] = deque()  # not durable yet
+        self._rounds: deque[tuple[int, list[tuple[GroupId, RaftCore, Ready]]]] = deque()  # not durable yet
         self._number = 0
 
-    def add(self, group: GroupId, core: Core) -> None:
+    def add(self, group: GroupId, core: RaftCore) -> None:
         """Takes over a group. One that has a tombstone must come back with at least its term, and its vote.
 
         Raises: ValueError.
@@ -141,7 +141,7 @@ class Groups:
             for group, term, round_ in zip(bundle.groups, bundle.terms, bundle.rounds, strict=True):
                 self.step(group, HeartbeatReply(sender, receiver, term, round_))
 
-    def ask(self, group: GroupId, request: Callable[[Core], Any]) -> Any:
+    def ask(self, group: GroupId, request: Callable[[RaftCore], Any]) -> Any:
         """Runs a request of the caller on one group: `groups.ask(group, lambda core: core.propose(payloads))`.
 
         Raises: KeyError when the group is not here or has ended; what the request raises.
@@ -154,7 +154,7 @@ class Groups:
 
     def collect(self) -> Round | None:
         """What all groups want now, or None. Take it again until there is none: a group that is its own majority may go on."""
-        taken: list[tuple[GroupId, Core, Ready]] = []
+        taken: list[tuple[GroupId, RaftCore, Ready]] = []
         for group, core in list(self.cores.items()):
             try:
                 ready = core.ready()
@@ -169,7 +169,7 @@ class Groups:
         self._rounds.append((self._number, taken))
         return Round(
             self._number,
-            [Record(group, ready.hard_state, ready.snapshot, ready.entries) for group, _, ready in taken if ready.writes],
+            [GroupRecord(group, ready.hard_state, ready.snapshot, ready.entries) for group, _, ready in taken if ready.writes],
             self._parcels((group, message) for group, _, ready in taken for message in ready.send_now),
             [(group, ready.committed) for group, _, ready in taken if ready.committed is not None],
             [(group, result) for group, _, ready in taken for result in ready.reads],

@@ -12,7 +12,7 @@ import enum
 from collections import deque
 from typing import Final
 
-from cmdlog.raft.messages import Manifest
+from cmdlog.raft.messages import SnapshotDescriptor
 from cmdlog.wal.ids import Index
 
 
@@ -28,7 +28,7 @@ _PROBE: Final = Sending.PROBE  # a name of the module is found in a third of the
 _REPLICATE: Final = Sending.REPLICATE
 
 
-class Progress:
+class FollowerProgress:
     """One follower. Invariant: 0 <= match < next; only in SNAPSHOT is there a `manifest`."""
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Progress:
     def _restart(self, sending: Sending) -> None:
         self.sending = sending
         self.paused = self.nudge = False
-        self.manifest: Manifest | None = None
+        self.manifest: SnapshotDescriptor | None = None
         self.copy_ticks = 0
         self.in_flight.clear()
         self.in_flight_bytes = 0
@@ -74,7 +74,7 @@ class Progress:
         self.next = Index(self.match + 1)
         self._restart(Sending.REPLICATE)
 
-    def copy(self, manifest: Manifest) -> None:
+    def copy(self, manifest: SnapshotDescriptor) -> None:
         """The follower is to copy the snapshot; log entries follow it."""
         self._restart(Sending.SNAPSHOT)
         self.manifest = manifest

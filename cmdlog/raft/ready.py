@@ -7,7 +7,7 @@ that go with each field are numbered in the package's head.
 from __future__ import annotations
 
 from cmdlog.raft.entries import Completion
-from cmdlog.raft.messages import Entries, HardState, Manifest, Message
+from cmdlog.raft.messages import Entries, HardState, Message, SnapshotDescriptor
 from cmdlog.raft.values import value
 from cmdlog.wal.ids import Index, Term
 
@@ -21,7 +21,7 @@ class ReadResult:
 
 
 @value
-class Placed:
+class PlacedProposals:
     """Where proposals stand: consecutive from `first` on, if they are ever committed. When another term is committed at their
     index, they are not there; until then their outcome is unknown."""
 
@@ -34,13 +34,13 @@ class Ready:
     """Work for the caller; fields in the order in which they are to be written."""
 
     hard_state: HardState | None  # term, vote, commit: changed, or worth writing beside the entries
-    snapshot: Manifest | None  # a copy that is complete becomes the log: one atomic record, before `entries`
+    snapshot: SnapshotDescriptor | None  # a copy that is complete becomes the log: one atomic record, before `entries`
     entries: Entries | None  # to be written; they replace everything from their first index on
     send_now: list[Message]  # may leave before the write
     send_after_fsync: list[Message]  # only after this write and all earlier ones are durable
     committed: Entries | None  # to be applied, in order, each once; durable here already
     reads: list[ReadResult]  # reads that are decided
-    copy: Manifest | None  # start copying this, in place of any earlier one; then `report_snapshot`
+    copy: SnapshotDescriptor | None  # start copying this, in place of any earlier one; then `report_snapshot`
     completion: Completion  # give it to `advance` when this write and all earlier ones are durable
 
     @property

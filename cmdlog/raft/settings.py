@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class RaftSettings:
     """The same on all nodes of a group, except `patience`; mixed values cost liveness at most, but for `lease_ticks`."""
 
     election_ticks: int = 10  # a follower waits for between one and two of these before it campaigns

@@ -12,13 +12,13 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from cmdlog.raft.configuration import Configuration, NodeId
-from cmdlog.raft.entries import Completion, Log, decoded_configurations
+from cmdlog.raft.entries import Completion, EntryLog, decoded_configurations
 from cmdlog.raft.errors import BadConfiguration, Drop, InvariantBroken
-from cmdlog.raft.messages import KIND_EMPTY, Entries, HardState, Manifest, Message
-from cmdlog.raft.progress import Progress
+from cmdlog.raft.messages import KIND_EMPTY, Entries, HardState, Message, SnapshotDescriptor
+from cmdlog.raft.progress import FollowerProgress
 from cmdlog.raft.reads import Reads
-from cmdlog.raft.ready import Placed, ReadResult
-from cmdlog.raft.settings import Settings
+from cmdlog.raft.ready import PlacedProposals, ReadResult
+from cmdlog.raft.settings import RaftSettings
 from cmdlog.wal.ids import Index, Term
 
 EMPTY_KINDS = bytes([KIND_EMPTY])
@@ -53,10 +53,10 @@ class Restored:
     """
 
     hard_state: HardState = field(default_factory=HardState)
-    manifest: Manifest = field(default_factory=Manifest)
+    manifest: SnapshotDescriptor = field(default_factory=SnapshotDescriptor)
     entries: Entries | None = None
     franchise: Franchise = Franchise.FULL
-    admitted: Placed | None = None  # given at every start from then on
+    admitted: PlacedProposals | None = None  # given at every start from then on
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class State:
         "votes",
     )
 
-    def __init__(self, node: NodeId, *, rng: random.Random, settings: Settings, restored: Restored) -> None:
+    def __init__(self, node: NodeId, *, rng: random.Random, settings: RaftSettings, restored: Restored) -> None:
         self.id, self.rng, self.settings, self.franchise = node, rng, settings, restored.franchise
         self.admitted = restored.admitted
         self.failed: InvariantBroken | None = None
@@ -116,9 +116,9 @@ class State:
         self.dirty = True  # something may have come for a Ready
         self.ticks = 0
         self.manifest = restored.manifest  # Invariant: manifest.index >= log.base; what a far follower is given
-        self.copying: Manifest | None = None  # the copy that the caller is busy with
-        self.offered_copy: Manifest | None = None  # for the next Ready
-        self.installed: Manifest | None = None  # for the next Ready
+        self.copying: SnapshotDescriptor | None = None  # the copy that the caller is busy with
+        self.offered_copy: SnapshotDescriptor | None = None  # for the next Ready
+        self.installed: SnapshotDescriptor | None = None  # for the next Ready
         self._restore(restored)
         self.completion = Completion(rng.getrandbits(48), self.log.last, self.log.last_term)
         self.leader: NodeId | None = None
@@ -127,7 +127,7 @@ class State:
         self._leave_role()
 
     def _restore(self, restored: Restored) -> None:
-        hard, self.log = restored.hard_state, Log(restored.manifest)
+        hard, self.log = restored.hard_state, EntryLog(restored.manifest)
         self.term, self.vote = hard.term, hard.vote
         self.handed_hard = hard
         if (entries := restored.entries) is not None and entries.last > self.log.base:
@@ -208,7 +208,7 @@ class State:
         self.read_results += [ReadResult(context, None) for context in self.reads.contexts(self.id)]
         self.reads = Reads()
         self.votes: dict[NodeId, bool] = {}
-        self.progress: dict[NodeId, Progress] = {}  # ascending by node: the order in which messages are made
+        self.progress: dict[NodeId, FollowerProgress] = {}  # ascending by node: the order in which messages are made
         self.handover: Handover | None = None
         self.proposed: deque[tuple[Index, int]] = deque()  # (last index, bytes) of what is not committed yet
         self.proposed_bytes = 0
@@ -270,7 +270,7 @@ class State:
         kept = self.progress
         self.progress = {}
         for node in sorted(wanted - {self.id}):
-            self.progress[node] = kept.get(node) or Progress(
+            self.progress[node] = kept.get(node) or FollowerProgress(
                 following,
                 heard=self.ticks,
                 messages_max=settings.window_messages_max,

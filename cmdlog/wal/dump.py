@@ -19,8 +19,8 @@ from cmdlog.wal.fault_log import FaultRecord, read_faults
 from cmdlog.wal.files import TEMP_SUFFIX, Files
 from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.block import HEADER, SECTOR_BYTES, BlockFlag, block_bytes
-from cmdlog.wal.format.record import BadRecord, Kind, Record, decode_body, decode_commit_mark, decode_digest
-from cmdlog.wal.group_state import Groups, GroupState
+from cmdlog.wal.format.record import BadRecord, Record, RecordKind, decode_body, decode_commit_mark, decode_digest
+from cmdlog.wal.group_state import GroupState, GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn, txn_millis
 from cmdlog.wal.opening.restart import decide
 from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal, survey_log
@@ -37,7 +37,7 @@ def inspect_log(files: Files, directory: str) -> dict[str, Any]:
     instance = load_instance(files, directory)
     survey = survey_log(files, directory, instance)
     error = refusal(survey)
-    groups = Groups() if survey.walk is None else _fold_newest(survey)
+    groups = GroupStates() if survey.walk is None else _fold_newest(survey)
     return {
         "directory": directory,
         "instance": _instance(instance),
@@ -173,11 +173,11 @@ def _verify_segment(files: Files, report: VerifyReport, segment: SegmentFile, la
 def _decode_fully(record: Record, lsn: Lsn, path: str, offset: int) -> None:
     """Payloads too, not only checksums. Raises: Corrupt."""
     try:
-        if record.kind is Kind.BATCH:
+        if record.kind is RecordKind.BATCH:
             decode_batch(record).params()
-        elif record.kind is Kind.COMMIT_MARK:
+        elif record.kind is RecordKind.COMMIT_MARK:
             decode_commit_mark(record)
-        elif record.kind is Kind.DIGEST:
+        elif record.kind is RecordKind.DIGEST:
             decode_digest(record)
         elif record.payload:
             record.json()
@@ -199,11 +199,11 @@ def _describe(lsn: Lsn, record: Record, names: dict[int, list[Mapping[str, Any]]
         "index": record.index,
         "checksum": f"{record.checksum:08x}",
     }
-    if record.kind is Kind.BATCH:
+    if record.kind is RecordKind.BATCH:
         return row | _describe_batch(record, names)
-    if record.kind is Kind.COMMIT_MARK:
+    if record.kind is RecordKind.COMMIT_MARK:
         return row | {"closed_txn": str(decode_commit_mark(record))}
-    if record.kind is Kind.DIGEST:
+    if record.kind is RecordKind.DIGEST:
         digest = decode_digest(record)
         return row | {
             "rows_digest": f"{digest.rows_digest:016x}",
@@ -237,9 +237,9 @@ def _describe_batch(record: Record, names: Mapping[int, list[Mapping[str, Any]]]
 
 
 def _catalogs_in(record: Record, value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    if record.kind is Kind.CATALOG:
+    if record.kind is RecordKind.CATALOG:
         return [value]
-    if record.kind is Kind.CHECKPOINT:
+    if record.kind is RecordKind.CHECKPOINT:
         return [stated[3] for stated in value["catalogs"]]
     return []
 
@@ -301,7 +301,7 @@ def _tail(survey: Survey) -> dict[str, Any] | None:
     }
 
 
-def _reserve(survey: Survey, groups: Groups) -> dict[str, Any] | None:
+def _reserve(survey: Survey, groups: GroupStates) -> dict[str, Any] | None:
     """What the log has for control records alone, and how much of it is left; None where its end is not known."""
     if survey.walk is None:
         return None
@@ -312,9 +312,9 @@ def _reserve(survey: Survey, groups: Groups) -> dict[str, Any] | None:
     return {"bytes": instance.log_reserve_bytes, "left_bytes": min(left, instance.log_reserve_bytes)}
 
 
-def _fold_newest(survey: Survey) -> Groups:
+def _fold_newest(survey: Survey) -> GroupStates:
     """The groups as of the good chain's end; what does not decode is left to `verify`."""
-    groups = Groups()
+    groups = GroupStates()
     for place in survey.walk.places if survey.walk else ():
         start = place.offset + HEADER.bytes
         try:

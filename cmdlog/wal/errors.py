@@ -132,5 +132,5 @@ class LogFull(WalError):
     hint = "wait for a snapshot to free a segment, take one now, or give the log more segments"
 
 
-class TooLarge(WalError):
+class RecordsTooLarge(WalError):
     """The caller's records do not fit the format's limits."""

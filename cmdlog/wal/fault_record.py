@@ -15,7 +15,7 @@ from typing import Final
 import google_crc32c
 
 from cmdlog.wal.directory.instance import Identity
-from cmdlog.wal.errors import TooLarge
+from cmdlog.wal.errors import RecordsTooLarge
 from cmdlog.wal.format.struct_layout import Layout
 from cmdlog.wal.ids import PARTITIONS_MAX
 
@@ -106,10 +106,12 @@ def make_record(
     demotions: Demotions = (),
     reason: str = "",
 ) -> FaultRecord:
-    """The successor of `previous` (None: the first record of a cluster). Raises: TooLarge."""
+    """The successor of `previous` (None: the first record of a cluster). Raises: RecordsTooLarge."""
     nodes = frozenset(failed)
     if len(nodes) > FAILED_MAX or len(demotions) > DEMOTIONS_MAX:
-        raise TooLarge(f"{len(nodes)} failed nodes and {len(demotions)} demotions; at most {FAILED_MAX} and {DEMOTIONS_MAX}")
+        raise RecordsTooLarge(
+            f"{len(nodes)} failed nodes and {len(demotions)} demotions; at most {FAILED_MAX} and {DEMOTIONS_MAX}"
+        )
     text = reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
     sequence, link = (previous.sequence + 1, previous.checksum) if previous is not None else (1, 0)
     bare = FaultRecord(sequence, nodes, link, epoch, term, author, tuple(sorted(demotions)), text, 0)

@@ -1,6 +1,6 @@
 """The fold: what a log's records say about every group. The same fold feeds the writer's checkpoints and the restart.
 
-One rule: state follows from the records alone, in log order; no clock, no file. `Groups.observe` takes each record once, and
+One rule: state follows from the records alone, in log order; no clock, no file. `GroupStates.observe` takes each record once, and
 `checkpoints()` states the result as records, so that `fold(checkpoint + later records)` equals `fold(all records)`.
 
 An entry whose index is not beyond the last one replaces the old suffix from there on (Ongaro, Raft, section 3.5): whatever the
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cmdlog.wal.format.batch import batch_catalog, batch_last_txn
-from cmdlog.wal.format.record import BadRecord, Kind, Record, decode_commit_mark, encode_json
+from cmdlog.wal.format.record import BadRecord, Record, RecordKind, decode_commit_mark, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 
 FIRST_EPOCH: Final = 1
@@ -34,7 +34,7 @@ class Stated:
 
 
 @dataclass(slots=True)
-class Catalog:
+class LoggedCatalog:
     """A catalog version of the cluster group. `used_block` is the last block with a batch of it, 0 = none yet."""
 
     index: int
@@ -61,7 +61,7 @@ class GroupState:
     configurations: list[Stated] = field(default_factory=list)
     schema: Stated | None = None  # the newest SCHEMA entry
     environment: Stated | None = None
-    catalogs: dict[int, Catalog] = field(default_factory=dict)
+    catalogs: dict[int, LoggedCatalog] = field(default_factory=dict)
     snapshots: list[dict[str, Any]] = field(default_factory=list)  # marks, oldest first
 
     @property
@@ -70,7 +70,7 @@ class GroupState:
         return self.configurations[-1].value if self.configurations else None
 
 
-class Groups:
+class GroupStates:
     """All groups of a log. One thread at a time."""
 
     def __init__(self) -> None:
@@ -98,20 +98,20 @@ class Groups:
         """Takes the next record. Raises: BadRecord when a payload is not what its kind says."""
         state = self.state(record.partition)
         kind = record.kind
-        if kind is Kind.CHECKPOINT:
+        if kind is RecordKind.CHECKPOINT:
             self.by_partition[record.partition] = _from_json(record.json())
         elif record.is_entry:
             self._entry(state, lsn, record)
-        elif kind is Kind.COMMIT_MARK:
+        elif kind is RecordKind.COMMIT_MARK:
             state.commit = max(state.commit, record.index)
             state.closed_txn = max(state.closed_txn, decode_commit_mark(record))
             state.last_txn = max(state.last_txn, state.closed_txn)
             _trim_configurations(state)
-        elif kind is Kind.HARD_STATE:
+        elif kind is RecordKind.HARD_STATE:
             self._hard_state(state, record.term, record.json().get("vote"))
-        elif kind is Kind.SNAPSHOT_MARK:
+        elif kind is RecordKind.SNAPSHOT_MARK:
             state.snapshots = [*state.snapshots, record.json()][-SNAPSHOT_MARKS_KEPT:]
-        elif kind is Kind.TRUNCATION:
+        elif kind is RecordKind.TRUNCATION:
             _cut(state, record.index)
             state.last_index, state.last_term = record.index - 1, record.term
             state.last_checksum = int(record.json().get("checksum", 0)) if record.payload else 0
@@ -137,7 +137,7 @@ class Groups:
             state = self.by_partition[partition]
             _drop_catalogs(state, oldest_block, catalogs_kept)
             records.append(
-                encode_json(Kind.CHECKPOINT, _to_json(state), partition=partition, term=state.term, index=state.last_index)
+                encode_json(RecordKind.CHECKPOINT, _to_json(state), partition=partition, term=state.term, index=state.last_index)
             )
         return records
 
@@ -148,21 +148,21 @@ class Groups:
             self._hard_state(state, record.term, None)
         state.last_index, state.last_term, state.last_checksum = record.index, record.term, record.checksum
         kind = record.kind
-        if kind is Kind.BATCH:
+        if kind is RecordKind.BATCH:
             state.last_txn = max(state.last_txn, batch_last_txn(record))
             cluster = self.by_partition.get(CLUSTER_GROUP)
             used = cluster.catalogs.get(batch_catalog(record)) if cluster else None
             if used is not None:
                 used.used_block = lsn.block
-        elif kind is Kind.CONFIGURATION:
+        elif kind is RecordKind.CONFIGURATION:
             state.configurations.append(Stated(record.index, record.term, record.json()))
             _trim_configurations(state)
-        elif kind is Kind.CATALOG:
+        elif kind is RecordKind.CATALOG:
             value = record.json()
-            state.catalogs[_version(value)] = Catalog(record.index, value, stated_block=lsn.block)
-        elif kind is Kind.ENVIRONMENT:
+            state.catalogs[_version(value)] = LoggedCatalog(record.index, value, stated_block=lsn.block)
+        elif kind is RecordKind.ENVIRONMENT:
             state.environment = Stated(record.index, record.term, record.json())
-        elif kind is Kind.SCHEMA:
+        elif kind is RecordKind.SCHEMA:
             state.schema = Stated(record.index, record.term, record.json())
 
     def _hard_state(self, state: GroupState, term: int, vote: int | None) -> None:
@@ -242,7 +242,7 @@ def _from_json(value: dict[str, Any]) -> GroupState:
             configurations=[Stated(*parts) for parts in value["configurations"]],
             schema=_stated(value["schema"]),
             environment=_stated(value["environment"]),
-            catalogs={_version(parts[3]): Catalog(parts[0], parts[3], parts[1], parts[2]) for parts in value["catalogs"]},
+            catalogs={_version(parts[3]): LoggedCatalog(parts[0], parts[3], parts[1], parts[2]) for parts in value["catalogs"]},
             snapshots=value["snapshots"],
         )
     except (KeyError, TypeError, IndexError) as error:

@@ -37,7 +37,7 @@ FILE_BYTES: Final = 2 * COPY_BYTES
 
 
 @dataclass(slots=True)
-class HardState:
+class HardStateValues:
     identity: str = ""  # hex of cluster, node and incarnation: a file from elsewhere is refused
     oldest: int = 1  # sequence of the oldest segment that the log needs
     newest: int = 1  # sequence of the newest segment that was put to use; a newer one may exist, an older one may not be the end
@@ -49,7 +49,7 @@ class HardState:
 class HardStateFile:
     """The open file. Not thread-safe: the log's owner serialises the calls."""
 
-    def __init__(self, file: File, state: HardState, revision: int) -> None:
+    def __init__(self, file: File, state: HardStateValues, revision: int) -> None:
         self._file, self.state, self._revision = file, state, revision
 
     def save(self) -> None:
@@ -64,7 +64,7 @@ class HardStateFile:
         self._file.close()
 
 
-def create_hardstate(files: Files, log_dir: str, state: HardState) -> None:
+def create_hardstate(files: Files, log_dir: str, state: HardStateValues) -> None:
     """Makes the file; content durable on return, the name after the caller's fsync_dir."""
     file = files.open(os.path.join(log_dir, HARDSTATE_NAME), create=True, exclusive=True)
     try:
@@ -75,7 +75,7 @@ def create_hardstate(files: Files, log_dir: str, state: HardState) -> None:
         file.close()
 
 
-def read_hardstate(files: Files, log_dir: str) -> tuple[HardState, int, bool]:
+def read_hardstate(files: Files, log_dir: str) -> tuple[HardStateValues, int, bool]:
     """The state, its revision, and whether both copies agree.
 
     Raises: Corrupt when the file is missing or neither copy is valid.
@@ -97,7 +97,7 @@ def open_hardstate(files: Files, log_dir: str) -> tuple[HardStateFile, bool]:
     return HardStateFile(files.open(os.path.join(log_dir, HARDSTATE_NAME)), state, revision), not whole
 
 
-def _encode(state: HardState, revision: int) -> bytes:
+def _encode(state: HardStateValues, revision: int) -> bytes:
     body = orjson.dumps(
         {
             "durable": state.durable,
@@ -115,7 +115,7 @@ def _encode(state: HardState, revision: int) -> bytes:
     return head + crc.to_bytes(4, "little") + body
 
 
-def _decode(data: bytes) -> tuple[HardState, int] | None:
+def _decode(data: bytes) -> tuple[HardStateValues, int] | None:
     if len(data) < HARDSTATE.bytes:
         return None
     magic, version, reserved, revision, body_bytes, crc = HARDSTATE.unpack_from(data)
@@ -126,4 +126,4 @@ def _decode(data: bytes) -> tuple[HardState, int] | None:
     value = orjson.loads(body)
     votes = {int(group): (vote[0], vote[1]) for group, vote in value["votes"].items()}
     home = tuple(value["home"]) if value.get("home") is not None else None
-    return HardState(value["identity"], value["oldest"], value["newest"], value["durable"], votes, home), revision
+    return HardStateValues(value["identity"], value["oldest"], value["newest"], value["durable"], votes, home), revision

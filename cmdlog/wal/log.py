@@ -1,6 +1,6 @@
 """The command log: create, open, feed, read, close.
 
-One rule: what `Source.durable` was called for is in every later `open`, in order, and nothing that was not taken ever is.
+One rule: what `RecordSource.durable` was called for is in every later `open`, in order, and nothing that was not taken ever is.
 
 Parts: `survey` + `restart` + `repair` open it, `tail` gives out places, `ring` writes and syncs, `space` keeps files ready,
 `groups` is the fold behind checkpoints and `recovered`.
@@ -25,14 +25,14 @@ from cmdlog.wal.directory.instance import (
     load_instance,
     write_instance,
 )
-from cmdlog.wal.directory.lock import Owner, make_folder, take_ownership
-from cmdlog.wal.errors import DiskFull, Foreign, TooLarge, WalError, Wedged
+from cmdlog.wal.directory.lock import DirectoryLock, make_folder, take_ownership
+from cmdlog.wal.errors import DiskFull, Foreign, RecordsTooLarge, WalError, Wedged
 from cmdlog.wal.files import TEMP_SUFFIX, Files
 from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag, block_bytes, encode_block
 from cmdlog.wal.format.record import Record, peek_record
 from cmdlog.wal.format.segment import SegmentHeader, free_name, reserve_file, segment_name, write_zeros
-from cmdlog.wal.group_state import Groups
-from cmdlog.wal.hard_state import HardState, HardStateFile, create_hardstate, open_hardstate
+from cmdlog.wal.group_state import GroupStates
+from cmdlog.wal.hard_state import HardStateFile, HardStateValues, create_hardstate, open_hardstate
 from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.opening.home import check_home, record_home
 from cmdlog.wal.opening.repair import Mended, Recovered, mend
@@ -44,7 +44,7 @@ from cmdlog.wal.writing.anchors import Anchors
 from cmdlog.wal.writing.ring import Ring
 from cmdlog.wal.writing.segment_pool import Space
 from cmdlog.wal.writing.tail import Tail, encode_head
-from cmdlog.wal.writing.watermarks import Source, Sync
+from cmdlog.wal.writing.watermarks import RecordSource, Sync
 
 SEGMENT_BYTES: int = 16 << 20  # default: a rotation costs about 2 ms, a start reads one segment
 SEGMENTS: int = 64  # default: 1 GiB of log
@@ -60,7 +60,7 @@ class Log:
     """An open log. `recovered` says what was found; call `start` to write. Thread-safe after that."""
 
     def __init__(
-        self, files: Files, directory: str, *, survey: Survey, mended: Mended, hard: HardStateFile, owner: Owner | None,
+        self, files: Files, directory: str, *, survey: Survey, mended: Mended, hard: HardStateFile, owner: DirectoryLock | None,
         generation: Callable[[], int],
     ) -> None:  # fmt: skip
         self._files, self.directory, self.instance = files, directory, survey.instance
@@ -93,7 +93,7 @@ class Log:
         segments: int = SEGMENTS,
         reserve_bytes: int = RESERVE_BYTES,
         initial: Sequence[bytes] = (),
-        owner: Owner | None = None,
+        owner: DirectoryLock | None = None,
         forked_from: Origin | None = None,
         begun_by: str = "",
         whole_ring: bool = False,
@@ -104,7 +104,7 @@ class Log:
         `begun_by`: what has marked the directory as its own before (`instance.write_marker`). `whole_ring`: the space of all
         segments is taken now; without it, and for a log that was made without, `start` says what is taken.
         A crash on the way leaves a directory that the next call sweeps, and that `open` refuses.
-        Raises: WrongDirectory, BadSettings, Locked, DiskFull, WriteFailed, TooLarge.
+        Raises: WrongDirectory, BadSettings, Locked, DiskFull, WriteFailed, RecordsTooLarge.
         """
         instance = Instance(identity, segment_bytes, segments, reserve_bytes, forked_from)
         instance.check()
@@ -117,7 +117,7 @@ class Log:
             groups = _write_first_segment(files, log_dir, instance, initial, generation())
             if whole_ring:
                 _reserve_ring(files, log_dir, instance)
-            hard = HardState(identity_text(identity), durable=1 + bool(initial), votes=dict(groups.votes))
+            hard = HardStateValues(identity_text(identity), durable=1 + bool(initial), votes=dict(groups.votes))
             create_hardstate(files, log_dir, hard)
             files.fsync_dir(log_dir)
             write_instance(files, directory, instance)
@@ -134,7 +134,7 @@ class Log:
         directory: str,
         identity: Identity | None = None,
         *,
-        owner: Owner | None = None,
+        owner: DirectoryLock | None = None,
         generation: Callable[[], int] = random_generation,
     ) -> Log:
         """Judges the directory by the restart table, repairs a torn or unproved tail, and returns the log.
@@ -173,7 +173,7 @@ class Log:
 
     def start(
         self,
-        source: Source,
+        source: RecordSource,
         *,
         threads: int = 4,
         seal_after_s: float = 0.010,
@@ -188,10 +188,10 @@ class Log:
         """Begins to take blocks from `source`. `sync` "off" is for benchmarks: it acknowledges what is only written.
 
         `waits` says of the records that were taken last whether somebody waits until they are durable: then they are synced at
-        once, else within `async_window_s`. None: always (`sync`), or never (`async`). While `early` says so, `Source.written` is
-        told before the sync of a block, not after it. `timed` gets the seconds of every sync, a block's own with its write.
-        All of them are called under a lock and must be quick. `whole_ring`: the space of segments that is not taken
-        yet is taken in the background.
+        once, else within `async_window_s`. None: always (`sync`), or never (`async`). While `early` says so,
+        `RecordSource.written` is called before the sync of a block, not after it. `timed` gets the seconds of every sync, a
+        block's own with its write. All of them are called under a lock and must be quick. `whole_ring`: the space of segments
+        that is not in use yet is allocated in the background.
         With `threads=0` there are none at all: the caller runs turns and calls `tend`, and everything happens in a stated order.
         """
         if self._ring is not None:
@@ -271,7 +271,7 @@ class Log:
         return BlockNumber(self._ring.durable_block if self._ring is not None else self._tail.number)
 
     @property
-    def groups(self) -> Groups:
+    def groups(self) -> GroupStates:
         """The fold over everything taken so far. Before `start` it is anyone's; after it, the turn holder's."""
         return self._tail.groups
 
@@ -416,17 +416,19 @@ def _reserve_ring(files: Files, log_dir: str, instance: Instance) -> None:
         raise no_room(what, instance.segment_bytes, f"the volume of {log_dir}") from error
 
 
-def _write_first_segment(files: Files, log_dir: str, instance: Instance, initial: Sequence[bytes], generation: int) -> Groups:
+def _write_first_segment(
+    files: Files, log_dir: str, instance: Instance, initial: Sequence[bytes], generation: int
+) -> GroupStates:
     """Segment 1: an empty checkpoint, the initial records, a seal. Content and name durable but for the folder's sync."""
     identity, path = instance.identity, os.path.join(log_dir, segment_name(1))
     if (size := block_bytes(initial)) > min(instance.segment_bytes // 2, 64 << 20):
-        raise TooLarge(f"initial records of {size} bytes; half a segment is {instance.segment_bytes // 2}")
+        raise RecordsTooLarge(f"initial records of {size} bytes; half a segment is {instance.segment_bytes // 2}")
     header = SegmentHeader(
         identity.cluster_id, identity.incarnation, identity.node_id, 1, generation, 0, 0, 1, BlockNumber(1),
         instance.segment_bytes, 0,
     )  # fmt: skip
     data, chain = encode_head(header, [], durable_upto=0)
-    groups, position = Groups(), 0
+    groups, position = GroupStates(), 0
     for number, records in ((2, initial), (3, ())) if initial else ():
         for record in records:
             groups.observe(Lsn(BlockNumber(number), position), peek_record(record))

@@ -21,7 +21,7 @@ from cmdlog.wal.format.record import BadRecord, Record, decode_body
 from cmdlog.wal.format.segment import BadSegment, SegmentHeader, decode_segment_header
 from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.opening.restart import decide
-from cmdlog.wal.opening.scan import Walk, locate_damage, misfit
+from cmdlog.wal.opening.scan import SegmentWalk, locate_damage, misfit
 from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal, survey_log
 
 _CHUNK_BYTES: Final = 256 << 10  # stays in a processor's cache until its records are cut out
@@ -187,7 +187,7 @@ class LogReader:
         return self.survey.segments
 
     @property
-    def walk(self) -> Walk:
+    def walk(self) -> SegmentWalk:
         assert self.survey.walk is not None
         return self.survey.walk
 

@@ -19,7 +19,7 @@ from procedures.execution.context import CallState, Transaction
 from procedures.execution.idempotency import request_seed
 from procedures.execution.outcome_bodies import ReadOnlyProcedure
 from procedures.execution.statements import Runs
-from procedures.storage.authorizer import Guard
+from procedures.storage.authorizer import Authorizer
 
 # (function, decode or None, encode, tx) of a procedure. A bare tuple: it is unpacked once per call.
 Entry = tuple[Callable[..., Any], Callable[[list[Any]], list[Any]] | None, Callable[[Any], bytes], Transaction]
@@ -29,7 +29,7 @@ class Catalog:
     """The procedures of a database by number, with a transaction for each kind of access."""
 
     def __init__(
-        self, database: Database, cursor: apsw.Cursor, guard: Guard, state: CallState, *, side: Literal["write", "read"]
+        self, database: Database, cursor: apsw.Cursor, guard: Authorizer, state: CallState, *, side: Literal["write", "read"]
     ) -> None:
         self.tables = tuple(database.tables)
         self._transactions = {

@@ -23,7 +23,7 @@ from procedures.errors import ProceduresError
 from procedures.execution.machine_faults import fault_kind
 from procedures.execution.rows import Result
 from procedures.execution.statements import Runs
-from procedures.storage.authorizer import Guard
+from procedures.storage.authorizer import Authorizer
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ABORT_CODE_BYTES_MAX = 64
@@ -114,7 +114,7 @@ class Transaction:
 
     __slots__ = ("_access", "_guard", "_random", "_random_of", "_runs", "_state", "_statements", "references_max")
 
-    def __init__(self, statements: Runs, state: CallState, guard: Guard, access: Access) -> None:
+    def __init__(self, statements: Runs, state: CallState, guard: Authorizer, access: Access) -> None:
         self._statements = statements
         self._state = state
         self._guard = guard

@@ -26,7 +26,7 @@ from procedures.errors import BatchRefused, EnvironmentFault, StateRefused
 from procedures.execution import process_guard
 from procedures.execution.catalog import Catalog, Entry
 from procedures.execution.context import CallState, SiteFailed
-from procedures.execution.idempotency import NO_KEY, Fresh, KeyPolicy, Outcome, Status, request_hash
+from procedures.execution.idempotency import NO_KEY, Fresh, KeyPolicy, KnownOutcome, Status, request_hash
 from procedures.execution.idempotency_table import KeyTable, Kind
 from procedures.execution.invocations import Applied, Invocations
 from procedures.execution.machine_faults import fault_kind
@@ -52,7 +52,7 @@ class _NeedsSavepoints(Exception):
 
 
 @dataclass(slots=True)
-class _Run:
+class _BatchAttempt:
     """What one attempt at a batch has brought so far."""
 
     statuses: bytearray
@@ -62,7 +62,7 @@ class _Run:
     kind: Kind = "single"
 
 
-_RunCalls = Callable[[Invocations, Catalog, _Run], None]
+_RunCalls = Callable[[Invocations, Catalog, _BatchAttempt], None]
 
 
 class Executor:
@@ -169,7 +169,7 @@ class Executor:
     def _attempt(self, batch: Invocations, catalog: Catalog, run_calls: _RunCalls) -> Applied:
         """One transaction around one way to run the calls; whatever goes wrong rolls all of it back."""
         seeds = _SEEDS
-        run = _Run(bytearray(len(batch.txn_ids)), batch.txn_ids)
+        run = _BatchAttempt(bytearray(len(batch.txn_ids)), batch.txn_ids)
         if len(batch.procedures) == 1 and catalog.everywhere[batch.procedures[0]]:
             run.kind = "everywhere"  # such a call is a batch of its own
         self._call.begin(batch.txn_ids)
@@ -186,7 +186,7 @@ class Executor:
         digest = self._keys.mixed_into(digest) if digest else 0
         return Applied(batch.index, run.statuses, run.txn_ids, run.bodies, hashes, digest)
 
-    def _run_calls(self, batch: Invocations, catalog: Catalog, run: _Run, run_calls: _RunCalls) -> int:
+    def _run_calls(self, batch: Invocations, catalog: Catalog, run: _BatchAttempt, run_calls: _RunCalls) -> int:
         """Runs the calls; returns the digest of the rows that they changed."""
         guard, call, rows = self._state.guard, self._call, self._rows
         if rows is not None:
@@ -208,7 +208,7 @@ class Executor:
         rows.uncertain = call.undone
         return rows.digest()
 
-    def _run_straight(self, batch: Invocations, catalog: Catalog, run: _Run) -> None:
+    def _run_straight(self, batch: Invocations, catalog: Catalog, run: _BatchAttempt) -> None:
         """The hot loop: no savepoints, every call runs."""
         call, entries, progress = self._call, catalog.entries, self._progress
         append, again = run.bodies.append, False
@@ -230,7 +230,7 @@ class Executor:
             if again:
                 raise _NeedsSavepoints
 
-    def _run_guarded(self, batch: Invocations, catalog: Catalog, run: _Run) -> None:
+    def _run_guarded(self, batch: Invocations, catalog: Catalog, run: _BatchAttempt) -> None:
         """A savepoint per call, and a look at its key and at the skips first."""
         run.txn_ids = list(batch.txn_ids)
         for at in range(len(batch.txn_ids)):
@@ -257,7 +257,7 @@ class Executor:
             if key != NO_KEY:
                 run.fresh.add(key, request, run.statuses[at], batch.txn_ids[at], run.bodies[at])
 
-    def _judge(self, key: bytes, request: int, run: _Run) -> Outcome | None:
+    def _judge(self, key: bytes, request: int, run: _BatchAttempt) -> KnownOutcome | None:
         if key == NO_KEY:
             return None
         guard = self._state.guard
@@ -267,7 +267,7 @@ class Executor:
         finally:
             guard.mode = Mode.PROCEDURE
 
-    def _run_in_savepoint(self, entry: Entry, params: list[Any], run: _Run, *, keyed: bool) -> int:
+    def _run_in_savepoint(self, entry: Entry, params: list[Any], run: _BatchAttempt, *, keyed: bool) -> int:
         function, decode, encode, tx = entry
         self._control("SAVEPOINT call")
         try:
@@ -307,7 +307,7 @@ class Executor:
         self._cursor.execute(sql)
         guard.mode = Mode.PROCEDURE
 
-    def _keep_outcomes(self, batch: Invocations, keys: Sequence[bytes], catalog: Catalog, run: _Run) -> None:
+    def _keep_outcomes(self, batch: Invocations, keys: Sequence[bytes], catalog: Catalog, run: _BatchAttempt) -> None:
         """Collects the outcomes that a straight run brought; a call whose answer is too long to keep must be rolled back."""
         seeds = catalog.seeds
         requests = [request_hash(seeds[number], params) for number, params in zip(batch.procedures, batch.params, strict=True)]

@@ -65,7 +65,7 @@ class KeyPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class KnownOutcome:
     """What a call answered."""
 
     status: int
@@ -115,9 +115,9 @@ def request_hash(seed: int, params: list[Any]) -> int:
     return request
 
 
-def refusal(status: Status) -> Outcome:
+def refusal(status: Status) -> KnownOutcome:
     """What a call is told that is not run; nothing is kept of it."""
-    return Outcome(status, 0, REFUSALS[status])
+    return KnownOutcome(status, 0, REFUSALS[status])
 
 
 class Fresh:
@@ -146,9 +146,9 @@ class Fresh:
         self.txn_ids.append(txn_id)
         self.bodies.append(body)
 
-    def get(self, key: bytes) -> Outcome | None:
+    def get(self, key: bytes) -> KnownOutcome | None:
         at = self.keys.get(key)
-        return None if at is None else Outcome(self.statuses[at], self.txn_ids[at], self.bodies[at], self.requests[at])
+        return None if at is None else KnownOutcome(self.statuses[at], self.txn_ids[at], self.bodies[at], self.requests[at])
 
     def longest(self) -> int:
         return max(map(len, self.bodies), default=0)
@@ -165,7 +165,7 @@ def split_keys(keys: bytes) -> tuple[bytes, ...]:
     return struct.unpack("16s" * (len(keys) // KEY_BYTES), keys)
 
 
-def unpack_outcome(packed: bytes, count: int, position: int) -> Outcome:
+def unpack_outcome(packed: bytes, count: int, position: int) -> KnownOutcome:
     """One outcome of a packed row.
 
     Raises:
@@ -180,4 +180,4 @@ def unpack_outcome(packed: bytes, count: int, position: int) -> Outcome:
     start = struct.unpack_from("<I", packed, 16 * count + 4 * position - 4)[0] if position else 0
     if not start <= end <= len(packed) - bodies:
         raise StateRefused(f"_cmdlog_keys: body {position} lies outside of its row")
-    return Outcome(packed[20 * count + position], txn_id, packed[bodies + start : bodies + end], request)
+    return KnownOutcome(packed[20 * count + position], txn_id, packed[bodies + start : bodies + end], request)

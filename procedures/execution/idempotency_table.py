@@ -47,7 +47,7 @@ from procedures.execution.idempotency import (
     NO_KEY,
     Fresh,
     KeyPolicy,
-    Outcome,
+    KnownOutcome,
     Status,
     key_time_ms,
     refusal,
@@ -92,7 +92,7 @@ class Figures:
         return cls(*struct.unpack("<4q", row[0][0])) if row else cls()
 
 
-class Row(NamedTuple):
+class KeyRow(NamedTuple):
     """A row without its outcomes."""
 
     idx: int
@@ -118,9 +118,9 @@ def _keys_digest(keys: bytes, kept: int) -> int:
     return (int.from_bytes(keys, "little") % _PRIME) * (kept + 1)
 
 
-def stored_keys(connection: apsw.Connection, *, after: int = FIGURES_ROW, rows: int = -1) -> Iterator[Row]:
+def stored_keys(connection: apsw.Connection, *, after: int = FIGURES_ROW, rows: int = -1) -> Iterator[KeyRow]:
     """The rows of a state file behind index `after`, at most so many, without building the table."""
-    return map(Row._make, connection.execute(f"{_ROWS} LIMIT ?", (after, rows)))
+    return map(KeyRow._make, connection.execute(f"{_ROWS} LIMIT ?", (after, rows)))
 
 
 Kind = Literal["single", "everywhere"]
@@ -209,7 +209,7 @@ class KeyTable:
         mark = self._mark
         return all(key[8:] >= mark or key[8] < 0x80 for key in given)
 
-    def judge(self, key: bytes, request: int, fresh: Fresh, *, kind: Kind) -> Outcome | None:
+    def judge(self, key: bytes, request: int, fresh: Fresh, *, kind: Kind) -> KnownOutcome | None:
         """The answer that rules 1 to 4 give; None: the call runs. `fresh` holds the outcomes of this batch so far."""
         found = fresh.get(key)
         place = self._known.get(key)
@@ -226,7 +226,7 @@ class KeyTable:
             return refusal(Status.SESSIONS_FULL)
         return None
 
-    def _stored(self, place: int) -> Outcome | None:
+    def _stored(self, place: int) -> KnownOutcome | None:
         index, position = place >> _POSITION_BITS, place & (1 << _POSITION_BITS) - 1
         row = rows_of(self._state.connection, "SELECT keys, outcomes FROM _cmdlog_keys WHERE idx = ?", (index,))
         if len(row) != 1:
@@ -264,7 +264,7 @@ class KeyTable:
 
     def _add(self, index: int, fresh: Fresh, *, clock: int, shared: bool) -> None:
         changes, packed = self._changes, fresh.pack()
-        row = Row(index, clock + self.policy.window_ms, -1 - clock if shared else clock, 1, b"".join(fresh.keys))
+        row = KeyRow(index, clock + self.policy.window_ms, -1 - clock if shared else clock, 1, b"".join(fresh.keys))
         self._state.connection.execute("INSERT INTO _cmdlog_keys VALUES (?, ?, ?, ?, ?)", (*row[:3], row.keys, packed))
         changes.added = row
         changes.keys = tuple(fresh.keys)
@@ -281,14 +281,14 @@ class KeyTable:
             self._changes.digest -= row.digest()
             self._shrink(row, clock, txn_ms)
 
-    def _shrink(self, row: Row, clock: int, txn_ms: int) -> None:
+    def _shrink(self, row: KeyRow, clock: int, txn_ms: int) -> None:
         """Drops a row's outcomes and leaves the tombstones that are still needed; a row of tombstones is forgotten."""
         execute, changes = self._state.connection.execute, self._changes
         covered = txn_ms - self.policy.window_ms  # a key of an earlier time is forgotten under the floor
         keys = split_keys(row.keys)
         tombs = [key for key in keys if not _bears_time_below(key, covered)] if row.kept else []
         if tombs:
-            left = Row(row.idx, max(self._forgotten_at(key, clock, txn_ms) for key in tombs), row.clock, 0, b"".join(tombs))
+            left = KeyRow(row.idx, max(self._forgotten_at(key, clock, txn_ms) for key in tombs), row.clock, 0, b"".join(tombs))
             sql = "UPDATE _cmdlog_keys SET due = ?, keys = ?, outcomes = NULL WHERE idx = ?"
             execute(sql, (left.due, left.keys, left.idx))
             changes.dues.append(left)
@@ -352,10 +352,10 @@ class _Changes:
     """What `accept` does to the table."""
 
     figures: Figures
-    added: Row | None = None
+    added: KeyRow | None = None
     keys: Sequence[bytes] = ()  # of `added`
-    done: list[Row] = field(default_factory=list)  # rows as they were before they expired
-    dues: list[Row] = field(default_factory=list)  # rows that wait for their due: the added one and tombstones
+    done: list[KeyRow] = field(default_factory=list)  # rows as they were before they expired
+    dues: list[KeyRow] = field(default_factory=list)  # rows that wait for their due: the added one and tombstones
     forgotten: list[tuple[bytes, int]] = field(default_factory=list)  # key, index of its row
     digest: int = 0  # to be added to that of the table
     written: int = 0  # checksum of the outcomes that were added

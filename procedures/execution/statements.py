@@ -31,7 +31,7 @@ from procedures.declaration.procedure import Access
 from procedures.declaration.type_codecs import INT_MAX
 from procedures.errors import StatementRefused
 from procedures.execution.rows import SHARED, WRITTEN, Result, Rows, Written
-from procedures.storage.authorizer import Guard, Mode, Seen
+from procedures.storage.authorizer import Authorizer, Mode, TablesSeen
 from procedures.storage.state import rows_of
 
 if TYPE_CHECKING:
@@ -138,10 +138,10 @@ class Probe:
     columns: tuple[str, ...]
     parameters: tuple[str, ...]  # in the order of binding
     readonly: bool
-    seen: Seen
+    seen: TablesSeen
 
 
-def probe(connection: apsw.Connection, guard: Guard, sql: str) -> Probe:
+def probe(connection: apsw.Connection, guard: Authorizer, sql: str) -> Probe:
     """Prepares a text under the authorizer and looks at it; nothing runs.
 
     It is prepared anew, past APSW's cache: a text that the framework has run itself is judged like any other.
@@ -192,7 +192,7 @@ class Numbered:
     free_from: int  # no row may have this number or a larger one
 
 
-def find_numbered(connection: apsw.Connection, guard: Guard, sql: str) -> Numbered | None:
+def find_numbered(connection: apsw.Connection, guard: Authorizer, sql: str) -> Numbered | None:
     """Whether SQLite gives the new row of a change its INTEGER key, told from the program into which it compiles the text."""
     before, guard.mode = guard.mode, Mode.FRAMEWORK
     try:
@@ -229,7 +229,7 @@ class Runs(dict[object, Run]):
     `runs[statement]` is the whole hot path; a statement met for the first time is compiled, checked and probed.
     """
 
-    def __init__(self, database: Database, access: Access, cursor: apsw.Cursor, guard: Guard, state: CallState) -> None:
+    def __init__(self, database: Database, access: Access, cursor: apsw.Cursor, guard: Authorizer, state: CallState) -> None:
         super().__init__()
         self._database = database
         self._access = access

@@ -1,7 +1,7 @@
 """A bank: SmallBank's six transactions, a transfer inside one branch, and a replicated table of rates.
 
 Branches are the unit of partitioning: all customers of a branch live on one partition, so that a call may touch two of them.
-Money is integer cents. `workload` draws a seeded mix of calls; `Model` applies the same calls in plain Python, knowing
+Money is integer cents. `workload` draws a seeded mix of calls; `BankModel` applies the same calls in plain Python, knowing
 nothing of SQL or logs, and says what every account must hold and every call must answer.
 
 SmallBank: Alomar, Cahill, Fekete, Röhm, "The Cost of Serializability on Platforms That Use Snapshot Isolation", ICDE 2008.
@@ -229,7 +229,7 @@ def _params(kind: str, *, branch: int, source: int, target: int, amount: int) ->
 
 
 @dataclass(slots=True)
-class Model:
+class BankModel:
     """The bank in plain Python: the judge of what a state must hold."""
 
     accounts: dict[tuple[int, int], list[int]] = field(default_factory=dict)  # (branch, customer) -> [savings, checking]
@@ -325,7 +325,7 @@ class Model:
 
 
 _MODEL: dict[str, Any] = {
-    name: getattr(Model, name)
+    name: getattr(BankModel, name)
     for name in (
         "open_account",
         "open_accounts",

@@ -118,7 +118,7 @@ def workload(seed: int, *, calls: int, phones: int = 500) -> Iterator[Call]:
 
 
 @dataclass(slots=True)
-class Model:
+class VoterModel:
     """The same in plain Python."""
 
     contestants: dict[int, str] = field(default_factory=dict)

@@ -51,8 +51,8 @@ class Mode(Enum):
 
 
 @dataclass(slots=True)
-class Seen:
-    """Tables that the statements prepared since `Guard.watch` read and change."""
+class TablesSeen:
+    """Tables that the statements prepared since `Authorizer.watch` read and change."""
 
     reads: set[str] = field(default_factory=set)
     changes: set[str] = field(default_factory=set)
@@ -67,7 +67,7 @@ def is_internal(table: str) -> bool:
     return table.lower().startswith(("sqlite_", "_cmdlog_", "pragma_", "dbstat", "bytecode", "tables_used"))
 
 
-class Guard:
+class Authorizer:
     """One connection's authorizer; `mode` is switched by the code that owns the connection."""
 
     __slots__ = ("denied", "mode", "seen")
@@ -75,7 +75,7 @@ class Guard:
     def __init__(self) -> None:
         self.mode = Mode.FRAMEWORK
         self.denied: str | None = None  # why the last statement was refused
-        self.seen: Seen | None = None
+        self.seen: TablesSeen | None = None
 
     def __call__(self, action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
         if self.mode is Mode.FRAMEWORK:
@@ -116,7 +116,7 @@ class Guard:
             return f"{first} is not for applications" if internal else None
         return f"{_action(action)} is not for schema records"
 
-    def watch(self) -> Seen:
+    def watch(self) -> TablesSeen:
         """Starts to note tables; `seen = None` ends it."""
-        self.seen = Seen()
+        self.seen = TablesSeen()
         return self.seen

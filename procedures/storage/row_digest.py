@@ -51,7 +51,7 @@ class ChangedRow:
     new: Row | None  # None: deleted
 
 
-class _Table:
+class _TouchedRows:
     """The touched rows of one table: before the first and after the last change of the batch."""
 
     __slots__ = ("first", "key_of", "last", "name", "read")
@@ -92,8 +92,8 @@ class RowLog:
         self._connection = connection
         self._keys: Rows = {}  # touched rows of the idempotency keys, as they were before
         self.changes: Changes | None = None
-        self._tables: dict[str, _Table] = {}
-        self._touched: dict[str, _Table] = {}  # since the batch began
+        self._tables: dict[str, _TouchedRows] = {}
+        self._touched: dict[str, _TouchedRows] = {}  # since the batch began
         self.uncertain = self.unreadable = False
         connection.preupdate_hook(self._make_hook())
 
@@ -102,7 +102,7 @@ class RowLog:
         self._forget()
         if not self._tables:  # not in the hook, where SQLite cannot be asked
             rows = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-            self._tables = {str(name): _Table(self._connection, str(name)) for (name,) in rows}
+            self._tables = {str(name): _TouchedRows(self._connection, str(name)) for (name,) in rows}
 
     def tell_changes(self) -> None:
         """The batch is committed."""

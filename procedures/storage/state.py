@@ -24,7 +24,7 @@ from typing import Any
 import apsw
 
 from procedures.errors import SchemaConflict, StateRefused
-from procedures.storage.authorizer import Guard, Mode
+from procedures.storage.authorizer import Authorizer, Mode
 
 FORMAT = 1
 PAGE_BYTES = 4096  # the block size of the file systems below; a fixed one keeps snapshot images comparable
@@ -64,7 +64,7 @@ class PartitionState:
 
     __slots__ = ("clock", "connection", "guard", "partition", "path", "position")
 
-    def __init__(self, path: Path, partition: int, connection: apsw.Connection, guard: Guard) -> None:
+    def __init__(self, path: Path, partition: int, connection: apsw.Connection, guard: Authorizer) -> None:
         self.path = path
         self.partition = partition
         self.connection = connection
@@ -86,7 +86,7 @@ class PartitionState:
             connection.set_busy_timeout(BUSY_MILLISECONDS)
             _configure(connection, wal_pages_checkpoint)
             _create_if_empty(connection, partition)
-            guard = Guard()
+            guard = Authorizer()
             connection.authorizer = guard
             return cls(path, partition, connection, guard)
         except (apsw.NotADBError, apsw.CorruptError) as error:
@@ -200,13 +200,13 @@ def rows_of(connection: apsw.Connection, sql: str, values: Sequence[Any] = ()) -
     return connection.execute(sql, values).fetchall()
 
 
-def open_reader(path: str | Path) -> tuple[apsw.Connection, Guard]:
+def open_reader(path: str | Path) -> tuple[apsw.Connection, Authorizer]:
     """A read-only connection to a state file that a site may be writing; each read transaction sees one frozen state."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=STATEMENTS_CACHED)
     connection.set_busy_timeout(BUSY_MILLISECONDS)
     connection.pragma("query_only", 1)
     connection.pragma("cache_size", -CACHE_KIBIBYTES)
     connection.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
-    guard = Guard()
+    guard = Authorizer()
     connection.authorizer = guard
     return connection, guard

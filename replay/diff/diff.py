@@ -51,7 +51,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RowChange:
     """A difference: a row of `TableDiff.columns` on each side, None = there is none."""
 
     kind: Kind
@@ -70,7 +70,7 @@ class TableDiff:
     columns: tuple[str, ...]  # of both sides; the key's first
     rows: list[int] = field(default_factory=lambda: [0, 0])  # left, right
     counts: Counter[Kind] = field(default_factory=Counter)
-    examples: list[Change] = field(default_factory=list)
+    examples: list[RowChange] = field(default_factory=list)
 
     @property
     def exact(self) -> bool:
@@ -106,10 +106,10 @@ class DiffReport:
         return all(table.equal for table in self.tables) and (self.keys is None or self.keys.equal)
 
 
-Sink = Callable[[TableDiff], Callable[[Change], None]]
+Sink = Callable[[TableDiff], Callable[[RowChange], None]]
 
 
-def no_sink(_table: TableDiff) -> Callable[[Change], None]:
+def no_sink(_table: TableDiff) -> Callable[[RowChange], None]:
     """Takes no changes."""
     return lambda _change: None
 
@@ -172,7 +172,7 @@ def _table(name: str, left: Shape | None, right: Shape | None) -> TableDiff:
 # -- rows in order -------------------------------------------------------------------------------------------------------
 
 
-def _changes(table: TableDiff, left: States, right: States) -> Iterator[Change]:
+def _changes(table: TableDiff, left: States, right: States) -> Iterator[RowChange]:
     """All differences, by key."""
     pair = _pair_rows if table.key else _pair_multisets
     for old, new in _joined(table, _ordered(table, table.left, left), _ordered(table, table.right, right)):
@@ -210,20 +210,20 @@ def _joined(table: TableDiff, left: Ordered, right: Ordered) -> Iterator[tuple[C
         yield old, new
 
 
-def _pair_rows(old: Counter[Typed], new: Counter[Typed]) -> Iterator[Change]:
+def _pair_rows(old: Counter[Typed], new: Counter[Typed]) -> Iterator[RowChange]:
     """Under one primary key: copies of a row count once, and what one side alone has is paired with what the other alone has."""
     if old.keys() == new.keys():
         return
     for before, after in itertools.zip_longest(_sorted(old.keys() - new.keys()), _sorted(new.keys() - old.keys())):
-        yield Change("added" if before is None else "removed" if after is None else "changed", before, after)
+        yield RowChange("added" if before is None else "removed" if after is None else "changed", before, after)
 
 
-def _pair_multisets(old: Counter[Typed], new: Counter[Typed]) -> Iterator[Change]:
+def _pair_multisets(old: Counter[Typed], new: Counter[Typed]) -> Iterator[RowChange]:
     """Equal rows count as often as they are there."""
     for (_, row), count in (old - new).items():
-        yield from itertools.repeat(Change("removed", row, None), count)
+        yield from itertools.repeat(RowChange("removed", row, None), count)
     for (_, row), count in (new - old).items():
-        yield from itertools.repeat(Change("added", None, row), count)
+        yield from itertools.repeat(RowChange("added", None, row), count)
 
 
 def _sorted(rows: Iterable[Typed]) -> list[Row]:

@@ -21,7 +21,7 @@ from typing import Any, Final
 import apsw
 
 from cmdlog.wal.errors import WrongDirectory
-from replay.diff.diff import Change, TableDiff
+from replay.diff.diff import RowChange, TableDiff
 from snapshot.column_types import UNFIT, ColumnType, column_type
 from snapshot.export import BadValue, ParquetMissing
 
@@ -30,12 +30,12 @@ CHANGE: Final = "change"
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ParquetField:
     """A column of the file."""
 
     name: str
     type: ColumnType
-    of: Callable[[Change], Any]  # a value as the table has it, or None
+    of: Callable[[RowChange], Any]  # a value as the table has it, or None
 
 
 Declared = Mapping[str, Any]
@@ -46,10 +46,10 @@ UNDECLARED: Final[tuple[Declared, Declared]] = ({}, {})
 @contextmanager
 def parquet_files(
     folder: str,
-    more: Callable[[TableDiff], Sequence[Field]] = lambda _table: (),
+    more: Callable[[TableDiff], Sequence[ParquetField]] = lambda _table: (),
     *,
     declared: tuple[Declared, Declared] = UNDECLARED,
-) -> Iterator[Callable[[TableDiff], Callable[[Change], None]]]:
+) -> Iterator[Callable[[TableDiff], Callable[[RowChange], None]]]:
     """Gives a sink for `diff`; `folder` is there when this ends without an error. `more` gives further columns, `declared` is
     of the left and the right side.
 
@@ -66,7 +66,7 @@ def parquet_files(
     os.makedirs(temporary)
     writers: list[_Writer] = []
 
-    def sink(table: TableDiff) -> Callable[[Change], None]:
+    def sink(table: TableDiff) -> Callable[[RowChange], None]:
         for writer in writers[-1:]:
             writer.close()
         path = os.path.join(temporary, f"{table.name}.parquet")
@@ -93,12 +93,12 @@ class _Writer:
     """One open file."""
 
     table: str
-    fields: list[Field]
+    fields: list[ParquetField]
     file: Any  # pyarrow.parquet.ParquetWriter
     batch: Callable[[list[list[Any]]], Any]
-    waiting: list[Change] = field(default_factory=list)
+    waiting: list[RowChange] = field(default_factory=list)
 
-    def take(self, change: Change) -> None:
+    def take(self, change: RowChange) -> None:
         self.waiting.append(change)
         if len(self.waiting) >= CHUNK_CHANGES:
             self._flush()
@@ -112,7 +112,7 @@ class _Writer:
             self.file.write_batch(self.batch([[self._converted(of, change) for change in self.waiting] for of in self.fields]))
             self.waiting = []
 
-    def _converted(self, field: Field, change: Change) -> Any:
+    def _converted(self, field: ParquetField, change: RowChange) -> Any:
         value = field.of(change)
         try:
             return None if value is None else field.type.convert(value)
@@ -148,22 +148,22 @@ class _Types:
         return column_type(self.arrow, "TEXT", None)
 
 
-def _fields(table: TableDiff, types: _Types, more: Sequence[Field]) -> list[Field]:
+def _fields(table: TableDiff, types: _Types, more: Sequence[ParquetField]) -> list[ParquetField]:
     """Names that would stand twice get underscores behind them."""
     names: set[str] = set()
 
-    def old(change: Change) -> tuple[Any, ...] | None:
+    def old(change: RowChange) -> tuple[Any, ...] | None:
         return change.old
 
-    def new(change: Change) -> tuple[Any, ...] | None:
+    def new(change: RowChange) -> tuple[Any, ...] | None:
         return change.new
 
-    def either(change: Change) -> tuple[Any, ...] | None:
+    def either(change: RowChange) -> tuple[Any, ...] | None:
         return change.old or change.new
 
     width = len(table.key)
     found = [_field(types, _free(name, names), at, types.of_key(name), either) for at, name in enumerate(table.key)]
-    found.append(Field(_free(CHANGE, names), types.text, lambda change: change.kind))
+    found.append(ParquetField(_free(CHANGE, names), types.text, lambda change: change.kind))
     for at, name in list(enumerate(table.columns))[width:]:
         found.append(_field(types, _free(f"old_{name}", names), at, types.of(name, 0), old))
         found.append(_field(types, _free(f"new_{name}", names), at, types.of(name, 1), new))
@@ -178,12 +178,12 @@ def _free(name: str, names: set[str]) -> str:
 
 
 def _field(
-    types: _Types, name: str, at: int, known: ColumnType | None, row_of: Callable[[Change], tuple[Any, ...] | None]
-) -> Field:
-    def value(change: Change) -> Any:
+    types: _Types, name: str, at: int, known: ColumnType | None, row_of: Callable[[RowChange], tuple[Any, ...] | None]
+) -> ParquetField:
+    def value(change: RowChange) -> Any:
         row = row_of(change)
         if row is None or row[at] is None:
             return None
         return row[at] if known is not None else apsw.format_sql_value(row[at])
 
-    return Field(name, known or types.text, value)
+    return ParquetField(name, known or types.text, value)

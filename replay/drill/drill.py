@@ -48,12 +48,12 @@ from procedures.errors import ProceduresError
 from procedures.storage.state import Position
 from replay.drill.longest_path import Ways, find_ways
 from replay.drill.moment import draw_moment, oldest_moment
-from replay.drill.report import FOLDER, Proof, Report, alone, sweep, write_report
+from replay.drill.report import FOLDER, DrillReport, Proof, alone, sweep, write_report
 from replay.drill.view import DrillNotRun, ViewChanged, log_bytes, name_own_paths, take_view
 from replay.errors import Divergence, PlanOutdated, RemoteError, ReplayError, UntilBeyond, UntilUnreachable
-from replay.log.scan import Stream, scan, start_block
+from replay.log.scan import ScannedStream, scan, start_block
 from replay.plan.planner import PartitionPlan, Planned, make_plan
-from replay.recover.execute import WORKER_BYTES_MIN, Progress, Target, execute
+from replay.recover.execute import WORKER_BYTES_MIN, RecoveryProgress, Target, execute
 from replay.state.trust import STATE_FOLDER, state_path
 from snapshot.background_io import remove_tree
 from snapshot.catalog import Snapshot, list_archived, list_snapshots, restore
@@ -108,10 +108,10 @@ def drill(
     *,
     seed: int,
     work: str | None = None,
-    progress: Callable[[Progress], None] = lambda _progress: None,
+    progress: Callable[[RecoveryProgress], None] = lambda _progress: None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     make_way: Callable[[], None] = lambda: None,
-) -> Report:
+) -> DrillReport:
     """Runs the proofs and writes the report. `work` is the folder for the throw-away one, else the node directory's `drills`.
 
     `make_way` is called once the view is taken: before that, a process that waits for idle time would lose every race.
@@ -124,7 +124,7 @@ def drill(
         files.mkdir(folder)
     with alone(folder):
         sweep(folder)
-        report = Report(directory, seed, now(), now())
+        report = DrillReport(directory, seed, now(), now())
         try:
             _prove(files, report, work or folder, progress, make_way)
         except Exception as error:
@@ -139,7 +139,9 @@ def drill(
 # -- the proofs ----------------------------------------------------------------------------------------------------------
 
 
-def _prove(files: Files, report: Report, work: str, progress: Callable[[Progress], None], make_way: Callable[[], None]) -> None:
+def _prove(
+    files: Files, report: DrillReport, work: str, progress: Callable[[RecoveryProgress], None], make_way: Callable[[], None]
+) -> None:
     """Fills the report. What the archive loses meanwhile is looked for again."""
     while True:
         temporary = os.path.join(work, f"tmp-{os.urandom(8).hex()}")
@@ -166,7 +168,9 @@ def _prove(files: Files, report: Report, work: str, progress: Callable[[Progress
 class _Attempt:
     """The proofs of all partitions, of what is there now."""
 
-    def __init__(self, files: Files, report: Report, view: str, temporary: str, progress: Callable[[Progress], None]) -> None:
+    def __init__(
+        self, files: Files, report: DrillReport, view: str, temporary: str, progress: Callable[[RecoveryProgress], None]
+    ) -> None:
         self._files, self._report, self._temporary, self._progress = files, report, temporary, progress
         self._directory = view
         self._chance = random.Random(report.seed)
@@ -357,7 +361,7 @@ def _newest(part: PartitionPlan, snapshots: list[Snapshot]) -> Snapshot | None:
     raise DrillDamaged(f"snapshot {newest.name} of partition {part.partition} cannot be used: {why}")
 
 
-def _part_to(begin: Position, end: Manifest, stream: Stream) -> PartitionPlan:
+def _part_to(begin: Position, end: Manifest, stream: ScannedStream) -> PartitionPlan:
     """From one state's last entry to that of a newer snapshot."""
     p = end.partition
     if begin.index < stream.base:

@@ -47,7 +47,7 @@ class Proof:
 
 
 @dataclass(slots=True)
-class Report:
+class DrillReport:
     """What a drill found. `error` is None when everything was proved."""
 
     directory: str
@@ -121,7 +121,7 @@ def last_proven(directory: str) -> datetime | None:
     return datetime.fromisoformat(found) if found is not None else None
 
 
-def write_report(files: Files, folder: str, report: Report) -> str:
+def write_report(files: Files, folder: str, report: DrillReport) -> str:
     """Writes the report, durable on return, and removes the oldest ones beyond the limit; returns its path."""
     name = report.finished.strftime("%Y%m%dT%H%M%SZ")
     taken = set(files.listdir(folder))

@@ -57,7 +57,7 @@ class ViewChanged(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Listing:
     """The names that a look found."""
 
     snapshots: tuple[str, ...]
@@ -69,9 +69,9 @@ def take_view(files: Files, directory: str, folder: str) -> int:
 
     A view that is damaged is made as well: the proofs name the damage. Raises: DrillNotRun; WalError, OSError.
     """
-    looks: list[_Look] = []
+    looks: list[_Listing] = []
     while len(looks) < LOOKS_MAX:
-        look = _Look(tuple(_snapshot_names(files, directory)), tuple(_segment_names(files, directory)))
+        look = _Listing(tuple(_snapshot_names(files, directory)), tuple(_segment_names(files, directory)))
         looks.append(look)
         try:
             _fill(files, directory, folder, look)
@@ -101,7 +101,7 @@ def name_own_paths(error: Exception, folder: str, directory: str) -> None:
             setattr(error, name, path.replace(folder, directory))
 
 
-def _fill(files: Files, directory: str, folder: str, look: _Look) -> None:
+def _fill(files: Files, directory: str, folder: str, look: _Listing) -> None:
     for path in (folder, os.path.join(folder, LOG_FOLDER), os.path.join(folder, SNAPSHOTS)):
         os.mkdir(path, 0o750)
     for name in look.snapshots:

@@ -11,15 +11,15 @@ from dataclasses import replace
 from typing import Final
 
 from cmdlog.wal.format.batch import Batch, decode_batch
-from cmdlog.wal.format.record import Kind, Record, decode_digest
+from cmdlog.wal.format.record import Record, RecordKind, decode_digest
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from procedures.execution.executor import Applied, Invocations
 from procedures.execution.idempotency import KeyPolicy
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine, invocations, replay_calls
-from replay.errors import Divergence, Place, PlanOutdated
-from replay.fork.rerun import Place as ForkPlace
-from replay.log.scan import Stream
+from replay.errors import Divergence, DivergencePlace, PlanOutdated
+from replay.fork.rerun import ForkPlace
+from replay.log.scan import ScannedStream
 from replay.recover.partition_replay import GROUP_CALLS_MAX
 from replay.state.row_hooks import Steps, Trail, Trails
 
@@ -29,7 +29,9 @@ PENDING_MAX: Final = 1024  # batches that wait for their digest; it stands a few
 class LeftSide:
     """One partition behind the fork. One thread."""
 
-    def __init__(self, stream: Stream, place: ForkPlace, state: PartitionState, catalogs: Catalogs, *, row_digests: bool) -> None:
+    def __init__(
+        self, stream: ScannedStream, place: ForkPlace, state: PartitionState, catalogs: Catalogs, *, row_digests: bool
+    ) -> None:
         self._stream, self._place, self._state, self._row_digests = stream, place, state, row_digests
         self._trail = Trail(state.connection)
         self._engine = PartitionEngine(
@@ -48,7 +50,7 @@ class LeftSide:
         elif record.is_entry:
             if self._state.position.index < record.index <= self._stream.to_index and not self._is_void(lsn, record.index):
                 return self._entry(record)
-        elif record.kind is Kind.DIGEST:
+        elif record.kind is RecordKind.DIGEST:
             self._compare(record)
         return None
 
@@ -62,10 +64,10 @@ class LeftSide:
             )
 
     def _entry(self, record: Record) -> tuple[Batch, Applied, Trails] | None:
-        if record.kind is not Kind.BATCH:
+        if record.kind is not RecordKind.BATCH:
             self._end_group()
             self._engine.apply(record)
-            if record.kind is Kind.SCHEMA:
+            if record.kind is RecordKind.SCHEMA:
                 self._trail.read_tables()
             return None
         if not self._grouped:
@@ -108,12 +110,14 @@ class LeftSide:
 
     def _divergence(self, batch: Batch, at: int, expected: str, got: str) -> Divergence:
         record = batch.record
-        return Divergence(Place(record.partition, record.index, batch.txn_ids[at], at, "", expected, got, catalog=batch.catalog))
+        return Divergence(
+            DivergencePlace(record.partition, record.index, batch.txn_ids[at], at, "", expected, got, catalog=batch.catalog)
+        )
 
     def _take_policy(self, record: Record) -> None:
-        if record.kind is Kind.CONFIGURATION:
+        if record.kind is RecordKind.CONFIGURATION:
             configuration = record.json()
-        elif record.kind is Kind.CHECKPOINT and record.json()["configurations"]:
+        elif record.kind is RecordKind.CHECKPOINT and record.json()["configurations"]:
             configuration = record.json()["configurations"][-1][2]
         else:
             return

@@ -20,7 +20,7 @@ from procedures.bundle import Bundle
 from procedures.declaration.hash_slots import slot_of
 from procedures.declaration.procedure import Access, Procedure
 from procedures.errors import InvalidParameters
-from replay.engine import CodeMissing
+from replay.engine import CatalogMissing
 
 
 class Unfit(Exception):
@@ -68,10 +68,10 @@ class Fitting:
         self._known: dict[int, list[Fit]] = {}
 
     def procedures(self, version: int) -> list[Fit]:
-        """The procedures of that version, by their numbers in batches. Raises: CodeMissing, BundleForged."""
+        """The procedures of that version, by their numbers in batches. Raises: CatalogMissing, BundleForged."""
         if version not in self._known:
             if version not in self._catalogs:
-                raise CodeMissing(f"catalog version {version} is in no catalog record of this log")
+                raise CatalogMissing(f"catalog version {version} is in no catalog record of this log")
             bundle = Bundle.from_bytes(str(self._catalogs[version]["bundle"]).encode())
             self._known[version] = [self._fit(stated, same=bundle.hash == self._hash) for stated in bundle.procedures]
         return self._known[version]

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from cmdlog.wal.format.record import Kind, Record
+from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import Lsn
 
 HELD_MAX: Final = 4096  # records
@@ -30,7 +30,7 @@ def digests_first(
     waiting: set[_Key] = set()
     held_bytes = 0
     for lsn, record in records:
-        if record.kind is Kind.DIGEST:
+        if record.kind is RecordKind.DIGEST:
             waiting.discard(_key(record))
             yield lsn, record
         else:

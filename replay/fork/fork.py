@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from cmdlog.wal.directory.instance import Identity, Instance, Origin, load_instance
-from cmdlog.wal.directory.lock import Owner, take_ownership
+from cmdlog.wal.directory.lock import DirectoryLock, take_ownership
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.batch import Batch, decode_batch
-from cmdlog.wal.format.record import Kind
-from cmdlog.wal.group_state import Catalog, Groups, GroupState, Stated, single
+from cmdlog.wal.format.record import RecordKind
+from cmdlog.wal.group_state import GroupState, GroupStates, LoggedCatalog, Stated, single
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
@@ -32,8 +32,8 @@ from procedures.storage.state import PartitionState, Position
 from replay.errors import BadUntil, Interrupted, Poison, ReplayError, UntilBeyond, UntilUnreachable
 from replay.fork import unfinished as forkplace
 from replay.fork.live_outcome import with_live_outcome
-from replay.fork.rerun import Difference, Done, Missing, Place, Tally
-from replay.fork.run import CallStuck, Code, Rest, run_here, run_watched
+from replay.fork.rerun import Difference, ForkPlace, Missing, RerunProgress, RerunTally
+from replay.fork.run import CallStuck, ForkCode, Rest, run_here, run_watched
 from replay.fork.unfinished import FORK, ForkMarker
 from replay.log.archive_reach import Reach
 from replay.log.orphan_segments import strays_told
@@ -42,16 +42,16 @@ from replay.log.source import LogSource, fold_end, in_front, open_source
 from replay.plan.planner import PartitionPlan, Planned, make_plan
 from replay.plan.sole_voter import check_alone
 from replay.recover import resume
-from replay.recover.execute import Progress, Target, execute
+from replay.recover.execute import RecoveryProgress, Target, execute
 from replay.recover.target import HANG_AFTER_S
 from replay.recover.to_directory import FIRST_RECORDS_BLOCK, GONE_ON, begin, complete, end_at, give_up
-from replay.results import Result
+from replay.results import PartitionResult
 from replay.state.trust import Trust, read_position, state_path
 from snapshot.archive_layout import list_segments, run_before
 
 START: Final = 0  # as a moment: before the first transaction
 _MILLIS: Final = (1 << MILLIS_SHIFT) - 1
-Tell = Callable[[Progress], None]
+Tell = Callable[[RecoveryProgress], None]
 
 
 class OtherDatabase(ReplayError):
@@ -76,9 +76,9 @@ class RestUnreadable(UntilUnreachable):
 class ForkReport:
     """What a fork did."""
 
-    results: Sequence[Result]  # by partition: calls behind the fork, and where the new node begins
+    results: Sequence[PartitionResult]  # by partition: calls behind the fork, and where the new node begins
     kept: int  # calls before the fork that were replayed with their own code
-    tally: Tally
+    tally: RerunTally
     identity: Identity
     origin: Origin
     catalog: int  # version of the code in the new node
@@ -143,7 +143,7 @@ def fork(
     if until is not None and until < at:
         raise BadUntil(f"the fork would end at transaction {until}, before it begins at {at}")
     began = time.monotonic()
-    code = Code(db, capture_bundle(db, target), missing)
+    code = ForkCode(db, capture_bundle(db, target), missing)
     planned = _plan(files, directory, at) if at != START else None
     source = planned.source if planned is not None else _open_alone(files, directory)
     parts = planned.plan.partitions if planned is not None else ()
@@ -152,7 +152,7 @@ def fork(
     told: dict[str, Any] = {"at": at, "until": until, "code": code.bundle.hash, "missing": missing}
     marker = ForkMarker.of(places, _skips(parts), incarnation, directory, **told)
     if resume.is_made(out) and (noted := resume.noted(out, asdict(marker))) is not None:
-        return _made_before(files, out, _Ran.from_json(noted), code.bundle.hash)
+        return _made_before(files, out, _ForkRan.from_json(noted), code.bundle.hash)
     goes_on = forkplace.goes_on(files, out, marker)
     done = forkplace.all_done(Trust(files, out), out, _partitions(source)) if goes_on else {}
     with _finding_a_way(files, directory, source):
@@ -160,14 +160,14 @@ def fork(
     check_database(rest.scan.groups, db)
     if not goes_on:
         begin(files, directory, out)
-    run = _Run(files, out, planned, rest, code, progress, workers, hang_after_s, goes_on)
+    run = _ForkRun(files, out, planned, rest, code, progress, workers, hang_after_s, goes_on)
     with _owned(files, out) as owner:
         marker.write(files, out)
         resume.make_ready(files, out)
         ran = _ran_before(files, out, rest, resume.noted(out, asdict(marker)) if goes_on else None)
         if ran is None:
             kept = run.before(done)
-            ran = _Ran(*run.behind(), kept, _gone(rest, {p: stream.to_index for p, stream in rest.scan.streams.items()}))
+            ran = _ForkRan(*run.behind(), kept, _gone(rest, {p: stream.to_index for p, stream in rest.scan.streams.items()}))
             resume.note(files, out, asdict(marker), ran.to_json())
         forkplace.forget(out, range(len(rest.places)))
         origin = Origin(source.instance.identity.cluster_id, at)
@@ -191,7 +191,7 @@ def _skips(parts: Sequence[PartitionPlan]) -> dict[int, dict[int, Any]]:
 
 
 @contextlib.contextmanager
-def _owned(files: Files, out: str) -> Iterator[Owner]:
+def _owned(files: Files, out: str) -> Iterator[DirectoryLock]:
     """The directory while it is made; given up when it fails in a way that the same fork would not go on from."""
     owner = take_ownership(files, out)
     try:
@@ -250,11 +250,11 @@ def _restorable(files: Files, directory: str, source: LogSource) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ran:
+class _ForkRan:
     """What the calls did, and where the partitions stand behind them."""
 
-    results: list[Result]
-    tally: Tally
+    results: list[PartitionResult]
+    tally: RerunTally
     kept: int
     gone: list[Any]  # what the log took out of them, as `_gone` says it
 
@@ -263,26 +263,26 @@ class _Ran:
         return {"results": results, "tally": self.tally.kept(), "kept": self.kept, "gone": self.gone}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> _Ran:
-        results = [Result(**result) for result in value["results"]]
-        return cls(results, Tally.of_kept(value["tally"]), value["kept"], value.get("gone", []))
+    def from_json(cls, value: Mapping[str, Any]) -> _ForkRan:
+        results = [PartitionResult(**result) for result in value["results"]]
+        return cls(results, RerunTally.of_kept(value["tally"]), value["kept"], value.get("gone", []))
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _ForkRun:
     """What is done in the new directory, step by step."""
 
     files: Files
     out: str
     planned: Planned | None
     rest: Rest
-    code: Code
+    code: ForkCode
     tell: Tell
     workers: int | None
     hang_after_s: float | None
     goes_on: bool
 
-    def before(self, done: Mapping[int, Done]) -> int:
+    def before(self, done: Mapping[int, RerunProgress]) -> int:
         """Brings every partition to the fork that is not behind it; the calls before it, those of earlier runs included."""
         target, calls = Target(self.files, self.out), 0
         fresh = [p for p in sorted(self.rest.places) if p not in done or not self._joins(p, done[p])]
@@ -306,7 +306,7 @@ class _Run:
                 raise
         return calls
 
-    def behind(self) -> tuple[list[Result], Tally]:
+    def behind(self) -> tuple[list[PartitionResult], RerunTally]:
         """Runs the other code."""
         target, rest = Target(self.files, self.out), self.rest
         if self.hang_after_s is None:
@@ -317,7 +317,7 @@ class _Run:
             tally.first = with_live_outcome(self.files, rest.source.directory, tally.first, batch, rest.scan.catalogs)
         return results, tally
 
-    def _joins(self, partition: int, done: Done) -> bool:
+    def _joins(self, partition: int, done: RerunProgress) -> bool:
         """Whether the state stands at an entry that the log still holds there, and the log says the same of what was applied.
 
         It may have grown since: by the digest of a batch that could not be compared, or by a SKIP of a call that ran.
@@ -338,7 +338,7 @@ class _Run:
 def _is_any_digested(rest: Rest, partition: int, indexes: frozenset[int]) -> bool:
     """Whether the log holds a digest of one of these batches."""
     records = rest.scan.kept if rest.scan.kept is not None else rest.source.read(from_block=rest.scan.from_block)
-    return any(r.kind is Kind.DIGEST and r.partition == partition and r.index in indexes for _, r in records)
+    return any(r.kind is RecordKind.DIGEST and r.partition == partition and r.index in indexes for _, r in records)
 
 
 def _gone(rest: Rest, ends: Mapping[int, int]) -> list[Any]:
@@ -347,11 +347,11 @@ def _gone(rest: Rest, ends: Mapping[int, int]) -> list[Any]:
     return [[p, ends[p], [[at, list(of)] for at, of in skips[p].items() if at <= ends[p]]] for p in skips if p in ends]
 
 
-def _ran_before(files: Files, out: str, rest: Rest, value: Mapping[str, Any] | None) -> _Ran | None:
+def _ran_before(files: Files, out: str, rest: Rest, value: Mapping[str, Any] | None) -> _ForkRan | None:
     """What an earlier run has noted when all calls had run, if the states still stand there and none was taken out since."""
     if value is None:
         return None
-    ran, trust = _Ran.from_json(value), Trust(files, out)
+    ran, trust = _ForkRan.from_json(value), Trust(files, out)
     if ran.gone != _gone(rest, {p: end for p, end, _ in ran.gone}):
         for result in ran.results:  # nothing says any more how far these states have come
             trust.discard(result.partition)
@@ -364,7 +364,7 @@ def _ran_before(files: Files, out: str, rest: Rest, value: Mapping[str, Any] | N
     return ran
 
 
-def _made_before(files: Files, out: str, ran: _Ran, code: str) -> ForkReport:
+def _made_before(files: Files, out: str, ran: _ForkRan, code: str) -> ForkReport:
     """What the run that finished this very fork has said."""
     instance = load_instance(files, out)
     assert instance.forked_from is not None, "what a fork has made says so"
@@ -376,26 +376,26 @@ def _made_before(files: Files, out: str, ran: _Ran, code: str) -> ForkReport:
 def _batch_of(source: LogSource, found: Difference) -> Batch | None:
     """The batch in which a difference stands."""
     for lsn, record in source.read(from_block=found.block):
-        if (record.kind, record.partition, record.index) == (Kind.BATCH, found.partition, found.index):
+        if (record.kind, record.partition, record.index) == (RecordKind.BATCH, found.partition, found.index):
             return decode_batch(record)
         if lsn.block > found.block:
             break
     return None
 
 
-def _place(part: PartitionPlan) -> Place:
-    return Place(part.partition, part.to_index, part.to_term, part.to_checksum, part.to_calls)
+def _place(part: PartitionPlan) -> ForkPlace:
+    return ForkPlace(part.partition, part.to_index, part.to_term, part.to_checksum, part.to_calls)
 
 
 def find_rest(
-    files: Files, directory: str, places: Sequence[Place], until: int | None, claims: Mapping[int, int] | None = None
+    files: Files, directory: str, places: Sequence[ForkPlace], until: int | None, claims: Mapping[int, int] | None = None
 ) -> Rest:
     """The log that holds everything behind these places ([]: everything); it says what stands at the `claims`, too.
 
     Raises: UntilUnreachable, UntilBeyond.
     """
     for source in _sources(files, directory):
-        those = {place.partition: place for place in places or map(Place, _partitions(source))}
+        those = {place.partition: place for place in places or map(ForkPlace, _partitions(source))}
         indexes = {p: _before(place) for p, place in those.items()}
         claimed = {p: {of.index, *((claims[p],) if claims and p in claims else ())} for p, of in those.items()}
         found = scan(source, start_block(source, indexes), indexes, claimed, until=until)
@@ -424,12 +424,12 @@ def _partitions(source: LogSource) -> range:
     return range(int((groups.state(CLUSTER_GROUP).configuration or {}).get("partitions", 0)))
 
 
-def _before(place: Place) -> int:
+def _before(place: ForkPlace) -> int:
     """The entry behind which the log is read: a batch that the fork cuts has a rest, also where a segment ends with it."""
     return place.index - 1 if place.calls >= 0 else place.index
 
 
-def _joins(place: Place, found: Scan) -> bool:
+def _joins(place: ForkPlace, found: Scan) -> bool:
     """Whether the log holds every entry behind the place, and the very entry at it."""
     stream = found.streams[place.partition]
     if not (stream.base <= _before(place) and place.index <= stream.last_index):
@@ -437,14 +437,16 @@ def _joins(place: Place, found: Scan) -> bool:
     return not place.term or stream.seen.get(place.index) == (place.term, place.checksum)
 
 
-def check_database(groups: Groups, db: Database) -> None:
+def check_database(groups: GroupStates, db: Database) -> None:
     catalogs = groups.state(CLUSTER_GROUP).catalogs
     made_for = catalogs[max(catalogs)].value.get("database", db.name) if catalogs else db.name
     if made_for != db.name:
         raise OtherDatabase(f"the directory belongs to database {made_for!r}, not to {db.name!r}")
 
 
-def _groups(groups: Groups, results: Sequence[Result], db: Database, bundle: Bundle, *, node_id: int) -> tuple[Groups, int]:
+def _groups(
+    groups: GroupStates, results: Sequence[PartitionResult], db: Database, bundle: Bundle, *, node_id: int
+) -> tuple[GroupStates, int]:
     """Every group as the new log begins, and the version of its only catalog."""
     for result in results:
         end_at(groups, result)
@@ -456,7 +458,7 @@ def _groups(groups: Groups, results: Sequence[Result], db: Database, bundle: Bun
         newest += 1
         value = catalog_value(db, bundle, newest, value)
     index = cluster.last_index
-    cluster.catalogs = {newest: Catalog(index, value, stated_block=FIRST_RECORDS_BLOCK, used_block=FIRST_RECORDS_BLOCK)}
+    cluster.catalogs = {newest: LoggedCatalog(index, value, stated_block=FIRST_RECORDS_BLOCK, used_block=FIRST_RECORDS_BLOCK)}
     cluster.environment = Stated(index, cluster.term, environment())
     for state in groups.by_partition.values():
         _make_single(state, node_id)

@@ -17,13 +17,13 @@ import orjson
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.batch import Batch
-from cmdlog.wal.group_state import Catalog
+from cmdlog.wal.group_state import LoggedCatalog
 from procedures.bundle import Bundle
 from procedures.errors import ProceduresError
 from procedures.execution.executor import Applied, Invocations
 from procedures.execution.idempotency import KeyPolicy, Status
 from procedures.storage.state import PartitionState
-from replay.engine import Catalogs, CodeMissing, PartitionEngine, replay_calls
+from replay.engine import CatalogMissing, Catalogs, PartitionEngine, replay_calls
 from replay.errors import ReplayError
 from replay.fork.rerun import Difference
 from replay.log.scan import cluster_policy
@@ -36,19 +36,21 @@ CALLS_MAX: Final = 100_000  # before the call: some seconds
 
 
 def with_live_outcome(
-    files: Files, directory: str, found: Difference, batch: Batch, catalogs: Mapping[int, Catalog]
+    files: Files, directory: str, found: Difference, batch: Batch, catalogs: Mapping[int, LoggedCatalog]
 ) -> Difference:
     """The difference with the live outcome, if it can be had and has the hash that the log holds."""
     try:
         applied = _run_again(files, directory, found, batch, catalogs)
-    except (ReplayError, CodeMissing, ProceduresError, SnapshotError, WalError):
+    except (ReplayError, CatalogMissing, ProceduresError, SnapshotError, WalError):
         return found  # the fork is made all the same
     if applied is None or applied.result_hashes[0] != found.live_hash:
         return found
     return replace(found, live_status=Status(applied.statuses[0]).name, live_outcome=orjson.loads(applied.bodies[0]))
 
 
-def _run_again(files: Files, directory: str, found: Difference, batch: Batch, catalogs: Mapping[int, Catalog]) -> Applied | None:
+def _run_again(
+    files: Files, directory: str, found: Difference, batch: Batch, catalogs: Mapping[int, LoggedCatalog]
+) -> Applied | None:
     planned = make_plan(files, directory, use_state="never", until=found.txn_id - 1)
     parts = tuple(part for part in planned.plan.partitions if part.partition == found.partition)
     if sum(part.calls for part in parts) > CALLS_MAX:

@@ -7,8 +7,8 @@ replaced, pass without effect, and what this code's tables lack stands before th
 A stream that is forked has other entries than the log: the schema change, and the second half of a batch that the fork cuts.
 Its indexes are the log's plus `shift`.
 
-A run that is broken off can be gone on with: what was done so far (`Done`) is handed to `keep` within each transaction that makes
-it so. That needs digests in front of their batches (`replay.fork.digest_lookahead`), so that nothing is half compared when a
+An interrupted run can be resumed: what was done so far (`RerunProgress`) is handed to `keep` within each transaction that makes
+it so. That needs digests before their batches (`replay.fork.digest_lookahead`), so that nothing is half compared when a
 transaction ends.
 """
 
@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, Self
 import orjson
 
 from cmdlog.wal.format.batch import Batch, decode_batch
-from cmdlog.wal.format.record import Kind, Record, decode_digest
+from cmdlog.wal.format.record import Record, RecordKind, decode_digest
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from procedures import Database
 from procedures.errors import EnvironmentFault
@@ -33,9 +33,9 @@ from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine, replay_calls
 from replay.errors import ReplayError
 from replay.fork.bind_calls import Fit, Fitting, Unfit
-from replay.log.scan import Stream
+from replay.log.scan import ScannedStream
 from replay.recover.execute import end_of
-from replay.results import Result
+from replay.results import PartitionResult
 
 VERSION: Final = 1  # of the only code that runs here
 PENDING_MAX: Final = 1024  # batches of a partition that wait for their digest; it stands a few blocks behind in the log
@@ -52,7 +52,7 @@ class CallUnfit(ReplayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ForkPlace:
     """Where a partition leaves its log: behind `index`, or behind the first `calls` calls of it."""
 
     partition: int
@@ -107,7 +107,7 @@ class LeftOut:
 
 
 @dataclass(slots=True)
-class Tally:
+class RerunTally:
     """What the calls did."""
 
     compared: int = 0  # calls whose live outcome the log knows
@@ -120,7 +120,7 @@ class Tally:
         known = self.left_out.get((procedure, why), LeftOut(procedure, why, 0, txn_id))
         self.left_out[procedure, why] = LeftOut(procedure, why, known.calls + 1, min(known.first_txn_id, txn_id))
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: RerunTally) -> None:
         """What another partition's calls did."""
         self.compared += other.compared
         self.changed += other.changed
@@ -150,14 +150,14 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Done:
+class RerunProgress:
     """How far one partition has come behind the fork, and what its calls did."""
 
     at: int  # index of the last entry of the log that was applied
     shift: int = 0
     entries: int = 0
     calls: int = 0
-    tally: Tally = field(default_factory=Tally)
+    tally: RerunTally = field(default_factory=RerunTally)
     gone: list[list[Any]] = field(default_factory=list)  # [index of a batch, positions that the log had taken out], ascending
     open: list[int] = field(default_factory=list)  # batches of which no digest had come: the log may have grown one since
 
@@ -170,11 +170,11 @@ class Done:
 
     @classmethod
     def of_kept(cls, value: Mapping[str, Any]) -> Self:
-        return cls(**{**value, "tally": Tally.of_kept(value["tally"])})
+        return cls(**{**value, "tally": RerunTally.of_kept(value["tally"])})
 
 
 @dataclass(frozen=True, slots=True)
-class _Ran:
+class _WaitingBatch:
     """A batch that waits for its digest."""
 
     block: int
@@ -189,12 +189,12 @@ class _Lane:
     """One partition."""
 
     engine: PartitionEngine
-    stream: Stream
-    place: Place
-    done: Done
+    stream: ScannedStream
+    place: ForkPlace
+    done: RerunProgress
     reported: int = 0
     grouped: int = 0  # calls and entries in the open transaction
-    pending: OrderedDict[int, _Ran] = field(default_factory=OrderedDict)  # index in the log -> …
+    pending: OrderedDict[int, _WaitingBatch] = field(default_factory=OrderedDict)  # index in the log -> …
     ahead: OrderedDict[int, Record] = field(default_factory=OrderedDict)  # index -> digest that came before its batch
 
     def wants(self, lsn: Lsn, index: int) -> bool:
@@ -202,7 +202,7 @@ class _Lane:
         return self.done.at < index <= self.stream.to_index and not is_void(self.stream, lsn, index)
 
 
-Keep = Callable[[PartitionState, Done], None]
+Keep = Callable[[PartitionState, RerunProgress], None]
 
 
 class Rerun:
@@ -211,8 +211,8 @@ class Rerun:
     def __init__(
         self,
         states: Mapping[int, PartitionState],
-        streams: Mapping[int, Stream],
-        places: Mapping[int, Place],
+        streams: Mapping[int, ScannedStream],
+        places: Mapping[int, ForkPlace],
         *,
         db: Database,
         fitting: Fitting,
@@ -221,7 +221,7 @@ class Rerun:
         begin_call: Callable[[int], object] | None = None,
         ended: Callable[[Batch, list[int], Applied], None] = lambda _batch, _ran, _applied: None,
         begins: Callable[[Record, list[int]], None] = lambda _record, _ran: None,
-        done: Mapping[int, Done] | None = None,
+        done: Mapping[int, RerunProgress] | None = None,
         keep: Keep = lambda _state, _done: None,
     ) -> None:
         """Brings the tables to those of the code. Raises: SchemaConflict.
@@ -261,9 +261,9 @@ class Rerun:
         return all(lane.done.at >= lane.stream.to_index and not lane.pending for lane in self._lanes.values())
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> RerunTally:
         """What the calls of all partitions did."""
-        total = Tally()
+        total = RerunTally()
         for _, lane in sorted(self._lanes.items()):
             total.add(lane.done.tally)
         return total
@@ -271,9 +271,9 @@ class Rerun:
     def wants(self, lsn: Lsn, record: Record) -> bool:
         """Whether the record is a batch of which something will run."""
         lane = self._lanes.get(record.partition)
-        return lane is not None and record.kind is Kind.BATCH and lane.wants(lsn, record.index)
+        return lane is not None and record.kind is RecordKind.BATCH and lane.wants(lsn, record.index)
 
-    def run(self, records: Iterable[tuple[Lsn, Record]]) -> list[Result]:
+    def run(self, records: Iterable[tuple[Lsn, Record]]) -> list[PartitionResult]:
         """Takes records until all is done. Raises: CallUnfit, CodeMissing, DiskFull, WriteFailed, EnvironmentFault."""
         try:
             for lsn, record in records:
@@ -294,13 +294,13 @@ class Rerun:
         elif record.is_entry:
             if lane.wants(lsn, record.index):
                 self._entry(lane, lsn, record)
-        elif record.kind is Kind.DIGEST:
+        elif record.kind is RecordKind.DIGEST:
             self._digest(lane, record)
 
     def _cluster(self, record: Record) -> None:
-        if record.kind is Kind.CONFIGURATION:
+        if record.kind is RecordKind.CONFIGURATION:
             configuration = record.json()
-        elif record.kind is Kind.CHECKPOINT and record.json()["configurations"]:
+        elif record.kind is RecordKind.CHECKPOINT and record.json()["configurations"]:
             configuration = record.json()["configurations"][-1][2]
         else:
             return
@@ -315,9 +315,9 @@ class Rerun:
         lane.grouped += 1
         done.entries += 1
         stands = {"index": record.index + done.shift, "term": record.term, "checksum": record.checksum}
-        if record.kind is Kind.BATCH:
+        if record.kind is RecordKind.BATCH:
             self._batch(lane, lsn, record)
-        elif record.kind is Kind.SCHEMA:  # its time passes, its statements are those of other code
+        elif record.kind is RecordKind.SCHEMA:  # its time passes, its statements are those of other code
             executor.apply_schema(**stands, txn_id=record.json()["txn_id"], statements=())
         else:
             executor.advance(**stands)
@@ -345,7 +345,7 @@ class Rerun:
         lane.done.calls += len(ran)
         lane.grouped += len(ran)
         kept = replace(applied, bodies=[b"%b" % body for body in applied.bodies])  # orjson's keep 4 KiB each
-        lane.pending[record.index] = _Ran(int(lsn.block), batch, ran, calls, kept)
+        lane.pending[record.index] = _WaitingBatch(int(lsn.block), batch, ran, calls, kept)
         if (digest := lane.ahead.pop(record.index, None)) is not None:
             self._digest(lane, digest)
         if len(lane.pending) > PENDING_MAX:
@@ -412,7 +412,7 @@ class Rerun:
         if tally.first is None or ran.calls.txn_ids[n] < tally.first.txn_id:
             tally.first = self._difference(ran, n, live[n])
 
-    def _difference(self, ran: _Ran, n: int, live_hash: int) -> Difference:
+    def _difference(self, ran: _WaitingBatch, n: int, live_hash: int) -> Difference:
         record, at = ran.batch.record, ran.ran[n]
         return Difference(
             txn_id=ran.calls.txn_ids[n],
@@ -434,11 +434,11 @@ class Rerun:
         lane.engine.executor.end_group()
         lane.grouped = 0
 
-    def _end(self, lane: _Lane) -> Result:
+    def _end(self, lane: _Lane) -> PartitionResult:
         self._end_group(lane)
         self._progress(lane.place.partition, lane.done.calls)
         position, done = lane.engine.state.position, lane.done
-        return Result(
+        return PartitionResult(
             lane.place.partition,
             entries=done.entries,
             calls=done.calls,
@@ -450,15 +450,15 @@ class Rerun:
 
 
 def _lane(
-    state: PartitionState, stream: Stream, place: Place, catalogs: Catalogs, begin_call: Callable[[int], object] | None
+    state: PartitionState, stream: ScannedStream, place: ForkPlace, catalogs: Catalogs, begin_call: Callable[[int], object] | None
 ) -> _Lane:
     engine = PartitionEngine(state, catalogs, digest_rows=False, policy=KeyPolicy(), progress=begin_call)
     same_cut = stream.to_index == place.index and stream.to_calls == place.calls
     if place.calls >= 0 and not same_cut:  # the rest of that batch becomes an entry of its own
-        return _Lane(engine, stream, place, Done(place.index - 1, shift=1))
-    return _Lane(engine, stream, place, Done(place.index))
+        return _Lane(engine, stream, place, RerunProgress(place.index - 1, shift=1))
+    return _Lane(engine, stream, place, RerunProgress(place.index))
 
 
-def is_void(stream: Stream, lsn: Lsn, index: int) -> bool:
+def is_void(stream: ScannedStream, lsn: Lsn, index: int) -> bool:
     """Whether a later record of the log put this entry out of force."""
     return any(index >= first and (lsn.block, lsn.offset) < (block, offset) for block, offset, first in stream.voids)

@@ -21,32 +21,31 @@ import orjson
 
 from cmdlog.wal.errors import DiskFull, WriteFailed
 from cmdlog.wal.format.batch import Batch, decode_batch
-from cmdlog.wal.format.record import Kind, Record
+from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from procedures import Database
 from procedures.bundle import Bundle
 from procedures.errors import SchemaConflict
 from procedures.execution.executor import Applied
 from procedures.storage.state import PartitionState
-from replay.engine import CodeMissing
-from replay.errors import Place as CallPlace
-from replay.errors import RemoteError, ReplayError, WorkerFailed
+from replay.engine import CatalogMissing
+from replay.errors import DivergencePlace, RemoteError, ReplayError, WorkerFailed
 from replay.fork import unfinished
 from replay.fork.bind_calls import Fitting
 from replay.fork.digest_lookahead import digests_first
-from replay.fork.rerun import CallUnfit, Done, Missing, Place, Rerun, Tally, is_void
-from replay.log.scan import Scan, Stream
+from replay.fork.rerun import CallUnfit, ForkPlace, Missing, Rerun, RerunProgress, RerunTally, is_void
+from replay.log.scan import Scan, ScannedStream
 from replay.log.source import LogSource
-from replay.recover.execute import Progress, Target
+from replay.recover.execute import RecoveryProgress, Target
 from replay.recover.partition_replay import IDLE, IN_BATCH
-from replay.recover.worker_pool import CELL_LOOK_S, DEFECT_CODE, Worker, start_process
-from replay.results import Result
+from replay.recover.worker_pool import CELL_LOOK_S, DEFECT_CODE, ReplayWorker, start_process
+from replay.results import PartitionResult
 from replay.state.trust import StateLock, state_path
 
 TOLD: Final[Mapping[str, type[Exception]]] = {
-    of.__name__: of for of in (CallUnfit, CodeMissing, DiskFull, SchemaConflict, WriteFailed)
+    of.__name__: of for of in (CallUnfit, CatalogMissing, DiskFull, SchemaConflict, WriteFailed)
 }
-Tell = Callable[[Progress], None]
+Tell = Callable[[RecoveryProgress], None]
 
 
 class CallStuck(ReplayError):
@@ -58,7 +57,7 @@ class CallStuck(ReplayError):
         "the same command goes on from there"
     )
 
-    def __init__(self, place: CallPlace) -> None:
+    def __init__(self, place: DivergencePlace) -> None:
         self.place = place
         super().__init__(f"a call that does not come back in {place}: {place.got}")
 
@@ -69,11 +68,11 @@ class Rest:
 
     source: LogSource
     scan: Scan
-    places: Mapping[int, Place]
+    places: Mapping[int, ForkPlace]
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class ForkCode:
     """The other code, and what becomes of calls that do not fit it."""
 
     db: Database
@@ -95,7 +94,7 @@ def slots_of(found: Scan) -> Any:
     return (found.groups.state(CLUSTER_GROUP).configuration or {}).get("slots", ())
 
 
-def run_here(rest: Rest, target: Target, code: Code, tell: Tell) -> tuple[list[Result], Tally]:
+def run_here(rest: Rest, target: Target, code: ForkCode, tell: Tell) -> tuple[list[PartitionResult], RerunTally]:
     """Everything behind the fork, in this process."""
     found = rest.scan
     records = found.kept if found.kept is not None else rest.source.read(from_block=found.from_block)
@@ -103,7 +102,9 @@ def run_here(rest: Rest, target: Target, code: Code, tell: Tell) -> tuple[list[R
     return hands.run(target.directory, rest.places, found.streams, records)
 
 
-def run_watched(rest: Rest, target: Target, code: Code, tell: Tell, *, hang_after_s: float) -> tuple[list[Result], Tally]:
+def run_watched(
+    rest: Rest, target: Target, code: ForkCode, tell: Tell, *, hang_after_s: float
+) -> tuple[list[PartitionResult], RerunTally]:
     """The same in a process of its own. Raises: CallStuck; WorkerFailed when no call is to blame; what `run_here` raises."""
     watch = _Watch(rest, target, code, _meter(rest, tell), hang_after_s)
     found = watch.run(careful=False)
@@ -146,13 +147,13 @@ class Hands:
     def run(
         self,
         out: str,
-        places: Mapping[int, Place],
-        streams: Mapping[int, Stream],
+        places: Mapping[int, ForkPlace],
+        streams: Mapping[int, ScannedStream],
         records: Iterable[tuple[Lsn, Record]],
-    ) -> tuple[list[Result], Tally]:
+    ) -> tuple[list[PartitionResult], RerunTally]:
         """Goes on with what a run before has done. Raises: Locked, SchemaConflict, what `Rerun.run` raises."""
         with ExitStack() as stack:
-            states, done = {}, dict[int, Done]()
+            states, done = {}, dict[int, RerunProgress]()
             for p in sorted(places):
                 path = state_path(out, p)
                 stack.callback(StateLock(path).close)
@@ -184,7 +185,7 @@ def _meter(rest: Rest, tell: Tell) -> Callable[[int, int], None]:
 
     def note(partition: int, done: int) -> None:
         calls[partition] = done
-        tell(Progress(calls.total(), total, time.monotonic() - began))
+        tell(RecoveryProgress(calls.total(), total, time.monotonic() - began))
 
     return note
 
@@ -192,12 +193,12 @@ def _meter(rest: Rest, tell: Tell) -> Callable[[int, int], None]:
 class _Watch:
     """One process at a time."""
 
-    def __init__(self, rest: Rest, target: Target, code: Code, note: Callable[[int, int], None], hang_after_s: float) -> None:
+    def __init__(self, rest: Rest, target: Target, code: ForkCode, note: Callable[[int, int], None], hang_after_s: float) -> None:
         self._rest, self._note, self._hang_after_s = rest, note, hang_after_s
         self._order = _order(rest, target, code)
-        self._done: tuple[list[Result], Tally] | None = None
+        self._done: tuple[list[PartitionResult], RerunTally] | None = None
 
-    def run(self, *, careful: bool) -> tuple[list[Result], Tally] | Incident:
+    def run(self, *, careful: bool) -> tuple[list[PartitionResult], RerunTally] | Incident:
         """What came of it, or how it ended. Raises: KeyboardInterrupt naming the call; WorkerFailed; what the process says."""
         worker = _spawn({**self._order, "careful": careful}, sorted(self._rest.places), careful=careful)
         try:
@@ -215,22 +216,22 @@ class _Watch:
         finally:
             worker.close()
 
-    def place(self, incident: Incident) -> CallPlace:
+    def place(self, incident: Incident) -> DivergencePlace:
         """The call in words that an operator knows it by."""
         found = self._rest.scan
         for lsn, record in self._rest.source.read(from_block=found.from_block):
-            if record.kind is not Kind.BATCH or (record.partition, record.index) != (incident.partition, incident.index):
+            if record.kind is not RecordKind.BATCH or (record.partition, record.index) != (incident.partition, incident.index):
                 continue
             if is_void(found.streams[record.partition], lsn, record.index):
                 continue
             batch, at = decode_batch(record), max(incident.position, 0)
             name = Bundle.from_bytes(str(found.catalogs[batch.catalog].value["bundle"]).encode()).procedures[batch.procedures[at]]
-            return CallPlace(
+            return DivergencePlace(
                 record.partition, record.index, batch.txn_ids[at], incident.position, str(name["name"]), "", incident.words
             )
-        return CallPlace(incident.partition, incident.index, 0, incident.position, "?", "", incident.words)
+        return DivergencePlace(incident.partition, incident.index, 0, incident.position, "?", "", incident.words)
 
-    def _listen(self, worker: Worker) -> int:
+    def _listen(self, worker: ReplayWorker) -> int:
         """Heeds the process until it ends, or is ended because it hangs; its exit code."""
         worker.seen_at = time.monotonic()
         with selectors.DefaultSelector() as selector:
@@ -250,13 +251,13 @@ class _Watch:
         if "progress" in message:
             self._note(*message["progress"])
         elif "done" in message:
-            self._done = [Result(**result) for result in message["done"]], Tally.of_kept(message["tally"])
+            self._done = [PartitionResult(**result) for result in message["done"]], RerunTally.of_kept(message["tally"])
         else:
             error = message["error"]
             raise TOLD[error["kind"]](error["message"]) if error["kind"] in TOLD else RemoteError(error)
 
 
-def _order(rest: Rest, target: Target, code: Code) -> dict[str, Any]:
+def _order(rest: Rest, target: Target, code: ForkCode) -> dict[str, Any]:
     found = rest.scan
     return {
         "directory": rest.source.directory,
@@ -271,7 +272,7 @@ def _order(rest: Rest, target: Target, code: Code) -> dict[str, Any]:
     }
 
 
-def stream_json(stream: Stream) -> dict[str, Any]:
+def stream_json(stream: ScannedStream) -> dict[str, Any]:
     """What a process needs to know of a partition's entries; `stream_of` reads it."""
     return {
         "to_index": stream.to_index,
@@ -281,8 +282,8 @@ def stream_json(stream: Stream) -> dict[str, Any]:
     }
 
 
-def stream_of(value: Mapping[str, Any]) -> Stream:
-    return Stream(
+def stream_of(value: Mapping[str, Any]) -> ScannedStream:
+    return ScannedStream(
         to_index=value["to_index"],
         to_calls=value["to_calls"],
         taken_out=[(index, batch, position) for index, batch, position in value["taken_out"]],
@@ -290,6 +291,6 @@ def stream_of(value: Mapping[str, Any]) -> Stream:
     )
 
 
-def _spawn(order: Mapping[str, Any], partitions: list[int], *, careful: bool) -> Worker:
+def _spawn(order: Mapping[str, Any], partitions: list[int], *, careful: bool) -> ReplayWorker:
     process, cell = start_process("replay.fork.worker", order)
-    return Worker(partitions, process, cell, careful)
+    return ReplayWorker(partitions, process, cell, careful)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from cmdlog.wal.format.batch import Batch
-from cmdlog.wal.format.record import Kind, Record
+from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import Lsn
 from procedures import Database
 from procedures.bundle import Bundle
@@ -25,9 +25,9 @@ from replay.engine import Catalogs
 from replay.fork.baseline import LeftSide
 from replay.fork.bind_calls import Fitting
 from replay.fork.first_differences import Firsts
-from replay.fork.rerun import Difference, LeftOut, Missing, Place, Rerun
-from replay.log.scan import Stream
-from replay.results import Result
+from replay.fork.rerun import Difference, ForkPlace, LeftOut, Missing, Rerun
+from replay.log.scan import ScannedStream
+from replay.results import PartitionResult
 from replay.state.row_hooks import Steps, Trail, Trails
 from replay.state.touched_rows import Key, Row
 
@@ -74,8 +74,8 @@ class SideBySide:
     def __init__(
         self,
         *,
-        stream: Stream,
-        place: Place,
+        stream: ScannedStream,
+        place: ForkPlace,
         left: PartitionState,
         right: PartitionState,
         catalogs: Mapping[int, Mapping[str, Any]],
@@ -105,7 +105,7 @@ class SideBySide:
         self._views: dict[str, tuple[Project, Project] | None] = {}
         self._connections = left.connection, right.connection
 
-    def run(self, records: Iterable[tuple[Lsn, Record]]) -> tuple[Result, list[LeftOut]]:
+    def run(self, records: Iterable[tuple[Lsn, Record]]) -> tuple[PartitionResult, list[LeftOut]]:
         """Takes records until both are at the end. Raises: Divergence of the left side; what `Rerun.run` raises; PlanOutdated."""
         results = self._rerun.run(self._beside(records))
         self._left.finish()
@@ -114,7 +114,7 @@ class SideBySide:
     def _beside(self, records: Iterable[tuple[Lsn, Record]]) -> Iterator[tuple[Lsn, Record]]:
         for lsn, record in records:
             was = self._left.take(lsn, record)
-            if record.kind is Kind.SCHEMA and record.partition == self._place.partition:
+            if record.kind is RecordKind.SCHEMA and record.partition == self._place.partition:
                 self._views.clear()
             yield lsn, record  # the right side takes it
             if was is not None or self._right is not None:

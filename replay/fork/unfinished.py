@@ -20,7 +20,7 @@ from cmdlog.wal.directory.instance import read_marker, write_marker
 from cmdlog.wal.errors import NotEmpty, WrongDirectory
 from cmdlog.wal.files import Files
 from procedures.storage.state import PartitionState, rows_of
-from replay.fork.rerun import Done, Missing, Place
+from replay.fork.rerun import ForkPlace, Missing, RerunProgress
 from replay.recover.resume import OURS
 from replay.state.trust import Trust, state_path
 
@@ -45,7 +45,7 @@ class ForkMarker:
     @classmethod
     def of(
         cls,
-        places: Mapping[int, Place],
+        places: Mapping[int, ForkPlace],
         skips: Mapping[int, Mapping[int, Sequence[int]]],
         incarnation: bytes,
         directory: str,
@@ -98,18 +98,18 @@ def goes_on(files: Files, out: str, wanted: ForkMarker) -> bool:
     )
 
 
-def keep(state: PartitionState, done: Done) -> None:
+def keep(state: PartitionState, done: RerunProgress) -> None:
     """Notes in the open transaction how far the partition has come."""
     state.connection.execute(_MAKE)
     state.connection.execute(_WRITE, (orjson.dumps(done.kept()).decode(),))
 
 
-def done_of(state: PartitionState) -> Done | None:
+def done_of(state: PartitionState) -> RerunProgress | None:
     """How far an earlier run of the fork has come."""
     return _done(state.connection)
 
 
-def all_done(trust: Trust, out: str, partitions: range) -> dict[int, Done]:
+def all_done(trust: Trust, out: str, partitions: range) -> dict[int, RerunProgress]:
     """Partition -> how far an earlier run has come behind the fork; without those whose state file is not to be trusted."""
     found = {}
     for partition in partitions:
@@ -137,9 +137,9 @@ def forget(out: str, partitions: range) -> None:
             state.close()
 
 
-def _done(connection: apsw.Connection) -> Done | None:
+def _done(connection: apsw.Connection) -> RerunProgress | None:
     try:
         rows = rows_of(connection, _READ)
     except apsw.Error:  # there is no such table
         return None
-    return Done.of_kept(orjson.loads(rows[0][0])) if rows else None
+    return RerunProgress.of_kept(orjson.loads(rows[0][0])) if rows else None

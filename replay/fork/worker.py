@@ -13,7 +13,7 @@ from typing import Any
 from cmdlog.wal.files import RealFiles
 from procedures.bundle import Bundle, load_bundle
 from replay.fork.bind_calls import Fitting
-from replay.fork.rerun import Place
+from replay.fork.rerun import ForkPlace
 from replay.fork.run import Hands, stream_of
 from replay.log.archive_reach import source_from
 from replay.recover.worker import serve_order, tell, writer
@@ -34,7 +34,7 @@ def run(order: dict[str, Any]) -> None:
         begun=writer(order["cell"]),
         careful=order["careful"],
     )
-    places = {int(place["partition"]): Place(**place) for place in order["places"]}
+    places = {int(place["partition"]): ForkPlace(**place) for place in order["places"]}
     streams = {int(p): stream_of(value) for p, value in order["streams"].items()}
     results, tally = hands.run(order["target"], places, streams, source.read(from_block=order["from_block"]))
     tell({"done": [result.to_json() for result in results], "tally": tally.kept()})

@@ -18,14 +18,14 @@ from typing import Final, Protocol
 
 from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.format.batch import CALLS_MAX, batch_span, decode_batch
-from cmdlog.wal.format.record import BadRecord, Kind, Record, decode_commit_mark
+from cmdlog.wal.format.record import BadRecord, Record, RecordKind, decode_commit_mark
 from cmdlog.wal.ids import BlockNumber, Lsn
 from replay.errors import StreamDamaged
 from replay.history.chunks import TICK, Gathered, column_of
-from replay.log.split_calls import Line
+from replay.log.split_calls import PartitionSpan
 from replay.log.voids_and_skips import Place
 
-_BATCH: Final = Kind.BATCH
+_BATCH: Final = RecordKind.BATCH
 OPEN_END: Final = (1 << 63) - 1  # behind every TxnId
 HELD_OVERHEAD_BYTES: Final = 400  # of a held record, beside its bytes: the objects around them
 
@@ -46,7 +46,7 @@ class ChosenLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class MergeStream:
     """A partition's entries in (after, upto] of the log with that number; the rest comes from a first pass over it."""
 
     partition: int
@@ -57,7 +57,7 @@ class Stream:
     voids: Sequence[Place] = ()  # ascending: entries from the index on that stand in front of the place are void
     untrue: Sequence[Place] = ()  # ascending: what marks in front of the place say is closed, is so up to the TxnId at most
     upto_calls: int = -1  # of the last entry's calls that count, -1 = all
-    line: Line = field(default_factory=Line)  # multi-partition calls in it
+    line: PartitionSpan = field(default_factory=PartitionSpan)  # multi-partition calls in it
 
 
 Held = tuple[Record, int, int, int, int]  # a batch that waits: its first and last TxnId, calls that count, bytes
@@ -76,7 +76,7 @@ class Lowest:
         return self._lowest[at] if at < len(self._lowest) else OPEN_END
 
 
-class Lane:
+class MergeLane:
     """One partition's stream on its way. Invariant: `held` and `controls` ascend, and hold nothing of what was given out."""
 
     __slots__ = (
@@ -84,7 +84,7 @@ class Lane:
         "closed_txn", "controls", "ended", "held", "held_bytes", "next_index", "stream",
     )  # fmt: skip
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: MergeStream) -> None:
         self.stream = stream
         self.held: deque[Held] = deque()
         self.controls: deque[tuple[int, Record, int]] = deque()  # (TxnId that it stands behind, record, bytes)
@@ -145,9 +145,9 @@ class Lane:
             self.ended = index == self._upto
 
     def _note(self, lsn: Lsn, record: Record) -> None:
-        if record.kind is Kind.COMMIT_MARK:
+        if record.kind is RecordKind.COMMIT_MARK:
             closed = decode_commit_mark(record)
-        elif record.kind is Kind.CHECKPOINT:
+        elif record.kind is RecordKind.CHECKPOINT:
             closed = int(record.json()["closed_txn"])
         else:
             return
@@ -156,7 +156,7 @@ class Lane:
         self.closed_txn = max(self.closed_txn, closed)
 
     def _control(self, record: Record, *, hold: bool) -> None:
-        if record.kind is Kind.SCHEMA:
+        if record.kind is RecordKind.SCHEMA:
             self._last_txn = max(self._last_txn, int(record.json().get("txn_id", 0)))
             self.closed_txn = max(self.closed_txn, self._last_txn)
         if hold:
@@ -207,7 +207,7 @@ class Lane:
 class Cursor:
     """Reads one log for some lanes. Invariant: it stands nowhere in front of a lane's own last record."""
 
-    def __init__(self, log: ChosenLog, lanes: Mapping[int, Lane], after: Lsn | None, *, with_controls: bool) -> None:
+    def __init__(self, log: ChosenLog, lanes: Mapping[int, MergeLane], after: Lsn | None, *, with_controls: bool) -> None:
         self.log, self.lanes = log, dict(lanes)
         self.position = Lsn(after.block, after.offset) if after else None  # of the last record that was taken
         self.guests: dict[int, Cursor] = {}  # partition -> the cursor that reads ahead for it
@@ -217,7 +217,7 @@ class Cursor:
         self._next: tuple[Lsn, Record] | None = None
 
     @property
-    def open_lanes(self) -> list[Lane]:
+    def open_lanes(self) -> list[MergeLane]:
         return [lane for lane in self.lanes.values() if not lane.ended]
 
     @property
@@ -234,7 +234,7 @@ class Cursor:
         except (BadRecord, WalError) as cause:
             raise self._damage(cause) from cause
 
-    def _read(self, bytes_max: int, open_lanes: list[Lane], *, at_least_one: bool) -> bool:
+    def _read(self, bytes_max: int, open_lanes: list[MergeLane], *, at_least_one: bool) -> bool:
         """As `read`. Once per record: names are local for that."""
         lanes, guests, records, with_controls = self.lanes, self.guests, self._records, self._with_controls
         found, taken, open_count, lsn = self._next, 0, len(open_lanes), self.position
@@ -261,7 +261,7 @@ class Cursor:
             moved, self._next, self.position = lsn != self.position, found, lsn
         return moved
 
-    def split(self, lane: Lane) -> Cursor:
+    def split(self, lane: MergeLane) -> Cursor:
         """A cursor of its own for that lane, from here on."""
         partition = lane.stream.partition
         del self.lanes[partition]

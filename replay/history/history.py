@@ -19,12 +19,12 @@ from typing import Any
 from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.batch import NO_KEY
-from cmdlog.wal.format.record import Kind
-from cmdlog.wal.group_state import Groups, GroupState
+from cmdlog.wal.format.record import RecordKind
+from cmdlog.wal.group_state import GroupState, GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX, txn_millis
 from replay.errors import Incomplete, ReplayError
 from replay.history.chunks import Invocation
-from replay.history.cursors import ChosenLog, Stream
+from replay.history.cursors import ChosenLog, MergeStream
 from replay.history.merge import Merge, streams_of
 from replay.log.collect_evidence import gather
 from replay.log.evidence import NodeEvidence
@@ -33,7 +33,7 @@ from replay.log.source import LogSource, fold_end, in_front, open_source
 from replay.log.spans import Skips, Span, pieces_of, salvage, skips_of_pieces, spans_of
 from replay.log.split_calls import check_whole, find_parted, left_out, names_of
 from replay.log.voids_and_skips import look
-from replay.plan.authority import GroupVerdict, Verdict, decide
+from replay.plan.authority import ClusterVerdict, GroupVerdict, decide
 from replay.plan.cluster_planner import group_names, unproved
 from replay.plan.sole_voter import votes_alone
 from snapshot.archive_layout import ArchivedSegment, list_segments, run_before
@@ -80,7 +80,7 @@ class Hole:
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class EarlierEntries:
     """Entries (after, upto] of a partition, in another log than the one that has the rest."""
 
     directory: str
@@ -90,7 +90,7 @@ class Front:
 
 
 @dataclass(slots=True)
-class History:
+class CallHistory:
     """Calls, in order. `notes` is what they leave out, in words: known before the first call, but for what `empty` says."""
 
     calls: Iterator[dict[str, Any]]
@@ -111,7 +111,7 @@ class History:
 
 def history(
     files: Files, directories: Sequence[str], *, first: int = 0, until: int | None = None, accept_data_loss: bool = False
-) -> History:
+) -> CallHistory:
     """Every invocation with first <= TxnId <= until that logs and archives still hold, ascending; bounded memory.
 
     Raises: what `decide` refuses; Incomplete; HistoryDamaged; and what reading the logs raises, also while they are told.
@@ -126,7 +126,7 @@ def history(
     parts = reading.parts()
     names = _names(list(reading.sources.values()))
     partitions = [group for group in sorted(verdict.groups) if group < PARTITIONS_MAX]
-    told = History(iter(()), partitions, sorted({name for of in names.values() for name, _ in of.values()}), reading.notes)
+    told = CallHistory(iter(()), partitions, sorted({name for of in names.values() for name, _ in of.values()}), reading.notes)
     told.calls = _tell(told, _together(parts), names, first, until)
     return told
 
@@ -134,12 +134,14 @@ def history(
 class _Reading:
     """Which log serves each group, and what these logs tell."""
 
-    def __init__(self, files: Files, evidence: Sequence[NodeEvidence], verdict: Verdict, *, first: int, anyway: bool) -> None:
+    def __init__(
+        self, files: Files, evidence: Sequence[NodeEvidence], verdict: ClusterVerdict, *, first: int, anyway: bool
+    ) -> None:
         """`anyway`: the loss is accepted."""
         self._files, self._verdict, self._first, self._anyway = files, verdict, first, anyway
         self._nodes = {node.directory: node for node in evidence}
         self._serving = {of.group: _serving(of, self._nodes) for of in verdict.groups.values()}
-        self._fronts: dict[int, Front] = {}  # by partition
+        self._fronts: dict[int, EarlierEntries] = {}  # by partition
         self._begun: list[int] = []  # partitions of which earlier calls are wanted, and nothing says that they should be there
         self._damaged = {directory for directory in self._serving.values() if self._nodes[directory].damage}
         self._skips: dict[int, Mapping[int, Collection[int]]] = {}  # by partition: of the logs that serve
@@ -220,9 +222,9 @@ class _Reading:
         begun = {p: state for p, state in _head(source).items() if p < PARTITIONS_MAX and state.last_index}
         return {p: state for p, state in begun.items() if self._first <= state.last_txn}
 
-    def _front(self, partition: int, serving: str, base: int) -> Front | None:
+    def _front(self, partition: int, serving: str, base: int) -> EarlierEntries | None:
         """Entries up to `base` in another log that knows them to be committed: then they are the same. The one that has most."""
-        best: Front | None = None
+        best: EarlierEntries | None = None
         for directory in self._verdict.groups[partition].copies:
             node = self._nodes[directory]
             group = node.groups.get(partition)
@@ -233,7 +235,7 @@ class _Reading:
                 head = _head(source).get(partition)
                 after = head.last_index if head is not None else 0
                 if after < (best.after if best is not None else base):
-                    best = Front(directory, after, base, self._begins_late(source).get(partition))
+                    best = EarlierEntries(directory, after, base, self._begins_late(source).get(partition))
         return best
 
     # -- what they tell --------------------------------------------------------------------------------------------------
@@ -256,7 +258,7 @@ class _Reading:
         self._skips = {of.partition: of.skips for of in streams}
         return [Merge(logs, streams).invocations()]
 
-    def _unparted(self, streams: Sequence[Stream], sources: Sequence[LogSource]) -> list[Stream]:
+    def _unparted(self, streams: Sequence[MergeStream], sources: Sequence[LogSource]) -> list[MergeStream]:
         """Without multi-partition calls that a recovery drops. Raises: Incomplete when a partition has lost one."""
         if self._damaged:  # not all calls of all partitions are known
             return list(streams)
@@ -280,7 +282,7 @@ class _Reading:
             for p, at in look(log.source.read(from_block=log.from_block), fronts).items():
                 taken_out = [skip for skip in at.taken_out if skip[0] <= fronts[p].upto]
                 skips = _united(replace(at, taken_out=taken_out).skips, self._skips[p])
-                streams.append(Stream(p, 0, fronts[p].after, fronts[p].upto, skips, tuple(at.voids), tuple(at.untrue)))
+                streams.append(MergeStream(p, 0, fronts[p].after, fronts[p].upto, skips, tuple(at.voids), tuple(at.untrue)))
             parts.append(Merge([log], streams).invocations())
         return parts
 
@@ -360,11 +362,11 @@ def _open(files: Files, directory: str, first: int) -> LogSource:
 
 def _head(source: LogSource) -> Mapping[int, GroupState]:
     """What stands in front of the log, as it says before its first entry: a node that began with a state has an empty head."""
-    groups = Groups()
+    groups = GroupStates()
     for lsn, record in source.read(from_block=source.first_blocks[0]) if source.first_blocks else ():
         if record.is_entry:
             break
-        if record.kind is Kind.CHECKPOINT:
+        if record.kind is RecordKind.CHECKPOINT:
             groups.observe(lsn, record)
     return groups.by_partition
 
@@ -393,7 +395,7 @@ def _together(parts: Sequence[Iterator[Invocation]]) -> Iterator[Invocation]:
 
 
 def _tell(
-    told: History,
+    told: CallHistory,
     calls: Iterator[Invocation],
     names: Mapping[int, Mapping[int, tuple[str, Sequence[str]]]],
     first: int,

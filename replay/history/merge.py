@@ -25,7 +25,7 @@ from typing import Final
 from cmdlog.wal.format.record import Record
 from replay.errors import StreamDamaged
 from replay.history.chunks import BadBatch, Chunk, Gathered, Invocation, make_chunk
-from replay.history.cursors import OPEN_END, ChosenLog, Cursor, Lane, Stream
+from replay.history.cursors import OPEN_END, ChosenLog, Cursor, MergeLane, MergeStream
 from replay.log.voids_and_skips import look
 
 MERGE_WINDOW_BYTES_MAX: Final = 64 << 20  # default: what a node closes late by some seconds fits, at 20 MB/s of log
@@ -33,7 +33,7 @@ GULP_BYTES_MAX: Final = 2 << 20  # read between two looks at the bound: some hun
 CHUNK_BYTES_MAX: Final = 4 << 20  # of batches in one chunk
 
 
-class Order(enum.Enum):
+class MergeOrder(enum.Enum):
     """By TxnId over all streams; or each stream by itself as it comes, none waiting for another."""
 
     TXN_ID = "txn_id"
@@ -53,14 +53,14 @@ class Merge:
     def __init__(
         self,
         logs: Sequence[ChosenLog],
-        streams: Sequence[Stream],
+        streams: Sequence[MergeStream],
         *,
         window_bytes_max: int = MERGE_WINDOW_BYTES_MAX,
-        order: Order = Order.TXN_ID,
+        order: MergeOrder = MergeOrder.TXN_ID,
         controls: Controls = Controls.LEFT_OUT,
     ) -> None:
         """A partition is served by one log. Raises: ValueError when two streams name the same."""
-        self._lanes = [Lane(stream) for stream in sorted(streams, key=lambda stream: stream.partition)]
+        self._lanes = [MergeLane(stream) for stream in sorted(streams, key=lambda stream: stream.partition)]
         if len({stream.partition for stream in streams}) != len(streams):
             raise ValueError("a partition is merged from one log at a time")
         self._order = order
@@ -95,13 +95,13 @@ class Merge:
         for chunk in self.chunks():
             yield from chunk.invocations()
 
-    def _advance(self, lane: Lane) -> StreamDamaged | None:
+    def _advance(self, lane: MergeLane) -> StreamDamaged | None:
         """Reads for the lane that holds up the others; the damage, if that is what was met."""
         main = self._cursors[lane.stream.log]
         partition = lane.stream.partition
         cursor = main if partition in main.lanes else main.guests[partition]
         try:
-            if cursor is main and len(main.open_lanes) > 1 and self._order is Order.TXN_ID:
+            if cursor is main and len(main.open_lanes) > 1 and self._order is MergeOrder.TXN_ID:
                 room = min(GULP_BYTES_MAX, self._log_share - main.held_bytes)
                 if not main.read(bytes_max=room, at_least_one=False):
                     cursor = main.split(lane)
@@ -119,7 +119,7 @@ class Merge:
         cursor.read(bytes_max=min(GULP_BYTES_MAX, self._lane_share), at_least_one=True)
 
     def _give_out(self) -> Iterator[Chunk]:
-        if self._order is Order.PER_PARTITION:
+        if self._order is MergeOrder.PER_PARTITION:
             for lane in self._lanes:
                 yield from self._chunks_upto([lane], OPEN_END)
             return
@@ -143,7 +143,7 @@ class Merge:
         held_bytes = sum(lane.held_bytes for lane in self._lanes)
         return StreamDamaged(self._cursors[stream.log].log.name, place, what, held_bytes=held_bytes)
 
-    def _chunks_upto(self, lanes: Sequence[Lane], bound: int) -> Iterator[Chunk]:
+    def _chunks_upto(self, lanes: Sequence[MergeLane], bound: int) -> Iterator[Chunk]:
         while any(lane.first_txn <= bound for lane in lanes):
             upto = _bound_of_chunk(lanes, bound)
             gathered = Gathered()
@@ -157,7 +157,7 @@ class Merge:
                 yield chunk
 
 
-def streams_of(logs: Sequence[ChosenLog], wanted: Mapping[int, tuple[int, int, int]]) -> list[Stream]:
+def streams_of(logs: Sequence[ChosenLog], wanted: Mapping[int, tuple[int, int, int]]) -> list[MergeStream]:
     """Streams with what a first look over the logs finds: partition -> (number of the log, after, upto).
 
     Raises: Corrupt, Recycled, BadRecord.
@@ -169,16 +169,16 @@ def streams_of(logs: Sequence[ChosenLog], wanted: Mapping[int, tuple[int, int, i
         for partition, (_, after, upto) in mine.items():
             at = found[partition]
             streams.append(
-                Stream(partition, number, after, upto, at.skips, tuple(at.voids), tuple(at.untrue), line=at.line(upto=upto))
+                MergeStream(partition, number, after, upto, at.skips, tuple(at.voids), tuple(at.untrue), line=at.line(upto=upto))
             )
     return streams
 
 
-def _closed(lane: Lane) -> int:
+def _closed(lane: MergeLane) -> int:
     return lane.closed_txn
 
 
-def _bound_of_chunk(lanes: Sequence[Lane], bound: int) -> int:
+def _bound_of_chunk(lanes: Sequence[MergeLane], bound: int) -> int:
     """The highest TxnId up to which a chunk stays within its size, at least one batch of some lane."""
     share = CHUNK_BYTES_MAX // max(1, sum(lane.first_call_txn <= bound for lane in lanes))
     for lane in lanes:

@@ -19,7 +19,7 @@ from typing import Final
 from cmdlog.wal.errors import Corrupt, message_of
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.segment import SegmentHeader
-from cmdlog.wal.group_state import Groups
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import PARTITIONS_MAX, txn_millis
 from replay.errors import PlanOutdated
 from replay.log.orphan_segments import nearest_stray, told_of
@@ -125,7 +125,7 @@ class Reach:
                 yield begin, newest if gap is None else self._ends(gap)
 
     def _newest(self) -> int:
-        groups = Groups()
+        groups = GroupStates()
         for lsn, record in self._source.read(from_block=self._source.first_blocks[-1]):
             groups.observe(lsn, record)
         return groups.txn_id_max

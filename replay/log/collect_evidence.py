@@ -22,15 +22,15 @@ from cmdlog.wal.fault_log import FaultRecord, read_faults
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.record import BadRecord
 from cmdlog.wal.format.segment import segment_sequence
-from cmdlog.wal.group_state import Groups, GroupState, Stated
-from cmdlog.wal.hard_state import HardState
+from cmdlog.wal.group_state import GroupState, GroupStates, Stated
+from cmdlog.wal.hard_state import HardStateValues
 from cmdlog.wal.ids import CLUSTER_GROUP
-from cmdlog.wal.opening.restart import Verdict, decide
-from cmdlog.wal.opening.scan import EndKind, Walk, walk_segment
+from cmdlog.wal.opening.restart import RestartVerdict, decide
+from cmdlog.wal.opening.scan import EndKind, SegmentWalk, walk_segment
 from cmdlog.wal.opening.survey import SegmentFile, Survey, identity_text, survey_log, tail_corrupt
 from cmdlog.wal.reader import Recycled, read_segment
 from replay.log.damaged_tail import Beyond, behind_damage, folded
-from replay.log.evidence import Fault, GroupEvidence, NodeEvidence, Run, SnapshotEvidence, StatedConfiguration
+from replay.log.evidence import BlockRun, DirectoryFault, GroupEvidence, NodeEvidence, SnapshotEvidence, StatedConfiguration
 from snapshot.catalog import list_snapshots
 
 LOOKS_MAX: Final = 3  # at the directory of a running node, which may recycle between two file names
@@ -81,9 +81,9 @@ def _gather(files: Files, directory: str, instance: Instance, known_damage: Sequ
 
 
 def _refused(directory: str, identity: Identity | None, error: WalError) -> NodeEvidence:
-    fault = Fault(message_of(error))
+    fault = DirectoryFault(message_of(error))
     if isinstance(error, Corrupt):
-        fault = Fault(error.what, error.path, error.offset, error.block)
+        fault = DirectoryFault(error.what, error.path, error.offset, error.block)
     return NodeEvidence(
         directory=directory,
         cluster_id=identity.cluster_id.hex() if identity is not None else "",
@@ -118,15 +118,15 @@ class _Stretch:
 
     from_block: int
     last_block: int
-    begin: Groups
-    end: Groups
+    begin: GroupStates
+    end: GroupStates
 
-    def run_of(self, partition: int) -> Run | None:
+    def run_of(self, partition: int) -> BlockRun | None:
         """The group's part; None when the run ends before the group's first record."""
         begin, end = self.begin.by_partition.get(partition, GroupState()), self.end.by_partition.get(partition)
         if end is None:
             return None
-        return Run(
+        return BlockRun(
             from_block=self.from_block,
             last_block=self.last_block,
             base_index=begin.last_index,
@@ -149,7 +149,7 @@ class _Log:
     survey: Survey
     gaps: Sequence[Gap]
     stretches: list[_Stretch] = field(default_factory=list)
-    damage: list[Fault] = field(default_factory=list)
+    damage: list[DirectoryFault] = field(default_factory=list)
     end_known: bool = True
     beyond: Beyond | None = None
 
@@ -171,7 +171,7 @@ class _Log:
             try:
                 end.merge_vote(partition, term, vote)
             except ValueError as error:
-                self.damage.append(Fault(str(error), self.survey.log_dir))
+                self.damage.append(DirectoryFault(str(error), self.survey.log_dir))
                 self.end_known = False
         return {partition: self._group(partition, state) for partition, state in sorted(end.by_partition.items())}
 
@@ -204,7 +204,7 @@ class _Log:
                 raise NewerFormat(f"{problem.path} is of a newer format")
             if problem.fact == "foreign":
                 raise Foreign(f"{problem.path}: {problem.what}; this directory belongs to {self.survey.instance.identity}")
-            self.damage.append(Fault(problem.what, problem.path, problem.offset, problem.block))
+            self.damage.append(DirectoryFault(problem.what, problem.path, problem.offset, problem.block))
 
     def _fold_stretches(self) -> None:
         """Runs of segments with good heads that follow each other; a gap in one ends the run there."""
@@ -237,39 +237,41 @@ class _Log:
             begin, end = self._head(first), folded(data, places)
             self.stretches.append(_Stretch(int(first.header.first_block), int(places[-1].header.number), begin, end))
 
-    def _behind(self, data: bytes, walk: Walk) -> Beyond | None:
+    def _behind(self, data: bytes, walk: SegmentWalk) -> Beyond | None:
         snapshots = list_snapshots(self.files, self.directory, self.survey.instance.identity)
         return behind_damage(data, walk, [s.manifest for s in snapshots if s.manifest is not None])
 
-    def _fault_in(self, segment: SegmentFile, data: bytes, walk: Walk, gap: Gap | None, *, is_newest: bool) -> Fault | None:
+    def _fault_in(
+        self, segment: SegmentFile, data: bytes, walk: SegmentWalk, gap: Gap | None, *, is_newest: bool
+    ) -> DirectoryFault | None:
         """Why the run ends in this segment before the segment does."""
         if gap is not None:
-            return Fault(f"blocks {gap[0]} to {gap[1]} were found bad", segment.path, block=gap[0])
+            return DirectoryFault(f"blocks {gap[0]} to {gap[1]} were found bad", segment.path, block=gap[0])
         if is_newest:
             error = self._tail_damage(segment, data, walk)
-            return Fault(error.what, error.path, error.offset, error.block) if error is not None else None
+            return DirectoryFault(error.what, error.path, error.offset, error.block) if error is not None else None
         if walk.end_kind in (EndKind.BAD, EndKind.MISPLACED) or walk.later:
-            return Fault(f"block cannot be read ({walk.end_reason})", segment.path, walk.end, int(walk.expected))
+            return DirectoryFault(f"block cannot be read ({walk.end_reason})", segment.path, walk.end, int(walk.expected))
         return None
 
-    def _walked(self, segment: SegmentFile) -> tuple[bytes, Walk]:
+    def _walked(self, segment: SegmentFile) -> tuple[bytes, SegmentWalk]:
         walk = self.survey.walk
         if walk is not None and segment is self.survey.segments[-1]:
             return self.survey.data, walk
         data = self.files.read_file(segment.path)
         return data, walk_segment(data, segment.header)
 
-    def _tail_damage(self, segment: SegmentFile, data: bytes, walk: Walk) -> Corrupt | None:
+    def _tail_damage(self, segment: SegmentFile, data: bytes, walk: SegmentWalk) -> Corrupt | None:
         """What a restart would refuse of the newest segment's end."""
         tail = replace(self.survey, segments=[segment], problems=[], data=data, walk=walk)
         verdict = decide(tail.facts).verdict
-        if verdict is Verdict.NEWER:
+        if verdict is RestartVerdict.NEWER:
             raise NewerFormat(f"{segment.path} holds a block of a newer format")
-        return tail_corrupt(tail, verdict) if verdict in (Verdict.CORRUPT, Verdict.MISPLACED) else None
+        return tail_corrupt(tail, verdict) if verdict in (RestartVerdict.CORRUPT, RestartVerdict.MISPLACED) else None
 
-    def _head(self, segment: SegmentFile) -> Groups:
+    def _head(self, segment: SegmentFile) -> GroupStates:
         """What the segment's checkpoint states: everything before it, folded. Raises: Corrupt, Recycled."""
-        groups = Groups()
+        groups = GroupStates()
         for block in read_segment(self.files, segment, upto=int(segment.header.first_block)):
             for lsn, record in block.records():
                 groups.observe(lsn, record)
@@ -296,7 +298,7 @@ def _continues(segment: SegmentFile, after: SegmentFile) -> bool:
     return after.sequence == segment.sequence + 1 and after.header.previous_generation == segment.header.generation
 
 
-def survey_anyway(files: Files, directory: str, instance: Instance) -> tuple[Survey, list[Fault]]:
+def survey_anyway(files: Files, directory: str, instance: Instance) -> tuple[Survey, list[DirectoryFault]]:
     """Also where the hard state file is lost: then no file says which segment is the newest, and all that are there count.
 
     Raises: Corrupt, when nothing can be read at all.
@@ -305,5 +307,5 @@ def survey_anyway(files: Files, directory: str, instance: Instance) -> tuple[Sur
         return survey_log(files, directory, instance), []
     except Corrupt as error:
         sequences = [found for name in files.listdir(os.path.join(directory, LOG_FOLDER)) if (found := segment_sequence(name))]
-        hard = HardState(identity_text(instance.identity), min(sequences, default=1), max(sequences, default=1))
-        return survey_log(files, directory, instance, hard_state=hard), [Fault(error.what, error.path, error.offset)]
+        hard = HardStateValues(identity_text(instance.identity), min(sequences, default=1), max(sequences, default=1))
+        return survey_log(files, directory, instance, hard_state=hard), [DirectoryFault(error.what, error.path, error.offset)]

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cmdlog.wal.format.block import HEADER, BadBlock, BlockFlag
-from cmdlog.wal.format.record import Kind, Record, decode_body
-from cmdlog.wal.group_state import Groups, GroupState
+from cmdlog.wal.format.record import Record, RecordKind, decode_body
+from cmdlog.wal.group_state import GroupState, GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
-from cmdlog.wal.opening.scan import Place, Walk, read_block
+from cmdlog.wal.opening.scan import BlockAt, SegmentWalk, read_block
 from snapshot.manifest import Manifest
 
 
@@ -25,11 +25,11 @@ from snapshot.manifest import Manifest
 class Beyond:
     """The end of a log that is damaged before it: the fold of what can be read, and of which groups that shows the end."""
 
-    end: Groups
+    end: GroupStates
     known: Mapping[int, int]  # group -> last index that may lie in the damaged place; 0 when nothing of the group does
 
 
-def behind_damage(data: bytes, walk: Walk, snapshots: Iterable[Manifest]) -> Beyond | None:
+def behind_damage(data: bytes, walk: SegmentWalk, snapshots: Iterable[Manifest]) -> Beyond | None:
     """What the blocks behind a damaged place say, when the last of all blocks is there: a seal, with none of this life behind it.
 
     A group with an entry behind the place ends where its last one stands. The last entry of any other may have been in the place,
@@ -46,7 +46,7 @@ def behind_damage(data: bytes, walk: Walk, snapshots: Iterable[Manifest]) -> Bey
             if record.is_entry and record.partition not in known:
                 goes_on = record.index <= front.state(record.partition).last_index + 1
                 known[record.partition] = 0 if goes_on else record.index - 1
-            elif record.kind is Kind.SNAPSHOT_MARK:
+            elif record.kind is RecordKind.SNAPSHOT_MARK:
                 value = record.json()
                 marked.add((record.partition, record.index, value.get("checksum"), value.get("log_block")))
     late = [
@@ -64,9 +64,9 @@ def behind_damage(data: bytes, walk: Walk, snapshots: Iterable[Manifest]) -> Bey
     return Beyond(end, known)
 
 
-def _last_stretch(data: bytes, walk: Walk) -> list[Place]:
+def _last_stretch(data: bytes, walk: SegmentWalk) -> list[BlockAt]:
     """The last of the good blocks behind the place, as far back as each goes on from the one before."""
-    places: list[Place] = []
+    places: list[BlockAt] = []
     for place in walk.later:
         try:
             read_block(data, place.offset, walk.segment)
@@ -97,16 +97,16 @@ def _same_node(m: Manifest, cluster: GroupState) -> bool:
     )
 
 
-def folded(data: bytes, places: Sequence[Place]) -> Groups:
+def folded(data: bytes, places: Sequence[BlockAt]) -> GroupStates:
     """The state behind these blocks, of which the first is a head. Raises: BadRecord."""
-    groups = Groups()
+    groups = GroupStates()
     for place in places:
         for offset, record in records_of(data, place):
             groups.observe(Lsn(place.header.number, offset), record)
     return groups
 
 
-def records_of(data: bytes, place: Place) -> Iterator[tuple[int, Record]]:
+def records_of(data: bytes, place: BlockAt) -> Iterator[tuple[int, Record]]:
     """The records of a block that is good, with their offsets in its body. Raises: BadRecord."""
     start = place.offset + HEADER.bytes
     yield from decode_body(data[start : start + place.header.body_bytes])

@@ -37,7 +37,7 @@ class StatedConfiguration:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BlockRun:
     """Blocks of a log that can be read without a gap, and the entries of one group in them: (base_index, last_index].
 
     `from_block` is the first block of a segment. A whole log is one run; damage or a missing segment makes more of them.
@@ -67,7 +67,7 @@ class GroupEvidence:
     last_checksum: int
     last_txn: int
     configurations: tuple[StatedConfiguration, ...] = ()  # the newest known committed one and all later ones, ascending
-    runs: tuple[Run, ...] = ()
+    runs: tuple[BlockRun, ...] = ()
     partitions: int = 0  # stated by the cluster group's configuration
     vote: int | None = None  # whom the node voted for in `term`
     unseen: int = 0  # entries up to here may hold configurations that could not be read; 0: none may
@@ -92,7 +92,7 @@ class SnapshotEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class DirectoryFault:
     """One thing that is wrong with a directory, with its place as far as it is known."""
 
     what: str
@@ -113,6 +113,6 @@ class NodeEvidence:
     faults: tuple[FaultRecord, ...] = ()  # this node's fault log, ascending; without gaps behind its first one
     fault_problem: str = ""  # why the fault log cannot be relied on; "" when it can
     snapshots: tuple[SnapshotEvidence, ...] = ()
-    damage: tuple[Fault, ...] = ()  # of the log: its entries end before it, or have a hole there
-    refused: Fault | None = None
+    damage: tuple[DirectoryFault, ...] = ()  # of the log: its entries end before it, or have a hole there
+    refused: DirectoryFault | None = None
     exit_code: int = 0  # the command line's code for `refused`: 10, 11 or 1

@@ -28,7 +28,7 @@ Gap = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SalvagedSegment:
     """A segment, and which block is its last."""
 
     segment: SegmentFile
@@ -38,7 +38,7 @@ class Piece:
 class Patchwork:
     """Segments of one log by first block, with gaps between and in them. One reader at a time."""
 
-    def __init__(self, files: Files, pieces: Sequence[Piece], *, gaps: Iterable[Gap] | None = None) -> None:
+    def __init__(self, files: Files, pieces: Sequence[SalvagedSegment], *, gaps: Iterable[Gap] | None = None) -> None:
         """`gaps` None: any may be met."""
         self._files, self._pieces = files, pieces
         self._found: set[Gap] = set()
@@ -55,7 +55,7 @@ class Patchwork:
         return tuple(sorted(self._allowed))
 
     @property
-    def pieces(self) -> Sequence[Piece]:
+    def pieces(self) -> Sequence[SalvagedSegment]:
         """What is read, oldest first."""
         return self._pieces
 
@@ -86,7 +86,7 @@ class Patchwork:
                         yield lsn, record
         self._note_gap(reached + 1, last, self._pieces[-1])
 
-    def _note_gap(self, first: int, last: int, piece: Piece) -> None:
+    def _note_gap(self, first: int, last: int, piece: SalvagedSegment) -> None:
         if first > last:
             return
         self.met += 1
@@ -94,7 +94,7 @@ class Patchwork:
             raise Corrupt(f"blocks up to {last} cannot be read", path=piece.segment.path, block=first)
         self._found.add((first, last))
 
-    def _blocks(self, piece: Piece, upto: int) -> Iterator[tuple[int, int, list[tuple[Lsn, Record]]]]:
+    def _blocks(self, piece: SalvagedSegment, upto: int) -> Iterator[tuple[int, int, list[tuple[Lsn, Record]]]]:
         """Number, checksum and records of the good blocks up to this one."""
         path, reached = piece.segment.path, 0
         if path not in self._places:
@@ -127,7 +127,7 @@ def _read(data: bytes, path: str, offset: int, header: BlockHeader) -> ReadBlock
         ) from bad
 
 
-def good_blocks(files: Files, piece: Piece) -> list[tuple[int, BlockHeader]]:
+def good_blocks(files: Files, piece: SalvagedSegment) -> list[tuple[int, BlockHeader]]:
     """Offset and header of every good block of a damaged segment, ascending."""
     segment = piece.segment.header
     file = files.open(piece.segment.path, read_only=True)
@@ -153,7 +153,7 @@ def good_blocks(files: Files, piece: Piece) -> list[tuple[int, BlockHeader]]:
     return found
 
 
-def _good_block(data: bytes, offset: int, piece: Piece) -> BlockHeader | None:
+def _good_block(data: bytes, offset: int, piece: SalvagedSegment) -> BlockHeader | None:
     if data[offset : offset + len(MAGIC)] != MAGIC:
         return None
     try:

@@ -18,18 +18,18 @@ from typing import Final
 
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.format.batch import BATCH, batch_catalog, batch_last_txn, batch_procedures, decode_batch
-from cmdlog.wal.format.record import DIGEST, RECORD, Kind, Record
-from cmdlog.wal.group_state import Catalog, Groups
+from cmdlog.wal.format.record import DIGEST, RECORD, Record, RecordKind
+from cmdlog.wal.group_state import GroupStates, LoggedCatalog
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from procedures.procedure_versions import procedures_of
 from replay.log.source import LogSource
-from replay.log.split_calls import Line, multi_txn
+from replay.log.split_calls import PartitionSpan, multi_txn
 
 KEEP_BYTES: Final = 8 << 20  # of records that are kept; replayed in the same time as starting a process takes
 
 
 @dataclass(slots=True)
-class Stream:
+class ScannedStream:
     """One partition's entries in the scanned range."""
 
     base: int = 0  # the log holds every entry behind this index
@@ -60,11 +60,11 @@ class Stream:
     multi: dict[int, int] = field(default_factory=dict)  # TxnId -> index of the multi-partition calls that are counted
     gapped: bool = False  # blocks are missing behind the last record, and nothing has yet said that they held none of this stream
 
-    def line(self) -> Line:
+    def line(self) -> PartitionSpan:
         """What is counted, for `replay.log.split_calls`."""
         skips = self.skips if self.multi else {}
         skipped = {index for index in self.multi.values() if index in skips}
-        return Line(self.start_txn, dict(self.multi), skipped, self.digested)
+        return PartitionSpan(self.start_txn, dict(self.multi), skipped, self.digested)
 
     @property
     def skips(self) -> dict[int, tuple[int, ...]]:
@@ -78,9 +78,9 @@ class Scan:
 
     from_block: int
     last_block: int
-    streams: dict[int, Stream]
-    groups: Groups
-    catalogs: dict[int, Catalog] = field(default_factory=dict)  # every version met; a later checkpoint may know fewer
+    streams: dict[int, ScannedStream]
+    groups: GroupStates
+    catalogs: dict[int, LoggedCatalog] = field(default_factory=dict)  # every version met; a later checkpoint may know fewer
     digests: int = 0
     row_digests: bool = False  # the live run took digests of rows
     checked_bytes: int = 0  # of the snapshots that were read whole for the plan …
@@ -90,7 +90,7 @@ class Scan:
 
 
 def skips_of(taken_out: Iterable[tuple[int, int, int]]) -> dict[int, tuple[int, ...]]:
-    """Index of a batch -> positions in it that are not run, ascending; of SKIPs as `Stream.taken_out` holds them."""
+    """Index of a batch -> positions in it that are not run, ascending; of SKIPs as `ScannedStream.taken_out` holds them."""
     found: dict[int, set[int]] = {}
     for _, index, position in taken_out:
         found.setdefault(index, set()).add(position)
@@ -129,8 +129,8 @@ def scan(
 
     Raises: Corrupt (with `accept_data_loss` the pass ends there instead), Recycled.
     """
-    result = Scan(from_block, source.last_block, {p: Stream() for p in indexes}, Groups(), kept=[])
-    pass_ = _Pass(result, indexes, {p: frozenset(found) for p, found in claims.items()}, until)
+    result = Scan(from_block, source.last_block, {p: ScannedStream() for p in indexes}, GroupStates(), kept=[])
+    pass_ = _ScanPass(result, indexes, {p: frozenset(found) for p, found in claims.items()}, until)
     met = 0
     try:
         for lsn, record in source.read(from_block=from_block):
@@ -152,7 +152,7 @@ def scan(
     return result
 
 
-class _Pass:
+class _ScanPass:
     """The state of one pass."""
 
     def __init__(self, result: Scan, indexes: Mapping[int, int], claims: Mapping[int, frozenset[int]], until: int | None) -> None:
@@ -169,14 +169,14 @@ class _Pass:
             return
         if record.is_entry:
             self._entry(stream, lsn, record)
-        elif record.kind is Kind.DIGEST:
+        elif record.kind is RecordKind.DIGEST:
             result.digests += 1
             result.row_digests = result.row_digests or _has_rows(record)
             stream.proved = max(stream.proved, record.index)
             stream.digested = max(stream.digested, record.index)
-        elif record.kind is Kind.CHECKPOINT:
+        elif record.kind is RecordKind.CHECKPOINT:
             self._checkpoint(stream, record)
-        elif record.kind is Kind.TRUNCATION:
+        elif record.kind is RecordKind.TRUNCATION:
             self._void(stream, lsn, record.index)
 
     def note_gap(self) -> None:
@@ -191,7 +191,7 @@ class _Pass:
                 _lose(stream, stream.last_index + 1)
 
     def _note_catalogs(self, record: Record) -> None:
-        if record.partition == CLUSTER_GROUP and record.kind in (Kind.CATALOG, Kind.CHECKPOINT):
+        if record.partition == CLUSTER_GROUP and record.kind in (RecordKind.CATALOG, RecordKind.CHECKPOINT):
             self._result.catalogs |= self._result.groups.state(CLUSTER_GROUP).catalogs
 
     def _keep(self, lsn: Lsn, record: Record) -> None:
@@ -204,7 +204,7 @@ class _Pass:
         else:
             kept.append((lsn, record))
 
-    def _checkpoint(self, stream: Stream, record: Record) -> None:
+    def _checkpoint(self, stream: ScannedStream, record: Record) -> None:
         state = self._result.groups.by_partition[record.partition]
         if state.last_index <= self._indexes[record.partition]:
             stream.start_txn = max(stream.start_txn, state.last_txn)
@@ -219,7 +219,7 @@ class _Pass:
         stream.last_term = state.last_term
         self._note_claim(stream, record.partition, state.last_index, state.last_term, state.last_checksum)
 
-    def _entry(self, stream: Stream, lsn: Lsn, record: Record) -> None:
+    def _entry(self, stream: ScannedStream, lsn: Lsn, record: Record) -> None:
         if stream.gapped:
             stream.gapped = False
             if not _goes_on(stream, record.index - 1, record.term):
@@ -228,9 +228,11 @@ class _Pass:
             self._void(stream, lsn, record.index)
         stream.last_index, stream.last_term = record.index, record.term
         self._note_claim(stream, record.partition, record.index, record.term, record.checksum)
-        if record.kind not in (Kind.BATCH, Kind.SKIP):
+        if record.kind not in (RecordKind.BATCH, RecordKind.SKIP):
             stream.proved = record.index
-        if record.kind is Kind.SKIP:  # also behind `until`: the batch that it concerns stands before it, and nobody else says so
+        if (
+            record.kind is RecordKind.SKIP
+        ):  # also behind `until`: the batch that it concerns stands before it, and nobody else says so
             value = record.json()
             stream.taken_out.append((record.index, int(value["index"]), int(value["position"])))
         if stream.ended:
@@ -244,7 +246,7 @@ class _Pass:
             stream.entries += 1
             stream.calls += calls
             stream.bytes += len(record.raw)
-            if record.kind is Kind.BATCH:
+            if record.kind is RecordKind.BATCH:
                 catalog = batch_catalog(record)
                 stream.catalogs.add(catalog)
                 stream.calls_of.update((catalog, number) for number in batch_procedures(record)[:calls])
@@ -253,9 +255,9 @@ class _Pass:
         else:
             stream.start_txn = max(stream.start_txn, txn_id)
 
-    def _within(self, stream: Stream, record: Record) -> tuple[int, int]:
+    def _within(self, stream: ScannedStream, record: Record) -> tuple[int, int]:
         """(calls up to `until`, the last one's TxnId); ends the stream at the first call behind `until`."""
-        if record.kind is Kind.BATCH:
+        if record.kind is RecordKind.BATCH:
             last = batch_last_txn(record)
             if self._until is None or last <= self._until:
                 return batch_calls(record), last
@@ -264,12 +266,12 @@ class _Pass:
             stream.ended, stream.to_calls = True, count if count else -1
             return count, txn_ids[count - 1] if count else 0
         txn_id = 0
-        if record.kind in (Kind.SCHEMA, Kind.SKIP):
+        if record.kind in (RecordKind.SCHEMA, RecordKind.SKIP):
             txn_id = int(record.json().get("txn_id", 0))
-            stream.ended = record.kind is Kind.SCHEMA and self._until is not None and txn_id > self._until
-        return 0, txn_id if record.kind is Kind.SCHEMA else 0
+            stream.ended = record.kind is RecordKind.SCHEMA and self._until is not None and txn_id > self._until
+        return 0, txn_id if record.kind is RecordKind.SCHEMA else 0
 
-    def _void(self, stream: Stream, lsn: Lsn, index: int) -> None:
+    def _void(self, stream: ScannedStream, lsn: Lsn, index: int) -> None:
         stream.voids.append((lsn.block, lsn.offset, index))
         stream.last_index = index - 1
         stream.proved, stream.digested = min(stream.proved, index - 1), min(stream.digested, index - 1)
@@ -280,17 +282,17 @@ class _Pass:
             stream.to_index, stream.ended, stream.to_calls = index - 1, False, -1
             stream.to_term = stream.to_checksum = 0  # not known here
 
-    def _note_claim(self, stream: Stream, partition: int, index: int, term: int, checksum: int) -> None:
+    def _note_claim(self, stream: ScannedStream, partition: int, index: int, term: int, checksum: int) -> None:
         if index in self._claims.get(partition, ()):
             stream.seen[index] = (term, checksum)
 
 
-def _is_final(stream: Stream) -> bool:
+def _is_final(stream: ScannedStream) -> bool:
     """What is applied of the stream can neither grow nor be replaced by what was in a gap."""
     return stream.ended and (stream.digested >= stream.to_index or not stream.to_index)
 
 
-def _goes_on(stream: Stream, index: int, term: int) -> bool:
+def _goes_on(stream: ScannedStream, index: int, term: int) -> bool:
     """Whether the gap before a record that follows entry `index` took nothing of the stream that is applied.
 
     An entry is replaced in a higher term only (Raft, section 5.3), and never once it was executed.
@@ -302,7 +304,7 @@ def _goes_on(stream: Stream, index: int, term: int) -> bool:
     return term == stream.last_term or stream.digested >= stream.last_index
 
 
-def _lose(stream: Stream, index: int) -> None:
+def _lose(stream: ScannedStream, index: int) -> None:
     """Entries up to this one are not all there: the stream begins anew behind it, and nothing tells what stands at it."""
     stream.base = stream.last_index = stream.to_index = index
     stream.to_calls, stream.to_term, stream.to_checksum, stream.to_txn = -1, 0, 0, 0
@@ -313,7 +315,7 @@ def _lose(stream: Stream, index: int) -> None:
     stream.taken_out = [skip for skip in stream.taken_out if skip[1] > index]
 
 
-def calls_by_name(calls_of: Mapping[tuple[int, int], int], catalogs: Mapping[int, Catalog]) -> dict[str, int]:
+def calls_by_name(calls_of: Mapping[tuple[int, int], int], catalogs: Mapping[int, LoggedCatalog]) -> dict[str, int]:
     """Procedure -> calls; "" for those whose catalog version the log does not name."""
     found: Counter[str] = Counter()
     for (version, number), calls in sorted(calls_of.items()):
@@ -332,7 +334,7 @@ def _has_rows(record: Record) -> bool:
     return len(record.raw) >= RECORD.bytes + DIGEST.bytes and any(record.raw[RECORD.bytes : RECORD.bytes + 8])
 
 
-def cluster_policy(groups: Groups) -> dict[str, int]:
+def cluster_policy(groups: GroupStates) -> dict[str, int]:
     """The key policy of the configuration in force; {} when the log says none."""
     configuration = groups.state(CLUSTER_GROUP).configuration or {}
     policy: dict[str, int] = configuration.get("key_policy") or {}

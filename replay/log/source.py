@@ -20,14 +20,14 @@ from typing import Final, TypeVar
 from cmdlog.wal.directory.instance import Instance, load_instance
 from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.files import Files
-from cmdlog.wal.format.record import Kind, Record
-from cmdlog.wal.group_state import Groups
+from cmdlog.wal.format.record import Record, RecordKind
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn
 from cmdlog.wal.log import Log
 from cmdlog.wal.opening.restart import decide
 from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal, survey_log
 from cmdlog.wal.reader import Recycled, read_records
-from replay.log.salvage import Gap, Patchwork, Piece
+from replay.log.salvage import Gap, Patchwork, SalvagedSegment
 from snapshot.archive_layout import ArchivedSegment
 
 SURVEYS_MAX: Final = 10  # looks at the directory of a running node, which may recycle between two file names
@@ -61,9 +61,9 @@ class LogSource:
         last = self.last_block if upto_block is None else min(upto_block, self.last_block)
         return self.records(Lsn(BlockNumber(from_block), -1), Lsn(BlockNumber(last), BEHIND_BLOCK))
 
-    def checkpoint(self, first_block: int) -> Groups:
+    def checkpoint(self, first_block: int) -> GroupStates:
         """What the head of the segment that begins there states about every group: everything before it, folded."""
-        groups = Groups()
+        groups = GroupStates()
         for lsn, record in self.read(from_block=first_block, upto_block=first_block):
             groups.observe(lsn, record)
         return groups
@@ -73,7 +73,7 @@ class LogSource:
         groups = self.checkpoint(self.first_blocks[0])
         if not groups.by_partition:
             for lsn, record in self.read(from_block=self.first_blocks[0]):
-                if record.kind is not Kind.CHECKPOINT:
+                if record.kind is not RecordKind.CHECKPOINT:
                     break
                 groups.observe(lsn, record)
         return {p: state.last_index for p, state in groups.by_partition.items()}
@@ -101,7 +101,7 @@ def in_front(files: Files, source: LogSource, run: Sequence[ArchivedSegment]) ->
 
 def alone(files: Files, source: LogSource, run: Sequence[ArchivedSegment]) -> LogSource:
     """These archived segments of the log, which follow each other, without the rest."""
-    groups = Groups()
+    groups = GroupStates()
     for lsn, record in source.read(from_block=source.first_blocks[-1]):
         groups.observe(lsn, record)
     piece = _replaced(files, source, _readable(run), tuple(archived.name for archived in run), run[-1].last_block)
@@ -112,12 +112,12 @@ def around_gaps(
     files: Files, source: LogSource, archived: Sequence[ArchivedSegment], *, to_live: bool, gaps: Iterable[Gap] | None = None
 ) -> LogSource:
     """These archived segments, and the live ones behind them if `to_live`, with whatever is damaged or missing left out."""
-    pieces = [Piece(found.segment, found.last_block) for found in archived if found.segment is not None]
+    pieces = [SalvagedSegment(found.segment, found.last_block) for found in archived if found.segment is not None]
     if to_live:
         ends = [*(block - 1 for block in source.first_blocks[1:]), source.last_block]
-        pieces += [Piece(segment, end) for segment, end in zip(source.segments, ends, strict=True)]
+        pieces += [SalvagedSegment(segment, end) for segment, end in zip(source.segments, ends, strict=True)]
     patchwork = Patchwork(files, pieces, gaps=gaps)
-    groups = Groups()
+    groups = GroupStates()
     for lsn, record in () if to_live else source.read(from_block=source.first_blocks[-1]):
         groups.observe(lsn, record)
     return replace(
@@ -147,9 +147,9 @@ def partitions_of(source: LogSource) -> list[int]:
     return list(range(count)) if count else sorted(p for p in groups.by_partition if p != CLUSTER_GROUP)
 
 
-def fold_end(source: LogSource) -> Groups:
+def fold_end(source: LogSource) -> GroupStates:
     """Every group as the log ends: the newest segment's head states all before it."""
-    groups = Groups()
+    groups = GroupStates()
     for lsn, record in source.read(from_block=source.first_blocks[-1]) if source.first_blocks else ():
         groups.observe(lsn, record)
     return groups

@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import Files
-from cmdlog.wal.format.record import Kind, Record
-from cmdlog.wal.group_state import Groups
+from cmdlog.wal.format.record import Record, RecordKind
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import Lsn
-from cmdlog.wal.opening.scan import Walk, walk_segment
+from cmdlog.wal.opening.scan import SegmentWalk, walk_segment
 from cmdlog.wal.opening.survey import Survey
 from replay.log.collect_evidence import survey_anyway
-from replay.log.salvage import Patchwork, Piece
+from replay.log.salvage import Patchwork, SalvagedSegment
 from replay.log.source import LogSource
 from snapshot.archive_layout import list_segments, run_before
 
@@ -82,7 +82,7 @@ class Span:
 Skips = Mapping[int, frozenset[int]]  # index of a batch -> positions that were not run
 
 
-class Step(NamedTuple):
+class SpanStep(NamedTuple):
     """Entries (from_mark.index, to_mark.index] come from this span."""
 
     span: Span
@@ -100,7 +100,7 @@ def salvage(files: Files, directory: str) -> LogSource:
     survey, _ = survey_anyway(files, directory, instance)
     archived = list_segments(files, directory, instance.identity)
     front = run_before(archived, survey.segments[0].header) if survey.segments else archived
-    pieces = [Piece(found.segment, found.last_block) for found in front if found.segment is not None]
+    pieces = [SalvagedSegment(found.segment, found.last_block) for found in front if found.segment is not None]
     pieces += _live_pieces(files, survey)
     patchwork = Patchwork(files, pieces)
     return LogSource(
@@ -117,7 +117,7 @@ def salvage(files: Files, directory: str) -> LogSource:
     )
 
 
-def _live_pieces(files: Files, survey: Survey) -> list[Piece]:
+def _live_pieces(files: Files, survey: Survey) -> list[SalvagedSegment]:
     pieces = []
     for number, segment in enumerate(survey.segments):
         after = survey.segments[number + 1] if number + 1 < len(survey.segments) else None
@@ -125,19 +125,19 @@ def _live_pieces(files: Files, survey: Survey) -> list[Piece]:
             end = int(after.header.first_block) - 1
         else:
             end = _last_block(walk_segment(files.read_file(segment.path), segment.header), survey.evidence)
-        pieces.append(Piece(segment, end))
+        pieces.append(SalvagedSegment(segment, end))
     return pieces
 
 
-def _last_block(walk: Walk, evidence: int) -> int:
+def _last_block(walk: SegmentWalk, evidence: int) -> int:
     end = int(walk.expected) - 1
     proved = max(walk.evidence, evidence)
     return max([end, *(int(place.header.number) for place in walk.later if place.header.number <= proved)])
 
 
-def spans_of(source: LogSource, partitions: Collection[int]) -> tuple[dict[int, list[Span]], Groups]:
+def spans_of(source: LogSource, partitions: Collection[int]) -> tuple[dict[int, list[Span]], GroupStates]:
     """What this log can serve of these partitions, by partition in the log's order, and the fold over all that can be read."""
-    pass_ = _Pass(source, frozenset(partitions))
+    pass_ = _SpanPass(source, frozenset(partitions))
     if source.first_blocks:
         for lsn, record in source.read(from_block=source.first_blocks[0]):
             pass_.take(lsn, record)
@@ -170,7 +170,7 @@ def skips_of_pieces(pieces: Iterable[tuple[Span, int]]) -> Skips:
     return {index: frozenset(positions) for index, positions in found.items()}
 
 
-class _Pass:
+class _SpanPass:
     def __init__(self, source: LogSource, partitions: frozenset[int]) -> None:
         self._source, self._partitions = source, partitions
         self._met = 0
@@ -178,7 +178,7 @@ class _Pass:
         self._gapped: set[int] = set()
         self._open: dict[int, Span] = {}
         self.spans: dict[int, list[Span]] = {partition: [] for partition in partitions}
-        self.groups = Groups()
+        self.groups = GroupStates()
 
     def take(self, lsn: Lsn, record: Record) -> None:
         self._look_for_gap()
@@ -189,12 +189,12 @@ class _Pass:
             return
         if record.is_entry:
             self._entry(lsn, record)
-        elif record.kind is Kind.CHECKPOINT:
+        elif record.kind is RecordKind.CHECKPOINT:
             state = self.groups.by_partition[partition]
             self._stated(lsn, partition, Mark(state.last_index, state.last_term, state.last_checksum))
-        elif record.kind is Kind.TRUNCATION and partition in self._open:
+        elif record.kind is RecordKind.TRUNCATION and partition in self._open:
             self._open[partition].cut(record.index)
-        elif record.kind is Kind.COMMIT_MARK and partition in self._open and partition not in self._gapped:
+        elif record.kind is RecordKind.COMMIT_MARK and partition in self._open and partition not in self._gapped:
             self._open[partition].commit = self.groups.by_partition[partition].commit
 
     def end(self, last_block: int) -> None:
@@ -224,7 +224,7 @@ class _Pass:
         self._gapped.discard(partition)
         span.take(record)
         span.commit = self.groups.by_partition[partition].commit
-        if record.kind is Kind.SKIP:
+        if record.kind is RecordKind.SKIP:
             value = record.json()
             span.taken_out.append((record.index, int(value["index"]), int(value["position"])))
 
@@ -250,12 +250,12 @@ class _Pass:
             self.spans[partition].append(span)
 
 
-def join(starts: Iterable[Mark], end: Mark | None, spans: Sequence[Span]) -> tuple[Mark, list[Step]]:
+def join(starts: Iterable[Mark], end: Mark | None, spans: Sequence[Span]) -> tuple[Mark, list[SpanStep]]:
     """Start and steps from the first of these marks that reaches `end`; else, or where no end is known, those that come furthest.
 
     Fewer steps are preferred, and spans that stand earlier in the sequence.
     """
-    best: tuple[Mark, list[Step]] | None = None
+    best: tuple[Mark, list[SpanStep]] | None = None
     for start in starts:
         steps = _walk(start, end, spans)
         if end is not None and (steps[-1].to_mark if steps else start) == end:
@@ -267,27 +267,27 @@ def join(starts: Iterable[Mark], end: Mark | None, spans: Sequence[Span]) -> tup
     return best
 
 
-def _reach(start: Mark, steps: Sequence[Step]) -> int:
+def _reach(start: Mark, steps: Sequence[SpanStep]) -> int:
     return steps[-1].to_mark.index if steps else start.index
 
 
-def _walk(start: Mark, end: Mark | None, spans: Sequence[Span]) -> list[Step]:
+def _walk(start: Mark, end: Mark | None, spans: Sequence[Span]) -> list[SpanStep]:
     """Breadth first over the spans: the path to `end`, or the one that comes furthest."""
     entered: dict[int, int] = {}  # number of a span -> lowest index at which it was entered
-    paths: deque[tuple[int, list[Step], Mark]] = deque()
+    paths: deque[tuple[int, list[SpanStep], Mark]] = deque()
     for number, span in enumerate(spans):
         if span.mark(start.index) == start:
             entered[number] = start.index
             paths.append((number, [], start))
-    best: list[Step] = []
+    best: list[SpanStep] = []
     while paths:
         number, steps, at = paths.popleft()
         span = spans[number]
         if end is not None and at.index <= end.index <= span.last and span.mark(end.index) == end:
-            return [*steps, Step(span, at, end)] if end.index > at.index else steps
+            return [*steps, SpanStep(span, at, end)] if end.index > at.index else steps
         last = span.mark(span.last)
         if last is not None and last.index > max(at.index, best[-1].to_mark.index if best else 0):
-            best = [*steps, Step(span, at, last)]
+            best = [*steps, SpanStep(span, at, last)]
         for other, beside in enumerate(spans):
             index = _shared(span, beside, at.index)
             if other == number or index is None or index >= entered.get(other, 1 << 62):
@@ -295,7 +295,7 @@ def _walk(start: Mark, end: Mark | None, spans: Sequence[Span]) -> list[Step]:
             mark = span.mark(index)
             assert mark is not None
             entered[other] = index
-            paths.append((other, [*steps, Step(span, at, mark)] if index > at.index else steps, mark))
+            paths.append((other, [*steps, SpanStep(span, at, mark)] if index > at.index else steps, mark))
     return best
 
 

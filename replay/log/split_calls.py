@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cmdlog.wal.format.batch import batch_span, decode_batch
-from cmdlog.wal.format.record import Kind, Record
+from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP, MULTI_PARTITION, txn_partition
 from procedures.bundle import bundle_of
 from replay.errors import Incomplete
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Line:
+class PartitionSpan:
     """One partition's entries between where it starts and where it ends, as far as multi-partition calls are concerned."""
 
     start_txn: int = 0  # the start holds every call up to here
@@ -83,13 +83,13 @@ class PartedCall:
 
 def multi_txn(record: Record) -> int:
     """The TxnId of a batch that is a multi-partition call; 0 for any other entry."""
-    if record.kind is not Kind.BATCH:
+    if record.kind is not RecordKind.BATCH:
         return 0
     first, _, count = batch_span(record)
     return first if count == 1 and txn_partition(first) == MULTI_PARTITION else 0
 
 
-def find_parted(lines: Mapping[int, Line]) -> list[PartedCall]:
+def find_parted(lines: Mapping[int, PartitionSpan]) -> list[PartedCall]:
     """Ascending by TxnId. `lines` are those of all partitions."""
     if len(lines) < 2:
         return []
@@ -133,7 +133,7 @@ def names_of(found: Iterable[PartedCall], source: LogSource, from_block: int) ->
     wanted, catalogs = {call.txn_id for call in found}, {}
     numbers: dict[int, tuple[int, int]] = {}
     for _, record in source.read(from_block=from_block) if wanted else ():
-        if record.kind is Kind.BATCH and (txn := multi_txn(record)) in wanted:
+        if record.kind is RecordKind.BATCH and (txn := multi_txn(record)) in wanted:
             batch = decode_batch(record)
             numbers[txn] = batch.catalog, batch.procedures[0]
     if numbers:

@@ -21,9 +21,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cmdlog.wal.format.batch import batch_span
-from cmdlog.wal.format.record import Kind, Record, decode_commit_mark
+from cmdlog.wal.format.record import Record, RecordKind, decode_commit_mark
 from cmdlog.wal.ids import Lsn
-from replay.log.split_calls import Line, multi_txn
+from replay.log.split_calls import PartitionSpan, multi_txn
 
 Place = tuple[int, int, int]  # (block, offset, number): what a record there says about those in front of it
 
@@ -41,11 +41,11 @@ class Look:
     multi: dict[int, int] = field(default_factory=dict)  # TxnId -> index of the multi-partition calls
     executed: int = 0  # the last batch whose digest was met
 
-    def line(self, *, upto: int) -> Line:
+    def line(self, *, upto: int) -> PartitionSpan:
         """Its entries up to there, for `replay.log.split_calls`."""
         calls = {txn: index for txn, index in self.multi.items() if index <= upto}
         skips = {index for at, index, _ in self.taken_out if at <= upto} if calls else set()
-        return Line(self.start_txn, calls, skips & set(calls.values()), self.executed)
+        return PartitionSpan(self.start_txn, calls, skips & set(calls.values()), self.executed)
 
     @property
     def skips(self) -> Mapping[int, frozenset[int]]:
@@ -71,25 +71,25 @@ def look(records: Iterable[tuple[Lsn, Record]], partitions: Collection[int]) -> 
             if record.index <= stream.last_index:
                 _void(stream, lsn, record.index)
             stream.last_index = record.index
-            if kind is Kind.BATCH:
+            if kind is RecordKind.BATCH:
                 _compare(stream, lsn, batch_span(record)[0])
                 if txn := multi_txn(record):
                     stream.multi[txn] = record.index
-            elif kind is Kind.SKIP:
+            elif kind is RecordKind.SKIP:
                 value = record.json()
                 stream.taken_out.append((record.index, int(value["index"]), int(value["position"])))
-        elif kind is Kind.TRUNCATION:
+        elif kind is RecordKind.TRUNCATION:
             _void(stream, lsn, record.index)
             stream.last_index = record.index - 1
-        elif kind is Kind.DIGEST:
+        elif kind is RecordKind.DIGEST:
             stream.executed = max(stream.executed, record.index)
-        elif kind is Kind.CHECKPOINT:
+        elif kind is RecordKind.CHECKPOINT:
             value = record.json()
             if not stream.last_index:
                 stream.start_txn = int(value.get("last_txn", 0))
             stream.last_index = max(stream.last_index, int(value["last_index"]))
             stream.claimed_txn = max(stream.claimed_txn, int(value["closed_txn"]))
-        elif kind is Kind.COMMIT_MARK:
+        elif kind is RecordKind.COMMIT_MARK:
             stream.claimed_txn = max(stream.claimed_txn, decode_commit_mark(record))
     return streams
 

@@ -60,7 +60,7 @@ class GroupVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ClusterVerdict:
     """What the directories say together."""
 
     groups: Mapping[int, GroupVerdict]  # partitions and the cluster group, ascending
@@ -70,7 +70,7 @@ class Verdict:
     refused: tuple[tuple[str, str], ...]  # (directory, why)
 
 
-def decide(evidence: Sequence[NodeEvidence], *, accept_data_loss: bool = False) -> Verdict:
+def decide(evidence: Sequence[NodeEvidence], *, accept_data_loss: bool = False) -> ClusterVerdict:
     """The authoritative log of every group. With `accept_data_loss` logs that contradict each other do not stop it.
 
     Raises: NoLogs, ForeignDirectory, TwoCopies, ForkedFaultLogs, ConflictingCommits.
@@ -86,7 +86,7 @@ def decide(evidence: Sequence[NodeEvidence], *, accept_data_loss: bool = False) 
             raise ConflictingCommits(conflict)
         verdicts[group] = view.verdict(conflict)
     newest = records[-1] if records else None
-    return Verdict(
+    return ClusterVerdict(
         groups=verdicts,
         sequence=newest.sequence if newest else 0,
         failed=newest.failed if newest else frozenset(),
@@ -129,7 +129,7 @@ def check_directories(nodes: Sequence[NodeEvidence], given: Sequence[NodeEvidenc
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class NodeCopy:
     """One node's log of the group."""
 
     directory: str
@@ -148,7 +148,7 @@ class GroupView:
     """Everything about one group."""
 
     group: int
-    held: tuple[Held, ...]  # of every directory, best end first
+    held: tuple[NodeCopy, ...]  # of every directory, best end first
     known: StatedConfiguration | None  # C: the newest one known committed
     later: tuple[StatedConfiguration, ...]  # behind C, and not known to be void
     floor: int  # entries up to here are known committed
@@ -165,7 +165,7 @@ class GroupView:
         for node in nodes:
             log = logs[node.directory]
             doubt = doubts[node.directory] or _doubt_of_log(log, stated is logs, _seen(logs.values()))
-            held.append(Held(node.directory, node.node_id, log, doubt))
+            held.append(NodeCopy(node.directory, node.node_id, log, doubt))
         held.sort(key=lambda one: one.end, reverse=True)
         places = {node.directory: _places(node, group) for node in nodes}
         floor = max(index for index in (0, *(log.commit for log in logs.values()), *(i for of in places.values() for i in of)))
@@ -192,7 +192,7 @@ class GroupView:
         lacking = [one for one in counted if one.log.last_index < self.floor]
         return found | self._too_many(lacking, f"{old} lack entry {self.floor}, which is committed")
 
-    def _too_many(self, lacking: Sequence[Held], why: str) -> dict[str, str]:
+    def _too_many(self, lacking: Sequence[NodeCopy], why: str) -> dict[str, str]:
         """Those of them that no majority can do without, with why."""
         nodes = {one.node for one in lacking}
         halves = _halves(self.known) if self.known is not None else []
@@ -250,7 +250,7 @@ class GroupView:
         """Whether C, or a later configuration that may be in force, lists the node as a voter."""
         return any(configuration.is_voter(node) for configuration in self._deciding())
 
-    def missing(self, counted: Sequence[Held]) -> str:
+    def missing(self, counted: Sequence[NodeCopy]) -> str:
         """Why these logs do not prove that nothing acknowledged is missing; "" when they do."""
         if self.known is None or not self.known.voters:
             return "no log at hand states a committed configuration, so nobody knows who votes"
@@ -267,12 +267,12 @@ class GroupView:
                     )
         return ""
 
-    def last_resort(self) -> Held:
+    def last_resort(self) -> NodeCopy:
         """Nothing is proved: the best end of all that can be reached from a snapshot or the beginning."""
         reachable = [one for one in self.held if self._is_reachable(one)]
         return (reachable or self.held)[0]
 
-    def _is_reachable(self, one: Held) -> bool:
+    def _is_reachable(self, one: NodeCopy) -> bool:
         """A log that is being filled anew may begin where nothing at hand leads to."""
         base = one.log.runs[-1].base_index if one.log.runs else 0
         runs = {(run.base_index, run.last_index) for other in self.held for run in other.log.runs}
@@ -291,14 +291,14 @@ class GroupView:
     def _deciding(self) -> tuple[StatedConfiguration, ...]:
         return (*(() if self.known is None else (self.known,)), *self.later)
 
-    def _why(self, chosen: Held, counted: Sequence[Held], missing: str) -> str:
+    def _why(self, chosen: NodeCopy, counted: Sequence[NodeCopy], missing: str) -> str:
         end = f"node {chosen.node} has the best end, term {chosen.log.last_term} index {chosen.log.last_index}"
         if missing:
             return f"{end}, of all logs at hand; that nothing acknowledged is missing is not proved: {missing}"
         among = ", ".join(str(one.node) for one in sorted(counted, key=lambda one: one.node))
         return f"{end}, of the voters {among}, which meet every majority"
 
-    def _use(self, one: Held, chosen: Held) -> tuple[Use, str]:
+    def _use(self, one: NodeCopy, chosen: NodeCopy) -> tuple[Use, str]:
         end = f"it ends at term {one.log.last_term} index {one.log.last_index}"
         if one is chosen:
             return Use.CHOSEN, f"{end}, the best" + (f"; {one.doubt}" if one.doubt else "")

@@ -17,19 +17,19 @@ from typing import Any, Final
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
-from cmdlog.wal.group_state import Groups
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX
 from procedures.bundle import bundle_of
-from replay.engine import CodeMissing
+from replay.engine import CatalogMissing
 from replay.errors import Incomplete, NoLogs, ReplayError, first_of
 from replay.log.collect_evidence import gather
-from replay.log.evidence import Fault, NodeEvidence
+from replay.log.evidence import DirectoryFault, NodeEvidence
 from replay.log.orphan_segments import nearest_stray, told_of
-from replay.log.scan import Scan, Stream, cluster_policy, scan, skips_of
+from replay.log.scan import Scan, ScannedStream, cluster_policy, scan, skips_of
 from replay.log.source import LogSource, open_source
-from replay.log.spans import BEGINNING, Mark, Span, Step, join, restricted, salvage, spans_of
-from replay.log.split_calls import Line, find_parted, names_of, settled
-from replay.plan.authority import GroupVerdict, Use, Verdict, decide
+from replay.log.spans import BEGINNING, Mark, Span, SpanStep, join, restricted, salvage, spans_of
+from replay.log.split_calls import PartitionSpan, find_parted, names_of, settled
+from replay.plan.authority import ClusterVerdict, GroupVerdict, Use, decide
 from replay.plan.cluster_plan import Choice, JointPlan, NodeSeen
 from replay.plan.planner import Kind, MissingCode, PartitionPlan, Plan, make_plan
 from replay.plan.sole_voter import votes_alone
@@ -51,7 +51,7 @@ def make_joint_plan(
     With `accept_data_loss` logs that contradict each other do not stop it. `starts`: for who has these partitions' states at
     these entries, and wants all that lies behind them, in legs. `missing_code` as for `make_plan`.
 
-    Raises: what `decide` refuses; NoLogs; UntilBeyond, CodeMissing, BundleForged.
+    Raises: what `decide` refuses; NoLogs; UntilBeyond, CatalogMissing, BundleForged.
     """
     evidence = [gather(files, directory) for directory in directories]
     verdict = decide(evidence, accept_data_loss=accept_data_loss)
@@ -84,7 +84,7 @@ def make_joint_plan(
     )
 
 
-def unproved(verdict: Verdict) -> list[str]:
+def unproved(verdict: ClusterVerdict) -> list[str]:
     """What is not proved; groups of which the same is to be said together."""
     said: dict[str, list[int]] = {}
     for _, of in sorted(verdict.groups.items()):
@@ -130,7 +130,7 @@ class _Planner:
         self,
         files: Files,
         evidence: Sequence[NodeEvidence],
-        verdict: Verdict,
+        verdict: ClusterVerdict,
         until: int | None,
         given: Mapping[int, Mark],
         *,
@@ -143,8 +143,8 @@ class _Planner:
         self._settled: set[int] = set()  # partitions with all that they need in front of it
         self._sources: dict[str, LogSource] = {}
         self._spans: dict[str, dict[int, list[Span]]] = {}
-        self._groups: dict[str, Groups] = {}
-        self._lines: dict[int, Line] = {}  # multi-partition calls, by partition
+        self._groups: dict[str, GroupStates] = {}
+        self._lines: dict[int, PartitionSpan] = {}  # multi-partition calls, by partition
         self._read_at: dict[int, tuple[LogSource, int]] = {}  # partition -> a log that serves it, and from which block on
         self.notes: list[str] = []
         self.lost: list[str] = []
@@ -158,7 +158,7 @@ class _Planner:
         for directory, of in by_log.items():
             try:
                 legs.append(self._whole(directory, of))
-            except (WalError, ReplayError, CodeMissing) as error:
+            except (WalError, ReplayError, CatalogMissing) as error:
                 self._tell(f"{directory} alone does not suffice: {error.args[0]}")
                 left += of
         return self._settle_parted([*legs, *(leg for partition in left for leg in self._stitched(partition))])
@@ -174,10 +174,12 @@ class _Planner:
             (self.lost if call.is_loss else self.notes).append(told)
         return [replace(leg, partitions=tuple(settled(part, found) for part in leg.partitions)) for leg in legs]
 
-    def _note_line(self, partition: int, stream: Stream, source: LogSource, from_block: int, *, upto: int | None = None) -> None:
+    def _note_line(
+        self, partition: int, stream: ScannedStream, source: LogSource, from_block: int, *, upto: int | None = None
+    ) -> None:
         """What a leg holds; of the first one also what stands before it."""
         found = stream.line()
-        line = self._lines.setdefault(partition, Line(found.start_txn))
+        line = self._lines.setdefault(partition, PartitionSpan(found.start_txn))
         line.calls |= {txn: index for txn, index in found.calls.items() if upto is None or index <= upto}
         line.skipped |= found.skipped
         line.executed = max(line.executed, found.executed)
@@ -248,7 +250,7 @@ class _Planner:
                     self._tell(f"damaged: {problem}")
             except WalError as error:
                 self._tell(f"{directory} cannot be read: {error.args[0]}")
-                self._spans[directory], self._groups[directory] = {partition: [] for partition in partitions}, Groups()
+                self._spans[directory], self._groups[directory] = {partition: [] for partition in partitions}, GroupStates()
         return self._spans[directory]
 
     def _starts(self, partition: int, order: Iterable[str]) -> dict[Mark, Snapshot | None]:
@@ -272,12 +274,12 @@ class _Planner:
         return {**ordered, BEGINNING: None}
 
     def _legs_of(
-        self, partition: int, start: Mark, snapshot: Snapshot | None, steps: Sequence[Step]
+        self, partition: int, start: Mark, snapshot: Snapshot | None, steps: Sequence[SpanStep]
     ) -> tuple[list[Plan], Mark | None]:
         """The legs, and the entry at which they end; None when that is where `until` ends them."""
         chosen = self._verdict.groups[partition].chosen
         if snapshot is not None and snapshot.manifest is not None:  # legs may not read what stands before it
-            self._lines[partition] = Line(snapshot.manifest.txn_id)
+            self._lines[partition] = PartitionSpan(snapshot.manifest.txn_id)
         origin = next((d for d in self._sources if snapshot is not None and snapshot.path.startswith(f"{d}/")), chosen)
         skips = skips_of(
             skip for step in steps for skip in step.span.taken_out if step.from_mark.index < skip[0] <= step.to_mark.index
@@ -285,7 +287,7 @@ class _Planner:
         if not steps:
             source = self._sources.get(chosen) or self._sources[origin]
             spot = Span(source.directory, start.index, start, source.first_blocks[-1], source.first_blocks[-1])
-            steps = [Step(spot, start, start)]
+            steps = [SpanStep(spot, start, start)]
         legs: list[Plan] = []
         goes_on = self._given.get(partition, BEGINNING) != BEGINNING
         for number, step in enumerate(steps):
@@ -297,7 +299,9 @@ class _Planner:
                 return legs, None
         return legs, steps[-1].to_mark
 
-    def _leg(self, partition: int, step: Step, kind: Kind, name: str, skips: Mapping[int, tuple[int, ...]]) -> tuple[Plan, bool]:
+    def _leg(
+        self, partition: int, step: SpanStep, kind: Kind, name: str, skips: Mapping[int, tuple[int, ...]]
+    ) -> tuple[Plan, bool]:
         """The leg of one step, and whether `until` ends the partition in it."""
         source = restricted(self._sources[step.span.directory], step.span.last_block)
         first = max(block for block in source.first_blocks if block <= step.span.from_block)
@@ -335,7 +339,7 @@ class _Planner:
         plan = _plan(source, found, part, self._until)
         return replace(plan, catalogs=catalogs, key_policy=cluster_policy(chosen)), ended
 
-    def _is_before_damage(self, partition: int, step: Step, first: int, to: Mark, *, ended: bool) -> bool:
+    def _is_before_damage(self, partition: int, step: SpanStep, first: int, to: Mark, *, ended: bool) -> bool:
         """Whether all that is applied stands in front of the damage, and nothing up to the moment can stand in it."""
         if self._until is None or first >= self._bad:
             return False
@@ -345,7 +349,7 @@ class _Planner:
         return passed and max(front.streams[partition].to_index, step.from_mark.index) >= to.index
 
     def _code(self, partition: int, versions: Iterable[int], found: Scan) -> tuple[Mapping[str, Any], ...]:
-        """Catalog records of these versions, from whichever log names them. Raises: CodeMissing, BundleForged, unless left."""
+        """Catalog records of these versions, from whichever log names them. Raises: CatalogMissing, BundleForged, unless left."""
         values = {version: catalog.value for version, catalog in found.catalogs.items()}
         for directory in self._usable:
             groups = self._groups.get(directory)
@@ -356,7 +360,7 @@ class _Planner:
                 values.setdefault(version, catalog.value)
         for version in sorted(versions) if self._missing_code == "refused" else ():
             if version not in values:
-                raise CodeMissing(f"partition {partition} ran catalog version {version}, which no log at hand names")
+                raise CatalogMissing(f"partition {partition} ran catalog version {version}, which no log at hand names")
             bundle_of(version, values[version])
         return tuple(values[version] for version in sorted(versions) if version in values)
 
@@ -402,7 +406,7 @@ def _seen(node: NodeEvidence) -> NodeSeen:
     )
 
 
-def _say(fault: Fault) -> str:
+def _say(fault: DirectoryFault) -> str:
     place = f" in {fault.path}" if fault.path and fault.path not in fault.what else ""
     place += f" at offset {fault.offset}" if fault.offset is not None and "offset" not in fault.what else ""
     return f"{fault.what}{place}"

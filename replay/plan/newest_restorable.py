@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
-from cmdlog.wal.group_state import Groups
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import PARTITIONS_MAX
-from replay.engine import CodeMissing
+from replay.engine import CatalogMissing
 from replay.errors import ReplayError
 from replay.log.archive_reach import time_of
 from replay.log.collect_evidence import gather
@@ -24,14 +24,14 @@ def newest_before_damage(files: Files, directory: str) -> int | None:
     try:
         source = salvage(files, directory)
         heads = [block for block in source.first_blocks if block < first_bad]
-        groups = Groups()
+        groups = GroupStates()
         for lsn, record in source.read(from_block=heads[-1], upto_block=first_bad - 1) if heads else ():
             groups.observe(lsn, record)
         parts = [state for partition, state in groups.by_partition.items() if partition < PARTITIONS_MAX]
         moment = min((max(state.closed_txn, state.last_txn - 1) for state in parts), default=0)
         if moment > 0 and not make_joint_plan(files, [directory], until=moment).incomplete:
             return moment
-    except (WalError, ReplayError, CodeMissing):
+    except (WalError, ReplayError, CatalogMissing):
         return None
     return None
 

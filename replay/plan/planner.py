@@ -26,11 +26,11 @@ from cmdlog.wal.files import Files
 from cmdlog.wal.opening.survey import SegmentFile
 from procedures.bundle import bundle_of
 from procedures.storage.state import Position
-from replay.engine import CodeMissing
+from replay.engine import CatalogMissing
 from replay.errors import BadPlan, Incomplete, ReplayError, UntilUnreachable
 from replay.log.archive_reach import Reach
 from replay.log.salvage import Gap
-from replay.log.scan import Scan, Stream, scan, start_block
+from replay.log.scan import Scan, ScannedStream, scan, start_block
 from replay.log.source import LogSource, fold_end, open_source, partitions_of
 from replay.log.split_calls import check_whole, find_parted, names_of, settled
 from replay.plan.sole_voter import check_alone
@@ -172,7 +172,7 @@ def make_plan(
 
     Where snapshots and log do not reach back far enough, the archive is looked at.
 
-    Raises: WalError of a log that is refused, NotSoleVoter, Incomplete, UntilUnreachable, CodeMissing, BundleForged.
+    Raises: WalError of a log that is refused, NotSoleVoter, Incomplete, UntilUnreachable, CatalogMissing, BundleForged.
     """
     has_checked = source is not None
     source = source or open_source(files, directory, accept_data_loss=accept_data_loss)
@@ -333,7 +333,7 @@ def _check_code(found: Scan) -> None:
     for partition, stream in sorted(found.streams.items()):
         for version in sorted(stream.catalogs):
             if version not in catalogs:
-                raise CodeMissing(
+                raise CatalogMissing(
                     f"partition {partition} ran catalog version {version}, which no catalog record of this log names"
                 )
             bundle_of(version, catalogs[version].value)
@@ -407,14 +407,14 @@ def _choose(
             return found
 
 
-def _disproof(position: Position, stream: Stream) -> str:
+def _disproof(position: Position, stream: ScannedStream) -> str:
     """Why a state at this position is no prefix of the log; "" when it is one."""
     if position.index < stream.base:
         return _too_old(position, stream.base)
     return _contradiction(position, stream)
 
 
-def _contradiction(position: Position, stream: Stream) -> str:
+def _contradiction(position: Position, stream: ScannedStream) -> str:
     if position.index > stream.last_index:
         return f"it stands at index {position.index}, beyond the log's end at {stream.last_index}"
     if position.index > stream.base and stream.seen.get(position.index) != (position.term, position.checksum):
@@ -451,7 +451,7 @@ WHY: Final[Mapping[str, str]] = {
 
 
 def _part(
-    partition: int, candidate: Candidate, stream: Stream, passed: Iterable[Passed], snapshots: Iterable[Candidate]
+    partition: int, candidate: Candidate, stream: ScannedStream, passed: Iterable[Passed], snapshots: Iterable[Candidate]
 ) -> PartitionPlan:
     position = candidate.position
     wrong = [s for s in snapshots if s.position.index >= stream.base and _contradiction(s.position, stream)]
@@ -480,7 +480,7 @@ def _part(
     )
 
 
-def _shortened(part: PartitionPlan, stream: Stream, leave: Leave) -> PartitionPlan:
+def _shortened(part: PartitionPlan, stream: ScannedStream, leave: Leave) -> PartitionPlan:
     end = max(stream.proved, stream.last_index - LEFT_MAX, part.from_index)
     if leave == "nothing" or end >= part.to_index:
         return part

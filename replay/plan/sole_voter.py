@@ -13,7 +13,7 @@ from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.fault_log import FaultRecord, read_faults
 from cmdlog.wal.files import Files
-from cmdlog.wal.group_state import Groups
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.errors import NotSoleVoter
 from replay.log.evidence import GroupEvidence, NodeEvidence, StatedConfiguration
@@ -43,7 +43,7 @@ def votes_alone(node: NodeEvidence) -> bool:
     return not why_not_alone(node)
 
 
-def check_alone(files: Files, directory: str, identity: Identity, groups: Groups) -> None:
+def check_alone(files: Files, directory: str, identity: Identity, groups: GroupStates) -> None:
     """The same for a log whose end was folded already. Raises: NotSoleVoter, which says why and names the ways."""
     faults: tuple[FaultRecord, ...] = ()
     problem = ""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from cmdlog.wal.format.record import Kind, Record
+from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from procedures import Database
 from procedures.bundle import bundle_of
@@ -22,9 +22,9 @@ from procedures.storage.state import PartitionState
 from replay.engine import Catalogs
 from replay.errors import Divergence, PlanOutdated, Poison
 from replay.plan.planner import PartitionPlan, Plan
-from replay.recover.partition_replay import Doomed, Lane, Setting
+from replay.recover.partition_replay import Doomed, PartitionReplay, ReplaySetup
 from replay.recover.quarantine import Aside, QuarantineFile
-from replay.results import Result
+from replay.results import PartitionResult
 from replay.state.live_rows import LiveRows
 
 
@@ -54,9 +54,10 @@ class Applier:
         self.catalogs = _Catalogs()
         self._live, self._progress = live, progress
         self._hashes: dict[int, str] = {}
-        setting = Setting(self.catalogs, self._hashes, row_digests, progress, begun, careful, live_rows, quarantine)
+        setting = ReplaySetup(self.catalogs, self._hashes, row_digests, progress, begun, careful, live_rows, quarantine)
         self._lanes = {
-            part.partition: Lane(part, states[part.partition], setting, (doomed or {}).get(part.partition, {})) for part in parts
+            part.partition: PartitionReplay(part, states[part.partition], setting, (doomed or {}).get(part.partition, {}))
+            for part in parts
         }
         self._policy = KeyPolicy()
 
@@ -96,10 +97,10 @@ class Applier:
         if record.is_entry:
             if lane.wants(record.index) and not _is_void(lane.plan, lsn, record.index):
                 lane.put(record)
-        elif record.kind is Kind.DIGEST:
+        elif record.kind is RecordKind.DIGEST:
             lane.put_digest(record)
 
-    def finish(self) -> list[Result]:
+    def finish(self) -> list[PartitionResult]:
         """Applies what still waits. Where every partition stands now.
 
         Raises: PlanOutdated when an end of the plan was not reached, or holds another entry; what `take` raises.
@@ -126,11 +127,11 @@ class Applier:
             lane.close()
 
     def _cluster(self, record: Record) -> None:
-        if record.kind is Kind.CATALOG:
+        if record.kind is RecordKind.CATALOG:
             self._add_catalog(record.json())
-        elif record.kind is Kind.CONFIGURATION:
+        elif record.kind is RecordKind.CONFIGURATION:
             self._take_policy(record.json())
-        elif record.kind is Kind.CHECKPOINT:
+        elif record.kind is RecordKind.CHECKPOINT:
             value = record.json()
             for stated in value["catalogs"]:
                 self._add_catalog(stated[3])

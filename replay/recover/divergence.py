@@ -19,7 +19,7 @@ RERUNS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class BatchProblem:
     """Why a batch is not simply applied."""
 
     kind: str  # divergence, fault, hang, death, code
@@ -66,7 +66,7 @@ def _new(trial: Trial, key: Key) -> tuple[Any, ...] | None:
     return () if changed is None else changed.new
 
 
-def reruns_in_words(problem: Problem, trials: Sequence[Trial]) -> str:
+def reruns_in_words(problem: BatchProblem, trials: Sequence[Trial]) -> str:
     """What the trials say about the call; "" when there were none to compare."""
     if len(trials) < RERUNS or problem.applied is None:
         return ""

@@ -13,9 +13,9 @@ import apsw
 from cmdlog.wal.format.batch import NO_KEY, Batch
 from procedures.errors import BundleError
 from procedures.execution.idempotency import Status
-from replay.engine import Catalogs, CodeMissing
-from replay.errors import ROWS_MAX, Place, RowDifference
-from replay.recover.divergence import Problem, Trial, reruns_in_words
+from replay.engine import CatalogMissing, Catalogs
+from replay.errors import ROWS_MAX, DivergencePlace, RowDifference
+from replay.recover.divergence import BatchProblem, Trial, reruns_in_words
 from replay.recover.quarantine import Quarantined, Touch
 from replay.state.live_rows import LiveRows
 from replay.state.touched_rows import Tables, routed
@@ -34,8 +34,8 @@ class Teller:
         at: int,
         params: list[Any],
         *,
-        problem: Problem,
-        place: Place,
+        problem: BatchProblem,
+        place: DivergencePlace,
         trials: Sequence[Trial],
     ) -> Quarantined:
         """The call at this position, for the record."""
@@ -70,7 +70,7 @@ class Teller:
         """() when the code is missing."""
         try:
             return self._catalogs(batch.catalog).procedure_list
-        except (CodeMissing, BundleError):
+        except (CatalogMissing, BundleError):
             return ()
 
     def _name(self, batch: Batch, number: int) -> str:
@@ -81,10 +81,10 @@ class Teller:
         self,
         connection: apsw.Connection,
         batch: Batch,
-        problem: Problem,
+        problem: BatchProblem,
         trials: Sequence[Trial] = (),
         suspects: Sequence[int] = (),
-    ) -> Place:
+    ) -> DivergencePlace:
         """The call in question, with its rows when there are trials; the connection sees the state before the batch.
 
         `suspects`: positions of the calls that a quarantine sets aside.
@@ -93,7 +93,7 @@ class Teller:
         numbers = [batch.procedures[at]] if at >= 0 else sorted(set(batch.procedures))
         expected, got = self._both(problem)
         rows = self._rows(connection, batch, problem, trials[0]) if trials else []
-        return Place(
+        return DivergencePlace(
             record.partition,
             record.index,
             batch.txn_ids[max(at, 0)],
@@ -111,7 +111,7 @@ class Teller:
             len(suspects[ROWS_MAX:]),
         )
 
-    def _both(self, problem: Problem) -> tuple[str, str]:
+    def _both(self, problem: BatchProblem) -> tuple[str, str]:
         """What the live run did and what the replay did."""
         applied, live, at = problem.applied, problem.live, problem.position
         if applied is None or live is None:
@@ -121,7 +121,7 @@ class Teller:
             return f"answered with hash {live.result_hashes[at]:08x}", f"{status} with hash {applied.result_hashes[at]:08x}"
         return f"changed rows with digest {live.rows_digest:016x}", f"changed rows with digest {applied.rows_digest:016x}"
 
-    def _rows(self, connection: apsw.Connection, batch: Batch, problem: Problem, trial: Trial) -> list[RowDifference]:
+    def _rows(self, connection: apsw.Connection, batch: Batch, problem: BatchProblem, trial: Trial) -> list[RowDifference]:
         """The rows that the call, or the whole batch, changed; those that differ from the live ones first."""
         keys = trial.rows_of(problem.position) if problem.position >= 0 else list(trial.changed)
         keys = sorted(keys, key=repr)

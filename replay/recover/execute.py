@@ -35,15 +35,15 @@ from replay.machine_errors import named_fault
 from replay.plan.opened_plan import source_of_plan
 from replay.plan.planner import PartitionPlan, Plan, Planned
 from replay.recover.applier import Applier
-from replay.recover.progress import Meter, Progress
+from replay.recover.progress import RecoveryMeter, RecoveryProgress
 from replay.recover.quarantine import Aside, QuarantineFile, aside_from_json
-from replay.recover.target import HANG_AFTER_S, Done, Target, gone_on
+from replay.recover.target import HANG_AFTER_S, PartitionsDone, Target, gone_on
 from replay.recover.worker_pool import Terms, run_workers
-from replay.results import Result
+from replay.results import PartitionResult
 from replay.state.trust import STATE_FOLDER, StateLock, state_path
 from snapshot.catalog import list_archived, list_snapshots, remove_state, restore, set_aside
 
-__all__ = ["Progress", "Report", "Target", "execute", "prepare", "put_aside", "run_all"]
+__all__ = ["RecoveryProgress", "RecoveryReport", "Target", "execute", "prepare", "put_aside", "run_all"]
 
 WORKER_BYTES_MIN: Final = KEEP_BYTES  # of entries to apply; below, starting processes (0.3 s) costs more than they save
 LOOK_EVERY_RECORDS: Final = 64  # whether all is done: a look costs as much as a record that is passed over
@@ -57,10 +57,10 @@ Live = Callable[[Mapping[str, Any]], Database | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RecoveryReport:
     """What a recovery did."""
 
-    results: Sequence[Result]  # by partition
+    results: Sequence[PartitionResult]  # by partition
     workers: int  # 0: in the calling process
     seconds: float
     notes: Sequence[str] = ()
@@ -82,8 +82,8 @@ class Report:
         }
 
     @classmethod
-    def of_kept(cls, value: Mapping[str, Any]) -> Report:
-        results = [Result(**result) for result in value["results"]]
+    def of_kept(cls, value: Mapping[str, Any]) -> RecoveryReport:
+        results = [PartitionResult(**result) for result in value["results"]]
         aside = [aside_from_json(aside) for aside in value["aside"]]
         return cls(results, value["workers"], value["seconds"], value["notes"], aside, already=True)
 
@@ -94,12 +94,12 @@ def execute(
     *,
     workers: int | None = None,
     live: Live | None = None,
-    progress: Callable[[Progress], None] = lambda _progress: None,
+    progress: Callable[[RecoveryProgress], None] = lambda _progress: None,
     quarantine: bool = False,
     go_on: bool = False,
     hang_after_s: float = HANG_AFTER_S,
     hash_seed: str = hashseed.PINNED,
-) -> Report:
+) -> RecoveryReport:
     """Brings every partition's state to the plan's end. A partition whose call cannot be replayed stops; the others go on.
 
     `workers` None: as many as there are cores if there is enough to do, else none or, where the hash seed is another one than
@@ -114,7 +114,7 @@ def execute(
     """
     plan = planned if isinstance(planned, Plan) else planned.plan
     began = time.monotonic()
-    meter = Meter(plan, began, progress)
+    meter = RecoveryMeter(plan, began, progress)
     if go_on:
         plan, planned = _rest_of(plan, planned, target, meter)
     count = _worker_count(plan, workers) if live is None else 0
@@ -134,10 +134,10 @@ def execute(
     meter.end()
     done.results.sort(key=lambda result: result.partition)
     aside = sorted(done.aside, key=lambda aside: aside.partition)
-    return Report(done.results, count, time.monotonic() - began, plan.notes, aside)
+    return RecoveryReport(done.results, count, time.monotonic() - began, plan.notes, aside)
 
 
-def _rest_of(plan: Plan, planned: Planned | Plan, target: Target, meter: Meter) -> tuple[Plan, Planned | Plan]:
+def _rest_of(plan: Plan, planned: Planned | Plan, target: Target, meter: RecoveryMeter) -> tuple[Plan, Planned | Plan]:
     rest = gone_on(plan, target, [part.partition for part in plan.partitions])
     for part in rest.partitions:
         meter.go_on(part.partition, part.calls)
@@ -162,7 +162,7 @@ def terminable() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LockedState:
     """A partition's state, and the lock that keeps a site of a dead node from writing beside us."""
 
     state: PartitionState
@@ -173,7 +173,7 @@ class Held:
         self.lock.close()
 
 
-def prepare(plan: Plan, part: PartitionPlan, files: Files, directory: str) -> Held:
+def prepare(plan: Plan, part: PartitionPlan, files: Files, directory: str) -> LockedState:
     """Opens the partition's state at the plan's starting point: kept, restored, or new.
 
     Raises: PlanOutdated, SnapshotDamaged, Locked.
@@ -203,7 +203,7 @@ def prepare(plan: Plan, part: PartitionPlan, files: Files, directory: str) -> He
     except BaseException:
         lock.close()
         raise
-    return Held(state, lock)
+    return LockedState(state, lock)
 
 
 def put_aside(files: Files, plan: Plan) -> list[str]:
@@ -229,10 +229,10 @@ def _worker_count(plan: Plan, wanted: int | None) -> int:
 
 
 def _run_here(
-    planned: Planned | Plan, target: Target, meter: Meter, live: Live | None, quarantine: QuarantineFile | None
-) -> Done:
+    planned: Planned | Plan, target: Target, meter: RecoveryMeter, live: Live | None, quarantine: QuarantineFile | None
+) -> PartitionsDone:
     plan = planned if isinstance(planned, Plan) else planned.plan
-    held: dict[int, Held] = {}
+    held: dict[int, LockedState] = {}
     try:
         for part in plan.partitions:
             _doubt(target, part)
@@ -249,13 +249,13 @@ def _run_here(
         )
         applier.know(plan)
         folder = os.path.join(target.directory, STATE_FOLDER)
-        return Done(run_all(applier, _records(planned, target), folder), applier.stopped, applier.aside)
+        return PartitionsDone(run_all(applier, _records(planned, target), folder), applier.stopped, applier.aside)
     finally:
         for of in held.values():
             of.close()
 
 
-def run_all(applier: Applier, records: Iterable[tuple[Lsn, Record]], folder: str = "the states") -> list[Result]:
+def run_all(applier: Applier, records: Iterable[tuple[Lsn, Record]], folder: str = "the states") -> list[PartitionResult]:
     """Feeds the records until every partition is at its end, or has stopped (`Applier.stopped`); closes the states.
 
     `folder` is where these are, for errors of the disk.

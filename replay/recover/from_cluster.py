@@ -15,25 +15,25 @@ from dataclasses import replace
 from typing import Any
 
 from cmdlog.wal.files import Files
-from cmdlog.wal.group_state import Groups, Stated
+from cmdlog.wal.group_state import GroupStates, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.errors import Divergence, PlanOutdated, Poison
 from replay.log.collect_evidence import gather
 from replay.log.known_failures import known_to_all
 from replay.log.source import fold_end
-from replay.plan.authority import Verdict, decide
+from replay.plan.authority import ClusterVerdict, decide
 from replay.plan.cluster_plan import JointPlan, check_complete
 from replay.plan.cluster_planner import open_or_salvage
-from replay.recover.execute import Progress, Report, Target, execute
+from replay.recover.execute import RecoveryProgress, RecoveryReport, Target, execute
 from replay.recover.quarantine import Aside, QuarantineFile, joined
-from replay.recover.resume import Marker
+from replay.recover.resume import CreationMarker
 from replay.recover.target import HANG_AFTER_S
-from replay.recover.to_directory import Work, make_node, reborn
+from replay.recover.to_directory import DirectoryWork, make_node, reborn
 from replay.repartition.repartition import Moved
-from replay.results import Result
+from replay.results import PartitionResult
 from replay.state.trust import read_position, state_path
 
-Tell = Callable[[Progress], None]
+Tell = Callable[[RecoveryProgress], None]
 
 
 def rebuild_jointly(
@@ -48,7 +48,7 @@ def rebuild_jointly(
     quarantine: bool = False,
     hang_after_s: float = HANG_AFTER_S,
     accept_data_loss: bool = False,
-) -> Report:
+) -> RecoveryReport:
     """Makes the node directory `out` from the plan, of another number of `partitions` if one is given. Durable on return.
 
     Raises: Incomplete when the plan says so and the loss is not accepted; PlanOutdated when the directories are not any more what
@@ -61,7 +61,7 @@ def rebuild_jointly(
     instance = reborn(open_or_salvage(files, home).instance)
     node = instance.identity.node_id
 
-    def run(target: Target, go_on: bool) -> Report:
+    def run(target: Target, go_on: bool) -> RecoveryReport:
         return run_legs(
             plan,
             target,
@@ -72,13 +72,13 @@ def rebuild_jointly(
             hang_after_s=hang_after_s,
         )
 
-    def settle(groups: Groups) -> None:
+    def settle(groups: GroupStates) -> None:
         for group, state in groups.by_partition.items():
             _vote_alone(groups, group, node, state.last_index)
 
-    work = Work(
+    work = DirectoryWork(
         directories=plan.directories,
-        marker=Marker.of(plan.to_json(), ", ".join(plan.directories), plan.until, partitions),
+        marker=CreationMarker.of(plan.to_json(), ", ".join(plan.directories), plan.until, partitions),
         instance=instance,
         groups=_groups(files, plan),
         execute=run,
@@ -97,10 +97,10 @@ def run_legs(
     quarantine: bool = False,
     go_on: bool = False,
     hang_after_s: float = HANG_AFTER_S,
-) -> Report:
+) -> RecoveryReport:
     """Brings the states in `target` to the plan's end. With `go_on` those that an earlier run has left there are gone on with."""
     began, done = time.monotonic(), 0
-    results: dict[int, Result] = {}
+    results: dict[int, PartitionResult] = {}
     aside: list[Aside] = []
     used = 0
     begun: set[int] = set()
@@ -134,7 +134,7 @@ def run_legs(
         first_stop, *others = sorted(stops, key=lambda stop: stop.place.partition)
         raise type(first_stop)(first_stop.place, others)
     ordered = [results[partition] for partition in sorted(results)]
-    return Report(ordered, used, time.monotonic() - began, (*plan.incomplete, *plan.notes), joined(aside))
+    return RecoveryReport(ordered, used, time.monotonic() - began, (*plan.incomplete, *plan.notes), joined(aside))
 
 
 def _passed(plan: JointPlan, target: Target) -> dict[int, int]:
@@ -157,7 +157,7 @@ def _shifted(tell: Tell, done: int, total: int, began: float) -> Tell:
     return lambda found: tell(replace(found, calls=done + found.calls, calls_total=total, elapsed_s=time.monotonic() - began))
 
 
-def _added(before: Result, after: Result) -> Result:
+def _added(before: PartitionResult, after: PartitionResult) -> PartitionResult:
     return replace(
         after,
         entries=before.entries + after.entries,
@@ -166,7 +166,7 @@ def _added(before: Result, after: Result) -> Result:
     )
 
 
-def _still_as_planned(files: Files, plan: JointPlan) -> Verdict:
+def _still_as_planned(files: Files, plan: JointPlan) -> ClusterVerdict:
     """What follows from the directories now. Raises: PlanOutdated when it is not what they said."""
     verdict = decide([gather(files, directory) for directory in plan.directories], accept_data_loss=True)
     for choice in plan.choices:
@@ -180,10 +180,10 @@ def _still_as_planned(files: Files, plan: JointPlan) -> Verdict:
     return verdict
 
 
-def _groups(files: Files, plan: JointPlan) -> Groups:
+def _groups(files: Files, plan: JointPlan) -> GroupStates:
     """Every group as the log that was chosen for it ends; code and the highest TxnId are what any of the logs knows."""
     folds = {node.directory: fold_end(open_or_salvage(files, node.directory)) for node in plan.nodes if not node.refused}
-    groups = Groups()
+    groups = GroupStates()
     for choice in plan.choices:
         groups.by_partition[choice.group] = folds[choice.chosen].state(choice.group)
     cluster = groups.state(CLUSTER_GROUP)
@@ -195,7 +195,7 @@ def _groups(files: Files, plan: JointPlan) -> Groups:
     return groups
 
 
-def _vote_alone(groups: Groups, group: int, node_id: int, index: int) -> None:
+def _vote_alone(groups: GroupStates, group: int, node_id: int, index: int) -> None:
     """The configuration in force from here on."""
     state = groups.state(group)
     before: Mapping[str, Any] = state.configuration or {}

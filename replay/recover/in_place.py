@@ -22,8 +22,8 @@ from replay.log.scan import start_block
 from replay.log.source import source_of
 from replay.plan.planner import WHY, Leave, PartitionPlan, Plan, Planned, make_plan
 from replay.plan.sole_voter import check_alone
-from replay.recover.execute import Live, Progress, Report, Target, execute, put_aside
-from replay.results import Result
+from replay.recover.execute import Live, RecoveryProgress, RecoveryReport, Target, execute, put_aside
+from replay.results import PartitionResult
 from replay.state.page_check import page_problem
 from replay.state.set_aside_state import drop_kept, keep_states
 from replay.state.trust import STATE_FOLDER, Trust, read_position, state_path
@@ -39,10 +39,10 @@ def bring_up(
     live: Live | None = None,
     plan: Plan | None = None,
     workers: int | None = None,
-    progress: Callable[[Progress], None] = lambda _progress: None,
+    progress: Callable[[RecoveryProgress], None] = lambda _progress: None,
     leave: Leave = "nothing",
     planned_is: Callable[[Plan], object] = lambda _plan: None,
-) -> tuple[Plan, Report]:
+) -> tuple[Plan, RecoveryReport]:
     """Brings every state of the node to the end of its log, by `plan` or by one made here; see `left_over` for `leave`.
 
     `planned_is` is told the plan before anything of it is done. Where nothing had to be done, the state files are still sealed.
@@ -56,7 +56,7 @@ def bring_up(
     if plan is None and (whole := _already_there(files, wal)) is not None:
         planned_is(whole)
         drop_kept(wal.directory, [part.partition for part in whole.partitions])
-        return whole, Report([_stands(part) for part in whole.partitions], 0, 0.0)
+        return whole, RecoveryReport([_stands(part) for part in whole.partitions], 0, 0.0)
     if plan is not None:
         _check_reaches_end(plan, wal)
         planned_is(plan)
@@ -73,7 +73,7 @@ def bring_up(
     return planned.plan, _execute(planned.plan, planned, target, workers=workers, live=live, progress=progress)
 
 
-def _execute(plan: Plan, planned: Planned | Plan, target: Target, **options: Any) -> Report:
+def _execute(plan: Plan, planned: Planned | Plan, target: Target, **options: Any) -> RecoveryReport:
     """`execute`, with the states that are replaced set aside until it has succeeded."""
     for part in plan.partitions:
         if part.source != "state":
@@ -183,8 +183,8 @@ def _nothing_to_do(partition: int, path: str, end: tuple[int, int, int], txn_id:
     )
 
 
-def _stands(part: PartitionPlan) -> Result:
-    return Result(part.partition, index=part.to_index, term=part.to_term, checksum=part.to_checksum, txn_id=part.to_txn)
+def _stands(part: PartitionPlan) -> PartitionResult:
+    return PartitionResult(part.partition, index=part.to_index, term=part.to_term, checksum=part.to_checksum, txn_id=part.to_txn)
 
 
 def _check_reaches_end(plan: Plan, wal: Log) -> None:

@@ -19,19 +19,19 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cmdlog.wal.format.batch import Batch, decode_batch
-from cmdlog.wal.format.record import Digest, Kind, Record, decode_digest
+from cmdlog.wal.format.record import Digest, Record, RecordKind, decode_digest
 from procedures.errors import BundleError, EnvironmentFault
 from procedures.execution.executor import Applied, Invocations
 from procedures.execution.idempotency import KeyPolicy
 from procedures.storage.state import PartitionState
-from replay.engine import Catalogs, CodeMissing, PartitionEngine, invocations, replay_calls
-from replay.errors import Divergence, EntryMissing, Place, Poison
+from replay.engine import CatalogMissing, Catalogs, PartitionEngine, invocations, replay_calls
+from replay.errors import Divergence, DivergencePlace, EntryMissing, Poison
 from replay.plan.planner import PartitionPlan
-from replay.recover.divergence import RERUNS, UNSTEADY, Problem, Trial, changers, differing_calls, unsteady_call
+from replay.recover.divergence import RERUNS, UNSTEADY, BatchProblem, Trial, changers, differing_calls, unsteady_call
 from replay.recover.divergence_report import Teller
 from replay.recover.quarantine import QuarantineFile
 from replay.recover.skipped_calls import NONE, SetAside
-from replay.results import Result
+from replay.results import PartitionResult
 from replay.state.live_rows import LiveRows
 from replay.state.touched_rows import CallRows
 
@@ -41,7 +41,7 @@ LATE_MAX: Final = 1024  # batches that were applied before their digest was met
 GROUP_CALLS_MAX: Final = (
     2000  # in one SQLite transaction: small batches replay half again as fast, and a kill costs a tenth of a second
 )
-IN_BATCH: Final = -1  # told to `Setting.begun`: the batch begins; which call runs is not said
+IN_BATCH: Final = -1  # told to `ReplaySetup.begun`: the batch begins; which call runs is not said
 IDLE: Final = -2  # nothing of an application is running
 REPORT_EVERY_CALLS: Final = 2000  # so a progress display moves ten times a second and costs nothing
 
@@ -49,7 +49,7 @@ Doomed = Mapping[int, tuple[int, str, str]]  # index -> position, "hang" or "dea
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ReplaySetup:
     """What the lanes of one run share."""
 
     catalogs: Catalogs
@@ -69,16 +69,16 @@ class _Stop(Exception):
         self.error = error
 
 
-def _stop(problem: Problem, place: Place) -> _Stop:
+def _stop(problem: BatchProblem, place: DivergencePlace) -> _Stop:
     return _Stop(Divergence(place) if problem.kind == "divergence" else Poison(place))
 
 
-class Lane:
+class PartitionReplay:
     """One partition. Its caller gives it the entries that are in force, in index order, and the digests. One thread."""
 
-    def __init__(self, part: PartitionPlan, state: PartitionState, setting: Setting, doomed: Doomed) -> None:
+    def __init__(self, part: PartitionPlan, state: PartitionState, setting: ReplaySetup, doomed: Doomed) -> None:
         self.plan, self.state, self._setting, self._doomed = part, state, setting, doomed
-        self.result = Result(part.partition)
+        self.result = PartitionResult(part.partition)
         self.stopped: Divergence | Poison | None = None
         self._skips = {index: frozenset(positions) for index, positions in part.skips.items()}
         self._teller = Teller(setting.catalogs, setting.hashes, setting.live_rows)
@@ -114,7 +114,7 @@ class Lane:
         self._taken = record.index
         self._waiting.append(record)
         self._waiting_bytes += len(record.raw)
-        if record.kind is not Kind.BATCH and len(self._waiting) == 1:
+        if record.kind is not RecordKind.BATCH and len(self._waiting) == 1:
             self._drain(record.index)
         while len(self._waiting) > WAITING_MAX or self._waiting_bytes > WAITING_BYTES_MAX:
             first = self._waiting[0]
@@ -178,12 +178,12 @@ class Lane:
             self._end_group()
             self._engine.executor.advance(index=record.index, term=record.term, checksum=record.checksum)
             self.result.entries += 1
-        elif record.kind is Kind.BATCH:
+        elif record.kind is RecordKind.BATCH:
             self._batch(record, digest)
         else:
             self._end_group()
             self._engine.apply(record)
-            if record.kind is Kind.SCHEMA and self._call_rows is not None:
+            if record.kind is RecordKind.SCHEMA and self._call_rows is not None:
                 self._call_rows.read_tables()
             self.result.entries += 1
         if record.index == self.plan.to_index:
@@ -193,18 +193,18 @@ class Lane:
         while True:
             try:
                 problem = self._attempt(record, digest)
-            except (EnvironmentFault, CodeMissing, BundleError) as error:
+            except (EnvironmentFault, CatalogMissing, BundleError) as error:
                 problem = self._fault(record, error)
             if problem is None:
                 return
             if problem.kind != "again":
                 self._resolve(record, problem)
 
-    def _attempt(self, record: Record, digest: Record | None) -> Problem | None:
+    def _attempt(self, record: Record, digest: Record | None) -> BatchProblem | None:
         """Applies the batch in the open transaction, or in one that it begins; None when all is as it was live."""
         if self._doomed and record.index in self._doomed and record.index not in self._set_aside:
             position, kind, reason = self._doomed[record.index]
-            return Problem(kind, reason, position)
+            return BatchProblem(kind, reason, position)
         batch = decode_batch(record)
         if self._before is None:
             self._begin_group()
@@ -258,15 +258,15 @@ class Lane:
         """Whether all calls of the batch are run: `until` may fall inside one."""
         return batch.record.index != self.plan.to_index or self.plan.to_calls < 0 or self.plan.to_calls == batch.count
 
-    def _compare(self, batch: Batch, applied: Applied, live: Digest) -> Problem | None:
+    def _compare(self, batch: Batch, applied: Applied, live: Digest) -> BatchProblem | None:
         aside = self._set_aside.positions(applied.index)
         if list(live.result_hashes[: len(applied.result_hashes)]) != list(applied.result_hashes):
             at = differing_calls(live.result_hashes, applied.result_hashes, aside)
             if at:
-                return Problem("divergence", "", at[0], applied, live)
+                return BatchProblem("divergence", "", at[0], applied, live)
         rows = live.rows_digest and applied.rows_digest and live.rows_digest != applied.rows_digest
         if rows and not aside and self._is_whole(batch):
-            return Problem("divergence", "", -1, applied, live)
+            return BatchProblem("divergence", "", -1, applied, live)
         return None
 
     def _compare_late(self, digest: Record) -> None:
@@ -297,7 +297,7 @@ class Lane:
 
     # -- what is not as it was live ----------------------------------------------------------------------------------------
 
-    def _fault(self, record: Record, error: EnvironmentFault | CodeMissing | BundleError) -> Problem:
+    def _fault(self, record: Record, error: EnvironmentFault | CatalogMissing | BundleError) -> BatchProblem:
         """Raises: EnvironmentFault of the disk, which is no fault of the call; KeyboardInterrupt."""
         if isinstance(error, EnvironmentFault):
             if error.kind in ("io", "disk_full"):
@@ -307,10 +307,10 @@ class Lane:
             self._go_back()
             if self._tried_again != record.index:  # memory may be short for a moment
                 self._tried_again = record.index
-                return Problem("again", "", -1)
-            return Problem("fault", f"{error.kind}: {error.__cause__!r}", error.position)
+                return BatchProblem("again", "", -1)
+            return BatchProblem("fault", f"{error.kind}: {error.__cause__!r}", error.position)
         self._go_back()
-        return Problem("code", str(error), -1)
+        return BatchProblem("code", str(error), -1)
 
     def _go_back(self) -> None:
         """The state stands where the last good batch left it, committed. Raises: _Stop when one of those does otherwise now."""
@@ -325,7 +325,7 @@ class Lane:
             self._batch(record, digest)
         self._end_group()
 
-    def _resolve(self, record: Record, problem: Problem) -> None:
+    def _resolve(self, record: Record, problem: BatchProblem) -> None:
         """Sets calls aside, or accepts what they do now, so that the batch can be applied. Raises: _Stop."""
         if self._setting.begun is not None:
             self._setting.begun(self.plan.partition, record.index, IDLE)
@@ -357,10 +357,10 @@ class Lane:
             at = unsteady_call(trials)
             if at < 0:
                 return
-            problem = Problem("divergence", UNSTEADY, at)
+            problem = BatchProblem("divergence", UNSTEADY, at)
             self._quarantine(batch, [at], problem, self._teller.place(self.state.connection, batch, problem, trials), trials)
 
-    def _trials(self, batch: Batch, problem: Problem) -> list[Trial]:
+    def _trials(self, batch: Batch, problem: BatchProblem) -> list[Trial]:
         """The batch, run from the state before it, as often as it makes sense to."""
         if problem.kind in ("hang", "death", "code"):
             return []
@@ -387,7 +387,7 @@ class Lane:
         finally:
             self._reopen()
 
-    def _suspects(self, batch: Batch, problem: Problem, trials: Sequence[Trial]) -> list[int]:
+    def _suspects(self, batch: Batch, problem: BatchProblem, trials: Sequence[Trial]) -> list[int]:
         """Who may have done it where no single call can be named."""
         if problem.kind == "code":
             return self._run_positions(batch)
@@ -395,7 +395,7 @@ class Lane:
             return []
         return changers(trials[0])
 
-    def _named(self, batch: Batch, problem: Problem) -> Problem:
+    def _named(self, batch: Batch, problem: BatchProblem) -> BatchProblem:
         """With its position, if the batch has a single call."""
         runs = self._run_positions(batch)
         return replace(problem, position=runs[0]) if problem.position < 0 and len(runs) == 1 else problem
@@ -406,7 +406,7 @@ class Lane:
         return [at for at in range(len(calls.txn_ids)) if at not in calls.skips]
 
     def _quarantine(
-        self, batch: Batch, positions: Sequence[int], problem: Problem, place: Place, trials: Sequence[Trial]
+        self, batch: Batch, positions: Sequence[int], problem: BatchProblem, place: DivergencePlace, trials: Sequence[Trial]
     ) -> None:
         """On disk first; then as if the calls had never been. Raises: _Stop when it would be too many."""
         if told := self._set_aside.too_many(len(positions)):

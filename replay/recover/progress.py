@@ -16,7 +16,7 @@ DISPLAY_EVERY_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class CallRate:
     """Calls done of how many, and how fast."""
 
     calls: int
@@ -40,21 +40,21 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress(Pace):
+class RecoveryProgress(CallRate):
     """How far a recovery is."""
 
-    partitions: Mapping[int, Pace] = field(default_factory=dict)  # those that have calls to replay
+    partitions: Mapping[int, CallRate] = field(default_factory=dict)  # those that have calls to replay
     waiting: str = ""  # why some partition does not get on
 
 
-class Meter:
+class RecoveryMeter:
     """Where the partitions stand."""
 
-    def __init__(self, plan: Plan, began: float, tell: Callable[[Progress], None]) -> None:
+    def __init__(self, plan: Plan, began: float, tell: Callable[[RecoveryProgress], None]) -> None:
         self._total, self._began, self._tell = plan.calls, began, tell
         self._totals = {part.partition: part.calls for part in plan.partitions if part.calls}
         self._before: dict[int, int] = {}
-        self._paces: dict[int, Pace] = {p: Pace(0, total, 0.0) for p, total in self._totals.items()}
+        self._paces: dict[int, CallRate] = {p: CallRate(0, total, 0.0) for p, total in self._totals.items()}
         self._told_at = 0.0
 
     def go_on(self, partition: int, left: int) -> None:
@@ -67,14 +67,14 @@ class Meter:
         now, before = time.monotonic(), self._before.get(partition, 0)
         if partition in self._totals:
             total = self._totals[partition]  # what an earlier run did is an estimate
-            self._paces[partition] = Pace(min(total, before + calls), total, now - self._began, before)
+            self._paces[partition] = CallRate(min(total, before + calls), total, now - self._began, before)
         done = sum(pace.calls for pace in self._paces.values())
         if now - self._told_at >= DISPLAY_EVERY_S or done >= self._total:
             self._told_at = now
-            self._tell(Progress(done, self._total, now - self._began, sum(self._before.values()), dict(self._paces)))
+            self._tell(RecoveryProgress(done, self._total, now - self._began, sum(self._before.values()), dict(self._paces)))
 
     def end(self) -> None:
         """Every partition is at its end."""
         elapsed = time.monotonic() - self._began
-        self._paces = {p: Pace(total, total, elapsed, self._before.get(p, 0)) for p, total in self._totals.items()}
-        self._tell(Progress(self._total, self._total, elapsed, sum(self._before.values()), dict(self._paces)))
+        self._paces = {p: CallRate(total, total, elapsed, self._before.get(p, 0)) for p, total in self._totals.items()}
+        self._tell(RecoveryProgress(self._total, self._total, elapsed, sum(self._before.values()), dict(self._paces)))

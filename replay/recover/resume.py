@@ -31,7 +31,7 @@ OURS: Final = frozenset((*SWEPT, LOCK_NAME, CREATING_NAME, QUARANTINE_NAME, f"{Q
 
 
 @dataclass(frozen=True, slots=True)
-class Marker:
+class CreationMarker:
     """What `creating.json` says while states are replayed."""
 
     plan: str  # hash
@@ -40,7 +40,7 @@ class Marker:
     partitions: int | None  # of the new shape
 
     @classmethod
-    def of(cls, plan: bytes, directory: str, until: int | None, partitions: int | None) -> Marker:
+    def of(cls, plan: bytes, directory: str, until: int | None, partitions: int | None) -> CreationMarker:
         """`plan` is the plan's JSON."""
         return cls(hashlib.sha256(plan).hexdigest(), directory, until, partitions)
 
@@ -55,16 +55,16 @@ class Marker:
         return f"a recovery of {self.directory}{until}{shape}, plan {self.plan[:12]}"
 
 
-def found_in(out: str) -> Marker | None:
+def found_in(out: str) -> CreationMarker | None:
     """The unfinished recovery of this directory; None when there is none that says which one it is."""
     try:
         value: Mapping[str, Any] = orjson.loads(Path(out, CREATING_NAME).read_bytes())
-        return Marker(value["plan"], value["directory"], value["until"], value["partitions"])
+        return CreationMarker(value["plan"], value["directory"], value["until"], value["partitions"])
     except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
         return None
 
 
-def goes_on(out: str, wanted: Marker) -> bool:
+def goes_on(out: str, wanted: CreationMarker) -> bool:
     """Whether the directory holds an unfinished recovery by this very plan.
 
     Raises: WrongDirectory, when it holds one by another plan, naming both.

@@ -17,8 +17,8 @@ import apsw
 from cmdlog.wal.format.batch import Batch
 from cmdlog.wal.format.record import Digest
 from procedures.execution.executor import Applied, Invocations
-from replay.errors import Place
-from replay.recover.divergence import Problem, Trial, changers, differing_calls
+from replay.errors import DivergencePlace
+from replay.recover.divergence import BatchProblem, Trial, changers, differing_calls
 from replay.recover.divergence_report import Teller
 from replay.recover.quarantine import Aside, QuarantineFile, Watch
 from replay.state.touched_rows import CallRows, Key, Tables, positions_of, routed
@@ -63,8 +63,8 @@ class SetAside:
         batch: Batch,
         positions: Sequence[int],
         *,
-        problem: Problem,
-        place: Place,
+        problem: BatchProblem,
+        place: DivergencePlace,
         trials: Sequence[Trial],
     ) -> None:
         """In the file first, durable, then here."""
@@ -89,7 +89,9 @@ class SetAside:
             self._watch.otherwise(self._teller.touch(batch, at, otherwise=True))
             self._watch.question(trial.rows_of(at), last)
 
-    def look(self, batch: Batch, calls: Invocations, applied: Applied, problem: Problem | None, rows: CallRows) -> Problem | None:
+    def look(
+        self, batch: Batch, calls: Invocations, applied: Applied, problem: BatchProblem | None, rows: CallRows
+    ) -> BatchProblem | None:
         """Notes who touched rows in question. A difference is none of the batch's own when every call that differs did."""
         touched = rows.take(applied.statuses)
         hits = self._hits(batch, calls, touched)

@@ -12,7 +12,7 @@ from cmdlog.wal.files import Files
 from replay.errors import Divergence, Poison
 from replay.plan.planner import PartitionPlan, Plan
 from replay.recover.quarantine import Aside, QuarantineFile
-from replay.results import Result
+from replay.results import PartitionResult
 from replay.state.live_rows import LiveRows
 from replay.state.set_aside_state import kept_path
 from replay.state.trust import STATE_FOLDER, Trust, read_position, state_path
@@ -37,10 +37,10 @@ class Target:
 
 
 @dataclass(slots=True)
-class Done:
+class PartitionsDone:
     """What came of the partitions."""
 
-    results: list[Result] = field(default_factory=list)
+    results: list[PartitionResult] = field(default_factory=list)
     stops: list[Divergence | Poison] = field(default_factory=list)
     aside: list[Aside] = field(default_factory=list)
 

@@ -23,11 +23,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from cmdlog.wal.directory.instance import Identity, Instance, read_marker, write_marker
-from cmdlog.wal.directory.lock import Owner, take_ownership
+from cmdlog.wal.directory.lock import DirectoryLock, take_ownership
 from cmdlog.wal.errors import NotEmpty, WrongDirectory
 from cmdlog.wal.fault_log import FaultRecord, read_faults
 from cmdlog.wal.files import Files, parent
-from cmdlog.wal.group_state import Groups
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from procedures.hash_seed import PINNED
@@ -39,11 +39,11 @@ from replay.log.source import LogSource
 from replay.plan.opened_plan import source_of_plan
 from replay.plan.planner import Plan, Planned
 from replay.recover import resume
-from replay.recover.execute import Progress, Report, Target, execute
-from replay.recover.resume import Marker
+from replay.recover.execute import RecoveryProgress, RecoveryReport, Target, execute
+from replay.recover.resume import CreationMarker
 from replay.recover.target import HANG_AFTER_S
 from replay.repartition.repartition import Moved, check_shape, reshape
-from replay.results import Result
+from replay.results import PartitionResult
 from replay.state.trust import Trust, state_path
 from snapshot.capture.image import Capture
 from snapshot.capture.seal import seal
@@ -56,15 +56,15 @@ FIRST_RECORDS_BLOCK: Final = 2  # of a fresh log: where the checkpoint records s
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class DirectoryWork:
     """What a new node is made of."""
 
     directories: Sequence[str]  # read, never written
-    marker: Marker
+    marker: CreationMarker
     instance: Instance  # of the new node
-    groups: Groups  # as the old logs say
-    execute: Callable[[Target, bool], Report]  # brings the states to the end; True: goes on with those that are there
-    settle: Callable[[Groups], None] = lambda _groups: None  # once every group ends where its state stands
+    groups: GroupStates  # as the old logs say
+    execute: Callable[[Target, bool], RecoveryReport]  # brings the states to the end; True: goes on with those that are there
+    settle: Callable[[GroupStates], None] = lambda _groups: None  # once every group ends where its state stands
     lineage: Sequence[FaultRecord] = ()  # what the fault log continues
 
 
@@ -75,12 +75,12 @@ def rebuild(
     *,
     workers: int | None = None,
     partitions: int | None = None,
-    progress: Callable[[Progress], None] = lambda _progress: None,
+    progress: Callable[[RecoveryProgress], None] = lambda _progress: None,
     moved: Callable[[Moved], None] = lambda _moved: None,
     quarantine: bool = False,
     hang_after_s: float = HANG_AFTER_S,
     hash_seed: str = PINNED,
-) -> Report:
+) -> RecoveryReport:
     """Makes the node directory `out` from the plan, of another number of `partitions` if one is given. Durable on return.
 
     The report tells of the old partitions; `moved` of rows on their way to the new ones. A run that is broken off, or in which
@@ -95,7 +95,7 @@ def rebuild(
     if isinstance(planned, Plan):
         _check_end(plan, groups)
 
-    def run(target: Target, go_on: bool) -> Report:
+    def run(target: Target, go_on: bool) -> RecoveryReport:
         return execute(
             planned,
             target,
@@ -107,9 +107,9 @@ def rebuild(
             hash_seed=hash_seed,
         )
 
-    work = Work(
+    work = DirectoryWork(
         directories=[plan.directory],
-        marker=Marker.of(plan.to_json(), plan.directory, plan.until, partitions),
+        marker=CreationMarker.of(plan.to_json(), plan.directory, plan.until, partitions),
         instance=reborn(source.instance),
         groups=groups,
         execute=run,
@@ -119,11 +119,11 @@ def rebuild(
 
 
 def make_node(
-    work: Work, files: Files, out: str, *, partitions: int | None, moved: Callable[[Moved], None] = lambda _moved: None
-) -> Report:
+    work: DirectoryWork, files: Files, out: str, *, partitions: int | None, moved: Callable[[Moved], None] = lambda _moved: None
+) -> RecoveryReport:
     """Makes the node directory `out`, unless the very same has made it already. Durable on return. Raises: as `rebuild`."""
     if resume.is_made(out) and (noted := resume.noted(out, asdict(work.marker))) is not None:
-        return Report.of_kept(noted)
+        return RecoveryReport.of_kept(noted)
     goes_on = resume.goes_on(out, work.marker)
     for directory in () if goes_on else work.directories:
         begin(files, directory, out)
@@ -156,7 +156,7 @@ def make_node(
     return report
 
 
-def _check_end(plan: Plan, groups: Groups) -> None:
+def _check_end(plan: Plan, groups: GroupStates) -> None:
     """A plan that was made before the log's last calls would lose them. Raises: PlanOutdated."""
     for part in plan.partitions if plan.until is None else ():
         last = groups.state(part.partition).last_index
@@ -172,11 +172,11 @@ def _unmark(files: Files, out: str) -> None:
 def complete(
     files: Files,
     out: str,
-    owner: Owner,
+    owner: DirectoryLock,
     instance: Instance,
     *,
-    groups: Groups,
-    results: Iterable[Result],
+    groups: GroupStates,
+    results: Iterable[PartitionResult],
     begun_by: str = resume.RECOVERY,
 ) -> None:
     """Makes the node `instance` of the states in `out`: snapshots, a fresh log that begins with `groups`, the instance file.
@@ -228,14 +228,14 @@ def give_up(out: str) -> None:
     resume.sweep(out)
 
 
-def keep_catalogs(groups: Groups) -> None:
+def keep_catalogs(groups: GroupStates) -> None:
     """Every catalog version is stated where the new log begins."""
     for catalog in groups.state(CLUSTER_GROUP).catalogs.values():
         catalog.stated_block = FIRST_RECORDS_BLOCK
         catalog.used_block = min(catalog.used_block, FIRST_RECORDS_BLOCK)
 
 
-def end_at(groups: Groups, result: Result) -> None:
+def end_at(groups: GroupStates, result: PartitionResult) -> None:
     """The partition's group ends where its state stands."""
     state = groups.state(result.partition)
     state.configurations = [s for s in state.configurations if s.index <= result.index] or state.configurations[:1]
@@ -246,12 +246,12 @@ def end_at(groups: Groups, result: Result) -> None:
     state.commit = result.index
 
 
-def _fold(plan: Plan, source: LogSource) -> Groups:
+def _fold(plan: Plan, source: LogSource) -> GroupStates:
     indexes = {part.partition: part.from_index for part in plan.partitions}
     return scan(source, start_block(source, indexes), indexes, {}, accept_data_loss=True).groups
 
 
-def _take_snapshot(files: Files, out: str, result: Result, identity: Identity, groups: Groups) -> dict[str, Any]:
+def _take_snapshot(files: Files, out: str, result: PartitionResult, identity: Identity, groups: GroupStates) -> dict[str, Any]:
     """Seals a copy of the recovered state; returns the mark for the log."""
     temporary = temporary_path(out, result.partition)
     final = free_path(files, out, partition=result.partition, index=result.index)
@@ -268,7 +268,7 @@ def _take_snapshot(files: Files, out: str, result: Result, identity: Identity, g
     return {"name": os.path.basename(final), **stands, "log_block": FIRST_RECORDS_BLOCK}
 
 
-def _facts(files: Files, out: str, partition: int, identity: Identity, groups: Groups) -> Mapping[str, Any]:
+def _facts(files: Files, out: str, partition: int, identity: Identity, groups: GroupStates) -> Mapping[str, Any]:
     cluster = groups.state(CLUSTER_GROUP)
     faults = read_faults(files, out, identity)
     return {

@@ -27,7 +27,7 @@ from procedures.execution.process_guard import end_children
 from replay.plan.opened_plan import source_of_plan
 from replay.plan.planner import Plan
 from replay.recover.applier import Applier
-from replay.recover.execute import Held, prepare, run_all
+from replay.recover.execute import LockedState, prepare, run_all
 from replay.recover.quarantine import QuarantineFile
 from replay.recover.target import Target
 from replay.recover.worker_pool import CELL, DEFECT_CODE
@@ -52,7 +52,7 @@ def run(order: dict[str, Any]) -> None:
     """Restores and applies the order's partitions."""
     plan, target = Plan.from_json(orjson.dumps(order["plan"])), Target(RealFiles(), order["target"])
     parts = [part for part in plan.partitions if part.partition in order["partitions"]]
-    held: dict[int, Held] = {}
+    held: dict[int, LockedState] = {}
     for part in parts:
         held[part.partition] = prepare(plan, part, target.files, target.directory)
         tell({"opened": part.partition})

@@ -23,13 +23,13 @@ from typing import IO, Any, Final, cast
 import orjson
 
 from procedures.hash_seed import PINNED, pinned_environment
-from replay.errors import Divergence, Place, Poison, RemoteError, WorkerFailed
+from replay.errors import Divergence, DivergencePlace, Poison, RemoteError, WorkerFailed
 from replay.plan.planner import PartitionPlan, Plan
 from replay.recover.partition_replay import IDLE, IN_BATCH, Doomed
-from replay.recover.progress import Meter
+from replay.recover.progress import RecoveryMeter
 from replay.recover.quarantine import aside_from_json
-from replay.recover.target import Done, Target, gone_on
-from replay.results import Result
+from replay.recover.target import PartitionsDone, Target, gone_on
+from replay.results import PartitionResult
 
 CELL: Final = struct.Struct("<IQi")  # partition, index, position of the call
 CELL_LOOK_S: Final = 0.5
@@ -48,7 +48,7 @@ class Terms:
 
 
 @dataclass(slots=True)
-class Worker:
+class ReplayWorker:
     """One process, and what is known of its partitions."""
 
     partitions: Sequence[int]
@@ -100,7 +100,7 @@ def share_out(parts: Sequence[PartitionPlan], count: int) -> list[list[Partition
     return [of for _, of in loads if of]
 
 
-def run_workers(plan: Plan, target: Target, count: int, meter: Meter, terms: Terms) -> Done:
+def run_workers(plan: Plan, target: Target, count: int, meter: RecoveryMeter, terms: Terms) -> PartitionsDone:
     """Runs the plan in so many processes. Raises what the first failing one says; the others are ended."""
     for part in plan.partitions:
         if part.source != "state":
@@ -115,17 +115,17 @@ def run_workers(plan: Plan, target: Target, count: int, meter: Meter, terms: Ter
 
 
 class _Crew:
-    def __init__(self, plan: Plan, target: Target, meter: Meter, terms: Terms) -> None:
+    def __init__(self, plan: Plan, target: Target, meter: RecoveryMeter, terms: Terms) -> None:
         self._plan, self._target, self._meter, self._terms = plan, target, meter, terms
         self._selector = selectors.DefaultSelector()
-        self._workers: list[Worker] = []
-        self._done = Done()
+        self._workers: list[ReplayWorker] = []
+        self._done = PartitionsDone()
 
     def start(self, partitions: Sequence[int]) -> None:
         """A worker for these partitions."""
         self._add(_spawn(self._plan, partitions, self._target, self._terms, careful=False, doomed={}))
 
-    def listen(self) -> Done:
+    def listen(self) -> PartitionsDone:
         """Reads the workers' lines until all are done."""
         while self._selector.get_map():
             for key, _ in self._selector.select(CELL_LOOK_S):
@@ -142,12 +142,12 @@ class _Crew:
             worker.close()
         self._selector.close()
 
-    def _add(self, worker: Worker) -> None:
+    def _add(self, worker: ReplayWorker) -> None:
         self._workers.append(worker)
         worker.seen_at = time.monotonic()
         self._selector.register(worker.stdout, selectors.EVENT_READ, worker)
 
-    def _read(self, worker: Worker) -> None:
+    def _read(self, worker: ReplayWorker) -> None:
         data = os.read(worker.stdout.fileno(), 1 << 16)
         *lines, worker.buffer = (worker.buffer + data).split(b"\n")
         for line in lines:
@@ -159,7 +159,7 @@ class _Crew:
         if not worker.done:
             self._replace(worker, code)
 
-    def _heed(self, worker: Worker, message: dict[str, Any]) -> None:
+    def _heed(self, worker: ReplayWorker, message: dict[str, Any]) -> None:
         done = self._done
         if "progress" in message:
             self._meter.note(*message["progress"])
@@ -167,16 +167,16 @@ class _Crew:
             self._target.trust.grant(message["opened"])
         elif "stopped" in message:
             kind: type[Divergence | Poison] = Divergence if message["kind"] == Divergence.__name__ else Poison
-            done.stops.append(kind(Place.from_json(message["stopped"])))
+            done.stops.append(kind(DivergencePlace.from_json(message["stopped"])))
         elif "aside" in message:
             done.aside.append(aside_from_json(message["aside"]))
         elif "done" in message:
             worker.done = True
-            done.results += [Result(**result) for result in message["done"]]
+            done.results += [PartitionResult(**result) for result in message["done"]]
         else:
             raise RemoteError(message["error"])
 
-    def _replace(self, worker: Worker, code: int) -> None:
+    def _replace(self, worker: ReplayWorker, code: int) -> None:
         """A process that ended before its work did. Raises: WorkerFailed when no call is to blame."""
         running = worker.running()
         words = worker.killed or (
@@ -208,7 +208,7 @@ def _spawn(
     *,
     careful: bool,
     doomed: Mapping[int, Doomed],
-) -> Worker:
+) -> ReplayWorker:
     order = {
         "plan": orjson.Fragment(plan.to_json()),
         "partitions": list(partitions),
@@ -218,7 +218,7 @@ def _spawn(
         "doomed": {str(p): {str(index): found for index, found in of.items()} for p, of in doomed.items()},
     }
     process, cell = start_process("replay.recover.worker", order, hash_seed=terms.hash_seed)
-    return Worker(list(partitions), process, cell, careful, doomed={p: dict(of) for p, of in doomed.items()})
+    return ReplayWorker(list(partitions), process, cell, careful, doomed={p: dict(of) for p, of in doomed.items()})
 
 
 def start_process(module: str, order: Mapping[str, Any], *, hash_seed: str = PINNED) -> tuple[subprocess.Popen[bytes], mmap.mmap]:

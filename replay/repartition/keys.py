@@ -24,7 +24,7 @@ from typing import Final
 
 import apsw
 
-from procedures.execution.idempotency import KEY_BYTES, Fresh, KeyPolicy, Outcome, Status, split_keys, unpack_outcome
+from procedures.execution.idempotency import KEY_BYTES, Fresh, KeyPolicy, KnownOutcome, Status, split_keys, unpack_outcome
 from procedures.execution.idempotency_table import FIGURES_ROW, Figures
 from procedures.storage.state import rows_of
 from replay.errors import ReshapeRefused
@@ -36,7 +36,7 @@ Stored = tuple[int, int, int, bytes, bytes | None]  # a row of `_cmdlog_keys`
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class KeptKeys:
     """What the old partitions know."""
 
     sources: Sequence[str]
@@ -72,7 +72,7 @@ class Keys:
         return Figures(*(max(getattr(figures, name) for figures in self.figures) for name in names))
 
 
-def open_keys(sources: Sequence[str], policy: KeyPolicy) -> Keys:
+def open_keys(sources: Sequence[str], policy: KeyPolicy) -> KeptKeys:
     """Reads what is needed before any table is written."""
     figures, clocks, rows, txn_ids = [], [], 0, []
     for source in sources:
@@ -82,13 +82,13 @@ def open_keys(sources: Sequence[str], policy: KeyPolicy) -> Keys:
             rows += rows_of(connection, "SELECT count(*) FROM _cmdlog_keys")[0][0]
             clocks.append(clock)
             txn_ids.append(txn_id)
-    return Keys(sources, policy, figures, clocks, rows, max(txn_ids))
+    return KeptKeys(sources, policy, figures, clocks, rows, max(txn_ids))
 
 
 class _Filling:
     """One table that is being written."""
 
-    def __init__(self, keys: Keys, connection: apsw.Connection, *, merges: bool) -> None:
+    def __init__(self, keys: KeptKeys, connection: apsw.Connection, *, merges: bool) -> None:
         self._of, self._connection, self._merges = keys, connection, merges
         self._known: set[bytes] = set()  # only when several partitions' keys meet: copies of one key may be among them
         self._idx = FIGURES_ROW
@@ -158,5 +158,5 @@ def _combined(packed: Sequence[bytes], *, first: bool) -> bytes:
     outcomes = [unpack_outcome(several, 1, 0) for several in packed]
     failed = next((outcome for outcome in outcomes if outcome.status != Status.OK), None)
     body = b",".join(outcome.body for outcome in outcomes if outcome.body) if first else b""
-    it = failed or Outcome(Status.OK, outcomes[0].txn_id, body, outcomes[0].request)
+    it = failed or KnownOutcome(Status.OK, outcomes[0].txn_id, body, outcomes[0].request)
     return Fresh([b""], [it.request], [it.status], [it.txn_id], [it.body]).pack()

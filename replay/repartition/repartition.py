@@ -28,9 +28,9 @@ import apsw
 import google_crc32c
 
 from cmdlog.wal.directory.instance import BadSettings, Instance
-from cmdlog.wal.directory.sizing import Ring, reserve_for
+from cmdlog.wal.directory.sizing import RingSize, reserve_for
 from cmdlog.wal.files import Files
-from cmdlog.wal.group_state import Groups, GroupState, Stated
+from cmdlog.wal.group_state import GroupState, GroupStates, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX
 from procedures.declaration.hash_slots import partition_by_slot, slot_ranges
 from procedures.declaration.row_placement import check_kinds
@@ -42,7 +42,7 @@ from replay.log.scan import cluster_policy
 from replay.machine_errors import named_fault
 from replay.repartition.keys import open_keys
 from replay.repartition.rows import (
-    Placing,
+    RowPlacement,
     TableOfStates,
     check_copies,
     has_table,
@@ -52,7 +52,7 @@ from replay.repartition.rows import (
     tables_of,
     write_homes,
 )
-from replay.results import Result
+from replay.results import PartitionResult
 from replay.state.trust import STATE_FOLDER, Trust, read_position, state_path
 from snapshot.catalog import remove_state
 
@@ -84,7 +84,7 @@ class Moved:
         return max(0, self.rows_total - self.rows) / self.rate if self.rate > 0 else None
 
 
-def check_shape(groups: Groups, partitions: int, instance: Instance) -> Instance:
+def check_shape(groups: GroupStates, partitions: int, instance: Instance) -> Instance:
     """The instance that a log for so many partitions needs. For before the replay: it takes long, and this is known at once.
 
     Raises: ReshapeRefused.
@@ -94,8 +94,8 @@ def check_shape(groups: Groups, partitions: int, instance: Instance) -> Instance
     if partitions == old_partitions(groups):
         return instance
     try:
-        Ring(partitions, instance.segments, instance.segment_bytes, instance.log_reserve_bytes).check()
-        check_kinds(Placing.of(groups).newest)
+        RingSize(partitions, instance.segments, instance.segment_bytes, instance.log_reserve_bytes).check()
+        check_kinds(RowPlacement.of(groups).newest)
     except (BadSettings, StateRefused) as error:
         raise ReshapeRefused(str(error.args[0])) from None
     return replace(instance, log_reserve_bytes=reserve_for(partitions, instance.segment_bytes, instance.log_reserve_bytes))
@@ -104,12 +104,12 @@ def check_shape(groups: Groups, partitions: int, instance: Instance) -> Instance
 def reshape(
     files: Files,
     out: str,
-    groups: Groups,
+    groups: GroupStates,
     *,
     partitions: int,
     progress: Callable[[Moved], None] = lambda _moved: None,
     replacing: Callable[[], None] = lambda: None,
-) -> list[Result]:
+) -> list[PartitionResult]:
     """Turns the states in `out` and the `groups`, which end where those stand, into those of so many partitions.
 
     `out` is a node in the making. All new states are made beside the old ones; then `replacing` is called, the old states are
@@ -125,22 +125,22 @@ def reshape(
     return [_stands(out, partition) for partition in range(partitions)]
 
 
-def old_partitions(groups: Groups) -> int:
+def old_partitions(groups: GroupStates) -> int:
     """How many partitions the log's configuration names."""
     return int((groups.state(CLUSTER_GROUP).configuration or {}).get("partitions", 0))
 
 
-def _stands(out: str, partition: int) -> Result:
+def _stands(out: str, partition: int) -> PartitionResult:
     at = read_position(state_path(out, partition), partition)
     if isinstance(at, str):
         raise StateRefused(f"partition {partition}: {at}")
-    return Result(partition, index=at.index, term=at.term, checksum=at.checksum, txn_id=at.txn_id)
+    return PartitionResult(partition, index=at.index, term=at.term, checksum=at.checksum, txn_id=at.txn_id)
 
 
 class _Reshaping:
     """One run."""
 
-    def __init__(self, files: Files, out: str, groups: Groups, new: int, progress: Callable[[Moved], None]) -> None:
+    def __init__(self, files: Files, out: str, groups: GroupStates, new: int, progress: Callable[[Moved], None]) -> None:
         self._files, self._out, self._groups, self._new = files, out, groups, new
         self._old = old_partitions(groups)
         self._old_by_slot, self._new_by_slot = partition_by_slot(self._old), partition_by_slot(new)
@@ -148,7 +148,7 @@ class _Reshaping:
         self._folder = os.path.join(out, STATE_FOLDER, NEW_FOLDER)
         self._homes = os.path.join(self._folder, HOMES_NAME)
         self._sources = [state_path(out, partition) for partition in range(self._old)]
-        self._tables, self._indexes = tables_of(self._sources, Placing.of(groups))
+        self._tables, self._indexes = tables_of(self._sources, RowPlacement.of(groups))
         self._keys = open_keys(self._sources, KeyPolicy(**cluster_policy(groups)))
         self._end = self._choose_end()
         self._rows = 0

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import apsw
 
-from cmdlog.wal.group_state import Groups
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database
 from procedures.bundle import Bundle
@@ -34,7 +34,7 @@ _HOMES: Final = """CREATE TABLE homes (
     PRIMARY KEY (tbl, source, target, value)) STRICT, WITHOUT ROWID"""
 
 
-class Placing:
+class RowPlacement:
     """What the code says about tables: the newest catalog version, for tables that it does not name any more an older one."""
 
     def __init__(self, catalogs: Catalogs, versions: Sequence[int]) -> None:
@@ -42,7 +42,7 @@ class Placing:
         self._infos: dict[str, TableInfo] = {}
 
     @classmethod
-    def of(cls, groups: Groups) -> Placing:
+    def of(cls, groups: GroupStates) -> RowPlacement:
         """Raises: ReshapeRefused without a catalog."""
         catalogs, known = Catalogs(), groups.state(CLUSTER_GROUP).catalogs
         for version, catalog in known.items():
@@ -160,7 +160,7 @@ def _ordered(connection: apsw.Connection, table: str, columns: Sequence[str], ke
     return connection.execute(sql)
 
 
-def tables_of(sources: Sequence[str], placing: Placing) -> tuple[list[TableOfStates], list[str]]:
+def tables_of(sources: Sequence[str], placing: RowPlacement) -> tuple[list[TableOfStates], list[str]]:
     """The tables of all states, and the statements that make their indexes. Raises: ReshapeRefused when states differ in one."""
     found: dict[str, tuple[str, str]] = {}
     tables: dict[str, TableOfStates] = {}
@@ -178,7 +178,7 @@ def tables_of(sources: Sequence[str], placing: Placing) -> tuple[list[TableOfSta
     return list(tables.values()), [sql for kind, sql in found.values() if kind != "table"]
 
 
-def _table(connection: apsw.Connection, name: str, sql: str, placing: Placing) -> TableOfStates:
+def _table(connection: apsw.Connection, name: str, sql: str, placing: RowPlacement) -> TableOfStates:
     columns = rows_of(connection, "SELECT name, pk, hidden FROM pragma_table_xinfo(?)", (name,))
     info = placing(name)
     if info.partition_by is not None and info.partition_by not in [column for column, _, _ in columns]:

@@ -51,7 +51,7 @@ TEMPORARY: Final = re.compile(r"tmp-[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ArchiveFolder:
     """The archive of one node directory."""
 
     files: Files
@@ -76,7 +76,7 @@ class Place:
         return list_segments(self.files, self.directory, self.identity)
 
 
-def holds(place: Place, segment: SegmentFile, last_block: int) -> bool:
+def holds(place: ArchiveFolder, segment: SegmentFile, last_block: int) -> bool:
     """Whether this very segment is in the archive, with its manifest."""
     found = look_at(place.files, place.segment_path(segment, last_block), place.identity)
     known = found.segment is not None and found.manifest is not None and not found.doubt
@@ -84,7 +84,7 @@ def holds(place: Place, segment: SegmentFile, last_block: int) -> bool:
 
 
 def add_segment(
-    place: Place, segment: SegmentFile, last_block: int, *, temporary: str, copied: Copied, before: ArchivedSegment | None
+    place: ArchiveFolder, segment: SegmentFile, last_block: int, *, temporary: str, copied: Copied, before: ArchivedSegment | None
 ) -> str:
     """Names a copy that was checked; returns its path. `before` is what the archive has with the blocks before.
 
@@ -98,7 +98,7 @@ def add_segment(
     return path
 
 
-def remove_segment(place: Place, archived: ArchivedSegment) -> None:
+def remove_segment(place: ArchiveFolder, archived: ArchivedSegment) -> None:
     """Takes the segment's names away, durably, then its bytes. The file first: a manifest alone says that it is missing."""
     files, doomed = place.files, []
     for path in (archived.path, manifest_path(archived.path)):
@@ -110,7 +110,7 @@ def remove_segment(place: Place, archived: ArchivedSegment) -> None:
         files.unlink(path)
 
 
-def add_snapshot(place: Place, snapshot: Snapshot) -> str:
+def add_snapshot(place: ArchiveFolder, snapshot: Snapshot) -> str:
     """Moves a snapshot's folder into the archive; returns its path. Durable on return. Raises: DiskFull, WriteFailed."""
     files, target = place.files, os.path.join(place.folder, snapshot_folder_name(place.identity, snapshot.name))
     if files.exists(target):  # of an earlier move between volumes that was broken off behind its rename
@@ -126,7 +126,7 @@ def add_snapshot(place: Place, snapshot: Snapshot) -> str:
     return target
 
 
-def remove_folder(place: Place, path: str) -> None:
+def remove_folder(place: ArchiveFolder, path: str) -> None:
     """Takes an archived snapshot's name away, durably, then its files."""
     temporary = place.temporary()
     place.files.rename(path, temporary)
@@ -134,7 +134,7 @@ def remove_folder(place: Place, path: str) -> None:
     shutil.rmtree(temporary)
 
 
-def clean(place: Place, live: Sequence[SegmentFile]) -> list[str]:
+def clean(place: ArchiveFolder, live: Sequence[SegmentFile]) -> list[str]:
     """Removes what broken-off work left, and manifests of segments that the ring (`live`) still has; returns the names.
 
     A manifest without its file whose segment nobody has any more stays: it says what an operator has removed.
@@ -174,7 +174,7 @@ def bytes_of(path: str) -> int:
 
 
 def _manifest(
-    place: Place, segment: SegmentFile, last_block: int, copied: Copied, before: ArchivedSegment | None
+    place: ArchiveFolder, segment: SegmentFile, last_block: int, copied: Copied, before: ArchivedSegment | None
 ) -> SegmentManifest:
     header, identity = segment.header, place.identity
     predecessor = None
@@ -202,7 +202,7 @@ def _manifest(
     )
 
 
-def _move_between_volumes(place: Place, source: str, target: str) -> None:
+def _move_between_volumes(place: ArchiveFolder, source: str, target: str) -> None:
     """A copy that is durable before it has its name; the source goes last."""
     temporary = place.temporary()
     try:

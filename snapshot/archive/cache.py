@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from snapshot.archive.archive import TEMPORARY, Place, bytes_of
+from snapshot.archive.archive import TEMPORARY, ArchiveFolder, bytes_of
 from snapshot.archive_layout import ArchivedSegment, archived_snapshot, look_at, manifest_path, segment_names
 from snapshot.catalog import FOLDER, Snapshot, list_archived, list_snapshots
 
@@ -19,7 +19,7 @@ Seen = tuple[str, int, int]  # name, inode, time of change
 class ArchiveIndex:
     """One thread at a time."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ArchiveFolder) -> None:
         self._place = place
         self._segments: dict[str, ArchivedSegment] = {}
         self._sizes: dict[str, int] = {}  # of segments with their manifests, and of snapshots

@@ -28,7 +28,7 @@ from cmdlog.wal.errors import Corrupt, DiskFull, WalError, WriteFailed, message_
 from cmdlog.wal.files import File, Files, RealFiles
 from cmdlog.wal.format.batch import BATCH, batch_last_txn
 from cmdlog.wal.format.block import HEADER, SECTOR_BYTES, BadBlock, decode_header
-from cmdlog.wal.format.record import RECORD, Kind, Record
+from cmdlog.wal.format.record import RECORD, Record, RecordKind
 from cmdlog.wal.format.segment import BadSegment, decode_segment_header
 from cmdlog.wal.opening.survey import SegmentFile
 from cmdlog.wal.reader import read_segment
@@ -128,9 +128,9 @@ def walk_blocks(
 
 def transactions_of(record: Record) -> tuple[int, ...]:
     """First and last transaction of an entry that has any."""
-    if record.kind is Kind.BATCH:
+    if record.kind is RecordKind.BATCH:
         return int(BATCH.unpack_from(record.raw, RECORD.bytes)[0]), batch_last_txn(record)
-    if record.kind is Kind.SCHEMA:
+    if record.kind is RecordKind.SCHEMA:
         txn = int(record.json().get("txn_id", 0))
         return (txn,) if txn else ()
     return ()

@@ -10,19 +10,19 @@ import os
 from collections.abc import Iterator, Sequence
 
 from cmdlog.wal.errors import WalError, message_of
-from snapshot.archive.archive import Place
+from snapshot.archive.archive import ArchiveFolder
 from snapshot.archive.segment_copy import hash_file, walk_blocks
 from snapshot.archive_layout import ArchivedSegment, SegmentManifest
 
 
-def check_segments(place: Place, segments: Sequence[ArchivedSegment]) -> Iterator[str]:
+def check_segments(place: ArchiveFolder, segments: Sequence[ArchivedSegment]) -> Iterator[str]:
     """Why each segment cannot be relied on; "" for one that can."""
     by_name = {archived.name: archived for archived in segments}
     for archived in segments:
         yield archived.problem or archived.doubt or _check(place, archived, by_name)
 
 
-def _check(place: Place, archived: ArchivedSegment, by_name: dict[str, ArchivedSegment]) -> str:
+def _check(place: ArchiveFolder, archived: ArchivedSegment, by_name: dict[str, ArchivedSegment]) -> str:
     manifest, segment = archived.manifest, archived.segment
     assert manifest is not None
     assert segment is not None

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import apsw
 
 from procedures.storage.state import PartitionState, Position
-from snapshot.capture.pacing import Pace
+from snapshot.capture.pacing import CapturePacing
 
 
 class Copying:
@@ -21,7 +21,7 @@ class Copying:
 
     kind: ClassVar[str]
 
-    def __init__(self, state: PartitionState, path: str, pace: Pace) -> None:
+    def __init__(self, state: PartitionState, path: str, pace: CapturePacing) -> None:
         self._state, self._path, self.pace = state, path, pace
         self._error = ""
         self._done = False

@@ -28,7 +28,7 @@ import apsw
 from procedures.storage.changed_keys import Changes, Part, Rows
 from procedures.storage.state import PartitionState, Position, rows_of
 from snapshot.capture.base import Copying
-from snapshot.capture.pacing import Pace
+from snapshot.capture.pacing import CapturePacing
 from snapshot.errors import SnapshotDamaged
 
 META_TABLE: Final = "_cmdlog_meta"
@@ -43,7 +43,7 @@ _POSITION: Final = f"SELECT idx, term, checksum, txn_id FROM main.{META_TABLE}" 
 Row = tuple[Any, ...]
 
 
-class _Table:
+class _DeltaTable:
     """One table of the delta: how its rows are read from the state, and written down."""
 
     __slots__ = ("done", "gone", "key_of", "pick", "put", "read")
@@ -73,11 +73,11 @@ class DeltaCapture(Copying):
 
     def __init__(self, state: PartitionState, changes: Changes, parts: Sequence[Part], path: str) -> None:
         """`parts` hold the keys that may have changed since the base's cut; `changes` has made its cut here and now."""
-        super().__init__(state, path, Pace(unit_s=ROW_SECONDS_FIRST, units_max=STEP_ROWS_MAX))
+        super().__init__(state, path, CapturePacing(unit_s=ROW_SECONDS_FIRST, units_max=STEP_ROWS_MAX))
         self._changes, self._parts = changes, parts
         self._position, self._schemas = state.position, changes.schemas
         self._rows = 0
-        self._tables: dict[str, _Table] = {}
+        self._tables: dict[str, _DeltaTable] = {}
         self._keys = self._all_keys()
         try:
             self._begin()
@@ -160,11 +160,11 @@ class DeltaCapture(Copying):
         before = [(key, rows[key]) for key in hit]
         self._write(name, [row for _, row in before if row is not None], [key for key, row in before if row is None])
 
-    def _table(self, name: str) -> _Table:
+    def _table(self, name: str) -> _DeltaTable:
         assert self._target is not None
         table = self._tables.get(name)
         if table is None:
-            table = self._tables[name] = _Table(self._state.connection, self._target, name)
+            table = self._tables[name] = _DeltaTable(self._state.connection, self._target, name)
         return table
 
     def _write(self, name: str, rows: Sequence[Row], gone: Sequence[Any]) -> None:

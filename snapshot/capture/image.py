@@ -18,7 +18,7 @@ import apsw
 
 from procedures.storage.state import PartitionState
 from snapshot.capture.base import Copying
-from snapshot.capture.pacing import Pace
+from snapshot.capture.pacing import CapturePacing
 
 STEP_PAGES_MAX: Final = 4096  # 16 MiB: an idle site's copy is bound by the disk, not by the steps
 PAGE_SECONDS_FIRST: Final = 20e-6  # of one page, before anything is measured
@@ -32,7 +32,7 @@ class Capture(Copying):
     kind = "full"
 
     def __init__(self, state: PartitionState, path: str) -> None:
-        super().__init__(state, path, Pace(unit_s=PAGE_SECONDS_FIRST, units_max=STEP_PAGES_MAX))
+        super().__init__(state, path, CapturePacing(unit_s=PAGE_SECONDS_FIRST, units_max=STEP_PAGES_MAX))
         self._backup: Any = None  # apsw.Backup
         self._checkpoint_pages: Any = state.connection.pragma("wal_autocheckpoint")
         state.connection.wal_autocheckpoint(min(self._checkpoint_pages, CHECKPOINT_PAGES))

@@ -15,7 +15,7 @@ BUSY_SHARE: Final = 0.1  # of a busy site's time: 1 GB takes about 20 s; carryin
 _WEIGHT: Final = 0.2  # of the newest step in the smoothed time of one unit
 
 
-class Pace:
+class CapturePacing:
     """Sizes the steps of one copy.
 
     Attributes:

@@ -12,14 +12,14 @@ import pytest
 from sqlalchemy import Column, Integer, String
 
 from cmdlog.api.app import Api, create_app
-from cmdlog.node.outcome import Done, Durability, Outcome, Refused
+from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability
 from cmdlog.node.queries.query import QueryResult
 from cmdlog.node.queries.worker import encode_result
 from cmdlog.node.sequencing.router import Placed
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.slot_map import Route, SlotMap, make_routes
-from cmdlog.node.telemetry.request_stats import Front
+from cmdlog.node.telemetry.request_stats import RequestStats
 from procedures import Database, Transaction
 from tests.api.echo import Application
 from tests.api.served import Served, served
@@ -53,12 +53,12 @@ class FakeNode:
     settings: Settings
     routes: dict[str, Route] = field(default_factory=lambda: make_routes(db))
     logged: list[tuple[str, list[Any], bytes]] = field(default_factory=list)
-    waiting: list[tuple[Done, Outcome]] = field(default_factory=list)
+    waiting: list[tuple[Done, CallOutcome]] = field(default_factory=list)
     durabilities: list[Durability | None] = field(default_factory=list)  # that calls were promised
-    front: Front = field(default_factory=Front)
+    front: RequestStats = field(default_factory=RequestStats)
     overview: None = None  # of its parts, which it does not have: metrics then show the front and the process
     hold: bool = False  # answers wait for `release`
-    refuse: Callable[[Sequence[Placed]], Refused | None] = lambda calls: None
+    refuse: Callable[[Sequence[Placed]], CallRefused | None] = lambda calls: None
     outcome: Callable[[Route, list[Any]], tuple[int, bytes]] = lambda route, params: (0, orjson.dumps(params[0]))
     ready: bool = True
     troubles: Troubles = field(default_factory=lambda: Troubles("/tmp"))
@@ -84,7 +84,7 @@ class FakeNode:
             self.logged.append((route.name, params, key))
             self.durabilities.append(durability)
             self.txn += 1
-            self.waiting.append((done, Outcome(self.outcome(route, params)[0], self.txn, self.outcome(route, params)[1])))
+            self.waiting.append((done, CallOutcome(self.outcome(route, params)[0], self.txn, self.outcome(route, params)[1])))
             partitions.append(None if route.everywhere else slots.partition_of(route.procedure, params))
         self.in_flight_max = max(self.in_flight_max, len(self.waiting))
         if not self.hold:
@@ -106,7 +106,7 @@ class FakeNode:
     def catalog(self) -> list[dict[str, Any]]:
         return [{"name": name} for name in self.routes]
 
-    def listen_to(self, front: Front) -> None:
+    def listen_to(self, front: RequestStats) -> None:
         self.front = front
 
     def stages_of(self, txn_id: int) -> dict[str, float]:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from cmdlog.api.connections.connection_registry import Quick, Roster
 from cmdlog.api.connections.tls import Certificate
-from cmdlog.api.server import Server, listen, make_config
+from cmdlog.api.server import HttpServer, listen, make_config
 from cmdlog.node.settings import Settings
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class Served:
         )
         listener = listen("127.0.0.1", 0, silence_max_s=settings.write_timeout_s)
         self.port: int = listener.getsockname()[1]
-        self._server = Server(make_config(self.roster))
+        self._server = HttpServer(make_config(self.roster))
         self._started = threading.Event()
         self.complaints: list[dict[str, Any]] = []  # what the loop was told of: nothing, if all is well
         self._thread = threading.Thread(target=self._run, args=(listener,), name="served")

@@ -10,7 +10,7 @@ import pytest
 
 from cmdlog.api.app import Api
 from cmdlog.api.routes import batch
-from cmdlog.node.outcome import LogFull, Overloaded, Refused, TooLarge
+from cmdlog.node.outcome import CallRefused, CallTooLarge, LogFullRefusal, Overloaded
 from procedures.execution.idempotency import Status, key_fingerprint
 
 Post = Callable[..., Any]
@@ -98,7 +98,7 @@ def test_empty_stream_is_an_empty_answer(post: Post) -> None:
 
 def test_refusal_of_one_call_leaves_the_others(node: Any, post: Post) -> None:
     """A multi-partition call is given to the node alone: if it is refused, its neighbours run."""
-    node.refuse = lambda calls: TooLarge("big") if any(route.everywhere for route, *_ in calls) else None
+    node.refuse = lambda calls: CallTooLarge("big") if any(route.everywhere for route, *_ in calls) else None
     everywhere = b'{"procedure": "set_price", "params": {"price": 3}}\n'
     assert results(post("/v1/batch", line(0) + everywhere + line(2))) == [0, "too_large", 2]
     assert [params[0] for _, params, _ in node.logged] == [0, 2]
@@ -114,7 +114,7 @@ def test_keyed_calls_go_to_the_node_with_the_others(node: Any, post: Post) -> No
 
 def test_full_log_is_told_at_once(node: Any, post: Post) -> None:
     """`log_full` is the caller's to wait for: it comes in the line's place."""
-    node.refuse = lambda calls: LogFull("no room")
+    node.refuse = lambda calls: LogFullRefusal("no room")
     answer = post("/v1/batch", line(1) + line(2))
     assert results(answer) == ["log_full", "log_full"]
     assert answer.lines()[0]["error"]["retry_after_s"] == 1.0
@@ -124,7 +124,7 @@ def test_overload_is_waited_for(node: Any, post: Post) -> None:
     """Calls beyond what the node takes wait inside the stream instead of failing, and stay in order."""
     turn = itertools.count()
 
-    def refuse(calls: Sequence[Any]) -> Refused | None:
+    def refuse(calls: Sequence[Any]) -> CallRefused | None:
         return Overloaded("busy") if len(calls) > 3 or next(turn) % 2 else None
 
     node.refuse = refuse

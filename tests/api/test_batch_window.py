@@ -14,14 +14,22 @@ import httpx
 import pytest
 
 from bench._load import Target, request, run_closed
-from cmdlog.api.routes.batch_window import ALONE_S, CALLS_ALONE, QUEUE_S, WINDOW_CALLS_FIRST, WINDOW_CALLS_MIN, Pace, Traffic
+from cmdlog.api.routes.batch_window import (
+    ALONE_S,
+    CALLS_ALONE,
+    QUEUE_S,
+    WINDOW_CALLS_FIRST,
+    WINDOW_CALLS_MIN,
+    BatchWindow,
+    Traffic,
+)
 from tests.api.bankserver import Server
 
 CALLS_MAX = 1 << 14
 P99_S_MAX = 0.6  # it was 1.7 to 7 s
 
 
-def settled(pace: Pace, calls_per_s: float, *, others: int = 0, beside: bool = True, groups: int = 4000) -> float:
+def settled(pace: BatchWindow, calls_per_s: float, *, others: int = 0, beside: bool = True, groups: int = 4000) -> float:
     """The longest answer of the last groups, of a node that answers as many calls a second; `others` wait there all the time."""
     now_s, slowest = 100.0, 0.0
     for group in range(groups):
@@ -37,7 +45,7 @@ def test_window_holds_what_is_answered_in_time(calls_per_s: float) -> None:
     """However fast the node is, a stream's queue settles at the time that a call beside it may wait, within a factor of four."""
     traffic = Traffic()
     traffic.quickest(0.001, 100.0)
-    pace = Pace(traffic, CALLS_MAX)
+    pace = BatchWindow(traffic, CALLS_MAX)
     assert settled(pace, calls_per_s) <= 4 * max(QUEUE_S, WINDOW_CALLS_MIN / calls_per_s)
     assert pace.window >= min(CALLS_MAX, calls_per_s * QUEUE_S / 4)
 
@@ -46,14 +54,14 @@ def test_window_beside_a_long_queue_is_small() -> None:
     """What others have placed counts as well: a late newcomer does not add to it."""
     traffic = Traffic()
     traffic.quickest(0.001, 100.0)
-    pace = Pace(traffic, CALLS_MAX)
+    pace = BatchWindow(traffic, CALLS_MAX)
     settled(pace, 3e4, others=10_000, groups=20)
     assert pace.window == WINDOW_CALLS_MIN
 
 
 def test_slow_disk_is_no_queue() -> None:
     """Where nothing is answered in less than 0.2 s, that is not taken for somebody's waiting: the window grows."""
-    pace, now_s = Pace(Traffic(), CALLS_MAX), 100.0
+    pace, now_s = BatchWindow(Traffic(), CALLS_MAX), 100.0
     for group in range(100):
         now_s += 0.2
         pace.answered(256, placed_s=now_s - 0.2, now_s=now_s, beside=group)
@@ -65,7 +73,7 @@ def test_streams_without_others_share_a_larger_window(streams: int) -> None:
     """While nobody else calls, they may have more under way, and give that up with the first call beside them."""
     traffic = Traffic()
     traffic.streams = streams
-    pace = Pace(traffic, CALLS_MAX)
+    pace = BatchWindow(traffic, CALLS_MAX)
     traffic.quickest(0.001, 100.0)
     settled(pace, 3e4, beside=False)
     assert CALLS_ALONE / 2 <= pace.window * streams <= CALLS_ALONE + 2 * streams * WINDOW_CALLS_FIRST

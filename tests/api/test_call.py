@@ -9,7 +9,7 @@ import pytest
 
 from cmdlog.api.gate.problem import Problem
 from cmdlog.api.gate.request import check_origin
-from cmdlog.node.outcome import DiskFull, LogFull, NotReady, OutcomeUnknown, Overloaded, Refused, TooLarge
+from cmdlog.node.outcome import CallRefused, CallTooLarge, DiskFullRefusal, LogFullRefusal, NotReady, Overloaded, UnknownOutcome
 from procedures.execution.idempotency import Status, key_fingerprint
 
 Post = Callable[..., Any]
@@ -71,13 +71,13 @@ def test_outcome_without_result_is_a_problem(node: Any, post: Post, status: int,
     [
         (NotReady("starting"), 503, "not_ready"),
         (Overloaded("too many"), 503, "not_ready"),
-        (LogFull("full"), 503, "log_full"),
-        (DiskFull("full"), 503, "disk_full"),
-        (TooLarge("big"), 413, "too_large"),
-        (OutcomeUnknown("gone"), 504, "outcome_unknown"),
+        (LogFullRefusal("full"), 503, "log_full"),
+        (DiskFullRefusal("full"), 503, "disk_full"),
+        (CallTooLarge("big"), 413, "too_large"),
+        (UnknownOutcome("gone"), 504, "outcome_unknown"),
     ],
 )
-def test_refusal_keeps_its_code(node: Any, post: Post, refused: Refused, http: int, code: str) -> None:
+def test_refusal_keeps_its_code(node: Any, post: Post, refused: CallRefused, http: int, code: str) -> None:
     """What the node refuses comes out under the code and status that the refusal names; Retry-After where waiting helps."""
     node.refuse = lambda calls: refused
     answer = post("/v1/procedures/put", b'{"item": 7}')

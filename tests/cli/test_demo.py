@@ -14,13 +14,13 @@ import orjson
 import pytest
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.demo.bank import Seen
-from cmdlog.cli.demo.demo import Demo, Options
-from cmdlog.cli.demo.display import Display
-from cmdlog.cli.demo.proof import Call
+from cmdlog.cli.demo.bank import BankState
+from cmdlog.cli.demo.demo import Demo, DemoOptions
+from cmdlog.cli.demo.display import DemoDisplay
+from cmdlog.cli.demo.proof import DemoCall
 from cmdlog.cli.demo.server import ServerProcess, program
 
-SMALL = Options(calls=300, clients=3, partitions=2, seed=11, workload="bank")
+SMALL = DemoOptions(calls=300, clients=3, partitions=2, seed=11, workload="bank")
 pytestmark = pytest.mark.timeout(180)
 
 
@@ -99,8 +99,8 @@ def _take_a_cent(demo: Demo) -> None:
     """A server that shows a cent less than there should be."""
     look = demo._look
 
-    def cheat() -> Seen:
-        seen: Seen = look()
+    def cheat() -> BankState:
+        seen: BankState = look()
         who, (savings, checking) = next(iter(seen.accounts.items()))
         return dataclasses.replace(seen, accounts={**seen.accounts, who: (savings, checking - 1)})
 
@@ -111,12 +111,12 @@ def _forget_an_answer(demo: Demo) -> None:
     """A client that was promised a deposit which the server does not have."""
     look = demo._look
 
-    def cheat() -> Seen:
+    def cheat() -> BankState:
         before = next(call for call in demo.calls if call.procedure == "deposit_checking" and call.answer is not None)
         assert before.answer is not None
         answer = dataclasses.replace(before.answer, txn_id=before.answer.txn_id + 1024)
-        demo._shares[0].append(Call("promised", before.procedure, before.params, True, answer, 1, True, answer))
-        seen: Seen = look()
+        demo._shares[0].append(DemoCall("promised", before.procedure, before.params, True, answer, 1, True, answer))
+        seen: BankState = look()
         return seen
 
     demo._look = cheat  # type: ignore[method-assign]  # the fault that is planted
@@ -128,7 +128,7 @@ def _forget_an_answer(demo: Demo) -> None:
 )
 def test_demo_refutes_a_run_with_a_planted_fault(tmp_path: Path, plant: Callable[[Demo], None], finds: str) -> None:
     """A run in which one cent or one promised call is missing is refuted, and the difference is named."""
-    demo = Demo(SMALL, tmp_path, Display(quiet=True))
+    demo = Demo(SMALL, tmp_path, DemoDisplay(quiet=True))
     plant(demo)
     report = demo.run()
     assert any(finds in difference for difference in report.differences), report

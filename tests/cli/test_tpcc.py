@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from cmdlog.cli.demo import tpcc as demo_tpcc
-from cmdlog.cli.demo.proof import Answer, Call, prove
-from cmdlog.cli.demo.tpcc import Seen, Tpcc
+from cmdlog.cli.demo.proof import ClientAnswer, DemoCall, prove
+from cmdlog.cli.demo.tpcc import Tpcc, TpccState
 from procedures.samples import tpcc
 from tests.procedures.sites import Site
 
@@ -34,20 +34,20 @@ class Shown:
         raise AssertionError(procedure)
 
 
-def answered(site: Site, calls: Sequence[Call]) -> None:
+def answered(site: Site, calls: Sequence[DemoCall]) -> None:
     """Runs the calls, and tells them what a client would hear."""
     for call in calls:
         if not call.logged:
-            call.answer = Answer(site.state.position.txn_id, 0, "ok", None)
+            call.answer = ClientAnswer(site.state.position.txn_id, 0, "ok", None)
             continue
         applied = site.apply((call.procedure, call.params))
         value = orjson.loads(applied.bodies[0])
         status = applied.statuses[0]
-        call.answer = Answer(applied.txn_ids[0], None, KINDS[status], value["code"] if status else value)
+        call.answer = ClientAnswer(applied.txn_ids[0], None, KINDS[status], value["code"] if status else value)
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Tpcc, Site, list[Call]]]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Tpcc, Site, list[DemoCall]]]:
     """A faultless run of 150 calls on one partition."""
     for name, value in (("WAREHOUSES", 2), ("CUSTOMERS", 5), ("ITEMS", 30), ("PAGE_ROWS", 7)):
         monkeypatch.setattr(demo_tpcc, name, value)
@@ -59,12 +59,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Tpcc,
     site.close()
 
 
-def differences(work: Tpcc, site: Site, calls: list[Call]) -> list[str]:
+def differences(work: Tpcc, site: Site, calls: list[DemoCall]) -> list[str]:
     """What the judge holds against the run."""
     return prove(calls, work.proofs(calls, work.look(Shown(site))), kept={}, rebuilt={}).differences
 
 
-def test_a_faultless_run_is_proved(run: tuple[Tpcc, Site, list[Call]]) -> None:
+def test_a_faultless_run_is_proved(run: tuple[Tpcc, Site, list[DemoCall]]) -> None:
     """Nothing is held against a right run, read page by page; its orders, payments and deliveries are all looked at."""
     work, site, calls = run
     assert differences(work, site, calls[::-1]) == []
@@ -72,14 +72,14 @@ def test_a_faultless_run_is_proved(run: tuple[Tpcc, Site, list[Call]]) -> None:
     assert {"new_order", "payment", "delivery"} <= kinds
 
 
-def of(calls: list[Call], procedure: str) -> int:
+def of(calls: list[DemoCall], procedure: str) -> int:
     """The first call of a procedure that went well."""
     return next(
         at for at, it in enumerate(calls) if it.procedure == procedure and it.answer is not None and it.answer.kind == "ok"
     )
 
 
-def _lost(site: Site, calls: list[Call], procedure: str) -> None:
+def _lost(site: Site, calls: list[DemoCall], procedure: str) -> None:
     """The server forgets a call that was acknowledged: the newest, so that no number shows it."""
     at = len(calls) - 1 - of(calls[::-1], procedure)
     params, answer = calls[at].params, calls[at].answer
@@ -96,56 +96,56 @@ def _lost(site: Site, calls: list[Call], procedure: str) -> None:
         site.state.connection.execute("DELETE FROM history WHERE h_txn_id = ?", (answer.txn_id,))
 
 
-def _lost_order(site: Site, calls: list[Call]) -> None:
+def _lost_order(site: Site, calls: list[DemoCall]) -> None:
     _lost(site, calls, "new_order")
 
 
-def _lost_payment(site: Site, calls: list[Call]) -> None:
+def _lost_payment(site: Site, calls: list[DemoCall]) -> None:
     _lost(site, calls, "payment")
 
 
-def _twice(site: Site, calls: list[Call], procedure: str) -> None:
+def _twice(site: Site, calls: list[DemoCall], procedure: str) -> None:
     """The server runs a call once more than anybody was told."""
     call = calls[of(calls, procedure)]
     site.apply((call.procedure, call.params))
 
 
-def _order_twice(site: Site, calls: list[Call]) -> None:
+def _order_twice(site: Site, calls: list[DemoCall]) -> None:
     _twice(site, calls, "new_order")
 
 
-def _payment_twice(site: Site, calls: list[Call]) -> None:
+def _payment_twice(site: Site, calls: list[DemoCall]) -> None:
     _twice(site, calls, "payment")
 
 
-def _delivery_twice(site: Site, calls: list[Call]) -> None:
+def _delivery_twice(site: Site, calls: list[DemoCall]) -> None:
     _twice(site, calls, "new_order")
     answered(site, [call := dataclasses.replace(calls[of(calls, "new_order")])])
     calls.append(call)
     site.call("delivery", warehouse=call.params["warehouse"], carrier=1)
 
 
-def _other_sum(site: Site, calls: list[Call]) -> None:
+def _other_sum(site: Site, calls: list[DemoCall]) -> None:
     site.state.connection.execute("UPDATE order_line SET ol_amount = ol_amount + 1 WHERE ol_o_id = 6")
 
 
-def _other_carrier(site: Site, calls: list[Call]) -> None:
+def _other_carrier(site: Site, calls: list[DemoCall]) -> None:
     site.state.connection.execute("UPDATE orders SET o_carrier_id = o_carrier_id % 10 + 1 WHERE o_id = 4")
 
 
-def _swapped_numbers(site: Site, calls: list[Call]) -> None:
+def _swapped_numbers(site: Site, calls: list[DemoCall]) -> None:
     call = calls[of(calls, "new_order")]
     assert call.answer is not None
     call.answer = dataclasses.replace(call.answer, value={**call.answer.value, "order": call.answer.value["order"] + 1})
 
 
-def _rolled_back_for_nothing(site: Site, calls: list[Call]) -> None:
+def _rolled_back_for_nothing(site: Site, calls: list[DemoCall]) -> None:
     call = calls[of(calls, "new_order")]
     assert call.answer is not None
     call.answer = dataclasses.replace(call.answer, kind="aborted", value="item_not_found")
 
 
-def _unbalanced(site: Site, calls: list[Call]) -> None:
+def _unbalanced(site: Site, calls: list[DemoCall]) -> None:
     site.state.connection.execute("UPDATE customer SET c_balance = c_balance - 1 WHERE c_id = 2")
 
 
@@ -165,7 +165,7 @@ def _unbalanced(site: Site, calls: list[Call]) -> None:
     ],
 )
 def test_one_wrong_row_or_answer_refutes_the_run(
-    run: tuple[Tpcc, Site, list[Call]], damage: Callable[[Site, list[Call]], None], finds: str
+    run: tuple[Tpcc, Site, list[DemoCall]], damage: Callable[[Site, list[DemoCall]], None], finds: str
 ) -> None:
     """A call that was lost, done twice or answered wrongly is found, and the difference says which."""
     work, site, calls = run
@@ -174,9 +174,9 @@ def test_one_wrong_row_or_answer_refutes_the_run(
     assert any(finds in difference for difference in found), found
 
 
-def test_what_the_server_shows_is_read_in_pages(run: tuple[Tpcc, Site, list[Call]]) -> None:
+def test_what_the_server_shows_is_read_in_pages(run: tuple[Tpcc, Site, list[DemoCall]]) -> None:
     """All rows are read although a page holds seven."""
     work, site, _ = run
-    seen: Seen = work.look(Shown(site))
+    seen: TpccState = work.look(Shown(site))
     assert sum(map(len, seen.orders.values())) == site.rows("SELECT count(*) FROM orders")[0][0]
     assert sum(map(len, seen.history.values())) == site.rows("SELECT count(*) FROM history")[0][0]

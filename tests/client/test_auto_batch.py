@@ -11,18 +11,18 @@ import pytest
 from cmdlog.client.batching.auto_batch import Coalescer
 from cmdlog.client.options import AutoBatch
 from cmdlog.client.request import Ask, call_ask
-from cmdlog.client.response import Answer, Attempt, Lost
-from cmdlog.client.retry_loop import Send
+from cmdlog.client.response import Attempt, Lost, Response
+from cmdlog.client.retry_loop import SendAttempt
 
 
-def step(number: int, *, attempt_s: float = 10.0, size: int = 0) -> Send:
+def step(number: int, *, attempt_s: float = 10.0, size: int = 0) -> SendAttempt:
     """An attempt of one call."""
-    return Send(call_ask("bump", {"n": number, "x": "y" * size}, key=f"k{number}"), 1.0, attempt_s)
+    return SendAttempt(call_ask("bump", {"n": number, "x": "y" * size}, key=f"k{number}"), 1.0, attempt_s)
 
 
-def answer(ask: Ask) -> Answer:
+def answer(ask: Ask) -> Response:
     """The answer that belongs to the call."""
-    return Answer(200, ask.key)
+    return Response(200, ask.key)
 
 
 class Line:
@@ -34,12 +34,12 @@ class Line:
         self.open.set()
         self.fail: Callable[[int], None] = lambda _number: None
 
-    def one(self, sent: Send) -> Attempt:
+    def one(self, sent: SendAttempt) -> Attempt:
         self.requests.append([sent.ask.key])
         assert self.open.wait(10)
         return answer(sent.ask)
 
-    def many(self, asks: Sequence[Ask], _sent: Send) -> Iterator[Attempt]:
+    def many(self, asks: Sequence[Ask], _sent: SendAttempt) -> Iterator[Attempt]:
         self.requests.append([ask.key for ask in asks])
         assert self.open.wait(10)
         for number, ask in enumerate(asks):
@@ -55,12 +55,12 @@ class Callers:
         self._threads: list[threading.Thread] = []
         self.found: dict[str | None, Attempt] = {}
 
-    def start(self, *steps: Send) -> None:
+    def start(self, *steps: SendAttempt) -> None:
         for made in steps:
             self._threads.append(threading.Thread(target=self._run, args=(made,)))
             self._threads[-1].start()
 
-    def _run(self, made: Send) -> None:
+    def _run(self, made: SendAttempt) -> None:
         self.found[made.ask.key] = self._coalescer.attempt(made)
 
     def join(self) -> dict[str | None, Attempt]:
@@ -100,7 +100,9 @@ def test_first_call_goes_at_once_and_the_others_together(line: Line) -> None:
     until(lambda: waiting(coalescer) == 8)
     line.open.set()
     found = callers.join()
-    assert {key: value.value for key, value in found.items() if isinstance(value, Answer)} == {f"k{n}": f"k{n}" for n in range(9)}
+    assert {key: value.value for key, value in found.items() if isinstance(value, Response)} == {
+        f"k{n}": f"k{n}" for n in range(9)
+    }
     assert [len(request) for request in line.requests] == [1, 8]
     coalescer.close()
 
@@ -141,7 +143,7 @@ def test_caller_that_gives_up_harms_nobody(line: Line) -> None:
     found = callers.join()
     assert found["k1"] == Lost(reached=False, reason="no request was free for 0.02 s")
     assert all("k1" not in request for request in line.requests)
-    assert isinstance(found["k2"], Answer)
+    assert isinstance(found["k2"], Response)
     coalescer.close()
 
 
@@ -177,7 +179,7 @@ def test_defect_on_the_way_is_told_to_the_callers_it_struck(line: Line) -> None:
     assert sorted(type(value).__name__ for value in found.values()) == ["Answer"] * 3 + ["Lost"] * 2
     assert {value.reason for value in found.values() if isinstance(value, Lost)} == {"ZeroDivisionError: of the test"}
     callers.start(step(9))
-    assert isinstance(callers.join()["k9"], Answer)
+    assert isinstance(callers.join()["k9"], Response)
     coalescer.close()
 
 

@@ -11,8 +11,8 @@ import pytest
 from cmdlog.client.batching.auto_batch_async import TaskCoalescer
 from cmdlog.client.options import AutoBatch
 from cmdlog.client.request import Ask
-from cmdlog.client.response import Answer, Attempt, Lost
-from cmdlog.client.retry_loop import Send
+from cmdlog.client.response import Attempt, Lost, Response
+from cmdlog.client.retry_loop import SendAttempt
 from tests.client.test_auto_batch import answer, step
 
 
@@ -25,12 +25,12 @@ class Line:
         self.open.set()
         self.fail: Callable[[int], None] = lambda _number: None
 
-    async def one(self, sent: Send) -> Attempt:
+    async def one(self, sent: SendAttempt) -> Attempt:
         self.requests.append([sent.ask.key])
         await self.open.wait()
         return answer(sent.ask)
 
-    async def many(self, asks: Sequence[Ask], _sent: Send) -> AsyncIterator[Attempt]:
+    async def many(self, asks: Sequence[Ask], _sent: SendAttempt) -> AsyncIterator[Attempt]:
         self.requests.append([ask.key for ask in asks])
         await self.open.wait()
         for number, ask in enumerate(asks):
@@ -101,12 +101,12 @@ def test_cancelled_caller_harms_nobody() -> None:
         line.open.set()
         found = await asyncio.gather(*tasks, *late, return_exceptions=True)
         assert [type(value) for value in found] == [
-            Answer,
+            Response,
             asyncio.CancelledError,
-            Answer,
+            Response,
             asyncio.CancelledError,
-            Answer,
-            Answer,
+            Response,
+            Response,
         ]
         assert line.requests == [["k0", "k1", "k2"], ["k4", "k5"]]
 
@@ -140,7 +140,7 @@ def test_defect_on_the_way_is_told_to_the_callers_it_struck() -> None:
 
         line.fail = fail
         found = await asyncio.gather(*(coalescer.attempt(step(n)) for n in range(4)))
-        assert [type(value) for value in found] == [Answer, Answer, Lost, Lost]
+        assert [type(value) for value in found] == [Response, Response, Lost, Lost]
 
     run(scenario)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cmdlog.client.batching import batch_response as lines_module
 from cmdlog.client.batching.batch_response import AnswerLines, is_stream, no_stream
-from cmdlog.client.response import Answer, Attempt, Lost
+from cmdlog.client.response import Attempt, Lost, Response
 
 LOST = Lost(reached=True, reason="reset")
 
@@ -23,7 +23,7 @@ def result(number: int) -> bytes:
 
 def numbers(attempts: list[Attempt]) -> list[int | None]:
     """The results in attempts; None stands for a lost one."""
-    return [attempt.value["result"] if isinstance(attempt, Answer) else None for attempt in attempts]
+    return [attempt.value["result"] if isinstance(attempt, Response) else None for attempt in attempts]
 
 
 def read(body: bytes, cuts: list[int], *, count: int) -> list[Attempt]:
@@ -68,8 +68,8 @@ def test_one_object_is_nobodys_result() -> None:
     assert is_stream(200, {"content-type": "application/x-ndjson; charset=utf-8"})
     assert not is_stream(200, {"content-type": "application/json"})
     assert not is_stream(503, {"content-type": "application/x-ndjson"})
-    answer = no_stream(Answer(200, {"txn_id": "1", "partition": 0, "result": 1}))
-    assert isinstance(answer, Answer)
+    answer = no_stream(Response(200, {"txn_id": "1", "partition": 0, "result": 1}))
+    assert isinstance(answer, Response)
     assert answer.value is None
-    refused = Answer(503, {"code": "not_ready"})
+    refused = Response(503, {"code": "not_ready"})
     assert no_stream(refused) is refused

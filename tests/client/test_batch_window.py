@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmdlog.client.batching import batch_window as window_module
-from cmdlog.client.batching.batch_window import Answered, Line, Window
+from cmdlog.client.batching.batch_window import Answered, BatchLine, Window
 from cmdlog.client.request import call_ask
-from cmdlog.client.response import Answer, Attempt, Lost, read_result
+from cmdlog.client.response import Attempt, Lost, Response, read_result
 from cmdlog.client.retry import RetryPolicy
 from cmdlog.errors import CmdlogError, InvalidParameters, OutcomeUnknown, Unavailable
 from cmdlog.results import Result
@@ -26,13 +26,13 @@ class Table:
         self.results: dict[str, int] = {}
         self.executions = 0
 
-    def execute(self, key: str | None) -> Answer:
+    def execute(self, key: str | None) -> Response:
         """The result under the key; without one, executed in any case."""
         if key is None or key not in self.results:
             self.executions += 1
             self.results[key or f"keyless {self.executions}"] = self.executions
         number = self.executions if key is None else self.results[key]
-        return Answer(200, {"txn_id": str(number), "partition": 0, "result": number})
+        return Response(200, {"txn_id": str(number), "partition": 0, "result": number})
 
 
 class Clock:
@@ -93,12 +93,12 @@ def test_broken_requests_resume_exactly(breaks: list[tuple[int, int, set[int]]],
     table, clock, script = Table(), Clock(), iter(breaks)
     calls = [call_ask("bump", {"id": n}, key=f"k{n}") for n in range(count)]
 
-    def respond(lines: list[Line]) -> list[Attempt]:
+    def respond(lines: list[BatchLine]) -> list[Attempt]:
         executed, answered, refused = next(script, (1000, 1000, set()))
         attempts: list[Attempt] = []
         for at, line in enumerate(lines):
             if at in refused:
-                attempts.append(Answer(503, {"code": "log_full", "status": 503}))
+                attempts.append(Response(503, {"code": "log_full", "status": 503}))
             elif at < executed:
                 attempts.append(table.execute(line.ask.key))
             else:
@@ -117,11 +117,11 @@ def test_calls_are_executed_in_order(breaks: list[tuple[int, int, bool]], count:
     table, clock, script = Table(), Clock(), iter(breaks)
     executed: list[str | None] = []
 
-    def respond(lines: list[Line]) -> list[Attempt]:
+    def respond(lines: list[BatchLine]) -> list[Attempt]:
         upto, answered, refused = next(script, (1000, 1000, False))
         clock.now += 0.001 * chance.random()
         if refused:
-            return [Answer(503, {"code": "not_ready", "status": 503})] * len(lines)
+            return [Response(503, {"code": "not_ready", "status": 503})] * len(lines)
         fates: list[Attempt] = []
         for line in lines[:upto]:
             executed.append(line.ask.key)
@@ -137,7 +137,7 @@ def test_calls_are_executed_in_order(breaks: list[tuple[int, int, bool]], count:
 def test_doubt_keeps_the_key() -> None:
     """A line that may have been executed is not given another key, however old its own is called."""
     clock = Clock()
-    script = [Lost(reached=True, reason="reset"), Answer(409, {"code": "session_expired", "status": 409}, date="noon")]
+    script = [Lost(reached=True, reason="reset"), Response(409, {"code": "session_expired", "status": 409}, date="noon")]
     answers = run(make_window(clock), clock, [call_ask("bump", {}, key="old")], lambda _lines: [script.pop(0)])
     assert [type(answer) for answer in answers] == [OutcomeUnknown]
 
@@ -155,11 +155,11 @@ def test_keyless_call_is_sent_again_only_when_it_surely_was_not_executed() -> No
     table, clock = Table(), Clock()
     keyless = call_ask("bump", {}, key=None)
     script: list[list[Attempt]] = [
-        [Answer(503, {"code": "not_ready", "status": 503}), Lost(reached=True, reason="reset")],
+        [Response(503, {"code": "not_ready", "status": 503}), Lost(reached=True, reason="reset")],
         [Lost(reached=False, reason="refused")],
     ]
 
-    def respond(lines: list[Line]) -> list[Attempt]:
+    def respond(lines: list[BatchLine]) -> list[Attempt]:
         return script.pop(0) if script else [table.execute(line.ask.key) for line in lines]
 
     answers = run(make_window(clock), clock, [keyless, keyless], respond)
@@ -173,11 +173,11 @@ def test_time_counts_from_the_first_failure() -> None:
     table = Table()
     refused: set[str | None] = set()
 
-    def respond(lines: list[Line]) -> list[Attempt]:
+    def respond(lines: list[BatchLine]) -> list[Attempt]:
         clock.now += 3600.0
         refused.update(line.ask.key for line in lines)
         return [
-            Answer(503, {"code": "log_full", "status": 503}, retry_after_s=1.0)
+            Response(503, {"code": "log_full", "status": 503}, retry_after_s=1.0)
             if line.ask.key == "k1"
             else table.execute(line.ask.key)
             for line in lines
@@ -191,7 +191,7 @@ def test_requests_shrink_while_they_break_and_grow_when_they_do_not() -> None:
     """Halves down to one line, then doubles: what was too much for something on the way gets through."""
     clock, table, sizes = Clock(), Table(), list[int]()
 
-    def respond(lines: list[Line]) -> list[Attempt]:
+    def respond(lines: list[BatchLine]) -> list[Attempt]:
         sizes.append(len(lines))
         if len(sizes) <= 6:
             return [Lost(reached=True, reason="too much")] * len(lines)
@@ -239,9 +239,9 @@ def test_fresh_key_of_a_line_is_replaced_when_our_clock_is_behind() -> None:
     clock, table = Clock(), Table()
     keys: list[str | None] = []
 
-    def respond(lines: list[Line]) -> list[Attempt]:
+    def respond(lines: list[BatchLine]) -> list[Attempt]:
         keys.extend(line.ask.key for line in lines)
-        expired = Answer(409, {"code": "session_expired", "status": 409}, date="noon")
+        expired = Response(409, {"code": "session_expired", "status": 409}, date="noon")
         return [expired if line.ask.key == "old" else table.execute(line.ask.key) for line in lines]
 
     answers = run(make_window(clock), clock, [call_ask("bump", {}, key="old")], respond)

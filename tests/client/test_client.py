@@ -17,7 +17,7 @@ import pytest
 
 import cmdlog
 from cmdlog.client import AsyncClient, AutoBatch, Call, Client
-from cmdlog.client.keys import Keys, uuid7
+from cmdlog.client.keys import KeyGenerator, uuid7
 from cmdlog.errors import (
     Aborted,
     BadAnswer,
@@ -216,10 +216,10 @@ OLD_KEY = "01890a5d-ac96-774b-bcce-b302099a8057"  # of June 2023
 def test_client_whose_clock_is_behind_is_served(client: Client) -> None:
     """With a clock two hours back every call is executed once, alone and in a batch: an old key is no reason to refuse a call."""
     counter = next(ids)
-    client._keys = Keys(wall=lambda: time.time() - 7200)
+    client._keys = KeyGenerator(wall=lambda: time.time() - 7200)
     assert client.call("bump", id=counter, amount=1) == 1
     assert client.call("bump", id=counter, amount=1) == 2
-    client._keys = Keys(wall=lambda: time.time() - 7200)
+    client._keys = KeyGenerator(wall=lambda: time.time() - 7200)
     answers = list(client.batch([("bump", {"id": counter, "amount": 1})] * 5))
     assert [answer.value for answer in answers if isinstance(answer, Result)] == [3, 4, 5, 6, 7]
     assert client.call("bump", id=counter, amount=1, idempotency_key=OLD_KEY) == 8
@@ -244,9 +244,9 @@ def test_client_whose_clock_is_behind_is_served_where_its_keys_were_forgotten(tm
                 assert time.monotonic() < deadline
             with pytest.raises(SessionExpired):
                 client.call("bump", id=1, amount=1, idempotency_key=OLD_KEY)
-            client._keys = Keys(wall=lambda: time.time() - 7200)
+            client._keys = KeyGenerator(wall=lambda: time.time() - 7200)
             assert client.call("bump", id=1, amount=1) == expected + 1
-            client._keys = Keys(wall=lambda: time.time() - 7200)
+            client._keys = KeyGenerator(wall=lambda: time.time() - 7200)
             answers = list(client.batch([("bump", {"id": 1, "amount": 1})] * 5))
             assert [answer.value for answer in answers if isinstance(answer, Result)] == [expected + n for n in range(2, 7)]
     finally:

@@ -7,14 +7,14 @@ from email.utils import formatdate
 
 import pytest
 
-from cmdlog.client.keys import DATE_STEP_S, Keys, check_key, uuid7
+from cmdlog.client.keys import DATE_STEP_S, KeyGenerator, check_key, uuid7
 from cmdlog.errors import InvalidParameters
 from procedures.execution.idempotency import key_fingerprint, key_time_ms
 
 
 def test_new_key_is_a_uuid_of_version_7_that_bears_its_time() -> None:
     """The standard library and the server's own table both read the time in it; no two are alike."""
-    keys = Keys(wall=lambda: 1_700_000_000.123)
+    keys = KeyGenerator(wall=lambda: 1_700_000_000.123)
     made = {keys.new() for _ in range(1000)}
     assert len(made) == 1000
     for key in made:
@@ -32,7 +32,7 @@ def test_every_bit_of_chance_counts() -> None:
 def test_key_follows_the_servers_clock_when_ours_is_behind() -> None:
     """A machine two hours behind makes keys of the server's time from the first `Date` on; one that is ahead stays."""
     now = 1_700_000_000.0
-    keys = Keys(wall=lambda: now)
+    keys = KeyGenerator(wall=lambda: now)
     old, older = keys.new(), keys.new()
     assert keys.better(old, formatdate(now - 7200, usegmt=True)) is None
     assert keys.better(old, formatdate(now + 2, usegmt=True)) is None
@@ -47,7 +47,7 @@ def test_key_follows_the_servers_clock_when_ours_is_behind() -> None:
 @pytest.mark.parametrize("date", ["", "yesterday", "Tue, 99 Foo 2026 00:00:00 GMT"])
 def test_date_that_is_none_teaches_nothing(date: str) -> None:
     """A header that cannot be read leaves the keys as they are."""
-    keys = Keys()
+    keys = KeyGenerator()
     assert keys.better(keys.new(), date) is None
 
 

@@ -12,17 +12,28 @@ import pytest
 
 from cmdlog import errors
 from cmdlog.api.gate.problem import CODES
-from cmdlog.client.response import Answer, Failure, Fate, Lost, judge, line_answer, lost, read_answer, read_result, read_rows
+from cmdlog.client.response import (
+    AttemptFailure,
+    Fate,
+    Lost,
+    Response,
+    judge,
+    line_answer,
+    lost,
+    read_answer,
+    read_result,
+    read_rows,
+)
 from cmdlog.errors import BadAnswer
 
 PROBLEM = {"content-type": "application/problem+json"}
 
 
-def failure_of(status: int, code: str, **more: Any) -> Failure:
+def failure_of(status: int, code: str, **more: Any) -> AttemptFailure:
     """The failure that a problem with this code is."""
     body = orjson.dumps({"code": code, "status": status, "detail": "why", "title": "what", **more})
     found = judge(read_answer(status, PROBLEM, body))
-    assert isinstance(found, Failure)
+    assert isinstance(found, AttemptFailure)
     return found
 
 
@@ -120,7 +131,7 @@ def test_outcomes_carry_what_the_procedure_said() -> None:
 def test_retry_after_is_read_in_both_forms(headers: dict[str, str], seconds: float | None) -> None:
     """Seconds, or a date held against the server's own clock: ours does not count."""
     found = judge(read_answer(503, {**PROBLEM, **headers}, b'{"code": "log_full"}'))
-    assert isinstance(found, Failure)
+    assert isinstance(found, AttemptFailure)
     assert (found.retry_after_s, found.error.retry_after_s) == (seconds, seconds)
 
 
@@ -144,7 +155,7 @@ def test_retry_after_is_read_in_both_forms(headers: dict[str, str], seconds: flo
 def test_stranger_is_recognised(status: int, headers: dict[str, str], body: bytes, fate: Fate, says: str) -> None:
     """What is no answer of this protocol is told as such, and promises nothing."""
     found = judge(read_answer(status, headers, body))
-    assert isinstance(found, Failure)
+    assert isinstance(found, AttemptFailure)
     assert found.fate is fate
     assert says in str(found.error)
 
@@ -152,7 +163,7 @@ def test_stranger_is_recognised(status: int, headers: dict[str, str], body: byte
 def test_json_of_null_is_no_success() -> None:
     """A body `null` is JSON, and still no result."""
     found = judge(read_answer(200, {"content-type": "application/json"}, b"null"))
-    assert isinstance(found, Failure)
+    assert isinstance(found, AttemptFailure)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +184,7 @@ def test_only_what_has_not_begun_is_known_not_to_be_executed(error: Exception) -
     """Once a byte of the body has left, nothing that breaks says that the request was not executed."""
     for begun, fate in ((False, Fate.REFUSED), (True, Fate.UNKNOWN)):
         found = judge(lost(error, begun=begun))
-        assert isinstance(found, Failure)
+        assert isinstance(found, AttemptFailure)
         assert found.fate is fate
 
 
@@ -182,7 +193,7 @@ def test_bad_certificate_is_hopeless() -> None:
     error = httpx.ConnectError("certificate verify failed")
     error.__cause__ = ssl.SSLCertVerificationError("self-signed")
     found = judge(lost(error, begun=False))
-    assert isinstance(found, Failure)
+    assert isinstance(found, AttemptFailure)
     assert found.fate is Fate.REJECTED
 
 
@@ -215,9 +226,9 @@ def test_line_is_judged_like_an_answer_of_its_own() -> None:
     """The same problem means the same on a line and alone; the line's `retry_after_s` stands for the header."""
     problem = {"code": "log_full", "status": 503, "detail": "full", "retry_after_s": 3}
     found = judge(line_answer(orjson.dumps({"error": problem}), "") or Lost(reached=True, reason=""))
-    assert isinstance(found, Failure)
+    assert isinstance(found, AttemptFailure)
     assert (found.fate, found.retry_after_s) == (Fate.REFUSED, 3.0)
-    assert judge(Answer(200, {"result": 1})) == {"result": 1}
+    assert judge(Response(200, {"result": 1})) == {"result": 1}
 
 
 def test_errors_cross_processes() -> None:

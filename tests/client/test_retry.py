@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmdlog.client.request import Ask, Effect, call_ask, read_ask
-from cmdlog.client.response import Answer, Attempt, Failure, Fate, Lost
+from cmdlog.client.response import Attempt, AttemptFailure, Fate, Lost, Response
 from cmdlog.client.retry import RetryPolicy, Tries, decide, pause
-from cmdlog.client.retry_loop import Pause, Send, exchange
+from cmdlog.client.retry_loop import Pause, SendAttempt, exchange
 from cmdlog.errors import CallError, CmdlogError, OutcomeUnknown, RequestRefused, ServerFault, SessionExpired, Unavailable
 
 POLICY = RetryPolicy()
@@ -24,14 +24,14 @@ AGAIN = {(Fate.REFUSED, effect) for effect in Effect} | set(product((Fate.BUSY, 
 def test_table_is_followed(fate: Fate, effect: Effect) -> None:
     """Each cell of the table in `retry.py`: again or not, on the first attempt and on a later one."""
     for before in (0, 3):
-        step = decide(Failure(fate, CmdlogError("x")), Tries(before), effect, POLICY, left_s=60.0, chance=0.5)
+        step = decide(AttemptFailure(fate, CmdlogError("x")), Tries(before), effect, POLICY, left_s=60.0, chance=0.5)
         assert isinstance(step, float) == ((fate, effect) in AGAIN)
 
 
 @pytest.mark.parametrize(("left_s", "after_s", "count"), [(0.0, None, 0), (1.0, 1.0, 0), (5.0, 60.0, 0), (60.0, None, 99)])
 def test_no_wait_is_begun_that_cannot_end_in_time(left_s: float, after_s: float | None, count: int) -> None:
     """When time or attempts are used up, or the server asks for more patience than there is, the error comes at once."""
-    failure = Failure(Fate.REFUSED, Unavailable("full", code="log_full"), after_s)
+    failure = AttemptFailure(Fate.REFUSED, Unavailable("full", code="log_full"), after_s)
     step = decide(failure, Tries(count), Effect.KEYED, POLICY, left_s=left_s, chance=0.9)
     assert isinstance(step, Unavailable)
     assert step.code == "log_full"
@@ -40,7 +40,7 @@ def test_no_wait_is_begun_that_cannot_end_in_time(left_s: float, after_s: float 
 @given(st.integers(1, 200), st.floats(0, 1, exclude_max=True), st.none() | st.floats(0, 30))
 def test_wait_is_jittered_capped_and_at_least_what_the_server_asks(count: int, chance: float, after_s: float | None) -> None:
     """Full jitter below a cap that doubles, on top of `Retry-After`."""
-    failure = Failure(Fate.REFUSED, Unavailable("x"), after_s)
+    failure = AttemptFailure(Fate.REFUSED, Unavailable("x"), after_s)
     step = decide(failure, Tries(count - 1), Effect.KEYED, RetryPolicy(attempts_max=1000), left_s=1e9, chance=chance)
     assert isinstance(step, float)
     asked = after_s or 0.0
@@ -86,18 +86,18 @@ EVENTS = (
 
 SEEN: dict[str, Attempt] = {
     "not connected": Lost(reached=False, reason="refused"),
-    "not ready": Answer(503, {"code": "not_ready", "status": 503}),
-    "busy": Answer(429, None, about="busy"),
+    "not ready": Response(503, {"code": "not_ready", "status": 503}),
+    "busy": Response(429, None, about="busy"),
     "lost before execution": Lost(reached=True, reason="reset"),
     "lost after execution": Lost(reached=True, reason="reset"),
     "duplicated, lost": Lost(reached=True, reason="reset"),
-    "gateway, not executed": Answer(502, None, about="Bad Gateway"),
-    "gateway, executed": Answer(502, None, about="Bad Gateway"),
-    "unknown, executed": Answer(504, {"code": "outcome_unknown", "status": 504}),
-    "broken, not executed": Answer(500, {"code": "internal_error", "status": 500}),
-    "broken, executed": Answer(500, {"code": "internal_error", "status": 500}),
-    "token revoked": Answer(401, {"code": "unauthenticated", "status": 401}),
-    "procedure gone": Answer(404, {"code": "unknown_procedure", "status": 404}),
+    "gateway, not executed": Response(502, None, about="Bad Gateway"),
+    "gateway, executed": Response(502, None, about="Bad Gateway"),
+    "unknown, executed": Response(504, {"code": "outcome_unknown", "status": 504}),
+    "broken, not executed": Response(500, {"code": "internal_error", "status": 500}),
+    "broken, executed": Response(500, {"code": "internal_error", "status": 500}),
+    "token revoked": Response(401, {"code": "unauthenticated", "status": 401}),
+    "procedure gone": Response(404, {"code": "unknown_procedure", "status": 404}),
 }
 """What the client sees; of other events, what the server answers."""
 
@@ -113,14 +113,14 @@ class World:
     def deliver(self, aborts: bool = False) -> Attempt:
         """The request reaches the state machine: executed, or answered from the key's table."""
         if self.effect is Effect.READS:
-            return Answer(200, {"ok": True})
+            return Response(200, {"ok": True})
         if self.effect is Effect.ONCE or not self.outcome:
             self.executions += not aborts
             self.outcome = "aborted" if aborts else "result"
         if self.outcome == "result":
-            return Answer(200, {"ok": True})
+            return Response(200, {"ok": True})
         code = "aborted" if self.outcome == "aborted" else "session_expired"
-        return Answer(409, {"code": code, "status": 409, "detail": code})
+        return Response(409, {"code": code, "status": 409, "detail": code})
 
     def forget(self) -> None:
         """The key's window is over: the outcome is dropped, the key stays refused."""
@@ -160,7 +160,7 @@ class Run:
                     self.now += step.seconds
                     came_of_it = None
                 else:
-                    assert isinstance(step, Send)
+                    assert isinstance(step, SendAttempt)
                     self.attempts += 1
                     came_of_it = self.world.attempt(next(events))
         except StopIteration as end:
@@ -225,11 +225,11 @@ def test_fresh_key_that_expired_at_once_is_replaced_once() -> None:
         chance=lambda: 0.5,
         rekey=lambda key, date: f"better {key} {date}",
     )
-    expired = Answer(409, {"code": "session_expired", "status": 409}, date="now")
+    expired = Response(409, {"code": "session_expired", "status": 409}, date="now")
     first = next(steps)
     second = steps.send(expired)
-    assert isinstance(first, Send)
-    assert isinstance(second, Send)
+    assert isinstance(first, SendAttempt)
+    assert isinstance(second, SendAttempt)
     assert (first.ask.key, second.ask.key) == ("k", "better k now")
     with pytest.raises(SessionExpired):
         steps.send(expired)
@@ -243,7 +243,7 @@ def test_fresh_key_is_not_replaced_once_there_is_doubt() -> None:
     next(steps)
     assert isinstance(steps.send(Lost(reached=True, reason="reset")), Pause)
     again = next(steps)
-    assert isinstance(again, Send)
+    assert isinstance(again, SendAttempt)
     assert again.ask.key == "k"
     with pytest.raises(OutcomeUnknown):
-        steps.send(Answer(409, {"code": "session_expired", "status": 409}))
+        steps.send(Response(409, {"code": "session_expired", "status": 409}))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cmdlog.raft.wire.secure_frames import Sealer
+from cmdlog.raft.wire.secure_frames import FrameSealer
 from tests.raft.wirekit import LINK_WHOLE, MESSAGES, SECRET
 
 PATH = Path(__file__).parent / "raft_v1" / "frames.bin"
@@ -15,7 +15,7 @@ PATH = Path(__file__).parent / "raft_v1" / "frames.bin"
 
 def frames() -> bytes:
     """All frames, one after the other."""
-    sealer = Sealer(LINK_WHOLE, SECRET, SECRET.encoder(LINK_WHOLE.seal))
+    sealer = FrameSealer(LINK_WHOLE, SECRET, SECRET.encoder(LINK_WHOLE.seal))
     return b"".join(frame for message in MESSAGES for frame in sealer.seal([message]))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cmdlog.wal import Identity, Log
 from cmdlog.wal.format.batch import NO_KEY, encode_batch
-from cmdlog.wal.format.record import Kind, encode_commit_mark, encode_digest, encode_json, encode_record
+from cmdlog.wal.format.record import RecordKind, encode_commit_mark, encode_digest, encode_json, encode_record
 from cmdlog.wal.ids import CLUSTER_GROUP, make_txn_id
 from tests.wal.logkit import ListSource, generations
 from tests.wal.sim.simfiles import SimFiles
@@ -45,21 +45,21 @@ def batch(index: int) -> bytes:
 def records() -> list[bytes]:
     """One record of every kind but CHECKPOINT, which rotation writes."""
     made = [
-        encode_json(Kind.CONFIGURATION, {"voters": [1]}, partition=CLUSTER_GROUP, term=1, index=1),
-        encode_json(Kind.CATALOG, CATALOG, partition=CLUSTER_GROUP, term=1, index=2),
-        encode_json(Kind.ENVIRONMENT, {"python": "3.11"}, partition=CLUSTER_GROUP, term=1, index=3),
-        encode_json(Kind.HARD_STATE, {"vote": 1}, partition=0, term=1, index=0),
-        encode_json(Kind.SCHEMA, {"statements": ["create table t (a)"]}, partition=0, term=1, index=1),
+        encode_json(RecordKind.CONFIGURATION, {"voters": [1]}, partition=CLUSTER_GROUP, term=1, index=1),
+        encode_json(RecordKind.CATALOG, CATALOG, partition=CLUSTER_GROUP, term=1, index=2),
+        encode_json(RecordKind.ENVIRONMENT, {"python": "3.11"}, partition=CLUSTER_GROUP, term=1, index=3),
+        encode_json(RecordKind.HARD_STATE, {"vote": 1}, partition=0, term=1, index=0),
+        encode_json(RecordKind.SCHEMA, {"statements": ["create table t (a)"]}, partition=0, term=1, index=1),
     ]
     for index in range(2, 2 + BATCHES):
         made.append(batch(index))
         made.append(encode_commit_mark(partition=0, term=1, commit=index, closed_txn=TXN + (index << 21)))
         made.append(encode_digest(partition=0, term=1, index=index, rows_digest=index, catalog=1, result_hashes=bytes(8)))
     last = 2 + BATCHES
-    made.append(encode_json(Kind.SKIP, {"index": 5, "position": 1}, partition=0, term=1, index=last))
+    made.append(encode_json(RecordKind.SKIP, {"index": 5, "position": 1}, partition=0, term=1, index=last))
     mark = {"index": 6, "term": 1, "txn_id": str(TXN), "name": "s"}
-    made.append(encode_json(Kind.SNAPSHOT_MARK, mark, partition=0, term=1, index=6))
-    made.append(encode_record(Kind.TRUNCATION, b"", partition=1, term=1, index=4))
+    made.append(encode_json(RecordKind.SNAPSHOT_MARK, mark, partition=0, term=1, index=6))
+    made.append(encode_record(RecordKind.TRUNCATION, b"", partition=1, term=1, index=4))
     return made
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import LogFull
+from cmdlog.node.outcome import LogFullRefusal
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.block import SECTOR_BYTES
 from cmdlog.wal.log import Log
@@ -34,7 +34,7 @@ def store(node: Node, seq: int, size: int = 2000) -> bool:
     """One call; False when the log is full."""
     try:
         return ask(node, "store", id=seq, seq=seq, data=bytes(size)) == size
-    except LogFull:
+    except LogFullRefusal:
         return False
 
 
@@ -60,7 +60,7 @@ def refusals() -> Callable[[Node], str]:
         seq = next(numbers)
         try:
             ask(node, "store", id=seq, seq=seq, data=bytes(2000))
-        except LogFull as full:
+        except LogFullRefusal as full:
             return str(full)
         return ""
 

@@ -10,12 +10,12 @@ from itertools import count
 import orjson
 
 from cmdlog.node.clock import HybridClock
-from cmdlog.node.outcome import Done, Outcome, Reply
-from cmdlog.node.sequencing.partition_pipeline import Limits, Stream
+from cmdlog.node.outcome import CallOutcome, Done, Reply
+from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
 from cmdlog.node.sequencing.sequencer import Sequencer
-from cmdlog.node.telemetry.stage_timings import Meter
+from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.format.batch import NO_KEY, Batch, decode_batch
-from cmdlog.wal.format.record import Kind, Record, decode_record, encode_json
+from cmdlog.wal.format.record import Record, RecordKind, decode_record, encode_json
 from cmdlog.wal.ids import txn_tick
 
 BLOCK_BYTES_MAX = 1 << 20
@@ -70,14 +70,14 @@ class Pipeline:
         clock = HybridClock(lead_max_ms=60_000, wall=lambda: self.time[0], boot=lambda: self.time[0])
         self.sequencer = Sequencer(
             clock,
-            [Stream(p, term=3, next_index=1, durable_index=0) for p in range(partitions)],
+            [PartitionPipeline(p, term=3, next_index=1, durable_index=0) for p in range(partitions)],
             self,
             limits=limits or Limits(),
             catalog=1,
             first_block=1,
             room_bytes=room_bytes,
             on_failure=self.failures.append,
-            meter=Meter(["p"] * 10, partitions=partitions, now=self._now),
+            meter=StageTimings(["p"] * 10, partitions=partitions, now=self._now),
         )
         self.sequencer.kick = self._kicked
         self.sequencer.hasten = self._hasten
@@ -116,10 +116,10 @@ class Pipeline:
         if kind == "read":
             self.reads[ident] = (partition, len(self.applied[partition]))
             self.read_after[ident] = list(self.applied[partition])
-            self.sequencer.read_answered(ident, Outcome(0, 1, b"%d" % len(self.applied[partition])))
+            self.sequencer.read_answered(ident, CallOutcome(0, 1, b"%d" % len(self.applied[partition])))
             return True
         record = self.apply(partition, data)
-        outcomes = [(0, 0, orjson.dumps(p)) for p in decode_batch(record).params()] if record.kind is Kind.BATCH else ()
+        outcomes = [(0, 0, orjson.dumps(p)) for p in decode_batch(record).params()] if record.kind is RecordKind.BATCH else ()
         self.sequencer.answered(partition, ident, outcomes, bytes(len(outcomes)))
         return True
 
@@ -192,7 +192,7 @@ class Pipeline:
     def _done(self, call: Call, partition: int) -> Done:
         def done(reply: Reply) -> None:
             assert not self.sequencer._lock._is_owned(), "answered under the lock"  # type: ignore[attr-defined]
-            if isinstance(reply, Outcome):
+            if isinstance(reply, CallOutcome):
                 block = next(b for b in self.blocks if any(call.number in numbers_in(r, partition) for r in b.records))
                 assert block.durable or (call.lax and block.written), f"call {call.number} was answered before its promise held"
             call.replies.append(reply)
@@ -202,7 +202,7 @@ class Pipeline:
     def _done_read(self, call: Call, ident: int) -> Done:
         def done(reply: Reply) -> None:
             assert not self.sequencer._lock._is_owned(), "answered under the lock"  # type: ignore[attr-defined]
-            if isinstance(reply, Outcome) and not call.lax:
+            if isinstance(reply, CallOutcome) and not call.lax:
                 seen = self.read_after[ident]
                 assert all(self._block_of(r.raw).durable for r in seen), "a read told what a power cut may take"
             call.replies.append(reply)
@@ -224,7 +224,7 @@ class Pipeline:
         if not raw:
             return None
         block = Block(len(self.blocks) + 2, [decode_record(r) for r in raw])
-        entries = [r for r in block.records if r.is_entry and r.kind is not Kind.BATCH]
+        entries = [r for r in block.records if r.is_entry and r.kind is not RecordKind.BATCH]
         called = {n for r in block.records for p in self.at_site for n in numbers_in(r, p)}
         assert self.sequencer.waits or not (entries or called - self.lax_numbers), "nobody would sync what somebody waits for"
         self.blocks.append(block)
@@ -263,7 +263,7 @@ class Pipeline:
     # -- what must hold --------------------------------------------------------------------------------------------------
 
     def batches(self, partition: int) -> list[Batch]:
-        records = [r for b in self.blocks for r in b.records if r.kind is Kind.BATCH and r.partition == partition]
+        records = [r for b in self.blocks for r in b.records if r.kind is RecordKind.BATCH and r.partition == partition]
         return [decode_batch(r) for r in records]
 
     def numbers(self, partition: int) -> list[int]:
@@ -279,13 +279,13 @@ class Pipeline:
         for block in self.blocks:
             ticks: list[int] = []
             for record in block.records:
-                if record.kind is Kind.COMMIT_MARK:
+                if record.kind is RecordKind.COMMIT_MARK:
                     assert record.index <= last_index[record.partition]
                     closed = max(closed, int.from_bytes(record.payload[:8], "little"))
                 elif record.is_entry and record.partition in last_index:
                     assert record.index == last_index[record.partition] + 1
                     last_index[record.partition] = record.index
-                    if record.kind is Kind.BATCH:
+                    if record.kind is RecordKind.BATCH:
                         batch = decode_batch(record)
                         assert batch.txn_ids[0] > closed, "a TxnId that was closed is given again"
                         ticks.append(txn_tick(batch.first_txn))
@@ -305,11 +305,11 @@ class Pipeline:
 
 def numbers_in(record: Record, partition: int) -> set[int]:
     """The calls in a record, if it is a batch of the partition."""
-    if record.kind is not Kind.BATCH or record.partition != partition:
+    if record.kind is not RecordKind.BATCH or record.partition != partition:
         return set()
     return {params[0] for params in decode_batch(record).params()}
 
 
 def a_note() -> bytes:
     """Some control record."""
-    return encode_json(Kind.HARD_STATE, {"vote": 1}, partition=0, term=3, index=0)
+    return encode_json(RecordKind.HARD_STATE, {"vote": 1}, partition=0, term=3, index=0)

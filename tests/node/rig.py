@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import Outcome, Reply
+from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.settings import Settings
 from procedures import Database
 from procedures.execution.idempotency import key_fingerprint
@@ -43,7 +43,7 @@ class Pending:
     def value(self) -> Any:
         """The result of a call that went well."""
         reply = self.wait()
-        assert isinstance(reply, Outcome), reply
+        assert isinstance(reply, CallOutcome), reply
         assert reply.status == 0, reply
         return orjson.loads(reply.body)
 

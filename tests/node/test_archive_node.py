@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import LogFull
+from cmdlog.node.outcome import LogFullRefusal
 from cmdlog.node.prometheus import Exposition
-from cmdlog.node.telemetry.request_stats import Front
+from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.wal.files import RealFiles
 from snapshot.archive_layout import list_segments
 from tests.node.rig import WAIT_S, ask, open_node, wait_for
@@ -33,7 +33,7 @@ def fill(node: Node, bytes_wanted: int, *, first: int) -> str:
         while True:
             try:
                 ask(node, "mixed", id=seq, amount="1.5", at="2026-01-01T00:00:00Z", raw="eHl6" * 7_000)
-            except LogFull as full:
+            except LogFullRefusal as full:
                 if "archive" in str(full) or time.monotonic() > deadline:
                     return str(full)
                 time.sleep(0.02)
@@ -45,7 +45,7 @@ def fill(node: Node, bytes_wanted: int, *, first: int) -> str:
 def test_full_archive_refuses_writes_naming_it_and_room_ends_it(tmp_path: Path) -> None:
     """`log_full` names the archive; reads go on; with room the node goes on by itself; status and metrics say all of it."""
     node = open_node(tmp_path / "node", **RING, archive_bytes_max=3 * SEGMENT_BYTES)
-    exposition = Exposition(Front(slow_call_ms=1000), lambda: node.overview)
+    exposition = Exposition(RequestStats(slow_call_ms=1000), lambda: node.overview)
     try:
         why = fill(node, 14 * SEGMENT_BYTES, first=0)
         assert "archive_bytes_max=786432" in why

@@ -21,7 +21,7 @@ from cmdlog.wal.log import Log
 from replay.errors import UntilUnreachable
 from replay.plan.planner import make_plan
 from replay.recover.to_directory import rebuild
-from snapshot.archive.archive import Place, bytes_of, remove_segment
+from snapshot.archive.archive import ArchiveFolder, bytes_of, remove_segment
 from snapshot.archive.retention_promise import promise_end, read_promise
 from snapshot.archive.segment_copy import Copied, copy_segment
 from snapshot.archive.verify import check_segments
@@ -61,7 +61,7 @@ class Restarted:
 
     def __init__(self, rig: ArchiveRig, directory: Path) -> None:
         self.wal, self.feed = Log.open(RealFiles(), str(directory)), Feed()
-        self.place = Place(RealFiles(), str(directory), rig.identity)
+        self.place = ArchiveFolder(RealFiles(), str(directory), rig.identity)
         self.archiver = Archiver(
             self.place,
             range(rig.partitions),
@@ -136,7 +136,7 @@ def test_segments_are_archived_once_and_chained(tmp_path: Path) -> None:
     """Each file names its predecessor with its hash, and none is ever written again."""
     rig = ArchiveRig(tmp_path, segments=6)
     rig.rotate(3)
-    place = Place(RealFiles(), rig.directory, rig.identity)
+    place = ArchiveFolder(RealFiles(), rig.directory, rig.identity)
     before = {s.name: os.stat(s.path) for s in place.segments()}
     rig.rotate(3)
     rig.close()
@@ -170,7 +170,7 @@ def test_full_archive_stops_the_log_and_goes_on_by_itself(tmp_path: Path) -> Non
     assert rig.archiver.status()["problem"] == rig.archiver.problem
     assert rig.archiver.status()["oldest_txn"] == "0", "nothing was given up"
     assert rig.archiver.given_up == 0
-    place = Place(RealFiles(), rig.directory, rig.identity)
+    place = ArchiveFolder(RealFiles(), rig.directory, rig.identity)
     while rig.passed_segments():
         count, there = rig.archiver.archived, rig.passed_segments()
         remove_segment(place, place.segments()[0])
@@ -403,7 +403,7 @@ def test_operator_may_prune_beside_the_running_node(tmp_path: Path) -> None:
     """What vanishes from the archive is forgotten, and the node goes on."""
     rig = ArchiveRig(tmp_path, segments=6)
     rig.rotate(3)
-    place = Place(RealFiles(), rig.directory, rig.identity)
+    place = ArchiveFolder(RealFiles(), rig.directory, rig.identity)
     for segment in place.segments()[:3]:
         remove_segment(place, segment)
     rig.rotate(2)

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from cmdlog.node.outcome import NotReady, Outcome, OutcomeUnknown, Reply
+from cmdlog.node.outcome import CallOutcome, NotReady, Reply, UnknownOutcome
 from cmdlog.node.sequencing.combine_replies import Gather
 
-OK = [Outcome(0, 5, b'"a"'), Outcome(0, 9, b"2"), Outcome(0, 7, b"null")]
+OK = [CallOutcome(0, 5, b'"a"'), CallOutcome(0, 9, b"2"), CallOutcome(0, 7, b"null")]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -21,15 +21,15 @@ def test_results_stand_in_partition_order(order: tuple[int, ...]) -> None:
     for place, n in enumerate(order):
         assert len(got) == 0, place
         slots[n](OK[n])
-    assert got == [Outcome(0, 9, b'["a",2,null]')]
+    assert got == [CallOutcome(0, 9, b'["a",2,null]')]
 
 
 def test_a_refusal_comes_before_an_outcome() -> None:
     """If one partition does not know, the call is unknown, whatever the others did."""
     got: list[Reply] = []
     slots = Gather(3, got.append).slots()
-    refusal = OutcomeUnknown("lost")
-    slots[0](Outcome(1, 3, b'{"code":"x"}'))
+    refusal = UnknownOutcome("lost")
+    slots[0](CallOutcome(1, 3, b'{"code":"x"}'))
     slots[2](refusal)
     slots[1](NotReady("restored"))
     assert len(got) == 1
@@ -40,10 +40,10 @@ def test_the_first_failure_in_partition_order_speaks() -> None:
     """Several aborts give that of the lowest partition."""
     got: list[Reply] = []
     slots = Gather(3, got.append).slots()
-    slots[2](Outcome(2, 3, b'"later"'))
-    slots[1](Outcome(1, 3, b'"first"'))
+    slots[2](CallOutcome(2, 3, b'"later"'))
+    slots[1](CallOutcome(1, 3, b'"first"'))
     slots[0](OK[0])
-    assert got == [Outcome(1, 3, b'"first"')]
+    assert got == [CallOutcome(1, 3, b'"first"')]
 
 
 def test_threads_may_reply_at_once() -> None:
@@ -55,11 +55,11 @@ def test_threads_may_reply_at_once() -> None:
 
         def reply(n: int) -> None:
             barrier.wait()  # noqa: B023 - joined below
-            slots[n](Outcome(0, n, b"%d" % n))  # noqa: B023 - joined below
+            slots[n](CallOutcome(0, n, b"%d" % n))  # noqa: B023 - joined below
 
         threads = [threading.Thread(target=reply, args=(n,)) for n in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert got == [Outcome(0, 7, b"[0,1,2,3,4,5,6,7]")]
+        assert got == [CallOutcome(0, 7, b"[0,1,2,3,4,5,6,7]")]

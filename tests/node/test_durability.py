@@ -15,7 +15,7 @@ import pytest
 from cmdlog.node import node as node_module
 from cmdlog.node.embedded import Embedded
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import Durability, NotReady, OutcomeUnknown
+from cmdlog.node.outcome import Durability, NotReady, UnknownOutcome
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import File, RealFiles
 from tests.node.rig import Pending, ask, counters, open_node, send, wait_for
@@ -180,7 +180,7 @@ def test_states_ahead_of_a_log_that_lost_its_pages_are_discarded(tmp_path: Path,
     wait_for(lambda: node.sequencer.watermarks()[0]["applied"] > node.sequencer.watermarks()[0]["durable"])
     files.broken = True
     files.gate.set()
-    assert isinstance(strict.wait(), OutcomeUnknown)
+    assert isinstance(strict.wait(), UnknownOutcome)
     with pytest.raises(WalError):
         node.close()
     files.broken = False

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 
 import cmdlog
-from cmdlog.node.outcome import LogFull
-from cmdlog.node.settings import TABLE, Setting
+from cmdlog.node.outcome import LogFullRefusal
+from cmdlog.node.settings import TABLE, SettingRow
 from tests.node.apps.faulty import db
 from tests.node.rig import SMALL, wait_for
 
@@ -43,7 +43,7 @@ WITH: Final[Mapping[str, dict[str, Any]]] = {  # what has to be given beside the
 OFTEN: Final = {"segment_bytes", "log_reserve_bytes", "preallocate", "keys_max"}
 
 
-def values_of(setting: Setting) -> list[Any]:
+def values_of(setting: SettingRow) -> list[Any]:
     """The smallest and the largest value, or every choice."""
     if setting.kind == "bool":
         return [False, True]
@@ -90,7 +90,7 @@ def called(node: cmdlog.Embedded, number: int) -> None:
     def taken() -> bool:
         try:
             return bool(node.call("bump", id=number, amount=1))
-        except LogFull:
+        except LogFullRefusal:
             return False
 
     wait_for(taken)

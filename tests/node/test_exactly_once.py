@@ -18,7 +18,7 @@ import pytest
 from cmdlog.api.gate.problem import of_outcome
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import NotReady, Outcome, Overloaded
+from cmdlog.node.outcome import CallOutcome, NotReady, Overloaded
 from cmdlog.wal.files import RealFiles
 from procedures.execution.idempotency import KeyPolicy, Status, key_fingerprint
 from procedures.storage.state import PartitionState
@@ -41,14 +41,14 @@ KINDS: dict[str, tuple[str, dict[str, Any], Status]] = {
 }
 
 
-def outcome(pending: Pending) -> Outcome:
+def outcome(pending: Pending) -> CallOutcome:
     """What the call was told; a refusal is a failure of the test."""
     reply = pending.wait()
-    assert isinstance(reply, Outcome), reply
+    assert isinstance(reply, CallOutcome), reply
     return reply
 
 
-def repeat(node: Node) -> dict[str, Outcome]:
+def repeat(node: Node) -> dict[str, CallOutcome]:
     """Every kind of outcome under its key."""
     return {kind: outcome(send(node, name, key=f"key of {kind}", **params)) for kind, (name, params, _) in KINDS.items()}
 
@@ -63,7 +63,7 @@ def place(node: Node, number: int) -> int:
     return node.slots.partition_of(node.routes["bump"].procedure, [number, 0])
 
 
-def misused(node: Node) -> list[Outcome]:
+def misused(node: Node) -> list[CallOutcome]:
     """Every key on another partition, on all of them, with other parameters and for another procedure."""
     far = elsewhere(node)
     answers = []
@@ -78,7 +78,7 @@ def misused(node: Node) -> list[Outcome]:
     return answers
 
 
-def check(node: Node, first: dict[str, Outcome]) -> None:
+def check(node: Node, first: dict[str, CallOutcome]) -> None:
     """Repetitions are what the first calls were told, misuse is refused, and nothing of either was executed."""
     assert {answer.status for answer in misused(node)} == {Status.KEY_REUSED}  # before the rightful callers come back
     assert repeat(node) == first
@@ -90,7 +90,7 @@ def check(node: Node, first: dict[str, Outcome]) -> None:
 def readable(node: Node) -> bool:
     """Every site serves."""
     try:
-        return isinstance(send(node, "look_everywhere", name="r").wait(), Outcome)
+        return isinstance(send(node, "look_everywhere", name="r").wait(), CallOutcome)
     except NotReady:
         return False
 
@@ -167,7 +167,7 @@ def test_of_calls_that_race_with_one_key_to_two_partitions_one_runs(tmp_path: Pa
     with opened(tmp_path / "data", partitions=2) as node:
         near, far = 1, elsewhere(node)
         gate = threading.Barrier(4)
-        told: list[list[Outcome]] = [[] for _ in range(4)]
+        told: list[list[CallOutcome]] = [[] for _ in range(4)]
 
         def race(thread: int) -> None:
             for n in range(100):
@@ -382,7 +382,7 @@ def test_counters_agree_with_what_was_told_through_any_mix_of_keys_and_restarts(
     data = tmp_path / "data"
     node = open_node(data, inline=True, partitions=2)
     far = elsewhere(node)
-    told: dict[str, tuple[int, int, Outcome]] = {}
+    told: dict[str, tuple[int, int, CallOutcome]] = {}
     for _ in range(6):
         for _ in range(60):
             key, number, amount = f"k{chance.randrange(80)}", chance.choice((1, far)), chance.randrange(1, 4)

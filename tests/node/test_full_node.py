@@ -14,7 +14,7 @@ import pytest
 
 from cmdlog.node import node as node_module
 from cmdlog.node.background.snapshotter import Snapshotter
-from cmdlog.node.outcome import DiskFull, LogFull, NotReady, Outcome, OutcomeUnknown, Refused, TooLarge
+from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, DiskFullRefusal, LogFullRefusal, NotReady, UnknownOutcome
 from cmdlog.wal.directory.instance import BadSettings
 from cmdlog.wal.errors import WalError, Wedged
 from cmdlog.wal.files import File, RealFiles
@@ -29,7 +29,7 @@ def test_a_call_larger_than_any_block_is_refused_and_others_go_on(tmp_path: Path
     )
     limit = node.settings.call_bytes_max
     assert limit <= 16 << 10
-    with pytest.raises(TooLarge):
+    with pytest.raises(CallTooLarge):
         send(node, "store", id=1, seq=0, data=bytes(limit))
     for seq in range(3):
         size = limit * 3 // 4 - 20
@@ -69,7 +69,7 @@ def test_a_full_log_refuses_and_reads_go_on(tmp_path: Path, monkeypatch: pytest.
         try:
             ask(node, "store", id=1, seq=seq, data=bytes(2000))
             seq += 1
-        except LogFull:
+        except LogFullRefusal:
             full = True
     assert seq > 20
     assert node.error is None
@@ -93,7 +93,7 @@ def test_a_full_log_of_many_partitions_gets_out_by_their_snapshots(tmp_path: Pat
         seq = next(numbers)
         try:
             return bool(ask(node, "store", id=seq, seq=seq, data=bytes(4000)))
-        except LogFull:
+        except LogFullRefusal:
             return False
 
     wait_for(lambda: not there_is_room())
@@ -162,7 +162,7 @@ def test_a_failed_sync_stops_the_node(tmp_path: Path, monkeypatch: pytest.Monkey
         except NotReady:
             break
     replies = [pending.wait() for pending in sent]
-    assert all(isinstance(reply, OutcomeUnknown) for reply in replies)
+    assert all(isinstance(reply, UnknownOutcome) for reply in replies)
     assert all(len(pending.replies) == 1 for pending in sent)
     wait_for(lambda: bool(failures))
     assert len(failures) == 1
@@ -198,8 +198,8 @@ def test_a_caller_in_the_window_of_a_wedge_is_told_once(tmp_path: Path, monkeypa
     node.call(route, route.procedure.bind({"id": 1, "amount": 1}), done=second.done)
     assert not first.replies
     node.sequencer.failed(Wedged("planted"))
-    assert isinstance(first.wait(), OutcomeUnknown)
-    assert isinstance(second.wait(), OutcomeUnknown)
+    assert isinstance(first.wait(), UnknownOutcome)
+    assert isinstance(second.wait(), UnknownOutcome)
     monkeypatch.undo()
     node.close()
 
@@ -214,10 +214,10 @@ def test_call_many_tells_each_call_exactly_once(tmp_path: Path) -> None:
         return [(route, route.procedure.bind({"id": 1, "amount": 1}), key, pending.done, None) for pending in made[-count:]]
 
     made: list[Pending] = []
-    with pytest.raises(Refused):
+    with pytest.raises(CallRefused):
         node.call_many(prepared(5))
     large = (node.routes["store"], [1, 1, "A" * 200_000], b"", Pending().done, None)
-    with pytest.raises(Refused):
+    with pytest.raises(CallRefused):
         node.call_many([*prepared(5), large])
     assert not any(pending.replies for pending in made)
     made.clear()
@@ -227,7 +227,7 @@ def test_call_many_tells_each_call_exactly_once(tmp_path: Path) -> None:
     node.call_many([*made_before, (node.routes["peek"], [1], b"", read.done, None), *prepared(9)])
     node.help()
     replies = [pending.wait() for pending in made]
-    assert [isinstance(reply, Outcome) for reply in replies] == [True] * 2 + [False] * 9
+    assert [isinstance(reply, CallOutcome) for reply in replies] == [True] * 2 + [False] * 9
     assert all(len(pending.replies) == 1 for pending in made)
     node.close()
 
@@ -254,16 +254,16 @@ def test_a_full_disk_refuses_calls_and_loses_none(tmp_path: Path, monkeypatch: p
     def refused() -> bool:
         try:
             sent.append(send(node, "store", id=1, seq=len(sent), data=bytes(40_000)))
-        except DiskFull:
+        except DiskFullRefusal:
             return True
         return False
 
     wait_for(refused)
     pages.unlink()
     replies = [pending.wait() for pending in sent]
-    done = [at for at, reply in enumerate(replies) if isinstance(reply, Outcome)]
+    done = [at for at, reply in enumerate(replies) if isinstance(reply, CallOutcome)]
     assert done
-    assert all(isinstance(reply, DiskFull) for at, reply in enumerate(replies) if at not in done)
+    assert all(isinstance(reply, DiskFullRefusal) for at, reply in enumerate(replies) if at not in done)
     wait_for(lambda: node.ready and node.sequencer.idle)
     assert ask(node, "bump", id=1, amount=1) == 2
     assert rows(tmp_path / "data", 0, "SELECT seq FROM payloads ORDER BY seq") == [(at,) for at in done]
@@ -292,7 +292,7 @@ def test_an_embedded_node_on_a_full_disk_closes_in_time(tmp_path: Path, monkeypa
     began = time.monotonic()
     node.close()
     assert time.monotonic() - began < 5
-    assert isinstance(stuck.wait(), OutcomeUnknown)
+    assert isinstance(stuck.wait(), UnknownOutcome)
     pages.unlink()
     again = open_node(tmp_path / "data", inline=True)
     assert again.ready

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import LogFull, Outcome
+from cmdlog.node.outcome import CallOutcome, LogFullRefusal
 from cmdlog.wal.directory.sizing import skip_bytes
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from tests.node.fulllogs import (
     SMALL_RING,
     eat_reserve,
@@ -70,7 +70,7 @@ def test_a_log_without_any_reserve_left_starts_and_gets_out(tmp_path: Path, star
             node = restart(directory)
             assert node.status()["log"]["reserve"]["left_bytes"] < 4096
             assert ask(node, "peek", id=1) == 0
-            with pytest.raises(LogFull, match="snapshot-p"):
+            with pytest.raises(LogFullRefusal, match="snapshot-p"):
                 ask(node, "bump", id=1, amount=1)
             kill(node)
     node = restart(directory)
@@ -122,9 +122,9 @@ def test_a_deploy_into_a_full_log_waits_for_room(tmp_path: Path, starts: int) ->
             node = open_node(directory, app=newer_program(), inline=True)
             assert node.sequencer.opening.waits_for_room
             assert stored(node) == count
-            with pytest.raises(LogFull):
+            with pytest.raises(LogFullRefusal):
                 ask(node, "remark", id=1, text="new")
-            with pytest.raises(LogFull, match="tables"):
+            with pytest.raises(LogFullRefusal, match="tables"):
                 ask(node, "remarks", id=1)
             kill(node)
     node = open_node(directory, app=newer_program(), inline=True)
@@ -140,7 +140,7 @@ def test_a_deploy_into_a_full_log_waits_for_room(tmp_path: Path, starts: int) ->
 def _remarked(node: Node) -> bool:
     try:
         return bool(ask(node, "remark", id=1, text="new"))
-    except LogFull:
+    except LogFullRefusal:
         return False
 
 
@@ -174,8 +174,8 @@ def test_a_call_that_hangs_as_the_log_fills_is_skipped_at_the_next_start(tmp_pat
         assert node.status()["log"]["reserve"]["left_bytes"] >= skip_bytes(2)
         told: list[object] = []
         node.sequencer.add_entries(
-            [(p, Kind.SKIP, {"index": 1, "position": 0, "reason": "planted"}) for p in range(2)], told.append
+            [(p, RecordKind.SKIP, {"index": 1, "position": 0, "reason": "planted"}) for p in range(2)], told.append
         )
         wait_for(lambda: bool(told))
-        assert isinstance(told[0], Outcome)
+        assert isinstance(told[0], CallOutcome)
         node.close()

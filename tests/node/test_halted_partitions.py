@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cmdlog.node.outcome import DiskFull, Outcome, OutcomeUnknown
+from cmdlog.node.outcome import CallOutcome, DiskFullRefusal, UnknownOutcome
 from cmdlog.node.sequencing.partition_pipeline import Limits
 from tests.node.pipeline import Call, Pipeline
 
@@ -27,12 +27,12 @@ def test_who_waits_for_a_batch_is_turned_away_and_what_is_logged_is_kept() -> No
     kept = logged(pipe)
     before, step, behind, other = pipe.add(0), pipe.add_everywhere(), pipe.add(0), pipe.add(1)
     pipe.lose_site(0)
-    pipe.sequencer.standstill.turn_away({0: DiskFull("full")})
-    assert kinds(before, behind, step, other) == [[DiskFull], [DiskFull], [DiskFull, DiskFull], []]
+    pipe.sequencer.standstill.turn_away({0: DiskFullRefusal("full")})
+    assert kinds(before, behind, step, other) == [[DiskFullRefusal], [DiskFullRefusal], [DiskFullRefusal, DiskFullRefusal], []]
     pipe.find_site(0)
     pipe.sequencer.standstill.turn_away({0: None})
     pipe.settle()
-    assert kinds(kept, other) == [[Outcome], [Outcome]]
+    assert kinds(kept, other) == [[CallOutcome], [CallOutcome]]
     pipe.check_empty()
     assert (pipe.sequencer.pending_bytes, pipe.sequencer.admission.inflight_calls, pipe.sequencer.admission.inflight_bytes) == (
         0,
@@ -41,7 +41,7 @@ def test_who_waits_for_a_batch_is_turned_away_and_what_is_logged_is_kept() -> No
     )
     after = pipe.add(0)
     pipe.settle()
-    assert kinds(after) == [[Outcome]]
+    assert kinds(after) == [[CallOutcome]]
 
 
 def test_a_held_site_serves_reads_and_gets_no_batch_before_it_is_let_go() -> None:
@@ -54,10 +54,10 @@ def test_a_held_site_serves_reads_and_gets_no_batch_before_it_is_let_go() -> Non
     assert [kind for kind, _, _ in pipe.at_site[0]] == []
     read = pipe.read_one(0)
     pipe.settle()
-    assert kinds(call, read) == [[], [Outcome]]
+    assert kinds(call, read) == [[], [CallOutcome]]
     pipe.sequencer.standstill.let_go(0)
     pipe.settle()
-    assert kinds(call) == [[Outcome]]
+    assert kinds(call) == [[CallOutcome]]
     pipe.check_empty()
 
 
@@ -76,10 +76,10 @@ def test_who_has_waited_too_long_is_told_once_that_nobody_knows() -> None:
     assert pipe.sequencer.standstill.waiting() == {0: 2, 1: 2, 2: 1}
     told = [pipe.sequencer.standstill.give_up([0], "no room") for _ in range(2)]
     assert told == [5, 0]
-    assert kinds(mine, step, behind) == [[OutcomeUnknown], [OutcomeUnknown] * 3, [OutcomeUnknown]]
+    assert kinds(mine, step, behind) == [[UnknownOutcome], [UnknownOutcome] * 3, [UnknownOutcome]]
     pipe.find_site(0)
     pipe.settle()
-    assert kinds(mine, step, behind) == [[OutcomeUnknown], [OutcomeUnknown] * 3, [OutcomeUnknown]]
+    assert kinds(mine, step, behind) == [[UnknownOutcome], [UnknownOutcome] * 3, [UnknownOutcome]]
     assert [pipe.numbers(p) for p in range(3)] == [[0, 1], [1, 2], [1]]
     pipe.check_empty()
 
@@ -92,4 +92,4 @@ def test_only_what_the_partition_holds_up_is_given_up() -> None:
     pipe.lose_site(0)
     assert pipe.sequencer.standstill.give_up([0], "no room") == 1
     pipe.settle()
-    assert kinds(mine, other) == [[OutcomeUnknown], [Outcome]]
+    assert kinds(mine, other) == [[UnknownOutcome], [CallOutcome]]

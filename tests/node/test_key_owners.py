@@ -11,7 +11,7 @@ import pytest
 
 from cmdlog.node.sequencing.key_owners import EVERYWHERE, EXPIRED, FULL, SLICES, KeyOwners, look_up
 from procedures.execution.idempotency import time_mark
-from procedures.execution.idempotency_table import Figures, Row, stored_keys
+from procedures.execution.idempotency_table import Figures, KeyRow, stored_keys
 from procedures.storage.state import PartitionState
 
 WINDOW_S = 160.0
@@ -40,14 +40,14 @@ class Tables:
     """What the partitions' tables hold, as the index may look it up; two rows at a time."""
 
     def __init__(self, partitions: int) -> None:
-        self.rows: list[dict[int, Row]] = [{} for _ in range(partitions)]
+        self.rows: list[dict[int, KeyRow]] = [{} for _ in range(partitions)]
         self.figures = [Figures() for _ in range(partitions)]
         self.looks = 0
 
     def store(self, partition: int, *keys: bytes, shared: bool = False) -> None:
         """A batch of these keys."""
         idx = max(self.rows[partition], default=0) + 1
-        self.rows[partition][idx] = Row(idx, 0, -1 if shared else 0, 1, b"".join(keys))
+        self.rows[partition][idx] = KeyRow(idx, 0, -1 if shared else 0, 1, b"".join(keys))
 
     def forget(self, partition: int, *keys: bytes) -> None:
         """The table has dropped them."""
@@ -55,7 +55,7 @@ class Tables:
             if row.keys in keys:
                 del self.rows[partition][idx]
 
-    def look(self, partition: int, after: int) -> tuple[Figures, Sequence[Row]] | None:
+    def look(self, partition: int, after: int) -> tuple[Figures, Sequence[KeyRow]] | None:
         """See `keys.Look`."""
         self.looks += 1
         return self.figures[partition], [row for idx, row in sorted(self.rows[partition].items()) if idx > after][:2]
@@ -190,7 +190,7 @@ def test_a_state_that_is_being_restored_is_waited_for() -> None:
     assert index.claim(key(1), 1) == 0
 
 
-def state_of(path: Path, rows: Sequence[Row], figures: Figures | None = None) -> PartitionState:
+def state_of(path: Path, rows: Sequence[KeyRow], figures: Figures | None = None) -> PartitionState:
     """A state file with these rows."""
     state = PartitionState.open(path, partition=0)
     with state.connection:
@@ -354,9 +354,9 @@ def test_threads_that_race_for_keys_agree_on_the_owner() -> None:
 def test_a_state_file_is_looked_up_in_steps(tmp_path: Path) -> None:
     """All rows come, few at a time, from a file that another connection may write; what it holds beside rows is no row."""
     path = tmp_path / "state.db"
-    rows = [Row(idx, 1, 0, 0, b"".join(key(idx << 20 | n) for n in range(300))) for idx in range(1, 60)]
+    rows = [KeyRow(idx, 1, 0, 0, b"".join(key(idx << 20 | n) for n in range(300))) for idx in range(1, 60)]
     state = state_of(path, rows, Figures(floor=77))
-    found: list[Row] = []
+    found: list[KeyRow] = []
     steps = 0
     while (step := look_up(str(path), after=found[-1].idx if found else 0, answered=0)) is not None and step[1]:
         assert step[0].floor == 77
@@ -371,7 +371,7 @@ def test_a_state_file_that_lags_or_is_missing_is_not_looked_up(tmp_path: Path) -
     """A site that is being restored may lack rows that its callers were told of."""
     path = tmp_path / "state.db"
     assert look_up(str(path), after=0, answered=0) is None
-    state_of(path, [Row(1, 1, 0, 0, key(1))]).close()
+    state_of(path, [KeyRow(1, 1, 0, 0, key(1))]).close()
     assert look_up(str(path), after=0, answered=1) is None
     assert look_up(str(path), after=0, answered=0) is not None
     path.write_bytes(b"no database at all, but long enough to be looked at" * 100)

@@ -18,7 +18,7 @@ from cmdlog.node import boot as boot_module
 from cmdlog.node import node as node_module
 from cmdlog.node.boot import OtherApplication
 from cmdlog.node.clock import HybridClock
-from cmdlog.node.outcome import Outcome
+from cmdlog.node.outcome import CallOutcome
 from cmdlog.node.settings import CONFIG_NAME, BadSetting
 from cmdlog.wal.errors import Locked, WrongDirectory
 from procedures import Database
@@ -97,7 +97,7 @@ def test_ids_grow_over_restarts_with_the_clock_set_back(tmp_path: Path, monkeypa
         reply = send(node, "bump", id=1, amount=1)
         node.help()
         answer = reply.wait()
-        assert isinstance(answer, Outcome)
+        assert isinstance(answer, CallOutcome)
         ids.append(answer.txn_id)
     node.close()
 
@@ -107,7 +107,7 @@ def test_ids_grow_over_restarts_with_the_clock_set_back(tmp_path: Path, monkeypa
     monkeypatch.setattr(node_module, "HybridClock", behind)
     node = open_node(tmp_path / "data", inline=True)
     answer = send(node, "bump", id=1, amount=1).wait()
-    assert isinstance(answer, Outcome)
+    assert isinstance(answer, CallOutcome)
     assert [*ids, answer.txn_id] == sorted({*ids, answer.txn_id})
     node.close()
 
@@ -129,7 +129,7 @@ def test_keys_answer_the_same_after_a_restart(tmp_path: Path) -> None:
             send(node, "set_rate", key="k", name="r", value=9).wait(),
             send(node, "bump", key="all", id=1, amount=5).wait(),
         ):
-            assert isinstance(reply, Outcome)
+            assert isinstance(reply, CallOutcome)
             assert reply.status == Status.KEY_REUSED
         node.close()
         node = open_node(data, inline=True)
@@ -143,7 +143,7 @@ def test_a_full_key_table_of_one_partition_leaves_no_multi_partition_call_half_d
     for n in range(3):
         ask(node, "bump", key=f"k{n}", id=1, amount=1)
     full = send(node, "bump", key="new", id=1, amount=1).wait()
-    assert isinstance(full, Outcome)
+    assert isinstance(full, CallOutcome)
     assert full.status == Status.SESSIONS_FULL
     assert ask(node, "set_rate", key="all", name="r", value=1) == [0, 0]
     assert {value for value, _ in ask(node, "look_everywhere", name="r")} == {1}
@@ -151,7 +151,7 @@ def test_a_full_key_table_of_one_partition_leaves_no_multi_partition_call_half_d
     for n in range(2):
         ask(node, "bump", key=f"other {n}", id=far, amount=1)
     none = send(node, "set_rate", key="too many", name="r", value=2).wait()
-    assert isinstance(none, Outcome)
+    assert isinstance(none, CallOutcome)
     assert none.status == Status.SESSIONS_FULL
     assert ask(node, "set_rate", key="all", name="r", value=1) == [0, 0], "a repetition is answered from a full table, too"
     assert {value for value, _ in ask(node, "look_everywhere", name="r")} == {1}
@@ -187,7 +187,7 @@ def test_a_capture_in_an_inline_site_that_is_restored_is_told_lost(tmp_path: Pat
         asked = node._snapshots.take([0])
         assert begun.wait(30)
         failed = send(node, "exhaust", id=1).wait()
-        assert isinstance(failed, Outcome)
+        assert isinstance(failed, CallOutcome)
         with pytest.raises(SnapshotFailed, match="site ended"):
             asked.result(30)
     assert node.take_snapshot(0)[0]["index"] > 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from cmdlog.node.outcome import DiskFull, NotReady
+from cmdlog.node.outcome import DiskFullRefusal, NotReady
 from cmdlog.node.sites.partition_health import RETRY_MAX_S, RETRY_S, Troubles, pause_s
 
 
@@ -41,7 +41,7 @@ def test_a_full_volume_is_full_for_every_partition(tmp_path: Path) -> None:
     troubles.begin([2], "disk_full", "no room")
     assert troubles.full
     for partition in range(4):
-        assert isinstance(refusal := troubles.refusal(partition), DiskFull)
+        assert isinstance(refusal := troubles.refusal(partition), DiskFullRefusal)
         assert str(tmp_path) in str(refusal)
     told = troubles.disk_full()
     assert told is not None

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import LogFull, Outcome
+from cmdlog.node.outcome import CallOutcome, LogFullRefusal
 from cmdlog.wal.files import RealFiles
 from replay.plan.planner import make_plan
 from replay.recover.to_directory import rebuild
@@ -45,11 +45,11 @@ class Callers:
                 for _ in range(20):
                     counter, amount = chance.randrange(IDS), chance.randrange(1, 100)
                     batch.append((counter, amount, send(self._node, "bump", id=counter, amount=amount)))
-            except LogFull:
+            except LogFullRefusal:
                 time.sleep(0.01)
             for counter, amount, pending in batch:
                 reply = pending.wait()
-                assert isinstance(reply, Outcome)
+                assert isinstance(reply, CallOutcome)
                 self.told.append((reply.txn_id, counter, amount))
 
     def end(self) -> None:
@@ -103,7 +103,7 @@ def test_points_taken_under_load_restore_all_partitions_at_one_transaction(tmp_p
         try:
             send(node, "store", id=big % IDS, seq=big, data="eHl6" * 7_000).wait()
             big += 1
-        except LogFull:
+        except LogFullRefusal:
             time.sleep(0.01)
         assert big * 28_000 < 20 * ring_bytes, "the ring does not turn"
     callers.end()

@@ -16,13 +16,13 @@ import orjson
 import pytest
 
 from cmdlog.node.clock import HybridClock
-from cmdlog.node.outcome import Done, LogFull, Outcome, Reply
-from cmdlog.node.sequencing.partition_pipeline import Limits, Stream
+from cmdlog.node.outcome import CallOutcome, Done, LogFullRefusal, Reply
+from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
 from cmdlog.node.sequencing.sequencer import Sequencer
-from cmdlog.node.telemetry.stage_timings import Meter
+from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal import Log
 from cmdlog.wal.format.batch import NO_KEY, decode_batch
-from cmdlog.wal.format.record import Kind, decode_record
+from cmdlog.wal.format.record import RecordKind, decode_record
 from tests.wal.logkit import NODE, create, generations, hard_state
 from tests.wal.sim.simfiles import Operation, SimFiles
 
@@ -68,14 +68,14 @@ class Machine:
         now = [1_700_000_000.0]
         self.sequencer = Sequencer(
             HybridClock(lead_max_ms=60_000, wall=lambda: now[0], boot=lambda: now[0]),
-            [Stream(p, 2, 1, 0) for p in range(PARTITIONS)],
+            [PartitionPipeline(p, 2, 1, 0) for p in range(PARTITIONS)],
             self,
             limits=Limits(batch_calls_max=4, site_batches_max=3),
             catalog=1,
             first_block=1,
             room_bytes=lambda: self.log.room_bytes,
             on_failure=lambda error: None,
-            meter=Meter(["p"] * 8, partitions=PARTITIONS),
+            meter=StageTimings(["p"] * 8, partitions=PARTITIONS),
         )
         self.log = Log.open(self.files, NODE, generation=generations(5000))
         sequencer = self.sequencer
@@ -98,10 +98,10 @@ class Machine:
         kind, ident, data = self.at_site[partition].popleft()
         if kind == "read":
             self.reads[ident].numbers = list(self.state[partition])
-            self.sequencer.read_answered(ident, Outcome(0, 1, b""))
+            self.sequencer.read_answered(ident, CallOutcome(0, 1, b""))
             return
         record = decode_record(data)
-        numbers = [params[0] for params in decode_batch(record).params()] if record.kind is Kind.BATCH else []
+        numbers = [params[0] for params in decode_batch(record).params()] if record.kind is RecordKind.BATCH else []
         self.state[partition] += numbers
         self.ahead += any(self.calls[n].lax for n in numbers)
         self.sequencer.answered(partition, ident, [(0, 0, b"%d" % n) for n in numbers], bytes(len(numbers)))
@@ -113,7 +113,7 @@ class Machine:
         params = orjson.dumps([call.number, "x" * self.chance.choice([0, 10, 900])])
         try:
             self.sequencer.add(call.partition, 7, params, NO_KEY, self.done(call), lax=call.lax)
-        except LogFull:
+        except LogFullRefusal:
             return
         self.calls.append(call)
 
@@ -128,7 +128,7 @@ class Machine:
         self.reads.append(seen)
 
         def done(reply: Reply) -> None:
-            seen.told = isinstance(reply, Outcome)
+            seen.told = isinstance(reply, CallOutcome)
 
         self.sequencer.read(seen.partition, len(self.reads) - 1, b"[]", done, procedure=0, lax=seen.lax)
 
@@ -145,9 +145,9 @@ class Machine:
     def check(self, after: SimFiles, *, lost: Literal["power", "process"]) -> None:
         """What a start finds on this disk is what callers were told up to now."""
         self.cuts += 1
-        told = [call for call in self.calls if isinstance(call.reply, Outcome)]
+        told = [call for call in self.calls if isinstance(call.reply, CallOutcome)]
         log = Log.open(after, NODE, generation=generations(9000 + 10 * self.cuts))
-        batches = [decode_batch(r) for _, r in log.read() if r.kind is Kind.BATCH]
+        batches = [decode_batch(r) for _, r in log.read() if r.kind is RecordKind.BATCH]
         held = [params[0] for batch in batches for params in batch.params()]
         log.close()
         assert len(held) == len(set(held))

@@ -12,9 +12,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import Outcome
+from cmdlog.node.outcome import CallOutcome
 from cmdlog.node.prometheus import DOCUMENT, METRICS, TABLE, Exposition, document
-from cmdlog.node.telemetry.request_stats import Front
+from cmdlog.node.telemetry.request_stats import RequestStats
 from procedures.execution.idempotency import Status
 from snapshot.errors import SnapshotFailed
 from tests.node.rig import ask, open_node, send, wait_for
@@ -32,10 +32,10 @@ def a_node(directory: Path, **settings: Any) -> Iterator[Node]:
         node.close()
 
 
-def scrape(node: Node | None, front: Front | None = None) -> dict[str, dict[tuple[str, ...], float]]:
+def scrape(node: Node | None, front: RequestStats | None = None) -> dict[str, dict[tuple[str, ...], float]]:
     """Sample name -> values of the labels, in their order -> value."""
     overview = node.overview if node is not None else None
-    _, body = Exposition(front or (node.front if node else Front()), lambda: overview, version="1").render()
+    _, body = Exposition(front or (node.front if node else RequestStats()), lambda: overview, version="1").render()
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in parse_text(body.decode()):
         row = TABLE.get(family.name) or TABLE.get(f"{family.name}_total")
@@ -86,9 +86,9 @@ def test_calls_are_counted_by_procedure_and_outcome(tmp_path: Path) -> None:
     with a_node(tmp_path / "data", partitions=3) as node:
         for _ in range(3):
             ask(node, "bump", id=1, amount=1)
-        assert isinstance(send(node, "bump", key="k", id=1, amount=1).wait(), Outcome)
+        assert isinstance(send(node, "bump", key="k", id=1, amount=1).wait(), CallOutcome)
         reply = send(node, "bump", key="k", id=1, amount=2).wait()
-        assert isinstance(reply, Outcome)
+        assert isinstance(reply, CallOutcome)
         assert reply.status == Status.KEY_REUSED
         ask(node, "set_rate", name="r", value=1)
         ask(node, "look_everywhere", name="r")
@@ -134,7 +134,7 @@ def test_lag_and_indexes_are_those_of_the_status(tmp_path: Path) -> None:
 
 def test_a_process_that_recovers_has_metrics_already() -> None:
     """Without a node a scrape says that it is not ready, and has what the front and the process know."""
-    front = Front()
+    front = RequestStats()
     front.answered("readyz", 503)
     found = scrape(None, front)
     assert found["cmdlog_ready"][()] == 0

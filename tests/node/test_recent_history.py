@@ -7,9 +7,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from cmdlog.node.telemetry.recent_history import LINES, PARTITIONS_KEPT_MAX, ROWS_KEPT, SHARES, Gauges, History
-from cmdlog.node.telemetry.request_stats import Front
-from cmdlog.node.telemetry.stage_timings import Meter
+from cmdlog.node.telemetry.recent_history import LINES, PARTITIONS_KEPT_MAX, ROWS_KEPT, SHARES, Gauges, RecentHistory
+from cmdlog.node.telemetry.request_stats import RequestStats
+from cmdlog.node.telemetry.stage_timings import StageTimings
 from tests.node.rig import ask, open_node, wait_for
 
 
@@ -18,9 +18,9 @@ class Seconds:
 
     def __init__(self, partitions: int = 1) -> None:
         self.now = [100.0]
-        self.meter = Meter(["p"], partitions=partitions, now=lambda: self.now[0])
-        self.history = History(self.meter, wall=lambda: 1000.0 + self.now[0])
-        self.front = Front()
+        self.meter = StageTimings(["p"], partitions=partitions, now=lambda: self.now[0])
+        self.history = RecentHistory(self.meter, wall=lambda: 1000.0 + self.now[0])
+        self.front = RequestStats()
         self.history.listen_to(self.front)
         self.marks = {p: {"durable": 5, "applied": 4, "open_calls": 3} for p in range(partitions)}
         self.looks = 0

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cmdlog.node.telemetry.request_stats import ERRORS_KEPT, REQUEST_ID_CHARS_MAX, SLOW_LINES_MAX, SLOW_LINES_S, Front
+from cmdlog.node.telemetry.request_stats import ERRORS_KEPT, REQUEST_ID_CHARS_MAX, SLOW_LINES_MAX, SLOW_LINES_S, RequestStats
 
 
 @pytest.mark.parametrize("given", [b"a", b"x" * REQUEST_ID_CHARS_MAX, b"!~-_./", b"0af7651916cd43dd8448eb211c80319c"])
 def test_an_id_that_the_caller_chose_is_kept(given: bytes) -> None:
     """1 to 128 visible ASCII characters pass as they are."""
-    assert Front().request_id(given) == given.decode()
+    assert RequestStats().request_id(given) == given.decode()
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_an_id_that_the_caller_chose_is_kept(given: bytes) -> None:
 )
 def test_anything_else_gets_an_id_of_ours(given: bytes | None) -> None:
     """A missing, long or unprintable id is replaced, never an error."""
-    front = Front()
+    front = RequestStats()
     made = front.request_id(given)
     assert made.isascii()
     assert " " not in made
@@ -30,13 +30,13 @@ def test_anything_else_gets_an_id_of_ours(given: bytes | None) -> None:
 
 def test_ids_of_two_processes_differ() -> None:
     """The prefix is random per process, the number counts."""
-    assert len({front.request_id() for front in (Front(), Front()) for _ in range(100)}) == 200
+    assert len({front.request_id() for front in (RequestStats(), RequestStats()) for _ in range(100)}) == 200
 
 
 def test_errors_are_kept_by_kind_the_newest_last() -> None:
     """A kind that repeats counts up and moves to the end with its last id; the kind seen longest ago goes first."""
     time = [0.0]
-    front = Front(wall=lambda: time[0])
+    front = RequestStats(wall=lambda: time[0])
     for n in range(ERRORS_KEPT + 5):
         time[0] += 1
         front.error("aborted", f"p{n}", f"id-{n}")
@@ -52,7 +52,7 @@ def test_errors_are_kept_by_kind_the_newest_last() -> None:
 def test_slow_calls_leave_a_bounded_number_of_lines() -> None:
     """Of many slow calls the first few are logged, and the next line says how many were not."""
     now = [0.0]
-    front = Front(slow_call_ms=100, now=lambda: now[0])
+    front = RequestStats(slow_call_ms=100, now=lambda: now[0])
     with capture_logs() as lines:
         for _ in range(SLOW_LINES_MAX + 7):
             front.slow(0.25, lambda: {"procedure": "p"})
@@ -67,4 +67,4 @@ def test_slow_calls_leave_a_bounded_number_of_lines() -> None:
 @pytest.mark.parametrize(("setting", "limit"), [(0, float("inf")), (250, 0.25)])
 def test_the_limit_of_a_slow_call_is_the_setting(setting: Any, limit: float) -> None:
     """`slow_call_ms` in seconds; 0 means that no call is slow."""
-    assert Front(slow_call_ms=setting).slow_s == limit
+    assert RequestStats(slow_call_ms=setting).slow_s == limit

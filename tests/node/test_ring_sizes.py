@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 
 from cmdlog.node.background.snapshot_schedule import segments_wanted
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import LogFull
+from cmdlog.node.outcome import LogFullRefusal
 from cmdlog.node.settings import BadSetting, Settings
 from cmdlog.wal.directory.instance import BadSettings
-from cmdlog.wal.directory.sizing import Ring
+from cmdlog.wal.directory.sizing import RingSize
 from cmdlog.wal.format.block import SECTOR_BYTES
 from cmdlog.wal.format.segment import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from tests.node.apps.faulty import db
@@ -33,7 +33,7 @@ def goes_round(node: Node, rounds: int) -> None:
         seq = next(numbers)
         try:
             return bool(ask(node, "store", id=seq, seq=seq, data=bytes(1000)))
-        except LogFull:
+        except LogFullRefusal:
             return False
 
     while node._wal.segments[-1].sequence <= rounds * node.settings.segments:
@@ -66,7 +66,7 @@ def test_the_smallest_rings_go_round(tmp_path: Path, partitions: int, sizes: dic
 def test_a_directory_of_sizes_that_are_refused_now_still_gets_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older version let more in: more partitions than a segment is meant for."""
     with monkeypatch.context() as patched:
-        patched.setattr(Ring, "check", lambda self: None)
+        patched.setattr(RingSize, "check", lambda self: None)
         node = open_node(tmp_path / "data", inline=True, partitions=16, **{**TINY, "log_reserve_bytes": 16 << 10})
     node.close()
     node = restart(tmp_path / "data")
@@ -122,12 +122,12 @@ def test_the_least_size_is_the_least() -> None:
     for partitions, segments, reserve_bytes, code_bytes in itertools.product(
         (1, 7, 200), (4, 64), (4096, 1 << 20), (2000, 60_000)
     ):
-        ring = Ring(partitions, segments, SEGMENT_BYTES_MIN, reserve_bytes, code_bytes, 2 * code_bytes)
+        ring = RingSize(partitions, segments, SEGMENT_BYTES_MIN, reserve_bytes, code_bytes, 2 * code_bytes)
         least = ring._least_bytes()
         assert SEGMENT_BYTES_MIN <= least < SEGMENT_BYTES_MAX
-        assert not Ring(partitions, segments, least, reserve_bytes, code_bytes, 2 * code_bytes).problem()
+        assert not RingSize(partitions, segments, least, reserve_bytes, code_bytes, 2 * code_bytes).problem()
         if least > SEGMENT_BYTES_MIN:
-            assert Ring(partitions, segments, least - SECTOR_BYTES, reserve_bytes, code_bytes, 2 * code_bytes).problem()
+            assert RingSize(partitions, segments, least - SECTOR_BYTES, reserve_bytes, code_bytes, 2 * code_bytes).problem()
 
 
 @pytest.mark.slow

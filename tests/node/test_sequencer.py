@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cmdlog.node.outcome import DiskFull, LogFull, NotReady, Outcome, OutcomeUnknown, Overloaded
+from cmdlog.node.outcome import CallOutcome, DiskFullRefusal, LogFullRefusal, NotReady, Overloaded, UnknownOutcome
 from cmdlog.node.sequencing.partition_pipeline import CALL_OVERHEAD_BYTES, Limits
 from cmdlog.wal.errors import Wedged, WriteFailed
 from cmdlog.wal.format.block import block_bytes
-from cmdlog.wal.format.record import Kind, encode_record
+from cmdlog.wal.format.record import RecordKind, encode_record
 from cmdlog.wal.ids import txn_partition
 from tests.node.pipeline import Pipeline, a_note
 
@@ -31,7 +31,7 @@ def test_calls_keep_their_order_and_get_growing_ids() -> None:
     pipe.check_empty()
     for call in calls:
         (reply,) = call.replies
-        assert isinstance(reply, Outcome)
+        assert isinstance(reply, CallOutcome)
         assert reply.txn_id in [t for b in pipe.batches(call.partition) for t in b.txn_ids]
 
 
@@ -100,7 +100,7 @@ def test_what_a_block_had_no_room_for_is_asked_for_again() -> None:
     pipe.kicks = 0
     block = pipe.take(4096)
     assert block is not None
-    assert [r.partition for r in block.records if r.kind is Kind.BATCH] == [0]
+    assert [r.partition for r in block.records if r.kind is RecordKind.BATCH] == [0]
     assert pipe.kicks == 1
     assert pipe.sequencer.pending_bytes > 0
     pipe.settle()
@@ -116,7 +116,7 @@ def test_a_block_keeps_its_limit_with_notes_and_many_batches(size: int) -> None:
         for p in range(8):
             pipe.add(p, size=size)
         if n % 3 == 0:
-            pipe.sequencer.note(encode_record(Kind.DIGEST, bytes(n * 13 % 900), partition=0, term=3, index=1))
+            pipe.sequencer.note(encode_record(RecordKind.DIGEST, bytes(n * 13 % 900), partition=0, term=3, index=1))
     for _ in range(500):
         block = pipe.take(bytes_max)
         if block is None:
@@ -133,10 +133,10 @@ def test_a_block_keeps_its_limit_with_entries_of_every_partition() -> None:
     for size in (16_384, 16_384, 16_384, 14_900):  # as the limits count: together no byte less than the block takes
         pipe.add(0, size=size - CALL_OVERHEAD_BYTES - len(b'[0,""]'))
     for p in range(4):
-        pipe.sequencer.add_entry(p, Kind.SKIP, {"index": 1, "position": 1, "reason": "x" * 400}, lambda _reply: None)
+        pipe.sequencer.add_entry(p, RecordKind.SKIP, {"index": 1, "position": 1, "reason": "x" * 400}, lambda _reply: None)
     block = pipe.take(bytes_max)
     assert block is not None
-    assert sum(record.kind is Kind.SKIP for record in block.records) == 4
+    assert sum(record.kind is RecordKind.SKIP for record in block.records) == 4
     assert block_bytes([record.raw for record in block.records]) <= bytes_max
 
 
@@ -144,7 +144,7 @@ def test_a_large_note_and_a_large_step_take_two_blocks() -> None:
     """A multi-partition call that does not fit beside waiting notes follows them, and neither waits for ever."""
     pipe = Pipeline(2, limits=Limits(batch_bytes_max=30_000))
     for _ in range(3):
-        pipe.sequencer.note(encode_record(Kind.DIGEST, bytes(9000), partition=0, term=3, index=1))
+        pipe.sequencer.note(encode_record(RecordKind.DIGEST, bytes(9000), partition=0, term=3, index=1))
     pipe.add_everywhere(size=14_000)
     first, second = pipe.take(32 << 10), pipe.take(32 << 10)
     assert first is not None
@@ -171,7 +171,7 @@ def test_each_limit_refuses_by_its_name_and_logs_nothing() -> None:
     assert len(pipe.numbers(0)) == 2
     pipe.check_empty()
     full = Pipeline(1, room_bytes=lambda: 100)
-    with pytest.raises(LogFull):
+    with pytest.raises(LogFullRefusal):
         full.add(0)
     assert full.take() is None
     full.check_empty()
@@ -184,7 +184,7 @@ def test_room_counts_what_waits_behind_a_busy_site() -> None:
     pipe.take()
     pipe.add(0, size=1000)
     pipe.take()
-    with pytest.raises(LogFull):
+    with pytest.raises(LogFullRefusal):
         pipe.add(0, size=1000)
     pipe.settle()
 
@@ -194,10 +194,10 @@ def test_add_many_is_all_or_nothing() -> None:
     pipe = Pipeline(2, limits=Limits(inflight_calls_max=3))
     with pytest.raises(Overloaded):
         pipe.add_many([0, 1, 0, 1])
-    pipe.sequencer.standstill.turn_away({1: DiskFull("full")})
-    with pytest.raises(DiskFull):
+    pipe.sequencer.standstill.turn_away({1: DiskFullRefusal("full")})
+    with pytest.raises(DiskFullRefusal):
         pipe.add_many([0, 1])
-    with pytest.raises(DiskFull):
+    with pytest.raises(DiskFullRefusal):
         pipe.add_everywhere()
     pipe.check_empty()
     pipe.add_many([0, 0])
@@ -257,7 +257,14 @@ def test_a_lost_site_gets_exactly_the_unanswered_again() -> None:
     pipe.find_site(0)
     assert [index for _, index, _ in pipe.at_site[0]] == [4, 5, 6]
     pipe.settle()
-    assert [type(c.replies[0]) for c in (*calls, late)] == [Outcome, OutcomeUnknown, OutcomeUnknown, Outcome, Outcome, Outcome]
+    assert [type(c.replies[0]) for c in (*calls, late)] == [
+        CallOutcome,
+        UnknownOutcome,
+        UnknownOutcome,
+        CallOutcome,
+        CallOutcome,
+        CallOutcome,
+    ]
     assert all(len(c.replies) == 1 for c in calls)
     pipe.check_empty()
 
@@ -267,10 +274,10 @@ def test_control_entries_go_first_and_report_once() -> None:
     pipe = Pipeline(1)
     told: list[Any] = []
     pipe.add(0)
-    pipe.sequencer.add_entry(0, Kind.SKIP, {"index": 1, "position": 0, "reason": "test"}, told.append)
+    pipe.sequencer.add_entry(0, RecordKind.SKIP, {"index": 1, "position": 0, "reason": "test"}, told.append)
     block = pipe.take()
     assert block is not None
-    assert [r.kind for r in block.records][:2] == [Kind.SKIP, Kind.BATCH]
+    assert [r.kind for r in block.records][:2] == [RecordKind.SKIP, RecordKind.BATCH]
     pipe.write()
     assert not told
     pipe.sync()
@@ -321,9 +328,9 @@ def test_failure_tells_everybody_once_and_lets_nobody_in() -> None:
     pipe.sync()
     waiting += [pipe.add_everywhere(), pipe.read_everywhere()[1], pipe.read_one(1)]
     entry: list[Any] = []
-    pipe.sequencer.add_entry(0, Kind.SKIP, {"index": 1, "position": 0, "reason": ""}, entry.append)
+    pipe.sequencer.add_entry(0, RecordKind.SKIP, {"index": 1, "position": 0, "reason": ""}, entry.append)
     pipe.take()
-    pipe.sequencer.add_entry(0, Kind.SKIP, {"index": 1, "position": 0, "reason": ""}, entry.append)
+    pipe.sequencer.add_entry(0, RecordKind.SKIP, {"index": 1, "position": 0, "reason": ""}, entry.append)
     error = WriteFailed("fdatasync: Input/output error")
     pipe.sequencer.failed(error)
     pipe.sequencer.failed(WriteFailed("again"))
@@ -331,10 +338,10 @@ def test_failure_tells_everybody_once_and_lets_nobody_in() -> None:
     assert len(entry) == 2
     for call in waiting:
         assert len(call.replies) == (2 if call.partition < 0 else 1)
-        assert all(isinstance(r, OutcomeUnknown) and "Input/output" in str(r) for r in call.replies)
+        assert all(isinstance(r, UnknownOutcome) and "Input/output" in str(r) for r in call.replies)
     with pytest.raises(NotReady, match="Input/output"):
         pipe.add(0)
-    pipe.sequencer.add_entry(0, Kind.SKIP, {}, entry.append)
+    pipe.sequencer.add_entry(0, RecordKind.SKIP, {}, entry.append)
     assert len(entry) == 3
     pipe.check_empty()
     while any(pipe.serve(p) for p in (0, 1)):
@@ -360,7 +367,7 @@ def test_an_answer_is_given_although_the_log_has_failed_meanwhile() -> None:
 
     pipe.sequencer.kick = wedged
     pipe.serve(0)
-    assert isinstance(first.replies[0], Outcome)
+    assert isinstance(first.replies[0], CallOutcome)
     pipe.sequencer.site_down(0)
     pipe.sequencer.site_up(0, 1)
 
@@ -403,10 +410,10 @@ def test_an_entry_that_was_applied_before_it_was_durable_is_told_when_the_log_fa
     """Before a call with durability=async a site may answer first; whoever waits for the entry still hears that nobody knows."""
     pipe = Pipeline(1)
     told: list[object] = []
-    pipe.sequencer.add_entry(0, Kind.SKIP, {"index": 1, "position": 0}, told.append)
+    pipe.sequencer.add_entry(0, RecordKind.SKIP, {"index": 1, "position": 0}, told.append)
     pipe.add(0, lax=True)
     assert pipe.take() is not None
     pipe.write()
     assert pipe.serve(0)
     pipe.sequencer.failed(Wedged("planted"))
-    assert [type(reply) for reply in told] == [OutcomeUnknown]
+    assert [type(reply) for reply in told] == [UnknownOutcome]

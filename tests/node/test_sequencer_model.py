@@ -13,7 +13,7 @@ from cmdlog.node.outcome import NotReady, Overloaded
 from cmdlog.node.sequencing.partition_pipeline import Limits
 from cmdlog.wal.errors import WriteFailed
 from cmdlog.wal.format.block import block_bytes
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from tests.node.pipeline import BLOCK_BYTES_MAX, Call, Pipeline, a_note
 
 
@@ -94,7 +94,7 @@ class Interleavings(RuleBasedStateMachine):
     def add_entry(self, p: int) -> None:
         told: list[Any] = []
         self.entries.append(told)
-        self.pipe.sequencer.add_entry(p, Kind.SKIP, {"index": 0, "position": 0}, told.append)
+        self.pipe.sequencer.add_entry(p, RecordKind.SKIP, {"index": 0, "position": 0}, told.append)
 
     @rule()
     def note(self) -> None:

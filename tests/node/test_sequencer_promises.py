@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cmdlog.node.outcome import Outcome, OutcomeUnknown
+from cmdlog.node.outcome import CallOutcome, UnknownOutcome
 from cmdlog.node.sequencing.partition_pipeline import Limits
 from cmdlog.wal.errors import Wedged
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from tests.node.pipeline import Pipeline, a_note
 
 
@@ -113,9 +113,9 @@ def test_a_query_may_wait_for_the_disk() -> None:
         pipe.sync()
         assert len(told) == 2 + fails
         pipe.serve(0)
-    assert isinstance(told[-1], OutcomeUnknown)
+    assert isinstance(told[-1], UnknownOutcome)
     pipe.sequencer.when_durable(0, told.append)
-    assert isinstance(told[-1], OutcomeUnknown)
+    assert isinstance(told[-1], UnknownOutcome)
 
 
 def test_a_failure_tells_those_who_wait_for_the_disk_and_nobody_twice() -> None:
@@ -126,7 +126,7 @@ def test_a_failure_tells_those_who_wait_for_the_disk_and_nobody_twice() -> None:
     pipe.write()
     pipe.serve(0)
     pipe.sequencer.failed(Wedged("planted"))
-    assert [[type(reply) for reply in call.replies] for call in calls] == [[OutcomeUnknown], [Outcome], [OutcomeUnknown]]
+    assert [[type(reply) for reply in call.replies] for call in calls] == [[UnknownOutcome], [CallOutcome], [UnknownOutcome]]
     pipe.sync()
     assert all(len(call.replies) == 1 for call in calls)
     pipe.check_empty()
@@ -140,7 +140,7 @@ def test_the_log_hears_whether_somebody_waits_for_a_block() -> None:
         (False, lambda: pipe.add(0, lax=True)),
         (True, lambda: pipe.add(0, lax=False)),
         (True, lambda: pipe.add_many([0, 0], lax=[True, False])),
-        (True, lambda: sequencer.add_entry(0, Kind.SKIP, {"index": 0, "position": 0}, told.append)),
+        (True, lambda: sequencer.add_entry(0, RecordKind.SKIP, {"index": 0, "position": 0}, told.append)),
         (False, lambda: sequencer.note(a_note())),
         (True, lambda: sequencer.note(a_note(), lambda: told.append(1))),
     ]

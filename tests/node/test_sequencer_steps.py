@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cmdlog.node.outcome import Outcome, TooLarge
+from cmdlog.node.outcome import CallOutcome, CallTooLarge
 from cmdlog.node.sequencing.partition_pipeline import Limits
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import MULTI_PARTITION, txn_partition
 from tests.node.pipeline import Pipeline
 
@@ -20,9 +20,9 @@ def test_a_step_has_one_id_and_one_block() -> None:
     pipe.add(1)
     pipe.settle()
     assert [pipe.numbers(p) for p in range(3)] == [[0, 2], [2, 3], [1, 2]]
-    steps = [(b.number, r) for b in pipe.blocks for r in b.records if r.kind is Kind.BATCH and r.raw.count(b"[2,")]
+    steps = [(b.number, r) for b in pipe.blocks for r in b.records if r.kind is RecordKind.BATCH and r.raw.count(b"[2,")]
     assert len({number for number, _ in steps}) == 1
-    ids = {reply.txn_id for reply in call.replies if isinstance(reply, Outcome)}
+    ids = {reply.txn_id for reply in call.replies if isinstance(reply, CallOutcome)}
     assert len(ids) == 1
     assert txn_partition(ids.pop()) == MULTI_PARTITION
     assert len(call.replies) == 3
@@ -46,7 +46,7 @@ def test_steps_wait_for_busy_sites_too() -> None:
 def test_a_step_too_large_for_any_block_is_refused() -> None:
     """The copies for all partitions count together, before anything is placed."""
     pipe = Pipeline(4, limits=Limits(batch_bytes_max=4000))
-    with pytest.raises(TooLarge):
+    with pytest.raises(CallTooLarge):
         pipe.add_everywhere(size=1000)
     pipe.check_empty()
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cmdlog.node import site_events as module
-from cmdlog.node.outcome import Done, Outcome, OutcomeUnknown, Reply
+from cmdlog.node.outcome import CallOutcome, Done, Reply, UnknownOutcome
 from cmdlog.node.site_events import Desk, SkipNotLogged
 from cmdlog.node.sites.supervisor import SiteFault
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from procedures.storage.state import PartitionState
 from replay.state.trust import state_path
 
@@ -34,7 +34,7 @@ class Log:
     def places_of(self, partition: int, index: int) -> list[tuple[int, int]]:
         return [(partition, index)]
 
-    def add_entries(self, entries: Sequence[tuple[int, Kind, dict[str, Any]]], done: Done) -> None:
+    def add_entries(self, entries: Sequence[tuple[int, RecordKind, dict[str, Any]]], done: Done) -> None:
         self.entries += [value for _, _, value in entries]
         if self.reply is not None:
             done(self.reply)
@@ -60,14 +60,14 @@ def make_desk(folder: Path, log: Log) -> Desk:
 
 def test_a_durable_skip_is_given_to_the_next_site(tmp_path: Path) -> None:
     """The log has it first."""
-    log = Log(Outcome(0, 1, b""))
+    log = Log(CallOutcome(0, 1, b""))
     made = make_desk(tmp_path, log)
     made.skip(HUNG)
     assert log.entries == [{"index": 1, "position": 3, "reason": "planted"}]
     assert made._skips == [(0, 1, 3)]
 
 
-@pytest.mark.parametrize("reply", [None, OutcomeUnknown("the log has failed")], ids=["log full", "log failed"])
+@pytest.mark.parametrize("reply", [None, UnknownOutcome("the log has failed")], ids=["log full", "log failed"])
 def test_a_skip_that_is_not_durable_lets_no_site_leave_the_call_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: Reply | None
 ) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmdlog.node.sequencing.partition_pipeline import Limits
-from cmdlog.node.telemetry.stage_timings import BYTES, CALLS, OUTCOMES, SECONDS, UNKNOWN, Histogram, Meter, quantile
+from cmdlog.node.telemetry.stage_timings import BYTES, CALLS, OUTCOMES, SECONDS, UNKNOWN, Histogram, StageTimings, quantile
 from procedures.execution.idempotency import Status
 from tests.node.pipeline import Pipeline
 
@@ -65,7 +65,7 @@ def test_quantiles_of_nothing_and_of_too_much() -> None:
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), min_size=1, max_size=30))
 def test_a_batchs_outcomes_are_counted_one_by_one(calls: list[tuple[int, int]]) -> None:
     """Batches of one kind are counted at once, mixed ones call by call: with the same result."""
-    meter = Meter(["a", "b", "c"], partitions=1)
+    meter = StageTimings(["a", "b", "c"], partitions=1)
     meter.count([procedure for procedure, _ in calls], bytes(status for _, status in calls))
     for procedure in range(3):
         for status in range(6):

@@ -13,10 +13,10 @@ import orjson
 import pytest
 
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import NotReady, Outcome, OutcomeUnknown, Refused
+from cmdlog.node.outcome import CallOutcome, CallRefused, NotReady, UnknownOutcome
 from cmdlog.node.sites.supervisor import BUSY, ProcessSites
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.reader import LogReader
 from procedures.execution.idempotency import Status
 from tests.node.rig import alive, ask, counters, kill, open_node, rows, send, wait_for
@@ -34,12 +34,12 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def skips(node: Node) -> list[dict[str, Any]]:
     """The skip records of the log."""
-    return [record.json() for _, record in node._wal.read() if record.kind is Kind.SKIP]
+    return [record.json() for _, record in node._wal.read() if record.kind is RecordKind.SKIP]
 
 
 def failure(reply: object) -> dict[str, Any]:
     """Body of a failed call."""
-    assert isinstance(reply, Outcome), reply
+    assert isinstance(reply, CallOutcome), reply
     assert reply.status == Status.FAILED
     body: dict[str, Any] = orjson.loads(reply.body)
     return body
@@ -49,7 +49,7 @@ def test_outcomes_of_every_kind(node: Node) -> None:
     """Results, aborts and failures are told apart, and what raised left no trace."""
     assert ask(node, "bump", id=1, amount=5) == 5
     aborted = send(node, "abort_after_write", id=1, amount=100).wait()
-    assert isinstance(aborted, Outcome)
+    assert isinstance(aborted, CallOutcome)
     assert (aborted.status, orjson.loads(aborted.body)["code"]) == (Status.ABORTED, "no_luck")
     assert failure(send(node, "raise_after_write", id=1, amount=100).wait())["type"] == "LookupError"
     assert ask(node, "big", id=1, size=300_000) == "x" * 300_000
@@ -114,8 +114,8 @@ def test_a_killed_site_loses_and_doubles_nothing(node: Node) -> None:
     replies = [pending.wait() for pending in sent]
     wait_for(lambda: node.sequencer.idle)
     assert all(len(pending.replies) == 1 for pending in sent)
-    unknown = [n for n, reply in enumerate(replies) if not isinstance(reply, Outcome)]
-    assert all(isinstance(replies[n], OutcomeUnknown) for n in unknown)
+    unknown = [n for n, reply in enumerate(replies) if not isinstance(reply, CallOutcome)]
+    assert all(isinstance(replies[n], UnknownOutcome) for n in unknown)
     held = counters(node)
     assert held == {i: sum(1 << (n % 3) for n in range(i, 3000, 10)) for i in range(10)}
     assert node.status()["sites"][0] != pid
@@ -243,15 +243,15 @@ def test_a_multi_partition_call_is_all_or_nothing_under_kills(node: Node) -> Non
         write = send(node, "set_rate", name="r", value=n)
         try:
             read = send(node, "look_everywhere", name="r")
-        except Refused:
+        except CallRefused:
             read = None
         if n in (10, 20):
             kill(node.status()["sites"][0])
         reply = write.wait()
-        if read is not None and isinstance(seen := read.wait(), Outcome):
+        if read is not None and isinstance(seen := read.wait(), CallOutcome):
             values = {value for value, _ in orjson.loads(seen.body)}
             assert len(values) == 1
-        assert isinstance(reply, Outcome | OutcomeUnknown)
+        assert isinstance(reply, CallOutcome | UnknownOutcome)
     wait_for(lambda: node.sequencer.idle)
     assert {value for value, _ in ask(node, "look_everywhere", name="r")} == {39}
 
@@ -264,8 +264,8 @@ def test_orderly_stop_logs_the_last_batches_digests(tmp_path: Path, inline: bool
         ask(node, "bump", id=1, amount=1)
     node.close()
     records = [record for _, record in LogReader(RealFiles(), str(tmp_path / "data")).read()]
-    batches = {record.index for record in records if record.kind is Kind.BATCH}
-    assert {record.index for record in records if record.kind is Kind.DIGEST} == batches
+    batches = {record.index for record in records if record.kind is RecordKind.BATCH}
+    assert {record.index for record in records if record.kind is RecordKind.DIGEST} == batches
 
 
 def test_close_waits_for_what_is_under_way(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_a_site_that_cannot_start_again_leaks_nothing(node: Node, monkeypatch: p
     kill(node.status()["sites"][0])
     pending = send(node, "bump", id=1, amount=1)
     reply = pending.wait()
-    assert isinstance(reply, Outcome)
+    assert isinstance(reply, CallOutcome)
     assert tries[-1] < tries[0] + 5  # each attempt holds three; other threads open files too
 
 

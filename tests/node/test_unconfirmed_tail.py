@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cmdlog.node.node import Node
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from tests.node.rig import ask, counters, open_node, send, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("copies_start")]
@@ -35,7 +35,7 @@ def crashed(tmp_path: Path, procedure: str, /, **params: Any) -> Path:
 
 def skips(node: Node) -> list[dict[str, Any]]:
     """The skip records of the log."""
-    return [record.json() for _, record in node._wal.read() if record.kind is Kind.SKIP]
+    return [record.json() for _, record in node._wal.read() if record.kind is RecordKind.SKIP]
 
 
 @pytest.mark.parametrize("name", ["hang", "crash"])

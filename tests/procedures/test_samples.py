@@ -33,7 +33,7 @@ def drive(site: Site, model: Any, calls: list[tuple[str, dict[str, Any]]], *, ba
 @pytest.mark.parametrize("seed", range(3))
 def test_bank_agrees_with_its_model(make_site: MakeSite, seed: int) -> None:
     """Every answer and every balance is what the model says, and money moves only as it says."""
-    site, model = make_site(bank.db), bank.Model()
+    site, model = make_site(bank.db), bank.BankModel()
     work = [*bank.loader(branches=3, customers=20), *bank.workload(seed, calls=600, branches=3, customers=20)]
     drive(site, model, work, batch=32)
     rows = {
@@ -46,7 +46,7 @@ def test_bank_agrees_with_its_model(make_site: MakeSite, seed: int) -> None:
 
 def test_bank_says_no_in_its_own_words(make_site: MakeSite) -> None:
     """Unknown customers, overdrafts and second openings answer as the model does."""
-    site, model = make_site(bank.db), bank.Model()
+    site, model = make_site(bank.db), bank.BankModel()
     who = {"branch": 0, "customer": 99}
     pair = {"branch": 0, "source": 0, "target": 99}
     calls: list[tuple[str, dict[str, Any]]] = [
@@ -76,7 +76,7 @@ def test_bank_says_no_in_its_own_words(make_site: MakeSite) -> None:
 
 def test_voter_agrees_with_its_model(make_site: MakeSite) -> None:
     """Votes, limits and counts are what the model says."""
-    site, model = make_site(voter.db), voter.Model()
+    site, model = make_site(voter.db), voter.VoterModel()
     drive(site, model, [*voter.loader(), *voter.workload(5, calls=1500, phones=60)], batch=50)
     _, [(_, body)] = site.executor.read([(site.numbers["totals"], [])], catalog=1)
     assert orjson.loads(body) == [[name, model.counts.get(number, 0)] for number, name in sorted(model.contestants.items())]

@@ -113,7 +113,7 @@ def test_loading_refuses_what_it_cannot_hold(make_site: MakeSite, change: dict[s
 
 def test_the_mix_keeps_every_condition(site: Site) -> None:
     """After a full mix all conditions hold; exactly the new-orders with an unused item are rolled back."""
-    tally = tpcc.Tally()
+    tally = tpcc.MixTally()
     refused = Counter[str]()
     work = list(tpcc.workload(3, calls=400, population=TINY, tally=tally))
     for first in range(0, len(work), 20):
@@ -315,7 +315,7 @@ def test_stock_level_counts_items_of_recent_orders(site: Site) -> None:
 def test_the_mix_has_the_specifications_shares() -> None:
     """Kinds, names, remote warehouses and unused items come about as often as clauses 2.4.1, 2.5.1 and 5.2.3 say."""
     population = tpcc.Population(warehouses=10)
-    tally = tpcc.Tally()
+    tally = tpcc.MixTally()
     work = list(tpcc.workload(1, calls=20_000, population=population, tally=tally))
     kinds = Counter(name for name, _ in work)
     for name, share in zip(("new_order", "payment", "order_status", "delivery", "stock_level"), (45, 43, 4, 4, 4), strict=True):
@@ -330,7 +330,7 @@ def test_the_mix_has_the_specifications_shares() -> None:
 
 def test_the_mix_never_leaves_the_partition_and_counts_what_it_leaves_out() -> None:
     """With warehouses on several partitions the remote ones stay on the home partition; the others are counted."""
-    population, tally, all_together = tpcc.Population(warehouses=8), tpcc.Tally(), tpcc.Tally()
+    population, tally, all_together = tpcc.Population(warehouses=8), tpcc.MixTally(), tpcc.MixTally()
     work = list(tpcc.workload(5, calls=5_000, population=population, partition_of=lambda w: w % 4, tally=tally))
     for name, params in work:
         others = [supply for _, supply, _ in params["lines"]] if name == "new_order" else [params.get("customer_warehouse")]
@@ -403,7 +403,7 @@ def embedded(tmp_path: Path) -> Iterator[cmdlog.Embedded]:
 @pytest.mark.slow
 def test_conditions_hold_over_partitions_through_the_embedded_query(embedded: cmdlog.Embedded) -> None:
     """A mix whose remote warehouses stay on their partition never meets one that is elsewhere, and all conditions hold."""
-    tally = tpcc.Tally()
+    tally = tpcc.MixTally()
     where = {warehouse: slot_of(warehouse) * 2 // SLOTS for warehouse in (1, 2, 3)}
     assert len(set(where.values())) == 2
     refused = Counter[str]()

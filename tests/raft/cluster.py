@@ -1,6 +1,6 @@
 """A few cores in one thread: a network and disks that do what the test says, and an order of events that is always the same.
 
-One rule: a node is driven only through the public operations of `Core`, by the duties in the head of `cmdlog.raft`.
+One rule: a node is driven only through the public operations of `RaftCore`, by the duties in the head of `cmdlog.raft`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 
 from cmdlog.raft import (
     Configuration,
-    Core,
     Entries,
     Franchise,
     HardState,
-    Manifest,
     Message,
-    Placed,
+    PlacedProposals,
+    RaftCore,
+    RaftSettings,
     ReadResult,
     Ready,
     Restored,
     Role,
-    Settings,
+    SnapshotDescriptor,
 )
 from cmdlog.raft.configuration import NodeId, nodes
 from cmdlog.raft.messages import KIND_NORMAL, VoteReply, VoteRequest
@@ -42,10 +42,10 @@ class Disk:
     """What is durable of one node."""
 
     hard_state: HardState = field(default_factory=HardState)
-    manifest: Manifest = field(default_factory=Manifest)
+    manifest: SnapshotDescriptor = field(default_factory=SnapshotDescriptor)
     entries: Entries = field(default_factory=lambda: Entries(Index(1), [], b"", []))
     franchise: Franchise = Franchise.FULL
-    admitted: Placed | None = None
+    admitted: PlacedProposals | None = None
 
     def write(self, ready: Ready) -> None:
         """Takes a Ready's records; entries replace what stands from their first index on."""
@@ -69,12 +69,12 @@ class Disk:
 class Member:
     """One node: core, disk, and the writes that are not durable yet."""
 
-    def __init__(self, core: Core, disk: Disk) -> None:
+    def __init__(self, core: RaftCore, disk: Disk) -> None:
         self.core, self.disk = core, disk
         self.writing: deque[Ready] = deque()
         self.applied: list[tuple[int, bytes]] = []  # (index, payload) of normal entries, since the last start
         self.reads: list[ReadResult] = []
-        self.copies: list[Manifest] = []
+        self.copies: list[SnapshotDescriptor] = []
         self.synced = True  # writes become durable at once; else with `sync`
 
     def take(self) -> list[Message]:
@@ -117,31 +117,31 @@ class Cluster:
         voters: Iterable[int] = (1, 2, 3),
         *,
         others: Iterable[int] = (),
-        settings: Settings | None = None,
+        settings: RaftSettings | None = None,
         configuration: Configuration | None = None,
         seed: int = 1,
     ) -> None:
         first = configuration or Configuration(voters=nodes(voters))
-        self.settings, self.seed = settings or Settings(), seed
+        self.settings, self.seed = settings or RaftSettings(), seed
         self.members: dict[NodeId, Member] = {}
         self.wire: deque[Message] = deque()
         self.passes: Callable[[Message], bool] = lambda message: True
         for member in first.members():
-            self.add(member, Disk(manifest=Manifest(configuration=first)))
+            self.add(member, Disk(manifest=SnapshotDescriptor(configuration=first)))
         for member in nodes(others):
             self.add(member, Disk())
 
     def add(self, member: NodeId, disk: Disk) -> None:
         """Starts a node from its disk."""
         rng = random.Random(f"{self.seed}/{member}")
-        self.members[member] = Member(Core(member, rng=rng, settings=self.settings, restored=disk.restored()), disk)
+        self.members[member] = Member(RaftCore(member, rng=rng, settings=self.settings, restored=disk.restored()), disk)
 
     def restart(self, member: int) -> None:
         """Kills the node, with all that is not durable, and starts it again."""
         self.seed += 1
         self.add(node(member), self.members[node(member)].disk)
 
-    def core(self, member: int) -> Core:
+    def core(self, member: int) -> RaftCore:
         """The node's core."""
         return self.members[node(member)].core
 
@@ -175,7 +175,7 @@ class Cluster:
             self.core(member).tick()
             self.settle()
 
-    def elect(self, member: int) -> Core:
+    def elect(self, member: int) -> RaftCore:
         """Makes the node leader: its time-out is the first to come."""
         core = self.core(member)
         self.tick_one(member, core.timeout)
@@ -216,19 +216,19 @@ def solo(
     term: int | None = None,
     vote: int | None = None,
     commit: int = 0,
-    settings: Settings | None = None,
+    settings: RaftSettings | None = None,
     franchise: Franchise = Franchise.FULL,
-    admitted: Placed | None = None,
+    admitted: PlacedProposals | None = None,
 ) -> Member:
     """One node by itself, whose log has entries of these terms; the test plays the others."""
     log = column(1, *terms)
     hard = HardState(Term(max([0, *terms]) if term is None else term), None if vote is None else node(vote), Index(commit))
-    first = Manifest(configuration=Configuration(voters=nodes(voters), learners=nodes(learners)))
+    first = SnapshotDescriptor(configuration=Configuration(voters=nodes(voters), learners=nodes(learners)))
     disk = Disk(hard, first, log, franchise, admitted)
-    return Member(Core(node(member), rng=random.Random(member), settings=settings, restored=disk.restored()), disk)
+    return Member(RaftCore(node(member), rng=random.Random(member), settings=settings, restored=disk.restored()), disk)
 
 
-def lead(member: Member) -> Core:
+def lead(member: Member) -> RaftCore:
     """Makes a node by itself leader, by votes of the others; what it sends until then is gone."""
     core = member.core
     while core.role is not Role.LEADER:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Protocol
 
-from cmdlog.raft import Configuration, Entries, HardState, Manifest, NodeId
+from cmdlog.raft import Configuration, Entries, HardState, NodeId, SnapshotDescriptor
 from cmdlog.raft.messages import KIND_CONFIGURATION
 from cmdlog.raft.quorum import majority
 
@@ -23,7 +23,7 @@ class Durable(Protocol):
         """With the commit mark."""
 
     @property
-    def manifest(self) -> Manifest:
+    def manifest(self) -> SnapshotDescriptor:
         """Where the log begins."""
 
     @property

@@ -11,11 +11,22 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from cmdlog.raft import Configuration, Core, Entries, HardState, InvariantBroken, Manifest, NodeId, Ready, Restored, Settings
+from cmdlog.raft import (
+    Configuration,
+    Entries,
+    HardState,
+    InvariantBroken,
+    NodeId,
+    RaftCore,
+    RaftSettings,
+    Ready,
+    Restored,
+    SnapshotDescriptor,
+)
 from cmdlog.raft.configuration import nodes
-from cmdlog.raft.multi_raft import Groups, Parcel, Record, Round
+from cmdlog.raft.multi_raft import GroupRecord, Parcel, RaftGroups, Round
 from cmdlog.raft.wire.layout import BadFrame
-from cmdlog.raft.wire.secure_frames import Link, Opener, Peer, Seal, Sealer, Secret
+from cmdlog.raft.wire.secure_frames import FrameSealer, Link, Opener, Peer, Seal, Secret
 from cmdlog.wal.ids import Index, PartitionId, Term
 from tests.raft.cluster import Disk
 from tests.raft.scenario_text import entries_text, manifest_text, message_of, message_text, write_text
@@ -26,20 +37,20 @@ if TYPE_CHECKING:
     from tests.raft.scenario_script import Script
 
 SECRET: Final = Secret(b"the secret of this cluster......")
-FIRST: Final = Manifest(configuration=Configuration(voters=nodes([1, 2, 3])))
+FIRST: Final = SnapshotDescriptor(configuration=Configuration(voters=nodes([1, 2, 3])))
 LIFE: Final = b"life-one"
 
 
 class Host:
     """This node: its groups, what its log has, and a link from each peer."""
 
-    def __init__(self, node: NodeId, settings: Settings, tell: Callable[[str], None]) -> None:
+    def __init__(self, node: NodeId, settings: RaftSettings, tell: Callable[[str], None]) -> None:
         self.node, self.settings, self.tell = node, settings, tell
-        self.groups = Groups(node)
-        self.written: list[Record] = []  # of durable rounds, in the order of the log
+        self.groups = RaftGroups(node)
+        self.written: list[GroupRecord] = []  # of durable rounds, in the order of the log
         self.rounds: list[Round] = []  # not durable yet
         self.slow = False
-        self.sealers = {sender: Sealer(self.link(sender), SECRET, SECRET.encoder(Seal.HEADS)) for sender in nodes([1, 2, 3])}
+        self.sealers = {sender: FrameSealer(self.link(sender), SECRET, SECRET.encoder(Seal.HEADS)) for sender in nodes([1, 2, 3])}
         self.openers = {sender: Opener(self.link(sender), SECRET) for sender in nodes([1, 2, 3])}
         self.frames: dict[NodeId, bytes] = {}  # the last one from each peer
 
@@ -50,7 +61,7 @@ class Host:
     def add(self, group: int, restored: Restored) -> None:
         """One more group."""
         self.groups.add(
-            PartitionId(group), Core(self.node, rng=Scripted(SPREAD, group), settings=self.settings, restored=restored)
+            PartitionId(group), RaftCore(self.node, rng=Scripted(SPREAD, group), settings=self.settings, restored=restored)
         )
 
     def open(self, sender: NodeId, frame: bytes) -> None:
@@ -107,11 +118,11 @@ class Host:
         return found
 
 
-def _as_ready(record: Record) -> Ready:
+def _as_ready(record: GroupRecord) -> Ready:
     return Ready(record.hard_state, record.snapshot, record.entries, [], [], None, [], None, None)  # type: ignore[arg-type]
 
 
-def _record_text(record: Record) -> str:
+def _record_text(record: GroupRecord) -> str:
     return write_text(_as_ready(record))
 
 
@@ -120,7 +131,7 @@ def _record_text(record: Record) -> str:
 
 def host(script: Script, words: list[str]) -> None:
     """`host`"""
-    settings = Settings(pre_vote="pre_vote=no" not in words)
+    settings = RaftSettings(pre_vote="pre_vote=no" not in words)
     script.host = made = Host(NodeId(int(words[0])), settings, script.world.tell)
     for word in words[1:]:
         if word.isdigit():
@@ -158,7 +169,7 @@ def _sealed(here: Host, group: PartitionId, message: Any, options: dict[str, str
         link = replace(link, session=b"earlier!")
     secret = Secret(b"what a stranger guesses........") if "secret" in options else SECRET
     if link != here.link(message.sender) or secret is not SECRET:
-        return Sealer(link, secret, secret.encoder(Seal.HEADS)).seal([(group, message)])[0]
+        return FrameSealer(link, secret, secret.encoder(Seal.HEADS)).seal([(group, message)])[0]
     sealer = here.sealers[message.sender]
     if "field" not in options and "kind" not in options:
         return sealer.seal([(group, message)])[0]
@@ -221,7 +232,7 @@ def replay(script: Script, _: list[str]) -> None:
     for group, disk in sorted(here.disks().items()):
         core = here.groups.cores.get(PartitionId(group))
         if core is not None:
-            again = Core(here.node, rng=random.Random(0), restored=disk.restored())
+            again = RaftCore(here.node, rng=random.Random(0), restored=disk.restored())
             durable = core.log.payloads[: core.log.stable - core.log.base]
             if again.log.payloads != durable or (not here.rounds and (again.term, again.vote) != (core.term, core.vote)):
                 raise Violation(f"group {group} is not what its core knows to be durable")

@@ -13,24 +13,24 @@ from cmdlog.raft import (
     LEAVE_JOINT,
     Act,
     BadChange,
-    Change,
     Configuration,
+    ConfigurationChange,
     CopyOutcome,
-    Core,
     Entries,
     Franchise,
-    Guard,
     HardState,
     InvariantBroken,
-    Manifest,
+    MemberChange,
+    MembershipGuard,
     Message,
     NodeId,
-    Placed,
-    Refused,
+    PlacedProposals,
+    RaftCore,
+    RaftRefused,
+    RaftSettings,
     Role,
     Segment,
-    Settings,
-    Step,
+    SnapshotDescriptor,
     Transition,
 )
 from cmdlog.raft.configuration import nodes
@@ -40,7 +40,7 @@ from tests.raft.scenario_host import HOST_COMMANDS, Host
 from tests.raft.scenario_text import configuration_text, entry_text, message_of, message_text, payload_of
 from tests.raft.scenario_world import Node, World
 
-SETTINGS: Final = {each.name for each in fields(Settings)}
+SETTINGS: Final = {each.name for each in fields(RaftSettings)}
 ACTS: Final = {"+": Act.ADD_VOTER, "~": Act.ADD_LEARNER, "-": Act.REMOVE}
 
 
@@ -64,7 +64,7 @@ class Script:
             kept = len(self.world.trace)
             try:
                 command(self, rest)
-            except Refused as error:
+            except RaftRefused as error:
                 self.world.tell(f"refused: {error.reason.value}" + (f", ask {error.leader}" if error.leader else ""))
             except InvariantBroken as error:
                 self.world.tell(f"the group ends here: {error}")
@@ -83,7 +83,7 @@ class Script:
         """By its number."""
         return self.world.nodes[NodeId(int(word))]
 
-    def core(self, word: str) -> Core:
+    def core(self, word: str) -> RaftCore:
         """Of a node that is up."""
         return self.node(word).live()
 
@@ -96,7 +96,7 @@ class Script:
         self.first = Configuration(voters=nodes(map(int, plain[:at])), learners=nodes(map(int, plain[at + 1 :])))
         self.world = World()
         for member in self.first.members():
-            self.world.nodes[member] = node = Node(member, Disk(manifest=Manifest(configuration=self.first)), settings)
+            self.world.nodes[member] = node = Node(member, Disk(manifest=SnapshotDescriptor(configuration=self.first)), settings)
             node.start()
 
     def start(self, words: list[str]) -> None:
@@ -114,7 +114,7 @@ class Script:
             node.disk.franchise = Franchise.NONE
         if "admitted" in given:
             index, _, term = given["admitted"].partition("@")
-            node.disk.admitted = Placed(Index(int(index)), Term(int(term)))
+            node.disk.admitted = PlacedProposals(Index(int(index)), Term(int(term)))
         node.start()
 
     def _disk(self, given: dict[str, str], *, blank: bool) -> Disk:
@@ -127,7 +127,7 @@ class Script:
         term = Term(int(given.get("term", max([int(base_term), *terms]))))
         vote = NodeId(int(given["vote"])) if "vote" in given else None
         commit = Index(int(given.get("commit", base)))
-        return Disk(HardState(term, vote, commit), Manifest(Index(int(base)), Term(int(base_term)), first), entries)
+        return Disk(HardState(term, vote, commit), SnapshotDescriptor(Index(int(base)), Term(int(base_term)), first), entries)
 
     # Time
 
@@ -187,10 +187,10 @@ class Script:
         transition = Transition.AUTO
         if "joint" in words:
             transition = Transition.JOINT_STAY if "stay" in words else Transition.JOINT_AUTO_LEAVE
-        steps = tuple(Step(ACTS[word[0]], NodeId(int(word[1:]))) for word in words[1:] if word[0] in ACTS)
+        steps = tuple(MemberChange(ACTS[word[0]], NodeId(int(word[1:]))) for word in words[1:] if word[0] in ACTS)
         bases = [Configuration(voters=nodes(map(int, word[5:].split(",")))) for word in words if word.startswith("base=")]
-        guard = Guard.FORCED if "forced" in words else Guard.CHECKED
-        self.core(words[0]).change(Change(steps, transition), base=bases[0] if bases else None, guard=guard)
+        guard = MembershipGuard.FORCED if "forced" in words else MembershipGuard.CHECKED
+        self.core(words[0]).change(ConfigurationChange(steps, transition), base=bases[0] if bases else None, guard=guard)
 
     def leave(self, words: list[str]) -> None:
         """`leave`"""
@@ -363,12 +363,12 @@ def _way(word: str) -> tuple[NodeId, NodeId]:
     return NodeId(int(sender)), NodeId(int(receiver))
 
 
-def _settings(words: list[str], base: Settings | None = None) -> tuple[list[str], Settings]:
+def _settings(words: list[str], base: RaftSettings | None = None) -> tuple[list[str], RaftSettings]:
     """The words that are no settings, and the settings."""
     given = {name: value for name, _, value in (word.partition("=") for word in words) if name in SETTINGS}
     values: dict[str, Any] = {name: value == "yes" if value in ("yes", "no") else int(value) for name, value in given.items()}
     plain = [word for word in words if word.partition("=")[0] not in SETTINGS]
-    return plain, replace(base or Settings(), **values)
+    return plain, replace(base or RaftSettings(), **values)
 
 
 COMMANDS: Final[dict[str, Callable[[Script, list[str]], None]]] = {

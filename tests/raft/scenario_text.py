@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from cmdlog.raft import Configuration, Entries, HardState, Manifest, Message, NodeId, Ready
+from cmdlog.raft import Configuration, Entries, HardState, Message, NodeId, Ready, SnapshotDescriptor
 from cmdlog.raft.configuration import nodes
 from cmdlog.raft.messages import (
     KIND_CONFIGURATION,
@@ -24,7 +24,7 @@ from cmdlog.raft.messages import (
     InstallSnapshot,
     ReadReply,
     ReadRequest,
-    SnapshotFailed,
+    SnapshotCopyFailed,
     TimeoutNow,
     VoteReply,
     VoteRequest,
@@ -78,7 +78,7 @@ def entries_text(entries: Entries) -> str:
     return ", ".join(entry_text(entries, offset) for offset in range(len(entries))) or "nothing"
 
 
-def manifest_text(manifest: Manifest) -> str:
+def manifest_text(manifest: SnapshotDescriptor) -> str:
     """Where the snapshot stands."""
     return f"{manifest.index}@{manifest.term} [{configuration_text(manifest.configuration)}]"
 
@@ -130,7 +130,7 @@ _TEXTS: Final[dict[type[Message], Callable[[Any], str]]] = {
     Heartbeat: lambda m: f"heartbeat t{m.term} round {m.round}, commit {m.commit}",
     HeartbeatReply: lambda m: f"heartbeat reply t{m.term} round {m.round}",
     InstallSnapshot: lambda m: f"snapshot t{m.term} {manifest_text(m.manifest)}",
-    SnapshotFailed: lambda m: f"snapshot failed t{m.term} at {m.index}",
+    SnapshotCopyFailed: lambda m: f"snapshot failed t{m.term} at {m.index}",
     TimeoutNow: lambda m: f"campaign now t{m.term}",
     ReadRequest: lambda m: f"read request t{m.term}: {_numbers(m.contexts)}",
     ReadReply: lambda m: f"read reply t{m.term} at {m.index}: {_numbers(m.contexts)}",
@@ -207,9 +207,9 @@ _READERS: Final[list[tuple[str, Callable[[NodeId, NodeId, list[str]], Message]]]
     (r"heartbeat reply t(\d+) round (\d+)", lambda s, r, f: HeartbeatReply(s, r, _t(f[0]), int(f[1]))),
     (
         r"snapshot t(\d+) (\d+)@(\d+) \[(.*)\]",
-        lambda s, r, f: InstallSnapshot(s, r, _t(f[0]), Manifest(_i(f[1]), _t(f[2]), configuration_of(f[3]))),
+        lambda s, r, f: InstallSnapshot(s, r, _t(f[0]), SnapshotDescriptor(_i(f[1]), _t(f[2]), configuration_of(f[3]))),
     ),
-    (r"snapshot failed t(\d+) at (\d+)", lambda s, r, f: SnapshotFailed(s, r, _t(f[0]), _i(f[1]))),
+    (r"snapshot failed t(\d+) at (\d+)", lambda s, r, f: SnapshotCopyFailed(s, r, _t(f[0]), _i(f[1]))),
     (r"campaign now t(\d+)", lambda s, r, f: TimeoutNow(s, r, _t(f[0]))),
     (r"read request t(\d+): ([\d ]+)", lambda s, r, f: ReadRequest(s, r, _t(f[0]), tuple(map(int, f[1].split())))),
     (

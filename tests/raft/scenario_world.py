@@ -21,7 +21,19 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cmdlog.raft import Completion, Configuration, Core, Entries, Manifest, Message, NodeId, Ready, Restored, Role, Settings
+from cmdlog.raft import (
+    Completion,
+    Configuration,
+    Entries,
+    Message,
+    NodeId,
+    RaftCore,
+    RaftSettings,
+    Ready,
+    Restored,
+    Role,
+    SnapshotDescriptor,
+)
 from cmdlog.raft.errors import Drop
 from cmdlog.raft.invariants import check_group, check_invariants
 from tests.raft.cluster import Disk
@@ -67,15 +79,15 @@ class Seen:
 class Node:
     """One node; `core` is None while it is down."""
 
-    def __init__(self, node: NodeId, disk: Disk, settings: Settings) -> None:
+    def __init__(self, node: NodeId, disk: Disk, settings: RaftSettings) -> None:
         self.id, self.disk, self.settings = node, disk, settings
-        self.core: Core | None = None
+        self.core: RaftCore | None = None
         self.writing: deque[tuple[int, Ready]] = deque()  # numbered; a Ready without a write waits with them
         self.slow = False
         self.lives = self.number = 0
         self.spread = SPREAD
         self.completions: dict[tuple[int, int], Completion] = {}  # by life and number of the write
-        self.copy: Manifest | None = None
+        self.copy: SnapshotDescriptor | None = None
         self.seen: Seen | None = None
 
     def start(self, restored: Restored | None = None) -> None:
@@ -85,10 +97,10 @@ class Node:
         self.copy = None
         self.writing.clear()
         chance = Scripted(self.spread, self.lives * 1_000_000)
-        self.core = Core(self.id, rng=chance, settings=self.settings, restored=restored or self.disk.restored())
+        self.core = RaftCore(self.id, rng=chance, settings=self.settings, restored=restored or self.disk.restored())
         self.seen = Seen(Role.FOLLOWER, self.core.term, None, self.core.log.commit, self.core.configuration)
 
-    def live(self) -> Core:
+    def live(self) -> RaftCore:
         """Its core. Raises: ValueError when the node is down: the script is wrong."""
         if self.core is None:
             raise ValueError(f"node {self.id} is down")
@@ -118,7 +130,7 @@ class World:
             if node.core is not None:
                 self._pump(node, node.core)
 
-    def _pump(self, node: Node, core: Core) -> None:
+    def _pump(self, node: Node, core: RaftCore) -> None:
         self.observe(node)
         while (ready := core.ready()) is not None:
             self._send(ready.send_now)

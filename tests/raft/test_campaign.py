@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cmdlog.raft import Drop, Entries, Franchise, Placed, Role, Settings
+from cmdlog.raft import Drop, Entries, Franchise, PlacedProposals, RaftSettings, Role
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Append, AppendReply, Campaign, Heartbeat, TimeoutNow, VoteReply, VoteRequest
 from cmdlog.wal.ids import Index, Term
@@ -87,7 +87,7 @@ def test_a_lost_pre_vote_ends_in_waiting() -> None:
 
 def test_a_lost_campaign_ends_in_waiting() -> None:
     """The vote stays given."""
-    member = solo(settings=Settings(pre_vote=False))
+    member = solo(settings=RaftSettings(pre_vote=False))
     wait(member)
     for sender in (B, C):
         member.core.step(VoteReply(sender, A, Term(1), Campaign.REAL, False))
@@ -96,7 +96,7 @@ def test_a_lost_campaign_ends_in_waiting() -> None:
 
 def test_the_candidates_own_vote_counts_when_it_is_durable() -> None:
     """A majority that includes a vote which a crash may forget is none."""
-    member = solo(settings=Settings(pre_vote=False))
+    member = solo(settings=RaftSettings(pre_vote=False))
     member.synced = False
     wait(member)
     member.core.step(VoteReply(B, A, Term(1), Campaign.REAL, True))
@@ -107,7 +107,7 @@ def test_the_candidates_own_vote_counts_when_it_is_durable() -> None:
 
 def test_a_completed_write_of_an_earlier_campaign_is_no_vote() -> None:
     """Only the vote of the present term counts."""
-    member = solo(settings=Settings(pre_vote=False))
+    member = solo(settings=RaftSettings(pre_vote=False))
     member.synced = False
     wait(member)
     wait(member)
@@ -141,7 +141,7 @@ def test_a_leader_shields_itself_and_a_transfer_passes_every_shield() -> None:
 
 def test_a_shield_ends_an_election_time_out_after_the_last_sign_of_life() -> None:
     """Then votes are given as usual."""
-    member = solo(settings=Settings(election_ticks=10))
+    member = solo(settings=RaftSettings(election_ticks=10))
     member.core.step(Heartbeat(B, A, Term(1), Index(0), 0))
     for _ in range(9):
         member.core.tick()
@@ -197,7 +197,7 @@ def test_a_node_that_may_have_forgotten_a_vote_is_silent() -> None:
 
 def test_a_new_member_in_place_of_a_lost_disk_has_no_word_in_earlier_terms() -> None:
     """Leaders of the terms before its admission may count on what the lost disk said."""
-    member = solo(admitted=Placed(Index(2), Term(3)))
+    member = solo(admitted=PlacedProposals(Index(2), Term(3)))
     member.core.step(Append(C, A, Term(2), Term(0), Index(0), Entries(Index(1), [Term(2)], b"\0", [b"x"])))
     (refusal,) = member.take()
     assert isinstance(refusal, AppendReply)
@@ -210,7 +210,7 @@ def test_a_new_member_in_place_of_a_lost_disk_votes_when_it_has_the_entry_that_s
     terms: list[int], *, granted: bool
 ) -> None:
     """The configurations before that entry mean the lost disk; a log that has another entry there does not have it."""
-    admitted = Placed(Index(2), Term(3))
+    admitted = PlacedProposals(Index(2), Term(3))
     voter = solo(terms=terms, admitted=admitted)
     voter.core.step(ask(Campaign.REAL, 7))
     replies = [message for message in voter.take() if isinstance(message, VoteReply)]
@@ -220,7 +220,7 @@ def test_a_new_member_in_place_of_a_lost_disk_votes_when_it_has_the_entry_that_s
 
 def test_a_new_member_in_place_of_a_lost_disk_keeps_its_vote_over_a_restart() -> None:
     """The admission is given at every start, and takes nothing back that was promised since."""
-    voter = solo(terms=[1, 3], term=7, vote=2, admitted=Placed(Index(2), Term(3)))
+    voter = solo(terms=[1, 3], term=7, vote=2, admitted=PlacedProposals(Index(2), Term(3)))
     assert (voter.core.term, voter.core.vote) == (7, B)
 
 
@@ -253,14 +253,14 @@ def test_a_learner_votes_when_it_is_asked() -> None:
 
 def test_patience_leaves_leadership_to_others() -> None:
     """A hint: where others live, they campaign first."""
-    patient = Settings(patience=2)
-    waits = [[solo(member, settings=each).core.timeout for member in range(1, 50)] for each in (Settings(), patient)]
+    patient = RaftSettings(patience=2)
+    waits = [[solo(member, settings=each).core.timeout for member in range(1, 50)] for each in (RaftSettings(), patient)]
     assert [(min(each), max(each)) for each in waits] == [(10, 19), (30, 39)]
 
 
 def test_equal_time_outs_do_not_split_votes_for_ever() -> None:
     """Every wait is drawn anew, so that one of them is first in the end."""
-    cluster = Cluster((1, 2, 3, 4, 5), settings=Settings(pre_vote=False))
+    cluster = Cluster((1, 2, 3, 4, 5), settings=RaftSettings(pre_vote=False))
     for core in (member.core for member in cluster.members.values()):
         core.timeout = 10
     cluster.tick(60)
@@ -292,7 +292,7 @@ def test_a_cut_off_node_comes_back_without_disturbing_anyone() -> None:
 
 def test_a_node_with_a_newer_term_is_taken_back() -> None:
     """Without pre-votes its term has grown: the leader hears of it, steps down, and one election settles it."""
-    cluster = Cluster(settings=Settings(pre_vote=False))
+    cluster = Cluster(settings=RaftSettings(pre_vote=False))
     cluster.elect(1)
     cluster.cut(3)
     cluster.tick(60)

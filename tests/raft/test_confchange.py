@@ -15,10 +15,10 @@ from cmdlog.raft.configuration import (
     MEMBERS_MAX,
     NODE_ID_MAX,
     Act,
-    Change,
     Configuration,
+    ConfigurationChange,
+    MemberChange,
     NodeId,
-    Step,
     Transition,
     nodes,
 )
@@ -27,19 +27,22 @@ from cmdlog.raft.quorum import has_quorum
 
 NODES = tuple(NodeId(number) for number in range(1, 7))
 STEPS = st.lists(
-    st.builds(Step, st.sampled_from(Act), st.sampled_from(NODES)), min_size=1, max_size=4, unique_by=lambda step: step.node
+    st.builds(MemberChange, st.sampled_from(Act), st.sampled_from(NODES)),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda step: step.node,
 ).map(tuple)
-CHANGES = st.one_of(st.just(LEAVE_JOINT), st.builds(Change, STEPS, st.sampled_from(Transition)))
+CHANGES = st.one_of(st.just(LEAVE_JOINT), st.builds(ConfigurationChange, STEPS, st.sampled_from(Transition)))
 
 
-def step(word: str) -> Step:
+def step(word: str) -> MemberChange:
     """`+4` adds a voter, `~4` a learner, `-4` removes."""
-    return Step({"+": Act.ADD_VOTER, "~": Act.ADD_LEARNER, "-": Act.REMOVE}[word[0]], NodeId(int(word[1:])))
+    return MemberChange({"+": Act.ADD_VOTER, "~": Act.ADD_LEARNER, "-": Act.REMOVE}[word[0]], NodeId(int(word[1:])))
 
 
-def change(*words: str, transition: Transition = Transition.AUTO) -> Change:
+def change(*words: str, transition: Transition = Transition.AUTO) -> ConfigurationChange:
     """A change of the steps that the words say."""
-    return Change(tuple(map(step, words)), transition)
+    return ConfigurationChange(tuple(map(step, words)), transition)
 
 
 def voters(*members: int, learners: tuple[int, ...] = ()) -> Configuration:
@@ -83,7 +86,7 @@ def test_decisions_that_majorities_of_before_cannot_see_are_found() -> None:
 @pytest.mark.slow
 @given(st.lists(CHANGES, max_size=12))
 @settings(max_examples=60, deadline=None)
-def test_consecutive_configurations_never_decide_apart(changes: list[Change]) -> None:
+def test_consecutive_configurations_never_decide_apart(changes: list[ConfigurationChange]) -> None:
     """Along any sequence of changes, quorums of neighbours share a node, and the later one holds a majority of a half before."""
     config = voters(1, 2, 3)
     for wanted in changes:
@@ -100,7 +103,7 @@ def test_consecutive_configurations_never_decide_apart(changes: list[Change]) ->
 @pytest.mark.slow
 @given(st.lists(CHANGES, max_size=20))
 @settings(max_examples=100, deadline=None)
-def test_any_sequence_of_changes_keeps_the_invariants(changes: list[Change]) -> None:
+def test_any_sequence_of_changes_keeps_the_invariants(changes: list[ConfigurationChange]) -> None:
     """Each result is built anew, so its own checks hold; beyond them, it has voters and nobody has two roles."""
     config = voters(1, 2, 3)
     for wanted in changes:
@@ -118,12 +121,12 @@ def test_any_sequence_of_changes_keeps_the_invariants(changes: list[Change]) -> 
 @pytest.mark.slow
 @given(STEPS, st.randoms(use_true_random=False), st.sampled_from(Transition))
 @settings(deadline=None)
-def test_the_order_of_steps_means_nothing(steps: tuple[Step, ...], chance: random.Random, transition: Transition) -> None:
+def test_the_order_of_steps_means_nothing(steps: tuple[MemberChange, ...], chance: random.Random, transition: Transition) -> None:
     """The same steps in another order give the same configuration, or are refused alike."""
 
-    def outcome(ordered: tuple[Step, ...]) -> Configuration | None:
+    def outcome(ordered: tuple[MemberChange, ...]) -> Configuration | None:
         try:
-            return apply_change(voters(1, 2, 3, learners=(4,)), Change(ordered, transition))
+            return apply_change(voters(1, 2, 3, learners=(4,)), ConfigurationChange(ordered, transition))
         except BadChange:
             return None
 
@@ -133,7 +136,7 @@ def test_the_order_of_steps_means_nothing(steps: tuple[Step, ...], chance: rando
 @pytest.mark.slow
 @given(STEPS)
 @settings(deadline=None)
-def test_joint_ends_where_one_step_would_have(steps: tuple[Step, ...]) -> None:
+def test_joint_ends_where_one_step_would_have(steps: tuple[MemberChange, ...]) -> None:
     """Entering and leaving a joint configuration gives what the changer would make at once, were that safe."""
     before = voters(1, 2, 3, learners=(4,))
     try:
@@ -151,8 +154,8 @@ def test_joint_ends_where_one_step_would_have(steps: tuple[Step, ...]) -> None:
 def test_any_voters_become_any_others_by_a_joint_change(before: set[NodeId], after: set[NodeId], demote: bool) -> None:
     """Whatever the sizes, even ones too: the old voters decide along until they leave."""
     leaving = Act.ADD_LEARNER if demote else Act.REMOVE
-    steps = [Step(Act.ADD_VOTER, node) for node in sorted(after - before)] + [
-        Step(leaving, node) for node in sorted(before - after)
+    steps = [MemberChange(Act.ADD_VOTER, node) for node in sorted(after - before)] + [
+        MemberChange(leaving, node) for node in sorted(before - after)
     ]
     if not steps:
         return
@@ -256,7 +259,7 @@ def test_the_mark_of_a_forced_configuration_stays() -> None:
         ),
     ],
 )
-def test_a_senseless_change_is_refused_by_name(config: Configuration, wanted: Change, named: str) -> None:
+def test_a_senseless_change_is_refused_by_name(config: Configuration, wanted: ConfigurationChange, named: str) -> None:
     """The reason names the node, so that who asked can see what it was wrong about."""
     with pytest.raises(BadChange) as refused:
         apply_change(config, wanted)

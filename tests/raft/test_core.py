@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cmdlog.raft import Drop, InvariantBroken, Message, ProposalRefused, Refusal, Role, Settings
+from cmdlog.raft import Drop, InvariantBroken, Message, ProposalRefused, RaftSettings, Refusal, Role
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Append, AppendReply, Forward, Heartbeat
 from cmdlog.wal.ids import Index, Term
@@ -56,7 +56,7 @@ def test_a_follower_refuses_proposals_and_names_the_leader() -> None:
 
 def test_a_follower_forwards_proposals_when_it_may() -> None:
     """They end up in the leader's log; what the leader refuses is a silence."""
-    cluster = Cluster(settings=Settings(forwarding=True, entry_bytes_max=3))
+    cluster = Cluster(settings=RaftSettings(forwarding=True, entry_bytes_max=3))
     leader = cluster.elect(1)
     assert cluster.core(2).propose([b"x", b"y"]) is None
     assert cluster.core(2).propose([b"long"]) is None
@@ -68,7 +68,7 @@ def test_a_follower_forwards_proposals_when_it_may() -> None:
 
 def test_proposals_beyond_the_bytes_in_flight_are_refused_until_some_are_committed() -> None:
     """A majority that is away costs bounded memory; what is too large for an entry is never taken."""
-    member = solo(settings=Settings(proposed_bytes_max=10, entry_bytes_max=20))
+    member = solo(settings=RaftSettings(proposed_bytes_max=10, entry_bytes_max=20))
     core = lead(member)
     core.propose([b"x" * 15])
     with pytest.raises(ProposalRefused) as refused:
@@ -133,7 +133,7 @@ def test_a_lost_append_is_found_by_the_next_heartbeat() -> None:
 
 def test_a_lost_acknowledgement_does_not_close_the_window_for_ever() -> None:
     """A full window is asked after, although it lets no entries through."""
-    cluster = Cluster(settings=Settings(window_messages_max=2, append_entries_max=1))
+    cluster = Cluster(settings=RaftSettings(window_messages_max=2, append_entries_max=1))
     leader = cluster.elect(1)
     cluster.passes = lambda message: not (isinstance(message, AppendReply) and message.sender == B)
     leader.propose([b"1", b"2", b"3", b"4"])

@@ -9,7 +9,16 @@ from contextlib import suppress
 
 import pytest
 
-from cmdlog.raft.messages import Append, AppendReply, Forward, Heartbeat, InstallSnapshot, Kind, Manifest, Segment
+from cmdlog.raft.messages import (
+    Append,
+    AppendReply,
+    Forward,
+    Heartbeat,
+    InstallSnapshot,
+    MessageKind,
+    Segment,
+    SnapshotDescriptor,
+)
 from cmdlog.raft.wire.layout import (
     ENTRIES_MAX,
     FIELD,
@@ -21,7 +30,7 @@ from cmdlog.raft.wire.layout import (
     SEGMENTS_MAX,
     Addressed,
     BadFrame,
-    Fault,
+    FrameFault,
     MessageTooLarge,
     Tag,
 )
@@ -30,9 +39,9 @@ from cmdlog.raft.wire.secure_frames import (
     FRAME_BYTES_MIN,
     HELLO_BYTES_MAX,
     FrameCutter,
+    FrameSealer,
     Opener,
     Seal,
-    Sealer,
     decode_hello,
 )
 from cmdlog.wal.ids import Index, PartitionId
@@ -65,7 +74,7 @@ def test_an_unknown_kind_is_skipped_and_counted() -> None:
     """With its payloads; the messages around it are taken."""
     around = one_frame([BEAT])[FRAME_BYTES_MIN - 20 : -20]
     frame = sealed_by_hand(around + meta_of(999, b"what a newer version says", b"with payloads") + around, b"with payloads")
-    assert opened(frame) == ([BEAT, BEAT], {Fault.UNKNOWN_KIND: 1})
+    assert opened(frame) == ([BEAT, BEAT], {FrameFault.UNKNOWN_KIND: 1})
 
 
 @ANY_MESSAGE
@@ -80,19 +89,19 @@ def test_an_unknown_field_is_skipped(message: Addressed) -> None:
 # -- impossible messages -------------------------------------------------------------------------------------------------
 
 
-def fixed(kind: Kind, *values: int) -> bytes:
+def fixed(kind: MessageKind, *values: int) -> bytes:
     """The fixed part."""
     return FIXED[kind].pack(*values)
 
 
 def append_body(count: int, *fields: bytes, first: int = 1, commit: int = 0) -> bytes:
     """The body of an append."""
-    return fixed(Kind.APPEND, first, 0, commit, TERM, count) + b"".join(fields)
+    return fixed(MessageKind.APPEND, first, 0, commit, TERM, count) + b"".join(fields)
 
 
 def snapshot_body(*fields: bytes) -> bytes:
     """The body of a snapshot's manifest."""
-    return fixed(Kind.INSTALL_SNAPSHOT, 9, 3) + b"".join(fields)
+    return fixed(MessageKind.INSTALL_SNAPSHOT, 9, 3) + b"".join(fields)
 
 
 def file_field(name: bytes, *, name_bytes: int | None = None, size: int = 1) -> bytes:
@@ -104,57 +113,61 @@ def file_field(name: bytes, *, name_bytes: int | None = None, size: int = 1) -> 
 U32, U64 = (4).to_bytes(4, "little"), (4).to_bytes(8, "little")
 HUGE = NUMBER_MAX + 1
 IMPOSSIBLE: dict[str, tuple[int, bytes, bytes]] = {
-    "no fixed part": (Kind.HEARTBEAT, b"", b""),
-    "fixed part cut": (Kind.HEARTBEAT, bytes(15), b""),
-    "commit too large": (Kind.HEARTBEAT, fixed(Kind.HEARTBEAT, HUGE, 1), b""),
-    "field head cut": (Kind.TIMEOUT_NOW, bytes(7), b""),
-    "field longer than its message": (Kind.TIMEOUT_NOW, field(777, b"abc", size=4), b""),
-    "field of gigabytes": (Kind.TIMEOUT_NOW, field(777, b"", size=0xFFFFFFFF), b""),
-    "field twice": (Kind.TIMEOUT_NOW, field(777, b"") * 2, b""),
-    "campaign of no kind": (Kind.VOTE_REQUEST, fixed(Kind.VOTE_REQUEST, 9, 1, 1), b""),
-    "vote of no kind": (Kind.VOTE_REPLY, fixed(Kind.VOTE_REPLY, 1, 2), b""),
-    "campaign of a vote of no kind": (Kind.VOTE_REPLY, fixed(Kind.VOTE_REPLY, 0, 1), b""),
-    "rejection of no kind": (Kind.APPEND_REPLY, fixed(Kind.APPEND_REPLY, 1, 255, 0, 0), b""),
-    "first entry zero": (Kind.APPEND, append_body(0, first=0), b""),
-    "payloads without entries": (Kind.APPEND, append_body(0), b"x"),
-    "too many entries": (Kind.APPEND, append_body(ENTRIES_MAX + 1), b""),
-    "entries of uneven size without sizes": (Kind.APPEND, append_body(2), b"xyz"),
-    "sizes that end within a number": (Kind.APPEND, append_body(1, field(Tag.SIZES, b"abc")), b""),
-    "fewer sizes than entries": (Kind.APPEND, append_body(2, field(Tag.SIZES, U32)), b"four"),
-    "sizes beyond the payloads": (Kind.APPEND, append_body(1, field(Tag.SIZES, b"\xff" * 4)), b"four"),
-    "more sizes than any message": (Kind.APPEND, append_body(1, field(Tag.SIZES, bytes(4 * (ENTRIES_MAX + 1)))), b""),
-    "fewer kinds than entries": (Kind.APPEND, append_body(2, field(Tag.KINDS, b"\1")), b""),
-    "entry of no kind": (Kind.APPEND, append_body(1, field(Tag.KINDS, b"\x63")), b""),
-    "runs that end within one": (Kind.APPEND, append_body(1, field(Tag.TERM_RUNS, bytes(11))), b""),
-    "run of no entries": (Kind.APPEND, append_body(1, field(Tag.TERM_RUNS, bytes(12))), b""),
-    "run of gigabytes": (Kind.APPEND, append_body(1, field(Tag.TERM_RUNS, b"\xff" * 4 + bytes(8))), b""),
-    "run of a term too large": (Kind.APPEND, append_body(4, field(Tag.TERM_RUNS, U32 + b"\xff" * 8)), b""),
-    "runs of fewer entries": (Kind.APPEND, append_body(5, field(Tag.TERM_RUNS, U32 + U64)), b""),
-    "forward of too many": (Kind.FORWARD, fixed(Kind.FORWARD, ENTRIES_MAX + 1), b""),
-    "manifest without configuration": (Kind.INSTALL_SNAPSHOT, snapshot_body(), b""),
-    "manifest of no configuration": (Kind.INSTALL_SNAPSHOT, snapshot_body(field(Tag.CONFIGURATION, b"[1")), b""),
-    "file head cut": (Kind.INSTALL_SNAPSHOT, snapshot_body(field(Tag.CONFIGURATION, b"{}"), field(Tag.SEGMENTS, b"12")), b""),
-    "file name cut": (Kind.INSTALL_SNAPSHOT, snapshot_body(file_field(b"name", name_bytes=5)), b""),
-    "file too large": (Kind.INSTALL_SNAPSHOT, snapshot_body(file_field(b"name", size=HUGE)), b""),
+    "no fixed part": (MessageKind.HEARTBEAT, b"", b""),
+    "fixed part cut": (MessageKind.HEARTBEAT, bytes(15), b""),
+    "commit too large": (MessageKind.HEARTBEAT, fixed(MessageKind.HEARTBEAT, HUGE, 1), b""),
+    "field head cut": (MessageKind.TIMEOUT_NOW, bytes(7), b""),
+    "field longer than its message": (MessageKind.TIMEOUT_NOW, field(777, b"abc", size=4), b""),
+    "field of gigabytes": (MessageKind.TIMEOUT_NOW, field(777, b"", size=0xFFFFFFFF), b""),
+    "field twice": (MessageKind.TIMEOUT_NOW, field(777, b"") * 2, b""),
+    "campaign of no kind": (MessageKind.VOTE_REQUEST, fixed(MessageKind.VOTE_REQUEST, 9, 1, 1), b""),
+    "vote of no kind": (MessageKind.VOTE_REPLY, fixed(MessageKind.VOTE_REPLY, 1, 2), b""),
+    "campaign of a vote of no kind": (MessageKind.VOTE_REPLY, fixed(MessageKind.VOTE_REPLY, 0, 1), b""),
+    "rejection of no kind": (MessageKind.APPEND_REPLY, fixed(MessageKind.APPEND_REPLY, 1, 255, 0, 0), b""),
+    "first entry zero": (MessageKind.APPEND, append_body(0, first=0), b""),
+    "payloads without entries": (MessageKind.APPEND, append_body(0), b"x"),
+    "too many entries": (MessageKind.APPEND, append_body(ENTRIES_MAX + 1), b""),
+    "entries of uneven size without sizes": (MessageKind.APPEND, append_body(2), b"xyz"),
+    "sizes that end within a number": (MessageKind.APPEND, append_body(1, field(Tag.SIZES, b"abc")), b""),
+    "fewer sizes than entries": (MessageKind.APPEND, append_body(2, field(Tag.SIZES, U32)), b"four"),
+    "sizes beyond the payloads": (MessageKind.APPEND, append_body(1, field(Tag.SIZES, b"\xff" * 4)), b"four"),
+    "more sizes than any message": (MessageKind.APPEND, append_body(1, field(Tag.SIZES, bytes(4 * (ENTRIES_MAX + 1)))), b""),
+    "fewer kinds than entries": (MessageKind.APPEND, append_body(2, field(Tag.KINDS, b"\1")), b""),
+    "entry of no kind": (MessageKind.APPEND, append_body(1, field(Tag.KINDS, b"\x63")), b""),
+    "runs that end within one": (MessageKind.APPEND, append_body(1, field(Tag.TERM_RUNS, bytes(11))), b""),
+    "run of no entries": (MessageKind.APPEND, append_body(1, field(Tag.TERM_RUNS, bytes(12))), b""),
+    "run of gigabytes": (MessageKind.APPEND, append_body(1, field(Tag.TERM_RUNS, b"\xff" * 4 + bytes(8))), b""),
+    "run of a term too large": (MessageKind.APPEND, append_body(4, field(Tag.TERM_RUNS, U32 + b"\xff" * 8)), b""),
+    "runs of fewer entries": (MessageKind.APPEND, append_body(5, field(Tag.TERM_RUNS, U32 + U64)), b""),
+    "forward of too many": (MessageKind.FORWARD, fixed(MessageKind.FORWARD, ENTRIES_MAX + 1), b""),
+    "manifest without configuration": (MessageKind.INSTALL_SNAPSHOT, snapshot_body(), b""),
+    "manifest of no configuration": (MessageKind.INSTALL_SNAPSHOT, snapshot_body(field(Tag.CONFIGURATION, b"[1")), b""),
+    "file head cut": (
+        MessageKind.INSTALL_SNAPSHOT,
+        snapshot_body(field(Tag.CONFIGURATION, b"{}"), field(Tag.SEGMENTS, b"12")),
+        b"",
+    ),
+    "file name cut": (MessageKind.INSTALL_SNAPSHOT, snapshot_body(file_field(b"name", name_bytes=5)), b""),
+    "file too large": (MessageKind.INSTALL_SNAPSHOT, snapshot_body(file_field(b"name", size=HUGE)), b""),
     "too many files": (
-        Kind.INSTALL_SNAPSHOT,
+        MessageKind.INSTALL_SNAPSHOT,
         snapshot_body(field(Tag.CONFIGURATION, b"{}"), field(Tag.SEGMENTS, (bytes(12) + b"\1a") * (SEGMENTS_MAX + 1))),
         b"",
     ),
     **{
-        f"file named {name!r}": (Kind.INSTALL_SNAPSHOT, snapshot_body(file_field(name)), b"")
+        f"file named {name!r}": (MessageKind.INSTALL_SNAPSHOT, snapshot_body(file_field(name)), b"")
         for name in (b"", b"/etc/passwd", b"../log", b"a/../../b", b"a//b", b"./a", b"a\\b", b"a\0b", b"\xff\xfe", b"a/")
     },
-    "read without contexts": (Kind.READ_REQUEST, b"", b""),
-    "contexts that end within a number": (Kind.READ_REQUEST, field(Tag.CONTEXTS, bytes(9)), b""),
-    "bundle without groups": (Kind.HEARTBEAT_REPLY_BUNDLE, field(Tag.TERMS, U64) + field(Tag.ROUNDS, U64), b""),
+    "read without contexts": (MessageKind.READ_REQUEST, b"", b""),
+    "contexts that end within a number": (MessageKind.READ_REQUEST, field(Tag.CONTEXTS, bytes(9)), b""),
+    "bundle without groups": (MessageKind.HEARTBEAT_REPLY_BUNDLE, field(Tag.TERMS, U64) + field(Tag.ROUNDS, U64), b""),
     "bundle of uneven columns": (
-        Kind.HEARTBEAT_REPLY_BUNDLE,
+        MessageKind.HEARTBEAT_REPLY_BUNDLE,
         field(Tag.GROUPS, U32) + field(Tag.TERMS, U64) + field(Tag.ROUNDS, b""),
         b"",
     ),
     "bundle of terms too large": (
-        Kind.HEARTBEAT_REPLY_BUNDLE,
+        MessageKind.HEARTBEAT_REPLY_BUNDLE,
         field(Tag.GROUPS, U32) + field(Tag.TERMS, b"\xff" * 8) + field(Tag.ROUNDS, U64),
         b"",
     ),
@@ -166,34 +179,34 @@ def test_an_impossible_message_is_dropped_and_counted(name: str) -> None:
     """It is authentic, so the peer has a defect; what else its frame says is still taken."""
     kind, body, bulk = IMPOSSIBLE[name]
     beat = one_frame([BEAT])[FRAME_BYTES_MIN - 20 : -20]
-    assert opened(sealed_by_hand(beat + meta_of(kind, body, bulk) + beat, bulk)) == ([BEAT, BEAT], {Fault.MALFORMED: 1})
+    assert opened(sealed_by_hand(beat + meta_of(kind, body, bulk) + beat, bulk)) == ([BEAT, BEAT], {FrameFault.MALFORMED: 1})
 
 
 def test_a_term_that_no_election_reaches_is_impossible() -> None:
     """A term near the end of 64 bits could never be answered by a higher one."""
-    frame = sealed_by_hand(meta_of(Kind.TIMEOUT_NOW, b"", term=HUGE))
-    assert opened(frame) == ([], {Fault.MALFORMED: 1})
+    frame = sealed_by_hand(meta_of(MessageKind.TIMEOUT_NOW, b"", term=HUGE))
+    assert opened(frame) == ([], {FrameFault.MALFORMED: 1})
 
 
 @pytest.mark.parametrize(
     "meta",
     [
         bytes(HEAD.size - 1),
-        HEAD.pack(HEAD.size - 1, 0, 0, Kind.TIMEOUT_NOW, GROUP, TERM),
-        HEAD.pack(HEAD.size + 1, 0, 0, Kind.TIMEOUT_NOW, GROUP, TERM),
-        HEAD.pack(0xFFFFFFFF, 0, 0, Kind.TIMEOUT_NOW, GROUP, TERM),
-        HEAD.pack(HEAD.size, 1, 0, Kind.TIMEOUT_NOW, GROUP, TERM),
-        HEAD.pack(HEAD.size, 0xFFFFFFFF, 0, Kind.TIMEOUT_NOW, GROUP, TERM),
+        HEAD.pack(HEAD.size - 1, 0, 0, MessageKind.TIMEOUT_NOW, GROUP, TERM),
+        HEAD.pack(HEAD.size + 1, 0, 0, MessageKind.TIMEOUT_NOW, GROUP, TERM),
+        HEAD.pack(0xFFFFFFFF, 0, 0, MessageKind.TIMEOUT_NOW, GROUP, TERM),
+        HEAD.pack(HEAD.size, 1, 0, MessageKind.TIMEOUT_NOW, GROUP, TERM),
+        HEAD.pack(HEAD.size, 0xFFFFFFFF, 0, MessageKind.TIMEOUT_NOW, GROUP, TERM),
     ],
 )
 def test_parts_that_do_not_add_up_refuse_the_frame(meta: bytes) -> None:
     """Where one message ends is where the next one begins, so nothing of it can be believed."""
-    assert fault_of(sealed_by_hand(meta)) is Fault.LENGTH
+    assert fault_of(sealed_by_hand(meta)) is FrameFault.LENGTH
 
 
 def test_bytes_behind_the_last_payload_refuse_the_frame() -> None:
     """They belong to no message."""
-    assert fault_of(sealed_by_hand(meta_of(Kind.TIMEOUT_NOW, b""), b"more")) is Fault.LENGTH
+    assert fault_of(sealed_by_hand(meta_of(MessageKind.TIMEOUT_NOW, b""), b"more")) is FrameFault.LENGTH
 
 
 # -- limits --------------------------------------------------------------------------------------------------------------
@@ -202,7 +215,7 @@ def test_bytes_behind_the_last_payload_refuse_the_frame() -> None:
 def test_messages_beyond_one_frame_go_into_the_next() -> None:
     """In order, whether the bytes or the number is the limit."""
     large = [(GROUP, append([bytes(FRAME_BYTES_MAX // 3)], first=number)) for number in (1, 2, 3, 4)]
-    sealer, opener = Sealer(LINK_HEADS, SECRET, SECRET.encoder(Seal.HEADS)), Opener(LINK_HEADS, SECRET)
+    sealer, opener = FrameSealer(LINK_HEADS, SECRET, SECRET.encoder(Seal.HEADS)), Opener(LINK_HEADS, SECRET)
     frames = sealer.seal(large)
     assert [len(opener.open(frame)) for frame in frames] == [2, 2]
     assert max(map(len, frames)) <= FRAME_BYTES_MAX
@@ -216,14 +229,14 @@ def test_messages_beyond_one_frame_go_into_the_next() -> None:
         append([bytes(FRAME_BYTES_MAX)]),
         append([b""] * (ENTRIES_MAX + 1)),
         Forward(ME, PEER, TERM, [b""] * (ENTRIES_MAX + 1)),
-        InstallSnapshot(ME, PEER, TERM, Manifest(segments=(Segment("n" * (NAME_BYTES_MAX + 1), 0, 0),))),
-        InstallSnapshot(ME, PEER, TERM, Manifest(segments=(Segment("n", 0, 0),) * (SEGMENTS_MAX + 1))),
+        InstallSnapshot(ME, PEER, TERM, SnapshotDescriptor(segments=(Segment("n" * (NAME_BYTES_MAX + 1), 0, 0),))),
+        InstallSnapshot(ME, PEER, TERM, SnapshotDescriptor(segments=(Segment("n", 0, 0),) * (SEGMENTS_MAX + 1))),
     ],
     ids=["bytes", "entries", "forwarded", "name", "files"],
 )
 def test_a_message_that_no_peer_would_take_is_not_sent(message: Append | Forward | InstallSnapshot) -> None:
     """It is our own limit that is set too high; no sequence is used up by it."""
-    sealer, opener = Sealer(LINK_HEADS, SECRET, SECRET.encoder(Seal.HEADS)), Opener(LINK_HEADS, SECRET)
+    sealer, opener = FrameSealer(LINK_HEADS, SECRET, SECRET.encoder(Seal.HEADS)), Opener(LINK_HEADS, SECRET)
     with pytest.raises(MessageTooLarge):
         sealer.seal([BEAT, (GROUP, message)])
     assert [opener.open(frame) for frame in sealer.seal([BEAT])] == [[BEAT]]
@@ -232,7 +245,7 @@ def test_a_message_that_no_peer_would_take_is_not_sent(message: Append | Forward
 def test_a_message_for_another_node_is_not_sent() -> None:
     """A mistake of the caller: on this link it would be taken for this receiver's."""
     with pytest.raises(ValueError, match="on the link"):
-        Sealer(LINK_HEADS, SECRET, SECRET.encoder(Seal.HEADS)).seal([(GROUP, Heartbeat(ME, THIRD, TERM, Index(0), 0))])
+        FrameSealer(LINK_HEADS, SECRET, SECRET.encoder(Seal.HEADS)).seal([(GROUP, Heartbeat(ME, THIRD, TERM, Index(0), 0))])
 
 
 # -- garbage -------------------------------------------------------------------------------------------------------------
@@ -295,8 +308,8 @@ def test_garbage_is_refused_or_understood_for_minutes(seed: int) -> None:
 def test_a_frame_makes_no_more_than_a_small_multiple_of_its_size() -> None:
     """Counts that claim millions allocate nothing; the most that a short message can make are empty entries, to their limit."""
     bodies = [append_body(ENTRIES_MAX), append_body(0xFFFFFFFF), append_body(9, field(Tag.TERM_RUNS, b"\xff" * 12))]
-    frames = [sealed_by_hand(meta_of(Kind.APPEND, body)) for body in bodies]
-    frames.append(sealed_by_hand(meta_of(Kind.READ_REQUEST, FIELD.pack(Tag.CONTEXTS, 0x7FFFFFFF))))
+    frames = [sealed_by_hand(meta_of(MessageKind.APPEND, body)) for body in bodies]
+    frames.append(sealed_by_hand(meta_of(MessageKind.READ_REQUEST, FIELD.pack(Tag.CONTEXTS, 0x7FFFFFFF))))
     opener = Opener(LINK_HEADS, SECRET)
     tracemalloc.start()
     try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cmdlog.raft import BadConfiguration, Completion, Configuration, Manifest
+from cmdlog.raft import BadConfiguration, Completion, Configuration, SnapshotDescriptor
 from cmdlog.raft.configuration import nodes
-from cmdlog.raft.entries import Log, decoded_configurations
+from cmdlog.raft.entries import EntryLog, decoded_configurations
 from cmdlog.raft.messages import KIND_CONFIGURATION, Entries
 from cmdlog.wal.ids import Index, Term
 from tests.raft.cluster import column
@@ -15,7 +15,7 @@ from tests.raft.cluster import column
 class Writer:
     """Takes writes from a log and completes them by number, as a ring of threads would."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: EntryLog) -> None:
         self.log, self.taken = log, 0
 
     def take(self) -> Completion:
@@ -27,9 +27,9 @@ class Writer:
         return completion
 
 
-def a_log(*terms: int, base: int = 0, base_term: int = 0) -> Log:
+def a_log(*terms: int, base: int = 0, base_term: int = 0) -> EntryLog:
     """A log of these terms behind a snapshot, nothing durable yet."""
-    log = Log(Manifest(Index(base), Term(base_term), Configuration(voters=nodes((1,)))))
+    log = EntryLog(SnapshotDescriptor(Index(base), Term(base_term), Configuration(voters=nodes((1,)))))
     log.append(column(base + 1, *terms), [])
     return log
 
@@ -246,7 +246,7 @@ def test_reset_replaces_the_log_and_the_proofs_of_writes_under_way() -> None:
     """After a snapshot a write of the old log proves nothing of the new one."""
     log = a_log(1, 1, 1, 1)
     old = Writer(log).take()
-    log.reset(Manifest(Index(2), Term(2), Configuration(voters=nodes((1, 2)))))
+    log.reset(SnapshotDescriptor(Index(2), Term(2), Configuration(voters=nodes((1, 2)))))
     log.append(column(3, 2, 2), [])
     log.complete(old)
     assert (log.stable, log.last, log.terms) == (2, 4, [2, 2])

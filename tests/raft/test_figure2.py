@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-from cmdlog.raft import Entries, Role, Settings
+from cmdlog.raft import Entries, RaftSettings, Role
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Append, AppendReply, Campaign, Heartbeat, VoteReply, VoteRequest
 from cmdlog.wal.ids import Index, Term
 from tests.raft.cluster import Cluster, Member, column, lead, solo
 
-BASIC = Settings(pre_vote=False, check_quorum=False)
+BASIC = RaftSettings(pre_vote=False, check_quorum=False)
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
 
 
@@ -282,7 +282,7 @@ def test_a_new_leader_speaks_to_everyone_at_once() -> None:
 
 def test_a_leader_repeats_heartbeats_while_idle() -> None:
     """Repeat during idle periods to prevent election timeouts."""
-    cluster = Cluster(settings=Settings(pre_vote=False, check_quorum=False, heartbeat_ticks=3))
+    cluster = Cluster(settings=RaftSettings(pre_vote=False, check_quorum=False, heartbeat_ticks=3))
     core = cluster.elect(1)
     cluster.tick(100)
     assert (core.role, core.term) == (Role.LEADER, cluster.core(2).term)

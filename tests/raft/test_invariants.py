@@ -7,7 +7,17 @@ from collections.abc import Callable
 
 import pytest
 
-from cmdlog.raft import Completion, Configuration, Core, Franchise, HardState, InvariantBroken, Manifest, Role, Settings
+from cmdlog.raft import (
+    Completion,
+    Configuration,
+    Franchise,
+    HardState,
+    InvariantBroken,
+    RaftCore,
+    RaftSettings,
+    Role,
+    SnapshotDescriptor,
+)
 from cmdlog.raft.configuration import NodeId, nodes
 from cmdlog.raft.entries import Write
 from cmdlog.raft.invariants import INVARIANTS, check_group, check_invariants
@@ -20,19 +30,19 @@ A, B, C = NodeId(1), NodeId(2), NodeId(3)
 PAIR = Configuration(voters=nodes((1, 2)))
 
 
-def _set(name: str, value: object) -> Callable[[Core], None]:
+def _set(name: str, value: object) -> Callable[[RaftCore], None]:
     return lambda core: setattr(core, name, value)
 
 
-def _log(name: str, value: object) -> Callable[[Core], None]:
+def _log(name: str, value: object) -> Callable[[RaftCore], None]:
     return lambda core: setattr(core.log, name, value)
 
 
-def _progress(name: str, value: object) -> Callable[[Core], None]:
+def _progress(name: str, value: object) -> Callable[[RaftCore], None]:
     return lambda core: setattr(core.progress[B], name, value)
 
 
-DAMAGE: list[tuple[str, Callable[[Core], None]]] = [
+DAMAGE: list[tuple[str, Callable[[RaftCore], None]]] = [
     ("handed out", _log("handed", Index(9))),
     ("one length", lambda core: core.log.payloads.append(b"")),
     ("beside its last index", _log("last_term", Term(9))),
@@ -40,7 +50,7 @@ DAMAGE: list[tuple[str, Callable[[Core], None]]] = [
     ("prove no more", lambda core: core.log.writes.append(Write(Completion(1, Index(1), Term(1)), Index(99), None))),
     ("those of the log", lambda core: core.log.configurations.append((Index(99), PAIR))),
     ("at most one configuration", lambda core: core.log.configurations.extend([(Index(5), PAIR), (Index(6), PAIR)])),
-    ("the snapshot has", _set("manifest", Manifest(Index(-1)))),
+    ("the snapshot has", _set("manifest", SnapshotDescriptor(Index(-1)))),
     ("vote to itself", _set("vote", C)),
     ("only voters", _set("franchise", Franchise.NONE)),
     ("own leader", _set("leader", B)),
@@ -55,7 +65,7 @@ DAMAGE: list[tuple[str, Callable[[Core], None]]] = [
 
 
 @pytest.mark.parametrize(("name", "damage"), DAMAGE, ids=[name for name, _ in DAMAGE])
-def test_every_invariant_catches_what_it_is_about(name: str, damage: Callable[[Core], None]) -> None:
+def test_every_invariant_catches_what_it_is_about(name: str, damage: Callable[[RaftCore], None]) -> None:
     """Named with its section; the group is ended by it."""
     cluster = Cluster()
     leader = cluster.elect(1)
@@ -114,7 +124,7 @@ def test_different_entries_under_the_same_index_and_term_are_noticed() -> None:
     one, other = solo(1, terms=[1]).core, solo(2, terms=[1]).core
     check_group([one, other])
     disk = Disk(solo(terms=[1]).disk.hard_state, entries=column(1, 1, payloads=[b"other"]))
-    other = Core(B, rng=random.Random(2), restored=disk.restored())
+    other = RaftCore(B, rng=random.Random(2), restored=disk.restored())
     with pytest.raises(InvariantBroken, match="same entry"):
         check_group([one, other])
 
@@ -138,7 +148,7 @@ def test_a_disk_that_forgot_is_refused_at_the_start() -> None:
         Disk(entries=column(2, 1)),
     ):
         with pytest.raises(InvariantBroken):
-            Core(A, rng=random.Random(1), restored=disk.restored())
+            RaftCore(A, rng=random.Random(1), restored=disk.restored())
 
 
 @pytest.mark.slow
@@ -146,7 +156,7 @@ def test_a_disk_that_forgot_is_refused_at_the_start() -> None:
 def test_invariants_hold_while_everything_is_lost_and_restarted(seed: int) -> None:
     """A small storm: random ticks, losses, late syncs and restarts; then it heals, and all state machines are equal."""
     rng = random.Random(seed)
-    cluster = Cluster(settings=Settings(append_bytes_max=20, window_messages_max=3), seed=seed)
+    cluster = Cluster(settings=RaftSettings(append_bytes_max=20, window_messages_max=3), seed=seed)
     cluster.passes = lambda message: rng.random() > 0.2
     for number in range(400):
         member = rng.choice((1, 2, 3))

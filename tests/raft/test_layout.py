@@ -10,8 +10,8 @@ from struct import calcsize
 import pytest
 
 import cmdlog.raft
-from cmdlog.raft.messages import Kind
-from cmdlog.raft.wire.layout import FIELD, FIXED_FIELDS, HEAD_FIELDS, MESSAGES_MAX, NO_GROUP, Addressed, Fault, Tag
+from cmdlog.raft.messages import MessageKind
+from cmdlog.raft.wire.layout import FIELD, FIXED_FIELDS, HEAD_FIELDS, MESSAGES_MAX, NO_GROUP, Addressed, FrameFault, Tag
 from cmdlog.raft.wire.secure_frames import (
     FRAME_BYTES_MAX,
     HELLO_BYTES_MAX,
@@ -65,7 +65,7 @@ def test_the_document_has_every_kind() -> None:
         for kind, fields in FIXED_FIELDS.items()
     ]
     assert rows == expected
-    assert list(FIXED_FIELDS) == list(Kind)
+    assert list(FIXED_FIELDS) == list(MessageKind)
 
 
 def test_the_document_has_every_tag_and_fault() -> None:
@@ -73,7 +73,7 @@ def test_the_document_has_every_tag_and_fault() -> None:
     rows = re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", section("Field"), flags=re.MULTILINE)
     assert [(int(number), name) for number, name in rows] == [(tag.value, tag.name) for tag in Tag]
     assert FIELD.size == 8
-    assert [fault.value for fault in Fault if f"`{fault.value}`" not in section("A connection")] == []
+    assert [fault.value for fault in FrameFault if f"`{fault.value}`" not in section("A connection")] == []
 
 
 def test_the_document_has_the_limits() -> None:
@@ -86,7 +86,7 @@ def test_the_document_has_the_limits() -> None:
 def test_each_kind_has_the_fields_that_the_document_gives_it() -> None:
     """No message of the tests has another one."""
     allowed = dict(re.findall(r"^\| \d+ \| ([A-Z_]+) \|.*\| ?([A-Z_ ]*?) ?\|$", section("Message"), flags=re.MULTILINE))
-    seen: dict[str, set[str]] = {kind.name: set() for kind in Kind}
+    seen: dict[str, set[str]] = {kind.name: set() for kind in MessageKind}
     encoder = SECRET.encoder(LINK_WHOLE.seal)
     for group, message in MESSAGES:
         meta, _ = encoder.encode(group, message)

@@ -8,16 +8,16 @@ from cmdlog.raft import (
     LEAVE_JOINT,
     Act,
     BadChange,
-    Change,
     ChangeRefused,
     Configuration,
+    ConfigurationChange,
     Drop,
     Franchise,
-    Guard,
+    MemberChange,
+    MembershipGuard,
+    RaftSettings,
     Refusal,
     Role,
-    Settings,
-    Step,
     Transition,
 )
 from cmdlog.raft.configuration import NodeId, nodes
@@ -27,8 +27,8 @@ from tests.raft.cluster import Cluster, Disk, column, lead, node, solo
 from tests.raft.completeness import suffice, unseeing
 
 A, B, C, D, E = (NodeId(value) for value in (1, 2, 3, 4, 5))
-ADD_D = Change((Step(Act.ADD_LEARNER, D),))
-PROMOTE_D = Change((Step(Act.ADD_VOTER, D),))
+ADD_D = ConfigurationChange((MemberChange(Act.ADD_LEARNER, D),))
+PROMOTE_D = ConfigurationChange((MemberChange(Act.ADD_VOTER, D),))
 
 
 def refusal(error: pytest.ExceptionInfo[ChangeRefused]) -> Refusal:
@@ -59,8 +59,13 @@ def test_a_configuration_is_in_force_when_it_is_appended() -> None:
     cluster = Cluster(others=(4, 5))
     leader = cluster.elect(1)
     cluster.cut(4, 5)
-    swap = [Step(Act.ADD_VOTER, D), Step(Act.ADD_VOTER, E), Step(Act.REMOVE, B), Step(Act.REMOVE, C)]
-    leader.change(Change(tuple(swap)), guard=Guard.FORCED)
+    swap = [
+        MemberChange(Act.ADD_VOTER, D),
+        MemberChange(Act.ADD_VOTER, E),
+        MemberChange(Act.REMOVE, B),
+        MemberChange(Act.REMOVE, C),
+    ]
+    leader.change(ConfigurationChange(tuple(swap)), guard=MembershipGuard.FORCED)
     leader.propose([b"x"])
     cluster.settle()
     assert (leader.configuration.joint, leader.log.commit) == (True, 1)
@@ -107,7 +112,7 @@ def test_one_change_at_a_time_and_only_after_an_own_commit() -> None:
     core.step(AppendReply(B, A, core.term, Index(2)))
     core.change(ADD_D)
     with pytest.raises(ChangeRefused) as refused:
-        core.change(Change((Step(Act.ADD_LEARNER, E),)))
+        core.change(ConfigurationChange((MemberChange(Act.ADD_LEARNER, E),)))
     assert refusal(refused) is Refusal.CHANGE_PENDING
     core.step(AppendReply(B, A, core.term, Index(3)))
     core.transfer(C)
@@ -124,7 +129,7 @@ def test_a_change_is_compare_and_set() -> None:
     leader.change(ADD_D, base=base)
     cluster.settle()
     with pytest.raises(ChangeRefused) as refused:
-        leader.change(Change((Step(Act.ADD_LEARNER, E),)), base=base)
+        leader.change(ConfigurationChange((MemberChange(Act.ADD_LEARNER, E),)), base=base)
     assert refusal(refused) is Refusal.STALE_BASE
     with pytest.raises(BadChange):
         leader.change(LEAVE_JOINT)
@@ -144,7 +149,7 @@ def test_a_voter_must_have_the_configuration_that_made_it_a_learner() -> None:
 
 def test_a_voter_must_have_been_a_learner_that_caught_up() -> None:
     """Else commits would wait for it."""
-    cluster = Cluster(others=(4,), settings=Settings(promotion_entries_max=5))
+    cluster = Cluster(others=(4,), settings=RaftSettings(promotion_entries_max=5))
     leader = cluster.elect(1)
     with pytest.raises(ChangeRefused) as refused:
         leader.change(PROMOTE_D)
@@ -168,18 +173,21 @@ def test_a_change_that_leaves_no_live_majority_is_refused_unless_forced() -> Non
     leader = cluster.elect(1)
     cluster.cut(3)
     cluster.tick(12)
-    remove = Change((Step(Act.REMOVE, B),))
+    remove = ConfigurationChange((MemberChange(Act.REMOVE, B),))
     with pytest.raises(ChangeRefused) as refused:
         leader.change(remove)
     assert refusal(refused) is Refusal.QUORUM_AT_RISK
-    leader.change(remove, guard=Guard.FORCED)
+    leader.change(remove, guard=MembershipGuard.FORCED)
 
 
 def test_a_joint_configuration_ends_by_itself_when_it_is_committed() -> None:
     """Both majorities first, then the new one alone; the demoted voter learns on."""
     cluster = Cluster(others=(4, 5))
     leader = cluster.elect(1)
-    leader.change(Change((Step(Act.ADD_VOTER, D), Step(Act.ADD_VOTER, E), Step(Act.ADD_LEARNER, B))), guard=Guard.FORCED)
+    leader.change(
+        ConfigurationChange((MemberChange(Act.ADD_VOTER, D), MemberChange(Act.ADD_VOTER, E), MemberChange(Act.ADD_LEARNER, B))),
+        guard=MembershipGuard.FORCED,
+    )
     assert leader.configuration == Configuration((A, C, D, E), (A, B, C), (), (B,), auto_leave=True)
     cluster.settle()
     cluster.tick()
@@ -222,7 +230,7 @@ def test_a_voter_less_of_an_even_number_commits_nothing_beside_logs_that_suffice
     cluster = Cluster((1, 2))
     leader = cluster.elect(1)
     cluster.cut(2)
-    leader.change(Change((Step(Act.REMOVE, B),)))
+    leader.change(ConfigurationChange((MemberChange(Act.REMOVE, B),)))
     placed = leader.propose([b"x"])
     cluster.settle()
     assert placed is not None
@@ -249,7 +257,7 @@ def test_a_joint_configuration_that_is_to_stay_stays() -> None:
     """Until it is left on request."""
     cluster = Cluster()
     leader = cluster.elect(1)
-    leader.change(Change((Step(Act.REMOVE, C),), Transition.JOINT_STAY))
+    leader.change(ConfigurationChange((MemberChange(Act.REMOVE, C),), Transition.JOINT_STAY))
     cluster.tick(20)
     assert leader.configuration.joint
     leader.change(LEAVE_JOINT)
@@ -262,7 +270,9 @@ def test_a_new_leader_ends_the_joint_configuration_of_its_predecessor() -> None:
     cluster = Cluster(others=(4, 5))
     leader = cluster.elect(1)
     cluster.passes = lambda message: not (isinstance(message, AppendReply) and message.index == 2)
-    leader.change(Change((Step(Act.ADD_VOTER, D), Step(Act.ADD_VOTER, E))), guard=Guard.FORCED)
+    leader.change(
+        ConfigurationChange((MemberChange(Act.ADD_VOTER, D), MemberChange(Act.ADD_VOTER, E))), guard=MembershipGuard.FORCED
+    )
     cluster.settle()
     cluster.cut(1)
     cluster.tick(60)
@@ -274,7 +284,7 @@ def test_a_leader_that_removes_itself_leads_until_that_is_committed() -> None:
     """It does not count itself meanwhile; then it follows, never campaigns, and another leads."""
     cluster = Cluster()
     leader = cluster.elect(1)
-    leader.change(Change((Step(Act.REMOVE, A),)))
+    leader.change(ConfigurationChange((MemberChange(Act.REMOVE, A),)))
     assert leader.leader == A
     cluster.settle()
     assert (leader.role, leader.log.commit) == (Role.FOLLOWER, 2)
@@ -287,10 +297,10 @@ def test_a_removed_node_campaigns_while_only_it_can_bring_the_removal_to_the_oth
     """A and B have the entry that leaves C alone, C has not: C cannot win with its shorter log, so one of the others must."""
     cluster = Cluster()
     leader = cluster.elect(1)
-    leader.change(Change((Step(Act.REMOVE, A), Step(Act.REMOVE, B)), Transition.JOINT_STAY))
+    leader.change(ConfigurationChange((MemberChange(Act.REMOVE, A), MemberChange(Act.REMOVE, B)), Transition.JOINT_STAY))
     cluster.settle()
     cluster.cut(3)
-    leader.change(LEAVE_JOINT, guard=Guard.FORCED)
+    leader.change(LEAVE_JOINT, guard=MembershipGuard.FORCED)
     cluster.tick(25)  # the leader has lost its majority, which is C
     assert (leader.role is not Role.LEADER, leader.configuration.voters) == (True, (C,))
     cluster.heal()
@@ -304,7 +314,7 @@ def test_a_removing_leader_alone_is_no_majority_of_the_others() -> None:
     member = solo()
     core = lead(member)
     core.step(AppendReply(B, A, core.term, Index(1)))
-    core.change(Change((Step(Act.REMOVE, A),)))
+    core.change(ConfigurationChange((MemberChange(Act.REMOVE, A),)))
     member.take()
     core.step(AppendReply(B, A, core.term, Index(2)))
     assert core.log.commit == 1
@@ -316,7 +326,7 @@ def test_a_removed_node_is_told_and_forgotten() -> None:
     """It gets the entry that removes it, so it does not campaign; then the leader has nothing to do with it."""
     cluster = Cluster()
     leader = cluster.elect(1)
-    leader.change(Change((Step(Act.REMOVE, C),)))
+    leader.change(ConfigurationChange((MemberChange(Act.REMOVE, C),)))
     cluster.settle()
     removed = cluster.core(3)
     assert removed.configuration.voters == (A, B)
@@ -332,9 +342,9 @@ def test_a_node_that_comes_back_starts_anew() -> None:
     """Nothing that was known of its former life counts."""
     cluster = Cluster()
     leader = cluster.elect(1)
-    leader.change(Change((Step(Act.REMOVE, C),)))
+    leader.change(ConfigurationChange((MemberChange(Act.REMOVE, C),)))
     cluster.settle()
-    leader.change(Change((Step(Act.ADD_LEARNER, C),)))
+    leader.change(ConfigurationChange((MemberChange(Act.ADD_LEARNER, C),)))
     assert leader.progress[C].match == 0
     cluster.settle()
     assert leader.progress[C].match == leader.log.last
@@ -378,7 +388,7 @@ def test_a_lost_majority_is_recovered_by_force_and_marked() -> None:
     cluster.core(2).timeout = 99
     cluster.tick(2)
     assert cluster.applied(2) == [b"x"]
-    survivor.change(Change((Step(Act.ADD_VOTER, B),)))
+    survivor.change(ConfigurationChange((MemberChange(Act.ADD_VOTER, B),)))
     cluster.settle()
     assert cluster.core(2).configuration == Configuration(voters=nodes((2, 3)), forced=True)
 
@@ -396,7 +406,7 @@ def test_entries_before_a_pending_configuration_are_committed_without_it() -> No
     core = lead(member)
     core.step(AppendReply(B, A, core.term, Index(1)))
     core.propose([b"x"])
-    core.change(Change((Step(Act.REMOVE, C),)))
+    core.change(ConfigurationChange((MemberChange(Act.REMOVE, C),)))
     member.take()
     core.step(AppendReply(B, A, core.term, Index(2)))
     assert (core.log.commit, list(core.progress)) == (2, [B, C])

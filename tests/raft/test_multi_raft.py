@@ -8,7 +8,17 @@ from collections.abc import Iterable
 
 import pytest
 
-from cmdlog.raft import Configuration, Core, Drop, HardState, InvariantBroken, Manifest, Restored, Role, Settings
+from cmdlog.raft import (
+    Configuration,
+    Drop,
+    HardState,
+    InvariantBroken,
+    RaftCore,
+    RaftSettings,
+    Restored,
+    Role,
+    SnapshotDescriptor,
+)
 from cmdlog.raft.configuration import NodeId, nodes
 from cmdlog.raft.messages import (
     Append,
@@ -21,24 +31,24 @@ from cmdlog.raft.messages import (
     InstallSnapshot,
     VoteRequest,
 )
-from cmdlog.raft.multi_raft import GroupId, Groups, Parcel, Round
+from cmdlog.raft.multi_raft import GroupId, Parcel, RaftGroups, Round
 from cmdlog.wal.ids import Index, Term
 from tests.raft.cluster import column
 
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
 
 
-def a_core(node: NodeId, group: int, *, voters: Iterable[int] = (1, 2, 3), hard: HardState | None = None) -> Core:
+def a_core(node: NodeId, group: int, *, voters: Iterable[int] = (1, 2, 3), hard: HardState | None = None) -> RaftCore:
     """A node of a new group."""
-    restored = Restored(hard or HardState(), Manifest(configuration=Configuration(voters=nodes(voters))))
-    return Core(node, rng=random.Random(f"{node}/{group}"), settings=Settings(), restored=restored)
+    restored = Restored(hard or HardState(), SnapshotDescriptor(configuration=Configuration(voters=nodes(voters))))
+    return RaftCore(node, rng=random.Random(f"{node}/{group}"), settings=RaftSettings(), restored=restored)
 
 
 class Network:
     """Three nodes with the same groups; writes are durable at once, parcels arrive in the order in which they were sent."""
 
     def __init__(self, groups: int) -> None:
-        self.nodes = {node: Groups(node) for node in (A, B, C)}
+        self.nodes = {node: RaftGroups(node) for node in (A, B, C)}
         self.rounds: list[Round] = []
         self.wire: deque[tuple[NodeId, Parcel]] = deque()
         self.applied: dict[tuple[NodeId, int], list[bytes]] = {}
@@ -58,7 +68,7 @@ class Network:
                 for bundle in parcel.bundles:
                     self.nodes[parcel.receiver].take(bundle)
 
-    def _take(self, node: NodeId, own: Groups) -> bool:
+    def _take(self, node: NodeId, own: RaftGroups) -> bool:
         taken = own.collect()
         if taken is None:
             return False
@@ -122,7 +132,7 @@ def test_heartbeats_and_their_answers_are_one_bundle_per_peer() -> None:
 
 def test_nothing_leaves_before_its_round_and_all_before_it_are_durable() -> None:
     """Also what belongs to a round that wrote nothing itself."""
-    own = Groups(A)
+    own = RaftGroups(A)
     own.add(GroupId(0), a_core(A, 0))
     term = Term(1)
     append = Append(B, A, term, Term(0), Index(0), column(1, 1))
@@ -146,7 +156,7 @@ def test_reads_and_copies_come_out_with_their_group() -> None:
     network.nodes[A].ask(GroupId(1), lambda core: core.read_index(5))
     network.settle()
     assert [(group, read.context) for each in network.rounds for group, read in each.reads] == [(1, 5)]
-    manifest = Manifest(Index(9), Term(1), Configuration(voters=nodes((1, 2, 3))))
+    manifest = SnapshotDescriptor(Index(9), Term(1), Configuration(voters=nodes((1, 2, 3))))
     own = network.nodes[B]
     own.step(GroupId(1), InstallSnapshot(A, B, own.cores[GroupId(1)].term, manifest))
     taken = own.collect()
@@ -154,7 +164,7 @@ def test_reads_and_copies_come_out_with_their_group() -> None:
     assert taken.copies == [(1, manifest)]
 
 
-def _break(core: Core) -> None:
+def _break(core: RaftCore) -> None:
     """Makes every further term an impossible one: what a bug of ours would look like."""
     core.term = Term(99)
     core.become_follower(Term(1), None)
@@ -176,7 +186,7 @@ def test_a_broken_group_ends_alone() -> None:
 @pytest.mark.parametrize("moment", ["tick", "step", "collect", "durable"])
 def test_a_group_may_break_at_any_moment(moment: str) -> None:
     """Wherever it is noticed, the node goes on with the other groups."""
-    own = Groups(A)
+    own = RaftGroups(A)
     for group in (0, 1):
         own.add(GroupId(group), a_core(A, group, voters=(1,)))
     broken = own.cores[GroupId(0)]
@@ -199,7 +209,7 @@ def test_a_group_may_break_at_any_moment(moment: str) -> None:
 
 def test_a_group_that_was_removed_says_nothing_more() -> None:
     """What it wanted to send after its write does not leave."""
-    own = Groups(A)
+    own = RaftGroups(A)
     own.add(GroupId(0), a_core(A, 0))
     own.step(GroupId(0), VoteRequest(B, A, Term(1), Campaign.REAL, Index(0), Term(0)))
     taken = own.collect()
@@ -211,7 +221,7 @@ def test_a_group_that_was_removed_says_nothing_more() -> None:
 
 def test_a_removed_group_is_not_revived_by_messages_nor_without_its_vote() -> None:
     """The tombstone keeps term and vote, so that no term has two votes."""
-    own = Groups(A)
+    own = RaftGroups(A)
     own.add(GroupId(0), a_core(A, 0, hard=HardState(Term(5), B)))
     own.remove(GroupId(0))
     own.step(GroupId(0), Heartbeat(B, A, Term(9), Index(0), 0))
@@ -225,7 +235,7 @@ def test_a_removed_group_is_not_revived_by_messages_nor_without_its_vote() -> No
 
 def test_a_group_is_added_once_and_only_to_its_node() -> None:
     """A mistake of the caller, told before anything happens."""
-    own = Groups(A)
+    own = RaftGroups(A)
     own.add(GroupId(0), a_core(A, 0))
     for core in (a_core(A, 0), a_core(B, 1)):
         with pytest.raises(ValueError, match="is here already"):
@@ -234,7 +244,7 @@ def test_a_group_is_added_once_and_only_to_its_node() -> None:
 
 def test_quiet_groups_want_nothing() -> None:
     """No round, no write, no message."""
-    own = Groups(A)
+    own = RaftGroups(A)
     own.add(GroupId(0), a_core(A, 0))
     assert own.collect() is None
     own.tick()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from cmdlog.raft import Configuration, Manifest
+from cmdlog.raft import Configuration, SnapshotDescriptor
 from cmdlog.raft.configuration import nodes
-from cmdlog.raft.progress import Progress, Sending
+from cmdlog.raft.progress import FollowerProgress, Sending
 from cmdlog.wal.ids import Index, Term
 
 
-def a_progress(following: int = 9, *, messages_max: int = 2, bytes_max: int = 100) -> Progress:
+def a_progress(following: int = 9, *, messages_max: int = 2, bytes_max: int = 100) -> FollowerProgress:
     """A follower of which nothing is known yet; the log ends at `following`."""
-    return Progress(Index(following), heard=0, messages_max=messages_max, bytes_max=bytes_max)
+    return FollowerProgress(Index(following), heard=0, messages_max=messages_max, bytes_max=bytes_max)
 
 
-def replicating(match: int = 5) -> Progress:
+def replicating(match: int = 5) -> FollowerProgress:
     """A follower whose log meets the leader's at `match`."""
     progress = a_progress()
     progress.accepted(Index(match))
@@ -97,7 +97,7 @@ def test_a_stale_rejection_while_replicating_is_ignored() -> None:
 def test_a_copy_closes_the_window_and_ends_with_a_probe_or_a_match() -> None:
     """While a follower copies a snapshot it is sent no entries; the log behind the snapshot follows."""
     progress = a_progress()
-    manifest = Manifest(Index(50), Term(2), Configuration(voters=nodes((1,))))
+    manifest = SnapshotDescriptor(Index(50), Term(2), Configuration(voters=nodes((1,))))
     progress.copy(manifest)
     assert (progress.open, progress.next, progress.manifest) == (False, 51, manifest)
     assert not progress.rejected(Index(50), Index(4))

@@ -6,16 +6,16 @@ import pytest
 
 from cmdlog.raft import (
     Act,
-    Change,
-    Core,
+    ConfigurationChange,
     Drop,
-    Guard,
+    MemberChange,
+    MembershipGuard,
     ProposalRefused,
+    RaftCore,
+    RaftSettings,
     ReadResult,
     Refusal,
     Role,
-    Settings,
-    Step,
 )
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Append, AppendReply, Heartbeat, HeartbeatReply, ReadReply, ReadRequest, VoteRequest
@@ -24,10 +24,10 @@ from cmdlog.wal.ids import Index, Term
 from tests.raft.cluster import Cluster, Member, lead, node, solo
 
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
-LEASE = Settings(lease_ticks=5)
+LEASE = RaftSettings(lease_ticks=5)
 
 
-def a_leader(settings: Settings | None = None) -> Member:
+def a_leader(settings: RaftSettings | None = None) -> Member:
     """A alone as leader, with the empty entry of its term committed."""
     member = solo(settings=settings)
     core = lead(member)
@@ -36,7 +36,7 @@ def a_leader(settings: Settings | None = None) -> Member:
     return member
 
 
-def confirm(core: Core, sender: NodeId, round_: int | None = None) -> None:
+def confirm(core: RaftCore, sender: NodeId, round_: int | None = None) -> None:
     """A follower's answer to the latest round, or to another."""
     core.step(HeartbeatReply(sender, A, core.term, core.reads.round if round_ is None else round_))
 
@@ -145,7 +145,7 @@ def test_a_follower_reads_through_its_leader() -> None:
 
 def test_a_followers_read_without_answer_is_given_up() -> None:
     """Request or answer may be lost; a late answer is no answer any more."""
-    member = solo(settings=Settings(read_ticks=4, election_ticks=50))
+    member = solo(settings=RaftSettings(read_ticks=4, election_ticks=50))
     core = member.core
     core.step(Heartbeat(B, A, Term(1), Index(0), 0))
     core.read_index(5)
@@ -176,7 +176,7 @@ def test_a_followers_reads_are_lost_with_its_leader() -> None:
 
 def test_reads_are_refused_without_a_leader_and_beyond_their_limit() -> None:
     """Nothing grows without bound while a majority is away."""
-    member = solo(settings=Settings(reads_max=1))
+    member = solo(settings=RaftSettings(reads_max=1))
     with pytest.raises(ProposalRefused) as refused:
         member.core.read_index(1)
     assert refused.value.reason is Refusal.NOT_LEADER
@@ -200,7 +200,7 @@ def test_leases_are_off_by_default() -> None:
     confirm(member.core, B)
     member.core.read_index(1)
     assert member.core.reads.waiting
-    assert Settings().lease_ticks == 0
+    assert RaftSettings().lease_ticks == 0
 
 
 def a_leaseholder() -> Member:
@@ -247,7 +247,7 @@ def test_a_change_of_members_voids_the_lease_until_it_is_committed() -> None:
     """The majority that confirmed might not be one any more."""
     member = a_leaseholder()
     core = member.core
-    core.change(Change((Step(Act.ADD_LEARNER, node(4)),)), guard=Guard.FORCED)
+    core.change(ConfigurationChange((MemberChange(Act.ADD_LEARNER, node(4)),)), guard=MembershipGuard.FORCED)
     core.read_index(1)
     assert core.reads.waiting
     member.take()
@@ -276,7 +276,7 @@ def test_a_voter_that_has_just_started_shields_whom_it_may_have_shielded_before(
 def test_settings_that_cannot_be_safe_are_refused(wrong: dict[str, int]) -> None:
     """A lease must end before a voter's shield; heartbeats must come within an election time-out."""
     with pytest.raises(ValueError, match=r"must be below|needs check_quorum"):
-        Settings(**wrong)  # type: ignore[arg-type]
+        RaftSettings(**wrong)  # type: ignore[arg-type]
 
 
 def test_appends_do_not_confirm_rounds() -> None:

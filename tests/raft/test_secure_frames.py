@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import (
     ENTRY_KINDS,
-    Kind,
+    MessageKind,
 )
-from cmdlog.raft.wire.layout import FIXED, HEAD, KEPT_BYTES_MAX, NUMBER_MAX, Addressed, BadFrame, Fault
+from cmdlog.raft.wire.layout import FIXED, HEAD, KEPT_BYTES_MAX, NUMBER_MAX, Addressed, BadFrame, FrameFault
 from cmdlog.raft.wire.secure_frames import (
     FRAME_BYTES_MAX,
     FRAME_BYTES_MIN,
@@ -22,12 +22,12 @@ from cmdlog.raft.wire.secure_frames import (
     LENGTH,
     LINK,
     FrameCutter,
+    FrameSealer,
     Hello,
     Link,
     Opener,
     Peer,
     Seal,
-    Sealer,
     Secret,
     decode_hello,
     make_links,
@@ -76,7 +76,7 @@ def test_many_messages_share_a_frame(link: Link) -> None:
 
 def test_the_list_of_messages_has_every_kind() -> None:
     """A kind that is added has to be added to these tests."""
-    assert {message.kind for _, message in MESSAGES} == set(Kind)
+    assert {message.kind for _, message in MESSAGES} == set(MessageKind)
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_every_truncation_is_refused(message: Addressed, link: Link) -> None:
     """Cut anywhere, also with a length that agrees with the cut."""
     frame = one_frame([message], link)
     for size in range(len(frame)):
-        assert fault_of(frame[:size], link) is Fault.LENGTH
+        assert fault_of(frame[:size], link) is FrameFault.LENGTH
         with pytest.raises(BadFrame):
             Opener(link, SECRET).open(LENGTH.pack(size) + frame[4:size])
 
@@ -170,15 +170,15 @@ def test_payloads_with_a_forged_checksum_are_refused_where_the_link_is_sealed_wh
         frame = one_frame([(GROUP, append([payload]))], link)
         frame = frame.replace(payload, forged)
         if link.seal is Seal.WHOLE:
-            assert fault_of(frame, link) is Fault.MAC
+            assert fault_of(frame, link) is FrameFault.MAC
         else:
             assert opened(frame, link)[0] == [(GROUP, append([forged]))]
 
 
 def test_a_link_sealed_whole_wants_a_digest() -> None:
     """A peer that leaves it out has not proved its payloads."""
-    body = FIXED[Kind.FORWARD].pack(1)
-    assert fault_of(sealed_by_hand(meta_of(Kind.FORWARD, body, b"x"), b"x", link=LINK_WHOLE), LINK_WHOLE) is Fault.MAC
+    body = FIXED[MessageKind.FORWARD].pack(1)
+    assert fault_of(sealed_by_hand(meta_of(MessageKind.FORWARD, body, b"x"), b"x", link=LINK_WHOLE), LINK_WHOLE) is FrameFault.MAC
 
 
 def test_a_frame_that_is_refused_counts_for_nothing() -> None:
@@ -196,26 +196,26 @@ def test_a_frame_that_is_refused_counts_for_nothing() -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"cluster": bytes(16)}, Fault.CLUSTER),
-        ({"sender": Peer(THIRD, b"life-of1")}, Fault.SENDER),
-        ({"sender": Peer(ME, b"life-of0")}, Fault.SENDER),
-        ({"receiver": Peer(THIRD, b"life-of2")}, Fault.RECEIVER),
-        ({"receiver": Peer(PEER, b"life-of0")}, Fault.RECEIVER),
-        ({"session": b"earlier!"}, Fault.SESSION),
-        ({"seal": Seal.WHOLE}, Fault.SESSION),
+        ({"cluster": bytes(16)}, FrameFault.CLUSTER),
+        ({"sender": Peer(THIRD, b"life-of1")}, FrameFault.SENDER),
+        ({"sender": Peer(ME, b"life-of0")}, FrameFault.SENDER),
+        ({"receiver": Peer(THIRD, b"life-of2")}, FrameFault.RECEIVER),
+        ({"receiver": Peer(PEER, b"life-of0")}, FrameFault.RECEIVER),
+        ({"session": b"earlier!"}, FrameFault.SESSION),
+        ({"seal": Seal.WHOLE}, FrameFault.SESSION),
     ],
 )
-def test_a_frame_of_another_link_is_refused_by_name(change: dict[str, object], fault: Fault) -> None:
+def test_a_frame_of_another_link_is_refused_by_name(change: dict[str, object], fault: FrameFault) -> None:
     """Another cluster, node, life of a disk, connection or seal, even with the same secret. A wiped disk is another life."""
     foreign = replace(LINK_HEADS, **change)  # type: ignore[arg-type]
-    assert fault_of(sealed_by_hand(meta_of(Kind.TIMEOUT_NOW, b""), link=foreign)) is fault
+    assert fault_of(sealed_by_hand(meta_of(MessageKind.TIMEOUT_NOW, b""), link=foreign)) is fault
 
 
 def test_a_frame_without_the_secret_is_refused() -> None:
     """Everything else about it is right, checksums too."""
     stranger = Secret(b"another secret of 32 bytes......")
-    (frame,) = Sealer(LINK_HEADS, stranger, stranger.encoder(Seal.HEADS)).seal([BEAT])
-    assert fault_of(frame) is Fault.MAC
+    (frame,) = FrameSealer(LINK_HEADS, stranger, stranger.encoder(Seal.HEADS)).seal([BEAT])
+    assert fault_of(frame) is FrameFault.MAC
 
 
 @pytest.mark.parametrize("name", ["sequence", "term", "group", "commit"])
@@ -227,29 +227,29 @@ def test_no_number_of_a_frame_can_be_replaced(name: str) -> None:
     frame[at] += 1
     crc_at = len(frame) - 20
     frame[crc_at : crc_at + 4] = google_crc32c.value(bytes(frame[:crc_at])).to_bytes(4, "little")
-    assert fault_of(bytes(frame)) is Fault.MAC
+    assert fault_of(bytes(frame)) is FrameFault.MAC
 
 
 def test_a_repeated_frame_is_refused() -> None:
     """At once, after others, and out of order."""
-    sealer, opener = Sealer(LINK_HEADS, SECRET, SECRET.encoder(Seal.HEADS)), Opener(LINK_HEADS, SECRET)
+    sealer, opener = FrameSealer(LINK_HEADS, SECRET, SECRET.encoder(Seal.HEADS)), Opener(LINK_HEADS, SECRET)
     first, second, third = (frame for _ in range(3) for frame in sealer.seal([BEAT]))
     assert opener.open(first)
     assert opener.open(third)
     for old in (first, second, third):
         with pytest.raises(BadFrame) as refused:
             opener.open(old)
-        assert refused.value.fault is Fault.SEQUENCE
-    assert opener.faults[Fault.SEQUENCE] == 3
+        assert refused.value.fault is FrameFault.SEQUENCE
+    assert opener.faults[FrameFault.SEQUENCE] == 3
 
 
 def test_a_frame_of_a_newer_layout_is_named() -> None:
     """Its checksum may be anywhere, so the version is told, not damage."""
     frame = bytearray(one_frame([BEAT]))
     frame[6] = 2
-    assert fault_of(bytes(frame)) is Fault.VERSION
+    assert fault_of(bytes(frame)) is FrameFault.VERSION
     frame[4:6] = b"HT"
-    assert fault_of(bytes(frame)) is Fault.MAGIC
+    assert fault_of(bytes(frame)) is FrameFault.MAGIC
 
 
 def test_a_short_secret_is_refused() -> None:
@@ -282,7 +282,7 @@ def test_a_stranger_is_given_no_memory(size: int) -> None:
     cutter = FrameCutter()
     with pytest.raises(BadFrame) as refused:
         list(cutter.feed(LENGTH.pack(size)))
-    assert refused.value.fault is Fault.LENGTH
+    assert refused.value.fault is FrameFault.LENGTH
 
 
 # -- the beginning of a connection ---------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def test_two_hellos_make_the_links_of_both_directions() -> None:
         LINK_HEADS.sender,
     )
     assert opened(one_frame([BEAT], there), there)[0] == [BEAT]
-    assert fault_of(one_frame([BEAT], there), back) is Fault.SENDER
+    assert fault_of(one_frame([BEAT], there), back) is FrameFault.SENDER
 
 
 def test_a_recorded_connection_cannot_be_played_again() -> None:
@@ -317,28 +317,28 @@ def test_a_recorded_connection_cannot_be_played_again() -> None:
     there, _ = make_links(CALL, ANSWER, SECRET, Seal.HEADS)
     recorded = one_frame([BEAT], there)
     again, _ = make_links(greeted(CALL.encode(SECRET)), replace(ANSWER, nonce=b"nonce of called?"), SECRET, Seal.HEADS)
-    assert fault_of(recorded, again) is Fault.SESSION
+    assert fault_of(recorded, again) is FrameFault.SESSION
     with pytest.raises(BadFrame) as refused:
         greeted(ANSWER.encode(SECRET), receiver=ME, echo=b"a later caller's")
-    assert refused.value.fault is Fault.SESSION
+    assert refused.value.fault is FrameFault.SESSION
 
 
 @pytest.mark.parametrize(
     ("frame", "fault"),
     [
-        (replace(CALL, cluster=bytes(16)).encode(SECRET), Fault.CLUSTER),
-        (replace(CALL, receiver=THIRD).encode(SECRET), Fault.RECEIVER),
-        (replace(CALL, sender=Peer(PEER, b"life-of2")).encode(SECRET), Fault.RECEIVER),
-        (CALL.encode(Secret(bytes(32))), Fault.MAC),
-        (ANSWER.encode(SECRET), Fault.RECEIVER),
-        (replace(CALL, echo=b"echo of nothing!").encode(SECRET), Fault.SESSION),
-        (replace(CALL, version=0).encode(SECRET), Fault.VERSION),
-        (one_frame([BEAT]), Fault.MAGIC),
-        (CALL.encode(SECRET)[:-1], Fault.LENGTH),
-        (b"", Fault.LENGTH),
+        (replace(CALL, cluster=bytes(16)).encode(SECRET), FrameFault.CLUSTER),
+        (replace(CALL, receiver=THIRD).encode(SECRET), FrameFault.RECEIVER),
+        (replace(CALL, sender=Peer(PEER, b"life-of2")).encode(SECRET), FrameFault.RECEIVER),
+        (CALL.encode(Secret(bytes(32))), FrameFault.MAC),
+        (ANSWER.encode(SECRET), FrameFault.RECEIVER),
+        (replace(CALL, echo=b"echo of nothing!").encode(SECRET), FrameFault.SESSION),
+        (replace(CALL, version=0).encode(SECRET), FrameFault.VERSION),
+        (one_frame([BEAT]), FrameFault.MAGIC),
+        (CALL.encode(SECRET)[:-1], FrameFault.LENGTH),
+        (b"", FrameFault.LENGTH),
     ],
 )
-def test_a_hello_that_is_not_for_us_is_refused_by_name(frame: bytes, fault: Fault) -> None:
+def test_a_hello_that_is_not_for_us_is_refused_by_name(frame: bytes, fault: FrameFault) -> None:
     """Another cluster, another node, our own one sent back to us, no secret, an answer to nothing."""
     with pytest.raises(BadFrame) as refused:
         greeted(frame)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.raft import NodeId, Settings
+from cmdlog.raft import NodeId, RaftSettings
 from tests.raft.sim.clients import Clients
 from tests.raft.sim.history import FAULTY_UNITS, HAPPENINGS, run
 from tests.raft.sim.oracle import Oracle, Violation
@@ -98,7 +98,7 @@ def _calm(lease_ticks: int, rates: tuple[float, ...]) -> Swarm:
     faults = dict.fromkeys(("partitions", "crashes", "pauses", "transfers", "changes", "snapshots", "wipes"), 0.0)
     network = dict.fromkeys(("loss", "doubling", "stray", "copy_failure", "torn_rounds"), 0.0)
     sizes = {"voters": 3, "nodes": 3, "clients": 8, "keys": 1, "delay_units_max": 1, "sync_units_max": 1}
-    settings = Settings(lease_ticks=lease_ticks)
+    settings = RaftSettings(lease_ticks=lease_ticks)
     return replace(draw(0), **faults, **network, **sizes, settings=settings, patience=(0,) * 3, rates=rates, seal=None)  # type: ignore[arg-type]
 
 

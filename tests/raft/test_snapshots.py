@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cmdlog.raft import Configuration, CopyOutcome, Core, Drop, Manifest, Message, Role, Segment, Settings
+from cmdlog.raft import Configuration, CopyOutcome, Drop, Message, RaftCore, RaftSettings, Role, Segment, SnapshotDescriptor
 from cmdlog.raft.configuration import NodeId, nodes
-from cmdlog.raft.messages import Append, AppendReply, Heartbeat, HeartbeatReply, InstallSnapshot, SnapshotFailed
+from cmdlog.raft.messages import Append, AppendReply, Heartbeat, HeartbeatReply, InstallSnapshot, SnapshotCopyFailed
 from cmdlog.raft.progress import Sending
 from cmdlog.wal.ids import Index, Term
 from tests.raft.cluster import Cluster, Member, column, lead, solo
@@ -16,14 +16,14 @@ FILES = (Segment("0001.snap", 4_096, 7),)
 TRIO = Configuration(voters=nodes((1, 2, 3)))
 
 
-def compact(core: Core, index: int, *, upto: int | None = None) -> Manifest:
+def compact(core: RaftCore, index: int, *, upto: int | None = None) -> SnapshotDescriptor:
     """Takes a snapshot at `index` and forgets the log up to there."""
     manifest = core.manifest_at(Index(index), FILES)
     core.compact(manifest, Index(index if upto is None else upto))
     return manifest
 
 
-def behind(settings: Settings | None = None) -> Cluster:
+def behind(settings: RaftSettings | None = None) -> Cluster:
     """A leads and has compacted to 6; C has only the first entry and is asked to copy."""
     cluster = Cluster(settings=settings)
     leader = cluster.elect(1)
@@ -42,7 +42,7 @@ def test_a_follower_behind_the_log_copies_the_snapshot_and_gets_the_rest() -> No
     cluster = behind()
     follower = cluster.members[C]
     (manifest,) = follower.copies
-    assert manifest == Manifest(Index(6), cluster.core(1).term, TRIO, FILES)
+    assert manifest == SnapshotDescriptor(Index(6), cluster.core(1).term, TRIO, FILES)
     assert cluster.core(1).progress[C].sending is Sending.SNAPSHOT
     follower.core.report_snapshot(manifest, CopyOutcome.COMPLETE)
     cluster.settle()
@@ -72,7 +72,7 @@ def test_a_failed_copy_is_told_and_tried_again() -> None:
     follower.core.report_snapshot(follower.copies[0], CopyOutcome.FAILED)
     cluster.settle()
     assert len(follower.copies) == 2
-    follower.core.report_snapshot(Manifest(Index(3), Term(1), TRIO), CopyOutcome.COMPLETE)  # not the one under way
+    follower.core.report_snapshot(SnapshotDescriptor(Index(3), Term(1), TRIO), CopyOutcome.COMPLETE)  # not the one under way
     assert follower.core.log.base == 0
 
 
@@ -94,7 +94,7 @@ def test_the_log_behind_a_copy_is_kept_until_it_ends() -> None:
 
 def test_a_lost_manifest_is_sent_again_and_a_copy_without_end_given_up() -> None:
     """Nobody keeps a log for ever; the follower that copies the same already goes on undisturbed."""
-    settings = Settings(copy_ticks_max=25)
+    settings = RaftSettings(copy_ticks_max=25)
     cluster = behind(settings)
     cluster.members[C].copies.clear()
     sent: list[Message] = []
@@ -113,7 +113,7 @@ def test_a_lost_manifest_is_sent_again_and_a_copy_without_end_given_up() -> None
 
 def test_nobody_keeps_a_log_for_a_node_that_does_not_answer() -> None:
     """A dead follower gets its manifest again when it is back."""
-    cluster = behind(Settings(copy_ticks_max=25))
+    cluster = behind(RaftSettings(copy_ticks_max=25))
     leader = cluster.core(1)
     assert leader.progress[C].sending is Sending.SNAPSHOT
     cluster.cut(3)
@@ -146,7 +146,7 @@ def test_what_the_snapshot_has_already_is_not_copied() -> None:
     """Older than the commit mark: acknowledged as it is. Matching log: fast-forward, nothing is lost."""
     member = solo(terms=[1, 1, 1], commit=1)
     for index, commit in ((1, 1), (2, 2)):
-        member.core.step(InstallSnapshot(B, A, Term(1), Manifest(Index(index), Term(1), TRIO)))
+        member.core.step(InstallSnapshot(B, A, Term(1), SnapshotDescriptor(Index(index), Term(1), TRIO)))
         (reply,) = member.take()
         assert isinstance(reply, AppendReply)
         assert (reply.index, member.core.log.commit, member.core.log.last) == (commit, commit, 3)
@@ -156,7 +156,7 @@ def test_what_the_snapshot_has_already_is_not_copied() -> None:
 def test_a_conflicting_log_is_dropped_when_the_copy_is_complete() -> None:
     """Not before: until then it is what this node has."""
     member = solo(terms=[1, 1, 1])
-    manifest = Manifest(Index(2), Term(2), TRIO, FILES)
+    manifest = SnapshotDescriptor(Index(2), Term(2), TRIO, FILES)
     member.core.step(InstallSnapshot(B, A, Term(2), manifest))
     member.take()
     assert (member.copies, member.core.log.last) == ([manifest], 3)
@@ -168,7 +168,7 @@ def test_a_conflicting_log_is_dropped_when_the_copy_is_complete() -> None:
 def test_a_copy_that_the_log_has_overtaken_changes_nothing() -> None:
     """Entries that came meanwhile stay."""
     member = solo(terms=[1])
-    manifest = Manifest(Index(2), Term(1), TRIO, FILES)
+    manifest = SnapshotDescriptor(Index(2), Term(1), TRIO, FILES)
     member.core.step(InstallSnapshot(B, A, Term(1), manifest))
     member.core.step(Append(B, A, Term(1), Term(1), Index(3), column(2, 1, 1)))
     member.take()
@@ -180,7 +180,7 @@ def test_a_copy_that_the_log_has_overtaken_changes_nothing() -> None:
 def test_a_second_snapshot_takes_the_place_of_the_first() -> None:
     """The end of the copy that was given up means nothing any more."""
     member = solo()
-    first, second = (Manifest(Index(index), Term(1), TRIO, FILES) for index in (5, 9))
+    first, second = (SnapshotDescriptor(Index(index), Term(1), TRIO, FILES) for index in (5, 9))
     for manifest in (first, first, second):
         member.core.step(InstallSnapshot(B, A, Term(1), manifest))
         member.take()
@@ -194,7 +194,7 @@ def test_a_second_snapshot_takes_the_place_of_the_first() -> None:
 def test_the_end_of_a_copy_after_its_leader_is_still_good() -> None:
     """A snapshot is of committed entries, whoever sent it; nobody is told when nobody leads."""
     member = solo()
-    manifest = Manifest(Index(5), Term(1), TRIO, FILES)
+    manifest = SnapshotDescriptor(Index(5), Term(1), TRIO, FILES)
     member.core.step(InstallSnapshot(B, A, Term(1), manifest))
     member.take()
     for _ in range(member.core.timeout):
@@ -209,7 +209,7 @@ def test_the_end_of_a_copy_after_its_leader_is_still_good() -> None:
 def test_a_leader_needs_no_copy() -> None:
     """It has everything committed; the copy that it began as a follower is forgotten."""
     member = solo()
-    manifest = Manifest(Index(1), Term(1), TRIO, FILES)
+    manifest = SnapshotDescriptor(Index(1), Term(1), TRIO, FILES)
     member.core.step(InstallSnapshot(B, A, Term(1), manifest))
     member.take()
     core = lead(member)
@@ -220,7 +220,7 @@ def test_a_leader_needs_no_copy() -> None:
 def test_a_manifest_newer_than_its_message_is_impossible() -> None:
     """Counted, not believed."""
     member = solo()
-    member.core.step(InstallSnapshot(B, A, Term(1), Manifest(Index(5), Term(2), TRIO)))
+    member.core.step(InstallSnapshot(B, A, Term(1), SnapshotDescriptor(Index(5), Term(2), TRIO)))
     assert (member.copies, member.core.drops[Drop.BAD_ENTRIES]) == ([], 1)
 
 
@@ -229,8 +229,8 @@ def test_a_late_failure_is_no_news() -> None:
     member = solo()
     core = lead(member)
     core.drops.clear()
-    core.step(SnapshotFailed(B, A, core.term, Index(3)))
-    core.step(SnapshotFailed(NodeId(9), A, core.term, Index(3)))
+    core.step(SnapshotCopyFailed(B, A, core.term, Index(3)))
+    core.step(SnapshotCopyFailed(NodeId(9), A, core.term, Index(3)))
     core.step(HeartbeatReply(NodeId(9), A, core.term, 0))
     assert (core.drops[Drop.STALE_REPLY], core.drops[Drop.UNKNOWN_SENDER]) == (1, 2)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cmdlog.raft import Act, Change, ProposalRefused, Refusal, Role, Step, Transition
+from cmdlog.raft import Act, ConfigurationChange, MemberChange, ProposalRefused, Refusal, Role, Transition
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Append, TimeoutNow
 from tests.raft.cluster import Cluster
@@ -95,7 +95,7 @@ def test_a_transfer_to_a_node_that_leaves_ends_with_its_removal() -> None:
     cluster = Cluster()
     leader = cluster.elect(1)
     cluster.cut(3)
-    leader.change(Change((Step(Act.REMOVE, C),), Transition.JOINT_AUTO_LEAVE))
+    leader.change(ConfigurationChange((MemberChange(Act.REMOVE, C),), Transition.JOINT_AUTO_LEAVE))
     leader.transfer(C)
     cluster.settle()
     assert leader.configuration.members() == (A, B)

@@ -21,17 +21,17 @@ from cmdlog.raft.messages import (
     HeartbeatReply,
     HeartbeatReplyBundle,
     InstallSnapshot,
-    Manifest,
     ReadReply,
     ReadRequest,
     Segment,
-    SnapshotFailed,
+    SnapshotCopyFailed,
+    SnapshotDescriptor,
     TimeoutNow,
     VoteReply,
     VoteRequest,
 )
-from cmdlog.raft.wire.layout import FIELD, HEAD, NO_GROUP, Addressed, BadFrame, Fault
-from cmdlog.raft.wire.secure_frames import FRONT, TRAILER, Link, Opener, Peer, Seal, Sealer, Secret
+from cmdlog.raft.wire.layout import FIELD, HEAD, NO_GROUP, Addressed, BadFrame, FrameFault
+from cmdlog.raft.wire.secure_frames import FRONT, TRAILER, FrameSealer, Link, Opener, Peer, Seal, Secret
 from cmdlog.wal.ids import Index, PartitionId, Term
 
 ME, PEER, THIRD = NodeId(1), NodeId(2), NodeId(3)
@@ -48,7 +48,7 @@ MIXED = Entries(
     [b"first", b"", b"third!", Configuration(voters=nodes([1, 2, 3])).to_bytes()],
 )
 EVEN = Entries(Index(20), [Term(7)] * 3, bytes(3), [b"aaaa", b"bbbb", b"cccc"])
-MANIFEST = Manifest(
+MANIFEST = SnapshotDescriptor(
     Index(9),
     Term(3),
     Configuration(voters=nodes([1, 2]), outgoing=nodes([1, 3]), learners_next=nodes([3]), auto_leave=True),
@@ -63,7 +63,7 @@ MESSAGES: Final[list[Addressed]] = [
     (GROUP, Heartbeat(ME, PEER, TERM, Index(10), 4)),
     (GROUP, HeartbeatReply(ME, PEER, TERM, 4)),
     (GROUP, InstallSnapshot(ME, PEER, TERM, MANIFEST)),
-    (GROUP, SnapshotFailed(ME, PEER, TERM, Index(9))),
+    (GROUP, SnapshotCopyFailed(ME, PEER, TERM, Index(9))),
     (GROUP, TimeoutNow(ME, PEER, TERM)),
     (GROUP, ReadRequest(ME, PEER, TERM, (1, (1 << 64) - 1))),
     (GROUP, ReadReply(ME, PEER, TERM, Index(10), (1,))),
@@ -74,7 +74,7 @@ MESSAGES: Final[list[Addressed]] = [
     (GROUP, Append(ME, PEER, TERM, TERM, Index(22), Entries(Index(23), [TERM], bytes(1), [b"alone"]))),
     (GROUP, Append(ME, PEER, TERM, TERM, Index(22), Entries(Index(23), [], b"", []))),
     (GROUP, Append(ME, PEER, TERM, TERM, Index(22), Entries(Index(23), [TERM, TERM], bytes(2), [b"", b""]))),
-    (GROUP, InstallSnapshot(ME, PEER, TERM, Manifest(Index(1), Term(1), Configuration(voters=nodes([1]))))),
+    (GROUP, InstallSnapshot(ME, PEER, TERM, SnapshotDescriptor(Index(1), Term(1), Configuration(voters=nodes([1]))))),
     (GROUP, Forward(ME, PEER, TERM, [])),
     (GROUP, ReadRequest(ME, PEER, TERM, ())),
 ]
@@ -86,11 +86,11 @@ BEAT: Addressed = (GROUP, Heartbeat(ME, PEER, TERM, Index(1), 1))
 
 def one_frame(messages: list[Addressed], link: Link = LINK_HEADS) -> bytes:
     """The frame that carries them, the first of its session."""
-    (frame,) = Sealer(link, SECRET, SECRET.encoder(link.seal)).seal(messages)
+    (frame,) = FrameSealer(link, SECRET, SECRET.encoder(link.seal)).seal(messages)
     return frame
 
 
-def opened(frame: bytes, link: Link = LINK_HEADS) -> tuple[list[Addressed], dict[Fault, int]]:
+def opened(frame: bytes, link: Link = LINK_HEADS) -> tuple[list[Addressed], dict[FrameFault, int]]:
     """The messages, and what was counted."""
     opener = Opener(link, SECRET)
     messages = opener.open(frame)
@@ -124,7 +124,7 @@ def append(payloads: list[bytes], *, first: int = 1, terms: list[int] | None = N
     return Append(ME, PEER, TERM, Term(0), Index(0), columns)
 
 
-def fault_of(frame: bytes, link: Link = LINK_HEADS) -> Fault:
+def fault_of(frame: bytes, link: Link = LINK_HEADS) -> FrameFault:
     """Why the frame is refused."""
     opener = Opener(link, SECRET)
     with pytest.raises(BadFrame) as refused:

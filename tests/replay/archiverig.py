@@ -12,7 +12,7 @@ from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.ids import BlockNumber, Lsn
 from replay.plan.planner import make_plan
 from replay.recover.to_directory import rebuild
-from snapshot.archive.archive import Place
+from snapshot.archive.archive import ArchiveFolder
 from snapshot.archive.segment_copy import Copied, copy_segment
 from snapshot.catalog import list_snapshots
 from snapshot.recovery_points import Point, write_point
@@ -42,7 +42,7 @@ class ArchiveRig(Rig):
     def attach(self) -> None:
         """The archive's part of a start."""
         self.archiver = Archiver(
-            Place(self.archive_files, self.directory, self.identity),
+            ArchiveFolder(self.archive_files, self.directory, self.identity),
             range(self.partitions),
             self.rules,
             ArchiveHooks(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cmdlog.wal.files import RealFiles
 from replay.drill.drill import drill
-from replay.drill.report import FOLDER, Report
+from replay.drill.report import FOLDER, DrillReport
 from tests.replay.rig import Rig
 
 
@@ -23,7 +23,7 @@ def with_snapshots(folder: Path) -> Rig:
     return rig
 
 
-def run_drill(rig: Rig, seed: int = 1) -> Report:
+def run_drill(rig: Rig, seed: int = 1) -> DrillReport:
     """A drill beside the rig's node."""
     return drill(RealFiles(), rig.directory, seed=seed)
 

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from cmdlog.wal.fault_log import FaultRecord, make_record
-from replay.log.evidence import GroupEvidence, NodeEvidence, Run, SnapshotEvidence, StatedConfiguration
+from replay.log.evidence import BlockRun, GroupEvidence, NodeEvidence, SnapshotEvidence, StatedConfiguration
 
 CLUSTER = b"cluster-number-1"
 Members = tuple[frozenset[int], frozenset[int], frozenset[int]]  # voters, outgoing, learners
@@ -57,7 +57,7 @@ class Node:
         stated = [StatedConfiguration(n, e.term, *e.members) for n, e in enumerate(log, 1) if e.members]
         committed = [c for c in stated if c.index <= self.commit]
         newest = tuple(stated[max(len(committed) - 1, 0) :])
-        run = Run(1, 9, self.base, *self.place(self.base), last, *self.place(last))
+        run = BlockRun(1, 9, self.base, *self.place(self.base), last, *self.place(last))
         of = GroupEvidence(
             group=0, term=self.term, commit=self.commit, last_index=last, last_term=self.place(last)[0],
             last_checksum=self.place(last)[1], last_txn=0, configurations=newest, runs=(run,), vote=self.vote,

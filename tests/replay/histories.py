@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cmdlog.wal.errors import WalError
 from procedures.errors import ProceduresError
-from replay.engine import CodeMissing
+from replay.engine import CatalogMissing
 from replay.errors import Incomplete, NoLogs, ReplayError
 from tests.replay import damage
 from tests.replay.historycheck import (
@@ -85,7 +85,7 @@ def recover_seed(folder: Path, seed: int) -> bool:
     must = history.is_settled and len(given) == len(history.nodes) and (not told or (len(told) == 1 and voters >= 3))
     try:
         plan, balances = recovered([history.directory_of(number) for number in given], folder / "out", history.partitions)
-    except (Incomplete, NoLogs, CodeMissing) as refused:
+    except (Incomplete, NoLogs, CatalogMissing) as refused:
         if must and "in no log at hand" not in str(refused):
             raise AssertionError(f"seed {seed}: {given}, {told}: {refused}") from refused
         return False

@@ -9,11 +9,11 @@ import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from replay.errors import ReplayError
 from replay.log.collect_evidence import gather
 from replay.log.source import open_source
-from replay.plan.authority import GroupVerdict, Verdict, decide
+from replay.plan.authority import ClusterVerdict, GroupVerdict, decide
 from replay.plan.cluster_plan import JointPlan
 from replay.plan.cluster_planner import make_joint_plan
 from replay.recover.from_cluster import rebuild_jointly
@@ -38,7 +38,7 @@ def entries_of(directory: str) -> dict[int, Places]:
     source = open_source(FILES, directory)
     for _, record in source.read(from_block=source.first_blocks[0]):
         entries = found.setdefault(record.partition, [])
-        if record.is_entry or record.kind is Kind.TRUNCATION:
+        if record.is_entry or record.kind is RecordKind.TRUNCATION:
             while entries and entries[-1][0] >= record.index:
                 entries.pop()
         if record.is_entry:
@@ -55,7 +55,7 @@ def held_by(node: HistoryNode) -> dict[int, Places]:
     }
 
 
-def judged(history: History, *numbers: int) -> Verdict:
+def judged(history: History, *numbers: int) -> ClusterVerdict:
     """What the directories of these nodes (none named: of all) say together."""
     wanted = numbers or tuple(sorted(history.nodes))
     return decide([gather(FILES, history.directory_of(number)) for number in wanted])
@@ -117,7 +117,7 @@ def recovered(directories: Sequence[str], out: Path, partitions: int = 2) -> tup
     return plan, balances_of(str(out), partitions)
 
 
-def check_proved(history: History, *numbers: int) -> Verdict:
+def check_proved(history: History, *numbers: int) -> ClusterVerdict:
     """These directories prove every group, and nothing acknowledged is missing."""
     verdict = judged(history, *numbers)
     for of in verdict.groups.values():

@@ -19,7 +19,7 @@ import orjson
 
 from cmdlog.wal.fault_log import FaultRecord
 from cmdlog.wal.format.batch import encode_batch
-from cmdlog.wal.format.record import Kind, encode_json, peek_record
+from cmdlog.wal.format.record import RecordKind, encode_json, peek_record
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT, MULTI_PARTITION, make_txn_id
 from procedures.execution.idempotency import KeyPolicy
 from tests.replay.historyapp import WRITE_NOTE, history_schema
@@ -44,7 +44,7 @@ class Cluster:
         self.epoch = 1
         voters = list(range(1, nodes + 1))
         initial = [
-            self._entry(Kind.CONFIGURATION, g, 1, 1, self._members(g, voters)) for g in (CLUSTER_GROUP, *range(partitions))
+            self._entry(RecordKind.CONFIGURATION, g, 1, 1, self._members(g, voters)) for g in (CLUSTER_GROUP, *range(partitions))
         ]
         self._segment_bytes = segment_bytes
         self.nodes = {n: self.new_node(n, initial) for n in voters}
@@ -62,7 +62,7 @@ class Cluster:
         self.given: dict[int, str] = {}  # directories that are handed over in place of a node's own
         self.change_code(1)
         for p in range(partitions):
-            self.control(p, Kind.SCHEMA, {"statements": history_schema(), "txn_id": self._tick(1, p, 1)[0]})
+            self.control(p, RecordKind.SCHEMA, {"statements": history_schema(), "txn_id": self._tick(1, p, 1)[0]})
             self.batch(p, [(BEGIN, [10 * p + n]) for n in range(ACCOUNTS)])
             self.spread(p)
 
@@ -125,7 +125,7 @@ class Cluster:
             (txn_id, params[0], -1 if procedure == BEGIN else params[1])
             for txn_id, (procedure, params) in zip(txn_ids, calls, strict=True)
         )
-        entry = Entry(partition, index, term, Kind.BATCH, raw, peek_record(raw).checksum, calls=told, catalog=version)
+        entry = Entry(partition, index, term, RecordKind.BATCH, raw, peek_record(raw).checksum, calls=told, catalog=version)
         return self._lead_with(number, entry)
 
     def deposits(self, partition: int, count: int = 3, by: int | None = None) -> Entry | None:
@@ -194,10 +194,10 @@ class Cluster:
         )  # fmt: skip
         told = ((txn_id, NO_ACCOUNT, note),)
         checksum = peek_record(raw).checksum
-        entry = Entry(partition, index, term, Kind.BATCH, raw, checksum, calls=told, catalog=version, multi=txn_id)
+        entry = Entry(partition, index, term, RecordKind.BATCH, raw, checksum, calls=told, catalog=version, multi=txn_id)
         self._lead_with(number, entry)
 
-    def control(self, group: int, kind: Kind, value: Mapping[str, Any], by: int | None = None) -> Entry | None:
+    def control(self, group: int, kind: RecordKind, value: Mapping[str, Any], by: int | None = None) -> Entry | None:
         """The leader appends a control entry."""
         number = by or self.leader(group)
         held = self.nodes[number].group(group)
@@ -207,7 +207,7 @@ class Cluster:
         """From here on deposits count `factor` times, once the catalog entry is committed."""
         version = len(self.truth.factors) + 1
         self.truth.factors[version] = factor
-        self.control(CLUSTER_GROUP, Kind.CATALOG, catalog_value(version, factor))
+        self.control(CLUSTER_GROUP, RecordKind.CATALOG, catalog_value(version, factor))
         return self.spread(CLUSTER_GROUP)
 
     # -- replication -------------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class Cluster:
 
     # -- inside ------------------------------------------------------------------------------------------------------------
 
-    def _entry(self, kind: Kind, group: int, index: int, term: int, value: Mapping[str, Any]) -> Entry:
+    def _entry(self, kind: RecordKind, group: int, index: int, term: int, value: Mapping[str, Any]) -> Entry:
         raw = encode_json(kind, value, partition=group, term=term, index=index)
         return Entry(group, index, term, kind, raw, peek_record(raw).checksum, value)
 
@@ -322,7 +322,7 @@ class Cluster:
         held, term = self.nodes[number].group(group), self.leads[group][number]
         if held.last_term != term and self.nodes[number].up and not self.nodes[number].silent:
             value = held.configuration()[2]
-            self.control(group, Kind.CONFIGURATION, {**value})
+            self.control(group, RecordKind.CONFIGURATION, {**value})
         self.spread(group, to)
 
     def _commit(self, group: int, held: Held, index: int) -> int:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from cmdlog.wal.fault_log import FaultRecord
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP
 from tests.replay.historycluster import Cluster
 from tests.replay.historynode import Base, Entry, Held, base_of
@@ -34,7 +34,7 @@ class History(Cluster):
             or self.leads[group][number] != self.truth.committed[group][-1].term
         ):
             return None
-        return self.control(group, Kind.CONFIGURATION, self._members(group, voters, learners, outgoing))
+        return self.control(group, RecordKind.CONFIGURATION, self._members(group, voters, learners, outgoing))
 
     def members(self, group: int) -> tuple[set[int], set[int]]:
         """Voters and learners, as the leader has them."""

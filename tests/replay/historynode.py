@@ -17,8 +17,8 @@ from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.fault_log import FAULTS_FOLDER, FaultLog
 from cmdlog.wal.files import RealFile, RealFiles
-from cmdlog.wal.format.record import Kind, encode_commit_mark, encode_digest, encode_json
-from cmdlog.wal.group_state import Catalog, Groups, GroupState, Stated
+from cmdlog.wal.format.record import RecordKind, encode_commit_mark, encode_digest, encode_json
+from cmdlog.wal.group_state import GroupState, GroupStates, LoggedCatalog, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from snapshot.capture.seal import seal
@@ -85,7 +85,7 @@ class Entry:
     group: int
     index: int
     term: int
-    kind: Kind
+    kind: RecordKind
     raw: bytes
     checksum: int
     value: Mapping[str, Any] | None = None  # of a JSON kind
@@ -145,7 +145,7 @@ class Held:
     def configuration(self, upto: int | None = None) -> tuple[int, int, Mapping[str, Any]]:
         """The newest configuration up to the index: index, term, value."""
         for entry in reversed(self.entries):
-            if entry.kind is Kind.CONFIGURATION and (upto is None or entry.index <= upto):
+            if entry.kind is RecordKind.CONFIGURATION and (upto is None or entry.index <= upto):
                 assert entry.value is not None
                 return entry.index, entry.term, entry.value
         return self.base_configuration or (0, 0, {})
@@ -201,7 +201,7 @@ class HistoryNode:
             held.digested = min(held.digested, first - 1)
             if say_cut:
                 value = {"checksum": held.last_checksum}
-                self.say(encode_json(Kind.TRUNCATION, value, partition=entries[0].group, term=held.last_term, index=first))
+                self.say(encode_json(RecordKind.TRUNCATION, value, partition=entries[0].group, term=held.last_term, index=first))
         for entry in entries:
             held.entries.append(entry)
             held.term = max(held.term, entry.term)
@@ -210,14 +210,14 @@ class HistoryNode:
     def vote(self, group: int, term: int, candidate: int) -> None:
         """Gives its vote."""
         self.group(group).term = term
-        self.say(encode_json(Kind.HARD_STATE, {"vote": candidate}, partition=group, term=term, index=0))
+        self.say(encode_json(RecordKind.HARD_STATE, {"vote": candidate}, partition=group, term=term, index=0))
 
     def learn_commit(self, group: int, commit: int, closed_txn: int, did: Mapping[int, Did]) -> None:
         """Writes a commit mark, and the digests of what has been executed by that."""
         held = self.held[group]
         held.commit = max(held.commit, commit)
         for entry in held.behind(held.digested, held.commit):
-            if entry.kind is Kind.BATCH:
+            if entry.kind is RecordKind.BATCH:
                 if (what := did.get(entry.index)) is None:  # a multi-partition call before it is not committed everywhere
                     break
                 self.say(encode_digest(partition=group, term=entry.term, index=entry.index, rows_digest=what.rows_digest,
@@ -285,7 +285,7 @@ class HistoryNode:
 
     def fill(self, bases: Mapping[int, Base], facts: Mapping[str, Any]) -> None:
         """Begins anew with what another node's log stood at: a checkpoint of every group, and the snapshots."""
-        groups = Groups()
+        groups = GroupStates()
         groups.by_partition = {number: base.state for number, base in bases.items()}
         self._empty(self.identity, keep_faults=True, initial=groups)
         self.held = {number: base.held for number, base in bases.items()}
@@ -310,7 +310,7 @@ class HistoryNode:
         }
         seal(self.files, temporary, final, {**position, **facts, **who, "log_block": block, "created": CREATED})
         mark = {"name": os.path.basename(final), **position, "log_block": block}
-        self.say(encode_json(Kind.SNAPSHOT_MARK, mark, partition=partition, term=position["term"], index=position["index"]))
+        self.say(encode_json(RecordKind.SNAPSHOT_MARK, mark, partition=partition, term=position["term"], index=position["index"]))
         return final
 
     def _create(self, initial: Sequence[bytes]) -> None:
@@ -325,7 +325,7 @@ class HistoryNode:
         self.wal.start(self._feed, threads=0)
         self.faults = FaultLog.open(self.files, self.directory, self.identity)
 
-    def _empty(self, identity: Identity, *, keep_faults: bool, initial: Groups | None = None) -> None:
+    def _empty(self, identity: Identity, *, keep_faults: bool, initial: GroupStates | None = None) -> None:
         """The directory with nothing in it but, perhaps, the fault log; the log begins with `initial`."""
         self.stop()
         old = f"{self.directory}.old"
@@ -358,7 +358,7 @@ def base_of(source: Held, group: int, at: int, closed_txn: int, catalogs: Mappin
     )  # fmt: skip
     if group == CLUSTER_GROUP:
         state.catalogs = {
-            version: Catalog(stated_at, dict(content), stated_block=2)
+            version: LoggedCatalog(stated_at, dict(content), stated_block=2)
             for version, (stated_at, content) in catalogs.items()
             if stated_at <= at
         }

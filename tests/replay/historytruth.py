@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cmdlog.wal.format.record import Kind, decode_record
+from cmdlog.wal.format.record import RecordKind, decode_record
 from procedures import Database
 from procedures.bundle import load_bundle
 from procedures.execution.idempotency import KeyPolicy, Status
@@ -77,7 +77,7 @@ class Truth:
         done = self.committed.setdefault(entry.group, [])
         assert entry.index == len(done) + 1, "entries are committed in order"
         done.append(entry)
-        if entry.kind is Kind.CATALOG:
+        if entry.kind is RecordKind.CATALOG:
             self._add_code(entry)
         if entry.multi:
             self._multi.setdefault(entry.multi, set()).add(entry.group)

@@ -14,7 +14,7 @@ import pytest
 
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.batch import decode_batch
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from procedures import Database
 from replay.log.source import open_source
 from replay.state.trust import state_path
@@ -134,7 +134,7 @@ def logged_calls(directory: str | Path) -> list[Call]:
     source = open_source(RealFiles(), str(directory))
     calls = []
     for _, record in source.read(from_block=source.first_blocks[0]):
-        if record.kind is Kind.BATCH:
+        if record.kind is RecordKind.BATCH:
             batch = decode_batch(record)
             for at, (txn_id, params) in enumerate(zip(batch.txn_ids, batch.params(), strict=True)):
                 calls.append(Call(txn_id, record.partition, record.index, at, batch.count, params))

@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import LogFull, Outcome
+from cmdlog.node.outcome import CallOutcome, LogFullRefusal
 from cmdlog.node.settings import Settings
 from procedures.execution.idempotency import key_fingerprint
 from procedures.samples.bank import db, loader, workload
@@ -48,11 +48,11 @@ def make(node: Node, number: int, name: str, params: dict[str, Any]) -> int:
         pending = Pending()
         try:
             node.call(route, route.procedure.bind(params), key=key, done=pending.done)
-        except LogFull:
+        except LogFullRefusal:
             time.sleep(0.02)
             continue
         reply = pending.wait()
-        assert isinstance(reply, Outcome), reply
+        assert isinstance(reply, CallOutcome), reply
         return reply.txn_id
 
 

@@ -18,7 +18,7 @@ from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.batch import encode_batch
-from cmdlog.wal.format.record import Kind, decode_record, encode_commit_mark, encode_digest, encode_json
+from cmdlog.wal.format.record import RecordKind, decode_record, encode_commit_mark, encode_digest, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, make_txn_id
 from cmdlog.wal.log import Log
 from procedures.bundle import Bundle, load_bundle
@@ -156,10 +156,10 @@ class Rig:
         self.balances: dict[int, int] = {}  # the model: account -> balance
         self.history: list[tuple[int, dict[int, int]]] = []  # (TxnId, balances after it)
         configuration = {"voters": [1], "learners": [], "epoch": 1, "partitions": partitions, "key_policy": asdict(self.policy)}
-        initial = [encode_json(Kind.CONFIGURATION, configuration, partition=CLUSTER_GROUP, term=1, index=1)]
+        initial = [encode_json(RecordKind.CONFIGURATION, configuration, partition=CLUSTER_GROUP, term=1, index=1)]
         self.configuration: dict[str, Any] = configuration
         voters = {"voters": [1], "learners": [], "epoch": 1}
-        initial += [encode_json(Kind.CONFIGURATION, voters, partition=p, term=1, index=1) for p in range(partitions)]
+        initial += [encode_json(RecordKind.CONFIGURATION, voters, partition=p, term=1, index=1) for p in range(partitions)]
         Log.create(self.files, self.directory, self.identity, segment_bytes=segment_bytes, segments=segments,
                    reserve_bytes=4096, initial=initial)  # fmt: skip
         self.cluster_index = 1
@@ -171,11 +171,11 @@ class Rig:
         self._open_engines()
         for p in range(partitions):
             value = {"voters": [1], "learners": [], "epoch": 1}
-            record = decode_record(encode_json(Kind.CONFIGURATION, value, partition=p, term=1, index=1))
+            record = decode_record(encode_json(RecordKind.CONFIGURATION, value, partition=p, term=1, index=1))
             self.engines[p].apply(record)
         self.add_catalog(factor)
         for p in range(partitions):
-            self.entry(p, Kind.SCHEMA, {"statements": SCHEMA, "txn_id": self.tick(1, p)[0]})
+            self.entry(p, RecordKind.SCHEMA, {"statements": SCHEMA, "txn_id": self.tick(1, p)[0]})
             self.batch(p, [(BEGIN, [10 * p + n]) for n in range(ACCOUNTS)])
 
     # -- what happens to the node ----------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class Rig:
         value = {"version": self.version, "hash": bundle.hash, "bundle": bundle.to_bytes().decode()}
         self.bundles[str(self.version)] = value
         self.cluster_index += 1
-        self.log(encode_json(Kind.CATALOG, value, partition=CLUSTER_GROUP, term=self.term, index=self.cluster_index))
+        self.log(encode_json(RecordKind.CATALOG, value, partition=CLUSTER_GROUP, term=self.term, index=self.cluster_index))
         self.catalogs.add_live(self.version, load_bundle(bundle))
 
     def set_policy(self, policy: KeyPolicy) -> None:
@@ -201,11 +201,11 @@ class Rig:
         self.policy, self.cluster_index = policy, self.cluster_index + 1
         value = {"voters": [1], "learners": [], "epoch": 2, "partitions": self.partitions, "key_policy": asdict(policy)}
         self.configuration = value
-        self.log(encode_json(Kind.CONFIGURATION, value, partition=CLUSTER_GROUP, term=self.term, index=self.cluster_index))
+        self.log(encode_json(RecordKind.CONFIGURATION, value, partition=CLUSTER_GROUP, term=self.term, index=self.cluster_index))
         for engine in self.engines.values():
             engine.executor.key_policy = policy
 
-    def entry(self, partition: int, kind: Kind, value: dict[str, Any], *, live: bool = True) -> int:
+    def entry(self, partition: int, kind: RecordKind, value: dict[str, Any], *, live: bool = True) -> int:
         """Logs a control entry; returns its index."""
         index = self.next_index[partition]
         record = encode_json(kind, value, partition=partition, term=self.term, index=index)
@@ -288,7 +288,9 @@ class Rig:
         seal(self.files, temporary, final, facts)
         if mark:
             value = {"name": os.path.basename(final), **report, "log_block": facts["log_block"]}
-            self.log(encode_json(Kind.SNAPSHOT_MARK, value, partition=partition, term=report["term"], index=report["index"]))
+            self.log(
+                encode_json(RecordKind.SNAPSHOT_MARK, value, partition=partition, term=report["term"], index=report["index"])
+            )
         return final
 
     def close(self) -> None:

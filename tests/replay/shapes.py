@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Column, DateTime, ForeignKey, Index, Integer, LargeBinary, String, bindparam, insert
 
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.group_state import Catalog, Groups, Stated
+from cmdlog.wal.group_state import GroupStates, LoggedCatalog, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database, Transaction
 from procedures.bundle import capture_bundle
@@ -115,9 +115,9 @@ class Crafted:
             table.store(self._index[partition], fresh, clock=clock, txn_ms=(TXN >> 21) + clock, kind=kind)
             table.accept()
 
-    def finish(self, clocks: Sequence[int] = ()) -> Groups:
+    def finish(self, clocks: Sequence[int] = ()) -> GroupStates:
         """Closes the states at one place each; returns the groups that say so."""
-        groups = Groups()
+        groups = GroupStates()
         for partition, state in enumerate(self.states):
             state.save(Position(INDEX + partition, TERM, CHECKSUM, TXN + partition), clocks[partition] if clocks else 0)
             state.close()
@@ -128,7 +128,7 @@ class Crafted:
         bundle = capture_bundle(db, None)
         cluster = groups.state(CLUSTER_GROUP)
         cluster.term, cluster.last_index, cluster.commit = TERM, 2, 2
-        cluster.catalogs = {1: Catalog(2, {"version": 1, "bundle": bundle.to_bytes().decode(), "hash": bundle.hash}, 2)}
+        cluster.catalogs = {1: LoggedCatalog(2, {"version": 1, "bundle": bundle.to_bytes().decode(), "hash": bundle.hash}, 2)}
         shape = {"voters": [1], "partitions": self.partitions, "slots": slot_ranges(self.partitions)}
         cluster.configurations = [Stated(1, 1, {**shape, "key_policy": asdict(self.policy)})]
         return groups

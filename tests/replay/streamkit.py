@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cmdlog.wal.format.batch import NO_KEY, encode_batch
-from cmdlog.wal.format.record import Kind, Record, decode_record, encode_commit_mark, encode_digest, encode_json
+from cmdlog.wal.format.record import Record, RecordKind, decode_record, encode_commit_mark, encode_digest, encode_json
 from cmdlog.wal.ids import MULTI_PARTITION, PARTITION_BITS, BlockNumber, Lsn
 
 Row = tuple[int, int, int, int]  # TxnId, partition, index, position
@@ -162,9 +162,9 @@ class Writer:
 
     def _control(self, script: Script) -> None:
         script.last_index += 1
-        kind = self.chance.choice([Kind.SCHEMA, Kind.CONFIGURATION])
+        kind = self.chance.choice([RecordKind.SCHEMA, RecordKind.CONFIGURATION])
         value: dict[str, object] = {"statements": ["x"]}
-        if kind is Kind.SCHEMA and self.tick << PARTITION_BITS > script.last_txn:
+        if kind is RecordKind.SCHEMA and self.tick << PARTITION_BITS > script.last_txn:
             script.last_txn = self.tick << PARTITION_BITS | script.partition
             value = {**value, "txn_id": script.last_txn}
         script.controls.append(script.last_index)
@@ -181,7 +181,7 @@ class Writer:
 
     def _skip_of(self, partition: int, at: int, index: int, position: int) -> bytes:
         value = {"index": index, "position": position, "reason": "died"}
-        return encode_json(Kind.SKIP, value, partition=partition, term=self.term, index=at)
+        return encode_json(RecordKind.SKIP, value, partition=partition, term=self.term, index=at)
 
     def _superseded(self, script: Script, *, truncated: bool) -> None:
         """Entries that a later term replaces, with skips among them that are void as well."""
@@ -202,7 +202,9 @@ class Writer:
         self.term += 1
         if truncated:
             script.records.append(
-                encode_json(Kind.TRUNCATION, {"checksum": 0}, partition=script.partition, term=1, index=script.last_index + 1)
+                encode_json(
+                    RecordKind.TRUNCATION, {"checksum": 0}, partition=script.partition, term=1, index=script.last_index + 1
+                )
             )
         else:
             self._batch(script, ticks(self.tick, 2, script.partition))
@@ -217,7 +219,9 @@ class Writer:
             )
             return
         value = {"last_index": script.last_index, "closed_txn": closed, "commit": script.last_index}
-        script.records.append(encode_json(Kind.CHECKPOINT, value, partition=script.partition, term=1, index=script.last_index))
+        script.records.append(
+            encode_json(RecordKind.CHECKPOINT, value, partition=script.partition, term=1, index=script.last_index)
+        )
 
 
 def make_world(seed: int) -> World:

@@ -11,8 +11,8 @@ import pytest
 from cmdlog.wal.fault_log import FaultRecord, make_record
 from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.errors import ConflictingCommits, ForeignDirectory, ForkedFaultLogs, NoLogs, ReplayError, TwoCopies
-from replay.log.evidence import Fault, GroupEvidence, NodeEvidence, Run, SnapshotEvidence, StatedConfiguration
-from replay.plan.authority import GroupVerdict, Use, Verdict, decide
+from replay.log.evidence import BlockRun, DirectoryFault, GroupEvidence, NodeEvidence, SnapshotEvidence, StatedConfiguration
+from replay.plan.authority import ClusterVerdict, GroupVerdict, Use, decide
 from tests.replay.groupmodel import CLUSTER, Group
 
 A, B, C, D, E = 1, 2, 3, 4, 5
@@ -33,7 +33,7 @@ def log(
     vote: int | None = None, end_known: bool = True, unseen: int = 0, checksum: int = 0, group: int = 0,
 ) -> GroupEvidence:  # fmt: skip
     """A log that ends at (term, last); `seen` is the highest term that its node knows."""
-    run = Run(1, 9, base, 1 if base else 0, base, last, term, checksum or last)
+    run = BlockRun(1, 9, base, 1 if base else 0, base, last, term, checksum or last)
     return GroupEvidence(
         group, max(seen, term), commit, last, term, checksum or last, 0, configurations or (ABC,), (run,),
         vote=vote, end_known=end_known, unseen=unseen, partitions=1 if group == CLUSTER_GROUP else 0,
@@ -350,7 +350,7 @@ def test_partition_that_no_log_holds_is_named() -> None:
 
 def test_refused_directories_are_told_and_the_rest_is_judged() -> None:
     """One is of a newer format; two of three suffice."""
-    newer = NodeEvidence("X", "", 0, "", refused=Fault("newer"), exit_code=11)
+    newer = NodeEvidence("X", "", 0, "", refused=DirectoryFault("newer"), exit_code=11)
     verdict = decide([node(A, log(5, 5)), newer, node(B, log(5, 5))])
     assert (verdict.refused, verdict.groups[0].proved) == ((("X", "newer"),), True)
     with pytest.raises(NoLogs, match="X: newer") as refused:
@@ -416,7 +416,7 @@ def check_choice(group: Group, chance: random.Random, number: int) -> GroupVerdi
     if old is not None:
         given[f"n{old.id}"] = old
     try:
-        verdict: Verdict = decide([each.directory(name) for name, each in given.items()])
+        verdict: ClusterVerdict = decide([each.directory(name) for name, each in given.items()])
     except NoLogs:
         assert not any(each.log for each in given.values())
         return None

@@ -10,13 +10,13 @@ from cmdlog.wal import Log, LogReader
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.fault_log import FaultLog, read_faults
 from cmdlog.wal.files import Files
-from cmdlog.wal.format.record import Kind, encode_commit_mark, encode_json
+from cmdlog.wal.format.record import RecordKind, encode_commit_mark, encode_json
 from cmdlog.wal.format.segment import segment_name
-from cmdlog.wal.group_state import Groups
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.hard_state import COPY_BYTES
 from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.log.collect_evidence import gather
-from replay.log.evidence import NodeEvidence, Run
+from replay.log.evidence import BlockRun, NodeEvidence
 from tests.wal.logkit import IDENTITY, LOG, NODE, OTHER, create, generations, hard_state
 from tests.wal.sim.simfiles import SimFiles
 
@@ -49,13 +49,13 @@ class Feed:
 def configuration(group: int, index: int, *, term: int = 1, voters: Sequence[int] = (7, 8, 9), **more: object) -> bytes:
     """A CONFIGURATION entry."""
     value = {"voters": list(voters), "learners": [], **more}
-    return encode_json(Kind.CONFIGURATION, value, partition=group, term=term, index=index)
+    return encode_json(RecordKind.CONFIGURATION, value, partition=group, term=term, index=index)
 
 
 def entry(group: int, index: int, *, term: int = 1) -> bytes:
     """An entry of about 3 kB, so that a segment of the tests takes a few."""
     text = "".join(chr(33 + (index * 7919 + n * n) % 90) for n in range(3000))
-    return encode_json(Kind.SCHEMA, {"statements": [text]}, partition=group, term=term, index=index)
+    return encode_json(RecordKind.SCHEMA, {"statements": [text]}, partition=group, term=term, index=index)
 
 
 def write(files: Files, blocks: Sequence[list[bytes]]) -> None:
@@ -95,9 +95,9 @@ def first_blocks(files: Files) -> list[int]:
     return [int(segment.header.first_block) for segment in LogReader(files, NODE).segments]
 
 
-def folded(files: Files, upto: int) -> Groups:
+def folded(files: Files, upto: int) -> GroupStates:
     """Every record up to this block, read."""
-    groups = Groups()
+    groups = GroupStates()
     for lsn, record in LogReader(files, NODE).read():
         if lsn.block <= upto:
             groups.observe(lsn, record)
@@ -135,7 +135,7 @@ def test_whole_log_is_one_run() -> None:
     assert [(c.index, c.term, c.voters) for c in of.configurations] == [(1, 1, VOTERS)]
     assert (evidence.groups[CLUSTER_GROUP].partitions, of.partitions) == (2, 0)
     last_block = int(LogReader(files, NODE).last_block)
-    assert of.runs == (Run(1, last_block, 0, 0, 0, 21, state.last_term, state.last_checksum, base_commit=0, last_commit=20),)
+    assert of.runs == (BlockRun(1, last_block, 0, 0, 0, 21, state.last_term, state.last_checksum, base_commit=0, last_commit=20),)
     assert of.end_known
 
 

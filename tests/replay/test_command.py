@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.wal.format.record import Kind, encode_json
+from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from procedures.bundle import Bundle
@@ -126,7 +126,7 @@ def test_damage_foreign_code_and_divergence_have_their_codes(
     monkeypatch.undo()
     rig = Rig(tmp_path / "swapped")
     record = {"version": 2, "hash": rigs.make_bundle(1).hash, "bundle": rigs.make_bundle(7).to_bytes().decode()}
-    rig.log(encode_json(Kind.CATALOG, record, partition=CLUSTER_GROUP, term=1, index=rig.cluster_index + 1))
+    rig.log(encode_json(RecordKind.CATALOG, record, partition=CLUSTER_GROUP, term=1, index=rig.cluster_index + 1))
     rig.batch(0, [(DEPOSIT, [0, 1])], live=False, version=2)
     rig.stop()
     code, text = command("recover", rig.directory)

@@ -15,7 +15,7 @@ import pytest
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.reader import LogReader, read_segment
-from replay.engine import CodeMissing
+from replay.engine import CatalogMissing
 from replay.errors import ReplayError
 from replay.log.collect_evidence import gather
 from replay.plan.cluster_plan import JointPlan
@@ -177,7 +177,7 @@ def test_any_moment_of_a_damaged_log_is_exact_or_refused(tmp_path: Path) -> None
         for txn, balances in rng.sample(rig.history[6:], 5):
             try:
                 plan = planned(rig.directory, txn)
-            except (ReplayError, CodeMissing):
+            except (ReplayError, CatalogMissing):
                 done["refused"] += 1
                 continue
             if plan.incomplete:

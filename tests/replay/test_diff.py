@@ -12,7 +12,7 @@ import apsw
 import pyarrow.parquet as pq
 import pytest
 
-from replay.diff.diff import Change, DiffRefused, TableDiff, diff
+from replay.diff.diff import DiffRefused, RowChange, TableDiff, diff
 from replay.diff.parquet import parquet_files
 from replay.diff.state_reader import States
 
@@ -69,7 +69,7 @@ def modelled(left: list[Row], right: list[Row], width: int) -> dict[str, int]:
 
 def compare(sides: list[list[apsw.Connection]], left: list[Row], right: list[Row], width: int) -> TableDiff:
     """Holds what `diff` says against the model."""
-    changes: list[Change] = []
+    changes: list[RowChange] = []
     report = diff(states(*sides[0]), states(*sides[1]), limit=3, sink=lambda _table: changes.append)
     (table,) = report.tables
     assert {kind: table.counts[kind] for kind in ("added", "removed", "changed")} == modelled(left, right, width)
@@ -150,7 +150,7 @@ def test_number_of_another_type_is_another_value(ddl: str) -> None:
     left[0].execute("INSERT INTO t VALUES (1, 1), (2, 5)")
     right[1].execute("INSERT INTO t VALUES (1, 1.0), (2, 5)")
     (table,) = diff(states(*left), states(*right), limit=9).tables
-    assert table.examples == [Change("changed", (1, 1), (1, 1.0))]
+    assert table.examples == [RowChange("changed", (1, 1), (1, 1.0))]
     free = "CREATE TABLE t (k PRIMARY KEY, v) WITHOUT ROWID"
     left, right = tables(1, free), tables(1, free)
     left[0].execute("INSERT INTO t VALUES (1, 1)")
@@ -167,7 +167,7 @@ def test_copy_of_a_replicated_table_that_differs_shows() -> None:
     assert diff(states(*left), states(*right), limit=5).equal
     right[1].execute("UPDATE t SET v = 2")
     report = diff(states(*left), states(*right), limit=5)
-    assert report.tables[0].examples == [Change("added", None, ("a", 2))]
+    assert report.tables[0].examples == [RowChange("added", None, ("a", 2))]
 
 
 def test_collation_of_a_key_does_not_disturb_the_order() -> None:
@@ -189,7 +189,7 @@ def test_tables_and_columns_of_one_side_are_named() -> None:
     right[0].execute("INSERT INTO t VALUES (1, 1, 'q'), (2, 2, 'q')")
     report = diff(states(*left), states(*right), limit=9)
     one, other = report.tables
-    assert (one.only, one.examples) == ({"left": ["a"], "right": ["b"]}, [Change("changed", (2, 1), (2, 2))])
+    assert (one.only, one.examples) == ({"left": ["a"], "right": ["b"]}, [RowChange("changed", (2, 1), (2, 2))])
     assert (other.left, other.equal, report.equal) == (None, False, False)
 
 

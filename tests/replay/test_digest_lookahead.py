@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cmdlog.wal.format.record import Kind, Record, decode_record, encode_digest, encode_json
+from cmdlog.wal.format.record import Record, RecordKind, decode_record, encode_digest, encode_json
 from cmdlog.wal.ids import BlockNumber, Lsn
 from replay.fork.digest_lookahead import digests_first
 
@@ -15,7 +15,9 @@ Records = list[tuple[Lsn, Record]]
 
 def entry(partition: int, index: int, at: int) -> tuple[Lsn, Record]:
     """Some entry of a partition."""
-    return Lsn(BlockNumber(at), 0), decode_record(encode_json(Kind.SCHEMA, {"n": at}, partition=partition, term=1, index=index))
+    return Lsn(BlockNumber(at), 0), decode_record(
+        encode_json(RecordKind.SCHEMA, {"n": at}, partition=partition, term=1, index=index)
+    )
 
 
 def digest(partition: int, index: int, at: int) -> tuple[Lsn, Record]:
@@ -41,10 +43,10 @@ def test_each_digest_comes_before_its_entry_and_the_rest_keeps_its_order(seed: i
     got = list(digests_first(iter(log), lambda _lsn, _record: True))
     assert [record for _, record in got if record.is_entry] == [record for _, record in log if record.is_entry]
     assert sorted(record.raw for _, record in got) == sorted(record.raw for _, record in log)
-    told = {(record.partition, record.index) for _, record in log if record.kind is Kind.DIGEST}
+    told = {(record.partition, record.index) for _, record in log if record.kind is RecordKind.DIGEST}
     seen: set[tuple[int, int]] = set()
     for _, record in got:
-        if record.kind is Kind.DIGEST:
+        if record.kind is RecordKind.DIGEST:
             seen.add((record.partition, record.index))
         else:
             assert (record.partition, record.index) in seen or (record.partition, record.index) not in told

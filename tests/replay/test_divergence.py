@@ -9,7 +9,7 @@ import pytest
 from cmdlog.wal.format.batch import Batch
 from cmdlog.wal.log import Log
 from procedures.bundle import load_bundle
-from replay.errors import Divergence, Place
+from replay.errors import Divergence, DivergencePlace
 from replay.plan.planner import make_plan
 from replay.recover import partition_replay
 from replay.recover.divergence import Trial
@@ -26,12 +26,12 @@ def rig(tmp_path: Path) -> Rig:
     return rig
 
 
-def diverge(rig: Rig, out: Path, *, workers: int = 0) -> Place:
+def diverge(rig: Rig, out: Path, *, workers: int = 0) -> DivergencePlace:
     """Where a recovery to another place diverges."""
     with pytest.raises(Divergence) as caught:
         rebuild(make_plan(rig.files, rig.directory, use_state="never"), rig.files, str(out), workers=workers)
     place = caught.value.place
-    assert Place.from_json(place.to_json()) == place
+    assert DivergencePlace.from_json(place.to_json()) == place
     assert all(str(row) in str(caught.value) for row in place.rows)
     return place
 
@@ -200,13 +200,13 @@ def test_batches_of_the_open_transaction_survive(rig: Rig, monkeypatch: pytest.M
     rig.close()
     rig.forget_state(0)
     seen = []
-    own = partition_replay.Lane._try
+    own = partition_replay.PartitionReplay._try
 
-    def look(self: partition_replay.Lane, batch: Batch) -> Trial:
+    def look(self: partition_replay.PartitionReplay, batch: Batch) -> Trial:
         seen.append(self.state.connection.execute("SELECT balance FROM accounts WHERE id = 0").get)
         return own(self, batch)
 
-    monkeypatch.setattr(partition_replay.Lane, "_try", look)
+    monkeypatch.setattr(partition_replay.PartitionReplay, "_try", look)
     wal = Log.open(rig.files, rig.directory)
     with pytest.raises(Divergence):
         bring_up(rig.files, wal, workers=0)

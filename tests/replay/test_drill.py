@@ -26,7 +26,7 @@ from procedures.samples import bank
 from replay.drill import drill as module
 from replay.drill import report as drillreport
 from replay.drill.drill import NoRoom, drill
-from replay.drill.report import FOLDER, Proof, Report, alone, last_proven, last_report
+from replay.drill.report import FOLDER, DrillReport, Proof, alone, last_proven, last_report
 from replay.plan.planner import make_plan
 from replay.recover.execute import execute
 from snapshot import lineage
@@ -488,6 +488,6 @@ def test_values_of_a_report_are_plain() -> None:
     """Transaction ids are decimal strings, as everywhere."""
     proof = Proof("p", 1, 2, 1 << 60, 3, 4, 5, 6)
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    told = Report("d", 1, now, now, newest={0: proof}).to_json()["partitions"][0]
+    told = DrillReport("d", 1, now, now, newest={0: proof}).to_json()["partitions"][0]
     assert told["newest"] == {**asdict(proof), "to_txn": str(1 << 60)}
     assert told["second"] is None

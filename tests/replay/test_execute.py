@@ -10,12 +10,12 @@ import pytest
 
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.file_birth import birth_ns
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.log import Log
 from procedures.execution.idempotency import KeyPolicy
 from replay.errors import Divergence
 from replay.plan.planner import Plan, make_plan
-from replay.recover.execute import Report
+from replay.recover.execute import RecoveryReport
 from replay.recover.in_place import bring_up
 from replay.state import trust
 from tests.replay.rig import CLOCK, DEPOSIT, DRIFT, Rig, balances_of
@@ -29,7 +29,7 @@ def rig(tmp_path: Path) -> Rig:
     return rig
 
 
-def recover(rig: Rig, *, workers: int | None = 0) -> tuple[Plan, Report]:
+def recover(rig: Rig, *, workers: int | None = 0) -> tuple[Plan, RecoveryReport]:
     """Recovery in place, as `serve` does it."""
     wal = Log.open(rig.files, rig.directory)
     try:
@@ -206,7 +206,7 @@ def test_skipped_call_is_not_replayed(rig: Rig) -> None:
     """The skip record stands behind its batch and is honoured before it; the digest of the live run agrees."""
     calls = [(DEPOSIT, [0, 1]), (DEPOSIT, [1, 1_000_000]), (DEPOSIT, [2, 1])]
     index = rig.batch(0, calls, skips=frozenset({1}))
-    rig.entry(0, Kind.SKIP, {"index": index, "position": 1, "reason": "hung", "txn_id": rig.tick(1, 0)[0]})
+    rig.entry(0, RecordKind.SKIP, {"index": index, "position": 1, "reason": "hung", "txn_id": rig.tick(1, 0)[0]})
     rig.close()
     before = rig.digests()
     rig.forget_state(0)
@@ -342,7 +342,7 @@ def test_divergence_in_a_worker_is_named_here(rig: Rig) -> None:
 def test_plan_survives_its_file(rig: Rig) -> None:
     """to_json and from_json are inverse, for a plan with everything in it."""
     index = rig.batch(0, [(DEPOSIT, [0, 1]), (DEPOSIT, [0, 2])], skips=frozenset({0}))
-    rig.entry(0, Kind.SKIP, {"index": index, "position": 0, "reason": "hung", "txn_id": rig.tick(1, 0)[0]})
+    rig.entry(0, RecordKind.SKIP, {"index": index, "position": 0, "reason": "hung", "txn_id": rig.tick(1, 0)[0]})
     rig.snapshot(0)
     rig.close()
     plan = make_plan(rig.files, rig.directory, use_state="never").plan

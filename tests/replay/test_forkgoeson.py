@@ -24,7 +24,7 @@ from procedures.storage.state import PartitionState
 from replay.errors import Interrupted
 from replay.fork import rerun, unfinished
 from replay.fork.fork import START, ForkReport, fork
-from replay.fork.rerun import Done
+from replay.fork.rerun import RerunProgress
 from replay.state.trust import state_path
 from tests.replay.ledgers import LEDGER, SMALL, Call, Versions, importable, logged_calls, rows_of
 
@@ -94,7 +94,7 @@ def test_fork_goes_on_from_every_transaction(
     applied: list[tuple[int, int]] = []
     turns = iter(range(10_000))
 
-    def keep(state: PartitionState, done: Done) -> None:
+    def keep(state: PartitionState, done: RerunProgress) -> None:
         ends = next(turns) % 2  # every other commit is the last of its run
         if ends and moment == "in":
             raise KeyboardInterrupt

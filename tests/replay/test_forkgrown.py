@@ -9,14 +9,14 @@ import pytest
 
 from cmdlog.wal.errors import WrongDirectory
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.log import Log
 from procedures import Database
 from procedures.storage.state import PartitionState
 from replay.errors import Interrupted
 from replay.fork import rerun, unfinished
 from replay.fork.fork import START, ForkReport, fork
-from replay.fork.rerun import Done
+from replay.fork.rerun import RerunProgress
 from tests.replay.rig import DEPOSIT, Rig, balances_of
 from tests.replay.test_forkgoeson import told
 
@@ -37,7 +37,7 @@ class Growing:
     def skip(self) -> None:
         """Now the log says which call of the last batch was taken out."""
         value = {"index": self.last, "position": 1, "txn_id": self.rig.tick(1, 0)[0]}
-        self.rig.entry(0, Kind.SKIP, value, live=False)
+        self.rig.entry(0, RecordKind.SKIP, value, live=False)
         for p in range(self.rig.partitions):
             self.rig.engines[p].close()
         self.rig.engines = {}
@@ -50,7 +50,7 @@ class Growing:
         """Behind so many commits; whether it came to that."""
         kept, commits = unfinished.keep, 0
 
-        def keep(state: PartitionState, done: Done) -> None:
+        def keep(state: PartitionState, done: RerunProgress) -> None:
             nonlocal commits
             kept(state, done)
             commits += 1

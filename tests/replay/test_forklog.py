@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import cmdlog
-from cmdlog.wal.format.record import Kind, encode_json
-from cmdlog.wal.group_state import Groups
+from cmdlog.wal.format.record import RecordKind, encode_json
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database
 from replay.fork.fork import START, fork
@@ -64,7 +64,7 @@ def test_versions_skips_and_cut_batches(tripled: Database, tmp_path: Path) -> No
     rig.add_catalog(5)
     index = rig.batch(0, [(DEPOSIT, [0, 10]), (DEPOSIT, [1, 20]), (DEPOSIT, [2, 30])], skips=frozenset({1}))
     amounts |= {txn: (account, amount // 5) for txn, (account, amount) in deposits_of(rig).items() if txn not in amounts}
-    rig.entry(0, Kind.SKIP, {"index": index, "position": 1, "reason": "hung", "txn_id": rig.tick(1, 0)[0]})
+    rig.entry(0, RecordKind.SKIP, {"index": index, "position": 1, "reason": "hung", "txn_id": rig.tick(1, 0)[0]})
     rig.batch(0, [(DEPOSIT, [0, 1])])
     amounts |= {txn: (account, amount // 5) for txn, (account, amount) in deposits_of(rig).items() if txn not in amounts}
     rig.close()
@@ -80,12 +80,12 @@ def test_fork_of_a_node_with_learners_is_a_cluster_of_one(tripled: Database, tmp
     rig.deposits(2)
     members = {"voters": [1], "learners": [4], "epoch": 2}
     for p in range(rig.partitions):
-        rig.entry(p, Kind.CONFIGURATION, members)
+        rig.entry(p, RecordKind.CONFIGURATION, members)
     value = {**members, "partitions": rig.partitions, "key_policy": asdict(rig.policy)}
-    rig.log(encode_json(Kind.CONFIGURATION, value, partition=CLUSTER_GROUP, term=1, index=rig.cluster_index + 1))
+    rig.log(encode_json(RecordKind.CONFIGURATION, value, partition=CLUSTER_GROUP, term=1, index=rig.cluster_index + 1))
     rig.close()
     fork(rig.files, rig.directory, at=START, db=tripled, out=str(tmp_path / "out"), workers=0)
-    source, groups = open_source(rig.files, str(tmp_path / "out")), Groups()
+    source, groups = open_source(rig.files, str(tmp_path / "out")), GroupStates()
     for lsn, record in source.read(from_block=source.first_blocks[0]):
         groups.observe(lsn, record)
     assert sorted(groups.by_partition) == [0, 1, CLUSTER_GROUP]

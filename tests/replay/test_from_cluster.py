@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from replay.engine import CodeMissing
+from replay.engine import CatalogMissing
 from replay.errors import Poison
 from replay.plan.cluster_plan import JointPlan
 from replay.plan.cluster_planner import make_joint_plan
@@ -53,7 +53,7 @@ def test_calls_without_code_are_set_aside_over_several_directories_too(tmp_path:
     rig.balances = before
     rig.batch(0, [(DEPOSIT, [ACCOUNTS - 1, 5])], live=False)
     rig.stop()
-    with pytest.raises(CodeMissing):
+    with pytest.raises(CatalogMissing):
         make_joint_plan(rig.files, [rig.directory])
     plan = make_joint_plan(rig.files, [rig.directory], missing_code="left")
     report = rebuild_jointly(plan, rig.files, str(tmp_path / "out"), workers=1, quarantine=True)

@@ -9,7 +9,7 @@ import pytest
 
 from cmdlog.wal.fault_log import read_faults
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from replay.log.source import open_source
@@ -74,7 +74,7 @@ def test_superseded_entries_stay_in_the_file_and_are_void(tmp_path: Path) -> Non
     assert history.spread(0)
     directory = history.finish()[0]
     source = open_source(RealFiles(), directory)
-    written = [r for _, r in source.read(from_block=1) if r.kind is Kind.BATCH and r.partition == 0]
+    written = [r for _, r in source.read(from_block=1) if r.kind is RecordKind.BATCH and r.partition == 0]
     assert [r.term for r in written] == [1, 1, 1, 1, 2]
     assert [r.index for r in written] == [3, 4, 5, 6, 4]
     assert len(entries_of(directory)[0]) == 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cmdlog.node.outcome import Outcome, Reply
+from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.sequencing.combine_replies import Gather
 from procedures.execution.idempotency import KeyPolicy, time_mark
 from procedures.execution.idempotency_table import Figures, KeyTable, stored_keys
@@ -96,8 +96,8 @@ def test_a_call_on_all_partitions_keeps_its_list_of_results(tmp_path: Path) -> N
         gather = Gather(partitions, got.append).slots()
         for done, piece in zip(gather, pieces, strict=True):
             assert piece is not None
-            done(Outcome(0, TXN, piece))
-        assert [reply.body for reply in got if isinstance(reply, Outcome)] == [b'["0","1","2"]']
+            done(CallOutcome(0, TXN, piece))
+        assert [reply.body for reply in got if isinstance(reply, CallOutcome)] == [b'["0","1","2"]']
 
 
 def test_partitions_that_know_other_calls_on_all_of_them_are_refused(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from cmdlog.wal.ids import PARTITION_BITS
 from cmdlog.wal.log import Log
 from replay.errors import StreamDamaged
 from replay.history.chunks import Chunk, Gathered, make_chunk
-from replay.history.cursors import HELD_OVERHEAD_BYTES, ChosenLog, Stream
-from replay.history.merge import Controls, Merge, Order, streams_of
+from replay.history.cursors import HELD_OVERHEAD_BYTES, ChosenLog, MergeStream
+from replay.history.merge import Controls, Merge, MergeOrder, streams_of
 from replay.log.scan import scan
 from replay.log.source import open_source
 from tests.replay.rig import Feed
@@ -104,7 +104,7 @@ def test_streams_that_do_not_wait_come_whole_each() -> None:
     """Per partition, each stream is in order and complete, no chunk holds two of them, and no second cursor is needed."""
     for seed in range(SEEDS // 2):
         world = make_world(seed)
-        merge = _merge_of(world, order=Order.PER_PARTITION, window_bytes_max=1000)
+        merge = _merge_of(world, order=MergeOrder.PER_PARTITION, window_bytes_max=1000)
         found: list[Row] = []
         for chunk in merge.chunks():
             assert len(np.unique(chunk.partitions)) <= 1
@@ -139,7 +139,7 @@ def test_second_cursor_is_given_up_when_the_first_has_caught_up() -> None:
     ahead = [[batch(p, n, ticks(10 * n, 2, p), filler=90)] for p in (1, 0) for n in range(1, late + 1)]
     together = [[batch(p, n, ticks(10 * n, 2, p), filler=90) for p in (0, 1)] for n in range(late + 1, late + rest + 1)]
     log = Listed([*ahead, *together])
-    streams = [Stream(partition, 0, 0, late + rest) for partition in (0, 1)]
+    streams = [MergeStream(partition, 0, 0, late + rest) for partition in (0, 1)]
     merge = Merge([ChosenLog("node", log, 1)], streams, window_bytes_max=20_000)
     assert sum(len(chunk) for chunk in merge.chunks()) == 4 * (late + rest)
     assert merge.cursors_opened == 2
@@ -151,7 +151,7 @@ def test_chunks_stay_small_however_much_is_released_at_once(monkeypatch: pytest.
     monkeypatch.setattr("replay.history.merge.CHUNK_BYTES_MAX", 10_000)
     blocks = [[batch(1, n, ticks(10 * n, 4, 1), filler=90)] for n in range(1, 200)]
     log = Listed([*blocks, [batch(0, 1, ticks(5000, 1, 0))]])
-    merge = Merge([ChosenLog("node", log, 1)], [Stream(0, 0, 0, 1), Stream(1, 0, 0, 199)])
+    merge = Merge([ChosenLog("node", log, 1)], [MergeStream(0, 0, 0, 1), MergeStream(1, 0, 0, 199)])
     sizes = [sum(len(record.raw) for record in chunk.batches.records) for chunk in merge.chunks()]
     assert merge.held_bytes_max > 100_000
     assert max(sizes) <= 12_000
@@ -164,7 +164,7 @@ def test_last_entry_may_count_in_part() -> None:
         ChosenLog("node", Listed([[batch(0, 1, ticks(10, 4, 0)), batch(0, 2, ticks(20, 5, 0)), batch(1, 1, ticks(22, 4, 1))]]), 1)
     ]
     for calls, expected in ((0, 4), (3, 7), (5, 9), (-1, 9)):
-        streams = [Stream(0, 0, 0, 2, upto_calls=calls), Stream(1, 0, 0, 1)]
+        streams = [MergeStream(0, 0, 0, 2, upto_calls=calls), MergeStream(1, 0, 0, 1)]
         rows = [row for chunk in Merge(logs, streams).chunks() for row in _rows_of(chunk)]
         assert rows == sorted(rows)
         assert sum(row[1] == 0 for row in rows) == expected
@@ -175,7 +175,7 @@ def test_partition_is_taken_from_one_log_only() -> None:
     """Two streams of one partition are refused: each invocation comes once."""
     logs = [ChosenLog(name, Listed([[batch(0, 1, ticks(1, 1, 0))]]), 1) for name in "ab"]
     with pytest.raises(ValueError, match="one log"):
-        Merge(logs, [Stream(0, 0, 0, 1), Stream(0, 1, 0, 1)])
+        Merge(logs, [MergeStream(0, 0, 0, 1), MergeStream(0, 1, 0, 1)])
 
 
 def _until_damage(merge: Merge) -> tuple[list[Row], StreamDamaged]:
@@ -194,7 +194,7 @@ def _until_damage(merge: Merge) -> tuple[list[Row], StreamDamaged]:
 def test_log_that_ends_too_early_is_named_with_its_stream() -> None:
     """What was there comes out; then the error says which log, partition and index, and how much was held."""
     logs = [ChosenLog("/data/b", Listed([[batch(3, n, ticks(10 * n, 2, 3), filler=9) for n in range(1, 5)]]), 1)]
-    found, damage = _until_damage(Merge(logs, [Stream(3, 0, 0, 9)]))
+    found, damage = _until_damage(Merge(logs, [MergeStream(3, 0, 0, 9)]))
     assert len(found) == 8
     assert damage.log == "/data/b"
     assert damage.waiting == {3: (5, 9)}
@@ -206,7 +206,7 @@ def test_missing_entry_is_named() -> None:
     """An index that is left out is damage, never passed over."""
     logs = [ChosenLog("node", Listed([[batch(0, n, ticks(10 * n, 2, 0)) for n in (1, 2, 4)]]), 1)]
     with pytest.raises(StreamDamaged, match="entry 4 where 3 must stand"):
-        list(Merge(logs, [Stream(0, 0, 0, 4)]).chunks())
+        list(Merge(logs, [MergeStream(0, 0, 0, 4)]).chunks())
 
 
 def test_transaction_that_was_closed_cannot_come_any_more() -> None:
@@ -218,7 +218,7 @@ def test_transaction_that_was_closed_cannot_come_any_more() -> None:
     rows = [row for chunk in Merge(logs, streams, window_bytes_max=0).chunks() for row in _rows_of(chunk)]
     assert rows == sorted(rows)
     assert len(rows) == 81
-    blind = [Stream(0, 0, 0, 1), Stream(1, 0, 0, 2)]
+    blind = [MergeStream(0, 0, 0, 1), MergeStream(1, 0, 0, 2)]
     with pytest.raises(StreamDamaged, match="entry 1 begins at transaction"):
         list(Merge(logs, blind, window_bytes_max=0).chunks())
 
@@ -228,7 +228,7 @@ def test_stream_that_goes_backwards_is_named(second: int) -> None:
     """TxnIds of a partition ascend by index and have 63 bits; a log where they do not is no log."""
     logs = [ChosenLog("node", Listed([[batch(0, 1, ticks(20, 5, 0)), batch(0, 2, ticks(second, 2, 0))]]), 1)]
     with pytest.raises(StreamDamaged, match="not behind"):
-        list(Merge(logs, [Stream(0, 0, 0, 2)]).chunks())
+        list(Merge(logs, [MergeStream(0, 0, 0, 2)]).chunks())
 
 
 @pytest.mark.parametrize("form", ["plain", "column", "keys", "packed"])
@@ -294,7 +294,7 @@ def test_stream_that_was_written_late_gets_a_cursor_of_its_own(tmp_path: Path) -
     source = open_source(RealFiles(), _write(tmp_path, _late(batches)))
     last = batches + batches // 4 - 1
     found = scan(source, source.first_blocks[0], {0: 0, 1: 0}, {})
-    streams = [Stream(p, 0, 0, last, of.skips, tuple(of.voids)) for p, of in found.streams.items()]
+    streams = [MergeStream(p, 0, 0, last, of.skips, tuple(of.voids)) for p, of in found.streams.items()]
     logs = [ChosenLog("node", source, source.first_blocks[0])]
     assert streams == streams_of(logs, {0: (0, 0, last), 1: (0, 0, last)})
     merge = Merge(logs, streams, window_bytes_max=window)

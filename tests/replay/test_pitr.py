@@ -15,10 +15,10 @@ import pytest
 
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.log import Log
 from cmdlog.wal.opening.home import adopt
-from procedures.samples.bank import Model
+from procedures.samples.bank import BankModel
 from replay.errors import UntilBeyond, UntilUnreachable
 from replay.plan.planner import Plan, make_plan
 from replay.plan.until import parse_until
@@ -142,7 +142,7 @@ def test_skip_far_behind_its_batch_is_heeded(tmp_path: Path) -> None:
     moment, balances = rig.history[-1]
     for n in range(40):
         rig.batch(1, [(DEPOSIT, [10, n])])
-    rig.entry(0, Kind.SKIP, {"index": index, "position": 1, "reason": "hung", "txn_id": rig.tick(1, 0)[0]})
+    rig.entry(0, RecordKind.SKIP, {"index": index, "position": 1, "reason": "hung", "txn_id": rig.tick(1, 0)[0]})
     rig.rotate(4)
     rig.close()
     plan = plan_for(rig.directory, moment)
@@ -484,7 +484,7 @@ def test_real_node_killed_at_random_moments_restores_every_acknowledged_moment(t
     identity = load_instance(RealFiles(), str(directory)).identity
     assert len(list_segments(RealFiles(), str(directory), identity)) > 5
     wanted = sorted(chance.sample(range(20, 120), 3) + chance.sample(range(120, total), 1))
-    model, listed, archived = Model(), pitrnode.calls(), 0
+    model, listed, archived = BankModel(), pitrnode.calls(), 0
     for number in range(total):
         model.apply(*listed[number])
         if number not in wanted:

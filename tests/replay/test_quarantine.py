@@ -16,11 +16,11 @@ from procedures.execution.idempotency import KeyPolicy
 from procedures.execution.outcome_bodies import SKIPPED
 from procedures.execution.process_guard import REFUSED_EVENTS
 from procedures.storage.state import PartitionState
-from replay.engine import CodeMissing, PartitionEngine
+from replay.engine import CatalogMissing, PartitionEngine
 from replay.errors import Divergence, Poison
 from replay.plan.planner import make_plan
 from replay.recover import quarantine
-from replay.recover.execute import Report, Target, execute
+from replay.recover.execute import RecoveryReport, Target, execute
 from replay.recover.quarantine import Aside, QuarantineFile, aside_from_json, joined
 from replay.recover.to_directory import rebuild
 from replay.state.touched_rows import Tables
@@ -36,7 +36,7 @@ def rig(tmp_path: Path) -> Rig:
     return rig
 
 
-def set_aside(rig: Rig, out: Path, *, hang_after_s: float = 60) -> Report:
+def set_aside(rig: Rig, out: Path, *, hang_after_s: float = 60) -> RecoveryReport:
     """A recovery to another place that sets calls aside."""
     planned = make_plan(rig.files, rig.directory, use_state="never")
     return rebuild(planned, rig.files, str(out), workers=1, quarantine=True, hang_after_s=hang_after_s)
@@ -194,7 +194,7 @@ def test_missing_code_stops_the_partition_or_is_set_aside(rig: Rig, tmp_path: Pa
     rig.stop()
     for name in ("stopped", "aside"):
         (tmp_path / name / "state").mkdir(parents=True)
-    with pytest.raises(CodeMissing):
+    with pytest.raises(CatalogMissing):
         make_plan(rig.files, rig.directory, use_state="never")
     plan = make_plan(rig.files, rig.directory, use_state="never", missing_code="left").plan
     with pytest.raises(Poison, match="catalog version 9") as caught:

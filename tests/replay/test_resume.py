@@ -17,7 +17,7 @@ from cmdlog.wal.log import Log
 from replay.errors import Interrupted, PlanOutdated
 from replay.plan.planner import Plan, make_plan
 from replay.recover import partition_replay
-from replay.recover.execute import Progress
+from replay.recover.execute import RecoveryProgress
 from replay.recover.to_directory import rebuild
 from replay.state.trust import Trust, read_position, state_path
 from tests.replay.rig import DEPOSIT, DRIFT, TRAP, Rig, balances_of
@@ -57,7 +57,7 @@ def break_off(rig: Rig, out: Path, *, after: int) -> None:
     """Ctrl-C when so many calls are done."""
     done = 0
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: RecoveryProgress) -> None:
         nonlocal done
         done = progress.calls
         if done >= after:
@@ -80,7 +80,7 @@ def test_second_run_goes_on_from_the_states(rig: Rig, tmp_path: Path, after: int
     break_off(rig, tmp_path / "out", after=after)
     stands = [read_position(state_path(str(tmp_path / "out"), p), p) for p in range(2)]
     assert not (tmp_path / "out" / "instance.json").exists()
-    seen: list[Progress] = []
+    seen: list[RecoveryProgress] = []
     report = rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0, progress=seen.append)
     for result, at in zip(report.results, stands, strict=True):
         assert not isinstance(at, str)

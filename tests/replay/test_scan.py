@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from cmdlog.wal.format.batch import encode_batch
-from cmdlog.wal.format.record import Kind, Record, decode_record, encode_json
+from cmdlog.wal.format.record import Record, RecordKind, decode_record, encode_json
 from cmdlog.wal.ids import BlockNumber, Lsn, make_txn_id
 from replay.log.scan import scan
 
@@ -23,7 +23,7 @@ def batch(index: int, *, term: int, calls: int = 2) -> Record:
 
 def skip(index: int, *, term: int, of: int, position: int) -> Record:
     """The entry that takes one call of the batch `of` out."""
-    return decode_record(encode_json(Kind.SKIP, {"index": of, "position": position}, partition=0, term=term, index=index))
+    return decode_record(encode_json(RecordKind.SKIP, {"index": of, "position": position}, partition=0, term=term, index=index))
 
 
 def source(*records: Record) -> Any:

@@ -15,7 +15,7 @@ import pytest
 import cmdlog
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.fault_log import FaultLog, make_record
-from cmdlog.wal.format.record import Kind, encode_json
+from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from procedures.bundle import load_bundle
@@ -75,11 +75,9 @@ def alone_again(node: HistoryNode, partitions: int) -> str:
     faults = f"{node.directory}.faults"
     os.rename(os.path.join(node.directory, "faults"), faults)
     shutil.rmtree(node.directory)
-    records = [
-        encode_json(Kind.CONFIGURATION, {"voters": [node.number], "epoch": 1, "partitions": partitions}, partition=group, term=1,
-                    index=1)
-        for group in (CLUSTER_GROUP, *range(partitions))
-    ]  # fmt: skip
+    voters = {"voters": [node.number], "epoch": 1, "partitions": partitions}
+    groups = (CLUSTER_GROUP, *range(partitions))
+    records = [encode_json(RecordKind.CONFIGURATION, voters, partition=group, term=1, index=1) for group in groups]
     Log.create(
         FILES,
         node.directory,
@@ -228,7 +226,7 @@ def test_faults_of_an_open_log_are_read(tmp_path: Path) -> None:
 def test_log_without_the_cluster_group_is_refused(tmp_path: Path, command: Command) -> None:
     """A log that can be read of a partition only says neither who votes nor which code ran: exit code 17, with the loss too."""
     directory = str(tmp_path / "node")
-    record = encode_json(Kind.CONFIGURATION, {"voters": [1], "epoch": 1}, partition=0, term=1, index=1)
+    record = encode_json(RecordKind.CONFIGURATION, {"voters": [1], "epoch": 1}, partition=0, term=1, index=1)
     Log.create(FILES, directory, Identity.fresh(1), segment_bytes=SEGMENT_BYTES, segments=SEGMENTS, reserve_bytes=RESERVE_BYTES,
                initial=[record])  # fmt: skip
     for more in ([], ["--accept-data-loss"]):

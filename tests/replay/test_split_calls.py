@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import MULTI_PARTITION, make_txn_id, txn_partition
 from replay.history.history import history as calls_of
-from replay.log.split_calls import Line, PartedCall, find_parted
+from replay.log.split_calls import PartedCall, PartitionSpan, find_parted
 from replay.plan.cluster_plan import JointPlan
 from replay.plan.cluster_planner import make_joint_plan
 from replay.plan.planner import Plan, make_plan
@@ -89,7 +89,7 @@ def test_executed_call_that_is_missing_is_a_loss(tmp_path: Path, command: Comman
     history.restore_copy(3, copies[3])
     code, told = command("recover", history.directory_of(2), copies[3], "--to", tmp_path / "out")
     assert code == 0, told  # node 2 holds everything
-    lost = find_parted({0: Line(0, {txn_id: 5}, set(), 5), 1: Line(0)})
+    lost = find_parted({0: PartitionSpan(0, {txn_id: 5}, set(), 5), 1: PartitionSpan(0)})
     assert lost[0].is_loss
 
 
@@ -126,7 +126,7 @@ def test_skip_on_one_partition_is_one_on_all(tmp_path: Path) -> None:
     history = History(tmp_path / "h", seed=95)
     txn_id = history.everywhere()
     index = history.nodes[1].held[0].last_index
-    history.control(0, Kind.SKIP, {"index": index, "position": 0, "reason": "hung", "txn_id": txn_id})
+    history.control(0, RecordKind.SKIP, {"index": index, "position": 0, "reason": "hung", "txn_id": txn_id})
     history.finish()
     plan, _ = recovered(history.directories, tmp_path / "out")
     assert any(f"skipped on all partitions: multi-partition call write_note, transaction {txn_id}" in note for note in plan.notes)
@@ -135,15 +135,17 @@ def test_skip_on_one_partition_is_one_on_all(tmp_path: Path) -> None:
 
 def test_lines_are_compared_behind_their_starts() -> None:
     """What a start holds is not missing, what it holds was executed, and a call on all lines is no finding."""
-    assert find_parted({0: Line(0, {M: 3}), 1: Line(0, {M: 4})}) == []
-    assert find_parted({0: Line(0, {M: 3})}) == []
-    assert find_parted({0: Line(0, {M: 3}), 1: Line(M)}) == []
+    assert find_parted({0: PartitionSpan(0, {M: 3}), 1: PartitionSpan(0, {M: 4})}) == []
+    assert find_parted({0: PartitionSpan(0, {M: 3})}) == []
+    assert find_parted({0: PartitionSpan(0, {M: 3}), 1: PartitionSpan(M)}) == []
     dropped = PartedCall(N, {0: 4}, (1,), (), ())
-    assert find_parted({0: Line(0, {M: 3, N: 4}, executed=3), 1: Line(M)}) == [dropped]
-    assert find_parted({0: Line(0, {N: 4}, executed=4), 1: Line(M)})[0].is_loss
-    assert find_parted({0: Line(0, {N: 4}), 1: Line(M), 2: Line(N)})[0].is_loss
-    assert find_parted({0: Line(0, {N: 4}, {4}), 1: Line(0, {N: 7})}) == [PartedCall(N, {0: 4, 1: 7}, (), (0,), ())]
-    assert find_parted({0: Line(0, {N: 4}, {4}), 1: Line(0, {N: 7}, executed=7)}) == []
+    assert find_parted({0: PartitionSpan(0, {M: 3, N: 4}, executed=3), 1: PartitionSpan(M)}) == [dropped]
+    assert find_parted({0: PartitionSpan(0, {N: 4}, executed=4), 1: PartitionSpan(M)})[0].is_loss
+    assert find_parted({0: PartitionSpan(0, {N: 4}), 1: PartitionSpan(M), 2: PartitionSpan(N)})[0].is_loss
+    assert find_parted({0: PartitionSpan(0, {N: 4}, {4}), 1: PartitionSpan(0, {N: 7})}) == [
+        PartedCall(N, {0: 4, 1: 7}, (), (0,), ())
+    ]
+    assert find_parted({0: PartitionSpan(0, {N: 4}, {4}), 1: PartitionSpan(0, {N: 7}, executed=7)}) == []
 
 
 def test_spark_leaves_out_what_recovery_drops(tmp_path: Path) -> None:

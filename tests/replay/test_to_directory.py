@@ -9,7 +9,7 @@ import pytest
 
 from cmdlog.wal.errors import Corrupt, WrongDirectory
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from replay.errors import PlanOutdated, UntilUnreachable
@@ -129,7 +129,7 @@ def test_until_honours_a_skip_that_was_logged_later(rig: Rig, tmp_path: Path) ->
     rig.batch(0, [(DEPOSIT, [2, 7])])
     until, balances = rig.history[-1]
     rig.batch(0, [(DEPOSIT, [2, 9])])
-    rig.entry(0, Kind.SKIP, {"index": index, "position": 1, "reason": "hung", "txn_id": rig.tick(1, 0)[0]})
+    rig.entry(0, RecordKind.SKIP, {"index": index, "position": 1, "reason": "hung", "txn_id": rig.tick(1, 0)[0]})
     rig.close()
     assert rebuilt(rig, tmp_path / "out", until) == balances
 
@@ -217,8 +217,10 @@ def test_replaced_suffix_is_not_replayed(rig: Rig) -> None:
     rig.close()
     rig.restart()
     at = rig.next_index[0]
-    rig.entry(0, Kind.SCHEMA, {"statements": ["CREATE TABLE wrong (id INTEGER NOT NULL PRIMARY KEY)"], "txn_id": 1}, live=False)
-    rig.entry(0, Kind.CONFIGURATION, {"voters": [1], "learners": [], "epoch": 1}, live=False)
+    rig.entry(
+        0, RecordKind.SCHEMA, {"statements": ["CREATE TABLE wrong (id INTEGER NOT NULL PRIMARY KEY)"], "txn_id": 1}, live=False
+    )
+    rig.entry(0, RecordKind.CONFIGURATION, {"voters": [1], "learners": [], "epoch": 1}, live=False)
     rig.next_index[0], rig.term = at, rig.term + 1
     rig.batch(0, [(DEPOSIT, [0, 77])], live=False)
     rig.stop()

@@ -7,13 +7,13 @@ import subprocess
 from typing import cast
 
 from replay.recover.partition_replay import IDLE, IN_BATCH
-from replay.recover.worker_pool import CELL, CLOSER_LOOK_S, Worker
+from replay.recover.worker_pool import CELL, CLOSER_LOOK_S, ReplayWorker
 
 
-def worker(*, careful: bool) -> Worker:
+def worker(*, careful: bool) -> ReplayWorker:
     """A worker without a process."""
     process = cast("subprocess.Popen[bytes]", None)
-    return Worker([0], process, mmap.mmap(-1, mmap.PAGESIZE), careful)
+    return ReplayWorker([0], process, mmap.mmap(-1, mmap.PAGESIZE), careful)
 
 
 def test_long_batch_gets_a_closer_look_long_before_a_call_is_given_up() -> None:

@@ -18,7 +18,7 @@ from procedures import Database, IntegrityError, Transaction
 from procedures.execution.idempotency import KeyPolicy, key_fingerprint
 from snapshot.capture.delta import DeltaCapture
 from snapshot.capture.image import Capture
-from snapshot.capture.pacing import Pace
+from snapshot.capture.pacing import CapturePacing
 from snapshot.capture.seal import seal
 from snapshot.catalog import Snapshot, free_path, list_snapshots, temporary_path
 from snapshot.lineage import Wish, next_wish
@@ -184,7 +184,7 @@ class Partition:
         assert parts is not None
         self.changes.cut(self.site.state.position, keep=self._cuts())
         capture = DeltaCapture(self.site.state, self.changes, parts, str(path))
-        capture.pace = Pace(unit_s=1.0, units_max=1)
+        capture.pace = CapturePacing(unit_s=1.0, units_max=1)
         return capture
 
     def _cuts(self) -> range:

@@ -30,7 +30,7 @@ from snapshot import lineage
 from snapshot.capture.seal import file_entry
 from snapshot.catalog import Snapshot, list_snapshots
 from snapshot.errors import SnapshotDamaged
-from snapshot.export import BadValue, ExportError, ParquetMissing, Progress, export
+from snapshot.export import BadValue, ExportError, ExportProgress, ParquetMissing, export
 from snapshot.manifest import TableEntry, decode_manifest, encode_manifest
 from snapshot.table_digest import open_image, table_digests
 from tests.commands import Command
@@ -243,7 +243,7 @@ def test_chunks_and_groups_bound_the_memory(node: str, tmp_path: Path, monkeypat
     monkeypatch.setattr(module, "CHUNK_ROWS", 7)
     monkeypatch.setattr(module, "CHUNK_BYTES", 200)
     monkeypatch.setattr(module, "GROUP_ROWS", 20)
-    seen: list[Progress] = []
+    seen: list[ExportProgress] = []
     export(FILES, snapshots_of(node), str(tmp_path / "out"), progress=seen.append)
     file = pq.ParquetFile(tmp_path / "out" / "lines.parquet")
     sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
@@ -321,7 +321,7 @@ def test_folder_that_holds_something_is_left_alone(node: str, tmp_path: Path) ->
 def test_export_that_is_broken_off_leaves_nothing(node: str, tmp_path: Path) -> None:
     """Ctrl-C in the middle: neither the folder nor a temporary one."""
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: ExportProgress) -> None:
         if progress.table == "rates":
             raise KeyboardInterrupt
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from snapshot.capture.pacing import Pace
+from snapshot.capture.pacing import CapturePacing
 
 
-def paced(unit_s: float) -> Pace:
+def paced(unit_s: float) -> CapturePacing:
     """A pace behind a step that ended at 100 s, at index 0."""
-    pace = Pace(unit_s=unit_s, units_max=4096)
+    pace = CapturePacing(unit_s=unit_s, units_max=4096)
     pace.units(100.0, 0)
     pace.stepped(1, began=100.0 - unit_s, now=100.0)
     return pace

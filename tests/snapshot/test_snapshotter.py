@@ -286,6 +286,6 @@ def test_check_that_is_given_up_behind_the_name_begins_anew(tmp_path: Path, monk
         temporary.rename(final)
         return (0, b"{}") if len(seen) == 2 else None
 
-    monkeypatch.setattr(seal_process.Sealer, "_run", run)
-    seal_process.Sealer().seal(str(temporary), str(final), {}, lambda: False)
+    monkeypatch.setattr(seal_process.SealProcess, "_run", run)
+    seal_process.SealProcess().seal(str(temporary), str(final), {}, lambda: False)
     assert seen == [os.SCHED_IDLE, os.SCHED_OTHER]

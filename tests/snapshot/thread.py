@@ -12,7 +12,7 @@ from cmdlog.node.background.snapshot_schedule import LogView, Policy
 from cmdlog.node.background.snapshotter import Hooks, Snapshotter
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.format.record import Kind, decode_record
+from cmdlog.wal.format.record import RecordKind, decode_record
 from procedures.storage.state import PartitionState, Position
 from snapshot.capture.image import Capture
 from snapshot.catalog import check, list_snapshots
@@ -97,7 +97,7 @@ class Node:
     def note(self, record: bytes, done: Callable[[], None]) -> None:
         """A log that is durable at once."""
         decoded = decode_record(record)
-        assert decoded.kind is Kind.SNAPSHOT_MARK
+        assert decoded.kind is RecordKind.SNAPSHOT_MARK
         name = decoded.json()["name"]
         self.events.append(("mark", name, self.verified(name)))
         done()

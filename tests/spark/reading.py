@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from cmdlog.wal.format.batch import encode_batch
-from cmdlog.wal.format.record import Kind, encode_json
+from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures.bundle import load_bundle
 from replay.spark.base.options import parse_options
@@ -40,7 +40,7 @@ class NamedRig(Rig):
         value = {"version": self.version, "hash": bundle.hash, "procedures": stated, "bundle": bundle.to_bytes().decode()}
         self.bundles[str(self.version)] = value
         self.cluster_index += 1
-        self.log(encode_json(Kind.CATALOG, value, partition=CLUSTER_GROUP, term=self.term, index=self.cluster_index))
+        self.log(encode_json(RecordKind.CATALOG, value, partition=CLUSTER_GROUP, term=self.term, index=self.cluster_index))
         self.catalogs.add_live(self.version, load_bundle(bundle))
 
 

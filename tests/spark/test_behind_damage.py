@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.reader import LogReader, read_segment
 from replay.errors import ReplayError
 from replay.history.history import history
@@ -46,7 +46,7 @@ def blocks_of(directory: str, segment: int) -> list[tuple[int, int]]:
 def holds_code(directory: str, number: int) -> bool:
     """Whether a catalog's record stands in the block."""
     records = LogReader(RealFiles(), directory).read()
-    return any(lsn.block == number and record.kind is Kind.CATALOG for lsn, record in records)
+    return any(lsn.block == number and record.kind is RecordKind.CATALOG for lsn, record in records)
 
 
 Calls = dict[tuple[int, int], list[int]]

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.format.record import Kind, encode_json
+from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures.bundle import load_bundle
 from procedures.errors import BundleForged
@@ -46,7 +46,7 @@ def forged_node(folder: Path, text: str) -> str:
     rig.deposits(4)
     rig.version, rig.factor, rig.cluster_index = rig.version + 1, 2, rig.cluster_index + 1
     value = {"version": rig.version, "hash": make_bundle(2).hash, "bundle": text}
-    rig.log(encode_json(Kind.CATALOG, value, partition=CLUSTER_GROUP, term=rig.term, index=rig.cluster_index))
+    rig.log(encode_json(RecordKind.CATALOG, value, partition=CLUSTER_GROUP, term=rig.term, index=rig.cluster_index))
     rig.catalogs.add_live(rig.version, load_bundle(make_bundle(2)))
     rig.deposits(4)
     rig.close()

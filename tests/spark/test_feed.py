@@ -13,7 +13,7 @@ import pytest
 
 from cmdlog.client.feed_sender import Feeder, key_of
 from cmdlog.testing import Server
-from replay.recover.progress import Progress
+from replay.recover.progress import RecoveryProgress
 from replay.spark.feeding.feed import RANGE_ROWS_MIN, Rows, _ranges, feed
 from replay.spark.feeding.input import BadCalls, CallFiles, chance_stated
 from replay.spark.feeding.task import ServerAway, call_of
@@ -141,7 +141,7 @@ def test_one_file_is_sent_on_all_cores_or_in_order(
         assert counters(server, first) == [BUMPS // IDS] * IDS
 
 
-def _note_parts(seen: set[int], progress: Progress) -> None:
+def _note_parts(seen: set[int], progress: RecoveryProgress) -> None:
     seen.add(len(progress.partitions))
 
 

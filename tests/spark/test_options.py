@@ -7,10 +7,10 @@ import contextlib
 import pytest
 
 from cmdlog.wal.ids import MILLIS_SHIFT
-from replay.spark.base.options import CALLS, NAMES, TABLES, TXN_MAX, BadOption, Options, parse_options
+from replay.spark.base.options import CALLS, NAMES, TABLES, TXN_MAX, BadOption, ReadOptions, parse_options
 
 
-def parse(**given: str) -> Options:
+def parse(**given: str) -> ReadOptions:
     """Options with some path."""
     return parse_options({"path": "/data", **given})
 

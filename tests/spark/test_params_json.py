@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
-from replay.spark.reading.params_json import Keys, Texts, lists, objects
+from replay.spark.reading.params_json import ParameterNames, Texts, lists, objects
 
 NAMES: list[tuple[str, ...] | None] = [("a", "b", "c"), (), ("x",), None, ("käy", 'quo"te')]
 PLAIN = [1, -5, 2.5, None, True, "x", "a,b", "é,ü", ""]
@@ -31,7 +31,7 @@ def spliced(rows: list[bytes], procedures: list[int], kept: list[int]) -> list[s
     texts = texts_of(rows, len(rows))
     if kept != list(range(len(rows))):
         texts = texts.only(np.array(kept, dtype=np.int64))
-    made = objects(texts, Keys.of(NAMES), np.array(procedures, dtype=np.int64)[kept])
+    made = objects(texts, ParameterNames.of(NAMES), np.array(procedures, dtype=np.int64)[kept])
     made.validate(full=True)
     whole: list[str] = lists(texts).to_pylist()
     assert whole == [rows[n].decode() for n in kept]

@@ -13,14 +13,14 @@ import pytest
 
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.batch import NO_KEY, encode_batch
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import MILLIS_SHIFT
 from replay.errors import ReplayError
 from replay.history.history import history
-from replay.plan.authority import Verdict
+from replay.plan.authority import ClusterVerdict
 from replay.spark.base.options import BadOption, parse_options
 from replay.spark.base.parallelism import VARIABLE
-from replay.spark.reading.chosen_logs import Run
+from replay.spark.reading.chosen_logs import SegmentRun
 from replay.spark.reading.read_plan import TASK_BYTES_MIN, check_named, choose
 from replay.spark.reading.read_task import DataLoss
 from tests.replay import historycluster
@@ -153,7 +153,7 @@ def test_calls_taken_out_are_left_out(tmp_path: Path) -> None:
     index = rig.batch(0, [(DEPOSIT, [0, 5]), (DEPOSIT, [0, 6]), (DEPOSIT, [0, 7])], skips=frozenset({1}))
     gone = rig.history[-2][0]
     rig.deposits(20)
-    rig.entry(0, Kind.SKIP, {"index": index, "position": 1, "txn_id": rig.tick(1, 0)[0]}, live=False)
+    rig.entry(0, RecordKind.SKIP, {"index": index, "position": 1, "txn_id": rig.tick(1, 0)[0]}, live=False)
     rig.close()
     rows = txns(read(rig.directory))
     assert gone not in rows
@@ -186,7 +186,7 @@ def committed_rows(history: History, partition: int, upto: int) -> list[tuple[in
     return [(call[0], entry.index) for entry in done for call in entry.calls]
 
 
-def dropped_calls(history: History, verdict: Verdict) -> set[int]:
+def dropped_calls(history: History, verdict: ClusterVerdict) -> set[int]:
     """Multi-partition calls that a recovery drops: some chosen log lacks them, and nothing acknowledged is missing."""
     if not all(of.proved for of in verdict.groups.values()):
         return set()
@@ -361,7 +361,7 @@ def test_procedure_of_code_before_the_bound_is_known(tmp_path: Path) -> None:
     assert rows_of(plan) == []
     chosen = choose(parse_options({"path": rig.directory, "startingTxn": str(every[-1]), "procedures": "begin"}))
     later = [replace(one, names={}) for one in chosen.logs.logs[0].looks]
-    chosen.logs.logs[0].runs = [Run(later, True)]
+    chosen.logs.logs[0].runs = [SegmentRun(later, True)]
     check_named(parse_options({"path": rig.directory, "procedures": "begin"}), chosen)
 
 

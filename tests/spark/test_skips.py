@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.reader import LogReader, read_segment
 from replay.history.history import history
 from replay.spark.base.options import parse_options
@@ -34,7 +34,7 @@ class Skipping:
         self.batch = rig.batch(0, [(DEPOSIT, [0, 5]), (DEPOSIT, [0, 6]), (DEPOSIT, [0, 7])], skips=frozenset({1}))
         self.gone = rig.history[-2][0]
         rig.deposits(8)
-        self.skip = rig.entry(0, Kind.SKIP, {"index": self.batch, "position": 1, "txn_id": rig.tick(1, 0)[0]})
+        self.skip = rig.entry(0, RecordKind.SKIP, {"index": self.batch, "position": 1, "txn_id": rig.tick(1, 0)[0]})
         rig.deposits(8)
         rig.close()
         self.directory = rig.directory
@@ -105,7 +105,7 @@ def test_entry_of_one_log_takes_out_a_call_of_another(tmp_path: Path) -> None:
     assert cluster.spread(0)
     assert cluster.add_node(4)
     skip = {"index": batch.index, "position": 1, "txn_id": cluster._tick(1, 0, 1)[0]}
-    assert cluster.control(0, Kind.SKIP, skip) is not None
+    assert cluster.control(0, RecordKind.SKIP, skip) is not None
     assert cluster.spread(0)
     assert cluster.elect(0, 4)
     cluster.deposits(0)

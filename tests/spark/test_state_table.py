@@ -17,7 +17,7 @@ import cmdlog
 from cmdlog.wal.errors import Corrupt
 from replay.errors import Divergence, PlanOutdated, UntilBeyond, UntilUnreachable
 from replay.spark.base import fetching, filesystems
-from replay.spark.base.options import BadOption, Options, parse_options
+from replay.spark.base.options import BadOption, ReadOptions, parse_options
 from replay.spark.base.version_check import OtherVersions
 from replay.spark.datasource import state_table
 from replay.spark.datasource.state_table import StateTask, columns_of, find_table, plan_state, read_state
@@ -57,7 +57,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def asked(directory: object, table: str, **given: Any) -> Options:
+def asked(directory: object, table: str, **given: Any) -> ReadOptions:
     """The options of such a read."""
     paths = [str(one) for one in directory] if isinstance(directory, list) else [str(directory)]
     options = {name: str(value) for name, value in given.items()}

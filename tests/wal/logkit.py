@@ -13,7 +13,7 @@ from cmdlog.wal import Identity, Log, Lsn
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import HEADER, aligned, padded
-from cmdlog.wal.format.record import Kind, Record, encode_digest, encode_json
+from cmdlog.wal.format.record import Record, RecordKind, encode_digest, encode_json
 from cmdlog.wal.ids import BlockNumber
 from tests.wal.sim.simfiles import SimFiles
 
@@ -134,12 +134,12 @@ def append(log: Log, source: ListSource, numbers: Sequence[int], size: int = 64)
 
 def numbers_in(log: Log, after: Lsn | None = None) -> list[int]:
     """What the log holds, as `record` numbered it."""
-    return [number_of(found) for _, found in log.read(after) if found.kind is Kind.DIGEST]
+    return [number_of(found) for _, found in log.read(after) if found.kind is RecordKind.DIGEST]
 
 
 def hard_state(term: int, vote: int | None, partition: int = 0) -> bytes:
     """A HARD_STATE record."""
-    return encode_json(Kind.HARD_STATE, {"vote": vote}, partition=partition, term=term, index=0)
+    return encode_json(RecordKind.HARD_STATE, {"vote": vote}, partition=partition, term=term, index=0)
 
 
 def sim(seed: int = 0) -> SimFiles:

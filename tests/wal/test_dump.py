@@ -11,7 +11,7 @@ from cmdlog.wal.dump import dump_log, inspect_log, verify_log
 from cmdlog.wal.errors import Corrupt, WrongDirectory
 from cmdlog.wal.fault_log import FaultLog
 from cmdlog.wal.format.batch import encode_batch
-from cmdlog.wal.format.record import Kind, encode_commit_mark, encode_json
+from cmdlog.wal.format.record import RecordKind, encode_commit_mark, encode_json
 from cmdlog.wal.format.segment import segment_name
 from cmdlog.wal.ids import CLUSTER_GROUP, make_txn_id
 from tests.wal.logkit import IDENTITY, LOG, NODE, RESERVE_BYTES, append, at, create, hard_state, open_log, sim
@@ -28,7 +28,7 @@ TXN = make_txn_id(millis=1_700_000_000_000, counter=0, partition=0)
 def node() -> SimFiles:
     """A node with a catalog, a batch of two calls, a commit mark and a digest, over several segments."""
     files = SimFiles()
-    catalog = encode_json(Kind.CATALOG, CATALOG, partition=CLUSTER_GROUP, term=1, index=1)
+    catalog = encode_json(RecordKind.CATALOG, CATALOG, partition=CLUSTER_GROUP, term=1, index=1)
     batch = encode_batch(
         partition=0,
         term=1,

@@ -12,7 +12,7 @@ import google_crc32c
 import pytest
 
 from cmdlog.wal.directory.instance import Identity
-from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, TooLarge, WalError, Wedged, WriteFailed
+from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, RecordsTooLarge, WalError, Wedged, WriteFailed
 from cmdlog.wal.fault_log import (
     COPY_BYTES,
     COPY_NAMES,
@@ -94,7 +94,7 @@ def test_largest_records_fit_the_file(tmp_path: Path) -> None:
         log.append(failed=range(1000), term=1, demotions=demotions, reason="x" * 9999)
     assert 5 < len(log.records) < 14
     assert log_of(tmp_path, 1).records == log.records
-    with pytest.raises(TooLarge):
+    with pytest.raises(RecordsTooLarge):
         log.append(failed=(), term=1, demotions=(*demotions, (1, 1, 1)))
 
 

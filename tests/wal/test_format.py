@@ -15,7 +15,7 @@ from cmdlog.wal.fault_record import DEMOTION, FAULT, FAULT_COPY
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.batch import BATCH, decode_batch
 from cmdlog.wal.format.block import HEADER, BlockFlag, check_body, decode_header, encode_block
-from cmdlog.wal.format.record import COMMIT_MARK, DIGEST, RECORD, Kind, decode_body, decode_commit_mark, encode_commit_mark
+from cmdlog.wal.format.record import COMMIT_MARK, DIGEST, RECORD, RecordKind, decode_body, decode_commit_mark, encode_commit_mark
 from cmdlog.wal.format.segment import SEGMENT
 from cmdlog.wal.format.struct_layout import Layout
 from cmdlog.wal.hard_state import HARDSTATE
@@ -47,7 +47,7 @@ def test_every_layout_is_in_the_document_as_it_is(layout: Layout) -> None:
 def test_the_document_names_every_record_kind() -> None:
     """Numbers and names of the kinds are those of the code."""
     rows = re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", FORMAT, flags=re.MULTILINE)
-    assert [(int(number), name) for number, name in rows] == [(int(kind), kind.name) for kind in Kind]
+    assert [(int(number), name) for number, name in rows] == [(int(kind), kind.name) for kind in RecordKind]
 
 
 def test_the_hex_dump_is_a_block() -> None:
@@ -59,7 +59,7 @@ def test_the_hex_dump_is_a_block() -> None:
     ((offset, record),) = decode_body(check_body(header, data))
     assert (header.generation, header.number, header.durable_upto) == (0x1122334455667788, 9, 8)
     assert (header.chain, header.open_count, offset) == (0xCAFEF00D, 5, 0)
-    assert (record.kind, record.partition, record.term, record.index) == (Kind.COMMIT_MARK, 3, 2, 41)
+    assert (record.kind, record.partition, record.term, record.index) == (RecordKind.COMMIT_MARK, 3, 2, 41)
     mark = encode_commit_mark(partition=3, term=2, commit=41, closed_txn=decode_commit_mark(record))
     encoded, checksum = encode_block(
         [mark],
@@ -82,8 +82,8 @@ def test_golden_logs_stay_readable(version: str) -> None:
     assert report.error is None
     assert len(report.segments) >= 2
     found = [record for _, record in LogReader(files, "/node").read()]
-    assert {record.kind for record in found} == set(Kind)
-    batches = [decode_batch(record) for record in found if record.kind is Kind.BATCH]
+    assert {record.kind for record in found} == set(RecordKind)
+    batches = [decode_batch(record) for record in found if record.kind is RecordKind.BATCH]
     assert [batch.record.index for batch in batches] == list(range(2, 2 + BATCHES))
     assert all(batch.params() == [[batch.record.index, 50], [2, "7.25"]] for batch in batches)
     assert [batch.keys is not None for batch in batches[:4]] == [False, False, False, True]
@@ -99,7 +99,7 @@ def test_the_golden_writer_still_writes_the_same_records() -> None:
     made, golden = write(), GOLDEN / "v1"
     assert sorted(made) == sorted(str(path.relative_to(golden)) for path in golden.rglob("*") if path.is_file())
     found = [record.raw for _, record in LogReader(in_memory(golden), "/node").read()]
-    assert [raw for raw in found if raw[4] != Kind.CHECKPOINT] == records()
+    assert [raw for raw in found if raw[4] != RecordKind.CHECKPOINT] == records()
 
 
 def in_memory(folder: Path) -> SimFiles:

@@ -10,7 +10,7 @@ from cmdlog.wal.format.batch import NO_KEY, decode_batch, encode_batch
 from cmdlog.wal.format.block import BadBlock, BlockFlag, check_body, decode_header, encode_block
 from cmdlog.wal.format.record import (
     BadRecord,
-    Kind,
+    RecordKind,
     decode_body,
     decode_commit_mark,
     decode_digest,
@@ -45,7 +45,9 @@ def a_block(chance: random.Random) -> bytes:
         ),
         encode_commit_mark(partition=1, term=1, commit=7, closed_txn=9),
         encode_digest(partition=1, term=1, index=7, rows_digest=5, catalog=1, result_hashes=chance.randbytes(4 * calls)),
-        encode_json(Kind.CONFIGURATION, {"voters": [1], "text": "x" * chance.randrange(2000)}, partition=1, term=1, index=3),
+        encode_json(
+            RecordKind.CONFIGURATION, {"voters": [1], "text": "x" * chance.randrange(2000)}, partition=1, term=1, index=3
+        ),
     ]
     block, _ = encode_block(
         records, flags=BlockFlag.NONE, generation=7, number=chance.randrange(1 << 40), durable_upto=3, chain=1, open_count=1
@@ -81,12 +83,12 @@ def read_all(data: bytes) -> None:
 def read_payload(raw: bytes) -> None:
     """Everything that a reader does with a record. Raises: BadRecord."""
     record = decode_record(raw)
-    if record.kind is Kind.BATCH:
+    if record.kind is RecordKind.BATCH:
         decode_batch(record).params()
         decode_batch(record).key_list()
-    elif record.kind is Kind.COMMIT_MARK:
+    elif record.kind is RecordKind.COMMIT_MARK:
         decode_commit_mark(record)
-    elif record.kind is Kind.DIGEST:
+    elif record.kind is RecordKind.DIGEST:
         decode_digest(record)
     else:
         record.json()

@@ -8,21 +8,21 @@ from collections.abc import Mapping
 import pytest
 
 from cmdlog.wal.format.batch import encode_batch
-from cmdlog.wal.format.record import BadRecord, Kind, decode_record, encode_commit_mark, encode_json, encode_record
-from cmdlog.wal.group_state import CATALOGS_KEPT_MIN, Groups
+from cmdlog.wal.format.record import BadRecord, RecordKind, decode_record, encode_commit_mark, encode_json, encode_record
+from cmdlog.wal.group_state import CATALOGS_KEPT_MIN, GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn, make_txn_id
 from tests.wal.logkit import hard_state
 
 
-def fold(records: list[bytes], groups: Groups | None = None, first_block: int = 1) -> Groups:
+def fold(records: list[bytes], groups: GroupStates | None = None, first_block: int = 1) -> GroupStates:
     """One record per block."""
-    folded = groups or Groups()
+    folded = groups or GroupStates()
     for number, data in enumerate(records, first_block):
         folded.observe(Lsn(BlockNumber(number), 0), decode_record(data))
     return folded
 
 
-def entry(kind: Kind, value: Mapping[str, object], *, index: int, term: int = 1, partition: int = 0) -> bytes:
+def entry(kind: RecordKind, value: Mapping[str, object], *, index: int, term: int = 1, partition: int = 0) -> bytes:
     """A JSON record, term 1 of group 0 unless told otherwise."""
     return encode_json(kind, value, partition=partition, term=term, index=index)
 
@@ -55,13 +55,13 @@ def test_an_overwritten_suffix_takes_what_it_established_with_it() -> None:
     """Configuration, schema, environment and catalogs of void entries are undone (Raft, section 3.5)."""
     old = {"voters": [1]}
     groups = fold([
-        entry(Kind.CONFIGURATION, old, index=1, partition=CLUSTER_GROUP),
-        entry(Kind.CATALOG, {"version": 1}, index=2, partition=CLUSTER_GROUP),
-        entry(Kind.CONFIGURATION, {"voters": [1, 2]}, index=3, partition=CLUSTER_GROUP),
-        entry(Kind.CATALOG, {"version": 2}, index=4, partition=CLUSTER_GROUP),
-        entry(Kind.ENVIRONMENT, {"python": "3.12"}, index=5, partition=CLUSTER_GROUP),
-        entry(Kind.SCHEMA, {"statements": []}, index=6, partition=CLUSTER_GROUP),
-        entry(Kind.CATALOG, {"version": 9}, index=3, term=2, partition=CLUSTER_GROUP),
+        entry(RecordKind.CONFIGURATION, old, index=1, partition=CLUSTER_GROUP),
+        entry(RecordKind.CATALOG, {"version": 1}, index=2, partition=CLUSTER_GROUP),
+        entry(RecordKind.CONFIGURATION, {"voters": [1, 2]}, index=3, partition=CLUSTER_GROUP),
+        entry(RecordKind.CATALOG, {"version": 2}, index=4, partition=CLUSTER_GROUP),
+        entry(RecordKind.ENVIRONMENT, {"python": "3.12"}, index=5, partition=CLUSTER_GROUP),
+        entry(RecordKind.SCHEMA, {"statements": []}, index=6, partition=CLUSTER_GROUP),
+        entry(RecordKind.CATALOG, {"version": 9}, index=3, term=2, partition=CLUSTER_GROUP),
     ])  # fmt: skip
     state = groups.by_partition[CLUSTER_GROUP]
     assert state.configuration == old
@@ -72,14 +72,14 @@ def test_an_overwritten_suffix_takes_what_it_established_with_it() -> None:
 
 def test_a_truncation_record_voids_a_suffix() -> None:
     """The entry before the void ones is the last one again."""
-    groups = fold([batch(1), batch(2), batch(3), entry(Kind.TRUNCATION, {"checksum": 99}, index=2)])
+    groups = fold([batch(1), batch(2), batch(3), entry(RecordKind.TRUNCATION, {"checksum": 99}, index=2)])
     state = groups.by_partition[0]
     assert (state.last_index, state.last_term, state.last_checksum) == (1, 1, 99)
 
 
 def test_a_committed_configuration_replaces_all_before_it() -> None:
     """Only what may still be overwritten is kept beside the newest committed one."""
-    config = [entry(Kind.CONFIGURATION, {"n": n}, index=n) for n in (1, 2, 3, 4)]
+    config = [entry(RecordKind.CONFIGURATION, {"n": n}, index=n) for n in (1, 2, 3, 4)]
     groups = fold([*config, encode_commit_mark(partition=0, term=1, commit=3, closed_txn=5)])
     assert [stated.value["n"] for stated in groups.by_partition[0].configurations] == [3, 4]
 
@@ -108,7 +108,7 @@ def test_merging_the_hard_state_file_keeps_the_higher_term_and_every_vote() -> N
 def test_catalogs_are_kept_while_a_retained_batch_may_use_them() -> None:
     """Old versions go when no retained block has a batch of them; the newest few always stay."""
     count = CATALOGS_KEPT_MIN + 3
-    records = [entry(Kind.CATALOG, {"version": v}, index=v, partition=CLUSTER_GROUP) for v in range(1, count + 1)]
+    records = [entry(RecordKind.CATALOG, {"version": v}, index=v, partition=CLUSTER_GROUP) for v in range(1, count + 1)]
     groups = fold([*records, batch(1, catalog=2)])
     groups.checkpoints(oldest_block=1)
     assert sorted(groups.by_partition[CLUSTER_GROUP].catalogs) == list(range(1, count + 1))
@@ -120,7 +120,7 @@ def test_catalogs_are_kept_while_a_retained_batch_may_use_them() -> None:
 
 def test_the_two_newest_snapshot_marks_are_kept() -> None:
     """The log is cut up to the second-newest snapshot, so a restart must know both."""
-    marks = [entry(Kind.SNAPSHOT_MARK, {"name": n}, index=n) for n in range(4)]
+    marks = [entry(RecordKind.SNAPSHOT_MARK, {"name": n}, index=n) for n in range(4)]
     assert fold(marks).by_partition[0].snapshots == [{"name": 2}, {"name": 3}]
 
 
@@ -141,22 +141,23 @@ def random_record(rng: random.Random) -> bytes:
     """Any kind, over few indexes and terms, so that suffixes are replaced often."""
     partition = rng.choice([0, 1, CLUSTER_GROUP])
     index, term = rng.randrange(1, 12), rng.randrange(1, 4)
-    kind = rng.choice([Kind.BATCH, Kind.SCHEMA, Kind.CONFIGURATION, Kind.CATALOG, Kind.ENVIRONMENT, Kind.HARD_STATE,
-                       Kind.COMMIT_MARK, Kind.SNAPSHOT_MARK, Kind.TRUNCATION, Kind.SKIP])  # fmt: skip
-    if kind is Kind.BATCH:
+    of_batches = [RecordKind.BATCH, RecordKind.CATALOG, RecordKind.SCHEMA, RecordKind.ENVIRONMENT, RecordKind.SKIP]
+    of_groups = [RecordKind.CONFIGURATION, RecordKind.HARD_STATE, RecordKind.COMMIT_MARK, RecordKind.TRUNCATION]
+    kind = rng.choice([*of_batches, *of_groups, RecordKind.SNAPSHOT_MARK])
+    if kind is RecordKind.BATCH:
         return batch(index, term=term, catalog=rng.randrange(1, 6), partition=partition)
-    if kind is Kind.COMMIT_MARK:
+    if kind is RecordKind.COMMIT_MARK:
         return encode_commit_mark(partition=partition, term=term, commit=index, closed_txn=rng.randrange(1 << 40))
-    if kind is Kind.TRUNCATION:
+    if kind is RecordKind.TRUNCATION:
         return encode_record(kind, b"", partition=partition, term=term, index=index)
     value = {"version": rng.randrange(1, 6), "vote": rng.choice([None, 1]), "n": rng.randrange(100)}
     return encode_json(kind, value, partition=partition, term=term, index=index)
 
 
 @pytest.mark.parametrize(
-    ("kind", "payload"), [(Kind.CATALOG, b"{}"), (Kind.CHECKPOINT, b'{"term":1}'), (Kind.COMMIT_MARK, b"short")]
+    ("kind", "payload"), [(RecordKind.CATALOG, b"{}"), (RecordKind.CHECKPOINT, b'{"term":1}'), (RecordKind.COMMIT_MARK, b"short")]
 )
-def test_payloads_that_are_not_what_their_kind_says_are_refused(kind: Kind, payload: bytes) -> None:
+def test_payloads_that_are_not_what_their_kind_says_are_refused(kind: RecordKind, payload: bytes) -> None:
     """A forged or mistaken record is an error, not a half-filled state."""
     with pytest.raises(BadRecord):
         fold([encode_record(kind, payload, partition=0, term=1, index=1)])

@@ -16,7 +16,7 @@ from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.errors import Locked, WrongDirectory
 from cmdlog.wal.fault_log import FaultLog
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.hard_state import open_hardstate
 from cmdlog.wal.log import Log
 from cmdlog.wal.opening.home import CopiedNode, Home, LinkedNode, adopt
@@ -189,7 +189,7 @@ def test_log_of_two_incarnations_is_one_log(tmp_path: Path) -> None:
     carried = [segment.header.incarnation for segment in source.segments]
     assert set(carried) == {was, load_instance(FILES, copy).identity.incarnation}
     assert carried == sorted(carried, key=lambda incarnation: incarnation != was)
-    assert sum(record.kind is Kind.BATCH for _, record in source.read(from_block=1)) == 42
+    assert sum(record.kind is RecordKind.BATCH for _, record in source.read(from_block=1)) == 42
     reopen(Path(copy))
 
 

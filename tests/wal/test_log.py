@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cmdlog.wal import Log, LogReader, Lsn, Verdict
+from cmdlog.wal import Log, LogReader, Lsn, RestartVerdict
 from cmdlog.wal.errors import Corrupt, WalError, Wedged
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag
@@ -17,7 +17,7 @@ from cmdlog.wal.hard_state import read_hardstate
 from cmdlog.wal.ids import BlockNumber
 from cmdlog.wal.reader import Recycled
 from cmdlog.wal.writing.segment_pool import READY_WANTED
-from cmdlog.wal.writing.tail import Placed
+from cmdlog.wal.writing.tail import PlacedBlock
 from cmdlog.wal.writing.watermarks import Sync
 from tests.wal.logkit import (
     LOG,
@@ -166,7 +166,7 @@ def test_many_callers_are_acknowledged_in_order_and_found_again(threads: int, sy
     log.close()
     again, _ = open_log(files.power_cut(random.Random(1), "none"))
     assert numbers_in(again) == source.sent
-    assert again.recovered.verdict is Verdict.CLEAN
+    assert again.recovered.verdict is RestartVerdict.CLEAN
 
 
 def test_a_source_that_raises_wedges_the_log() -> None:
@@ -267,7 +267,7 @@ def test_keeper_places_no_seal_beside_that_of_the_closing_thread() -> None:
     place, second = log._tail.place, threading.Event()
     placing: list[str] = []
 
-    def watched(records: Sequence[bytes], *, flags: BlockFlag, durable_upto: int) -> Placed:
+    def watched(records: Sequence[bytes], *, flags: BlockFlag, durable_upto: int) -> PlacedBlock:
         if flags is BlockFlag.SEAL:
             if placing:
                 second.set()

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from cmdlog.wal import Log, Verdict
+from cmdlog.wal import Log, RestartVerdict
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.errors import Corrupt, Foreign, Locked, WrongDirectory
 from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag, encode_block
@@ -38,7 +38,7 @@ def test_exactly_one_row_matches_every_combination_of_facts() -> None:
     met = set()
     for values in itertools.product((False, True), repeat=len(FACT_NAMES)):
         met.add(decide(Facts(*values)).verdict)
-    assert met == set(Verdict) == {row.verdict for row in TABLE}
+    assert met == set(RestartVerdict) == {row.verdict for row in TABLE}
 
 
 def test_every_row_tells_its_story() -> None:
@@ -55,7 +55,7 @@ def test_a_sealed_log_is_clean() -> None:
     files = sealed()
     before = files.read_file(seg(1))
     log, found = opened(files)
-    assert log.recovered.verdict is Verdict.CLEAN
+    assert log.recovered.verdict is RestartVerdict.CLEAN
     assert found == [1, 2, 3]
     assert files.read_file(seg(1)) == before
 
@@ -67,9 +67,9 @@ def test_an_unsealed_tail_is_rewritten_and_sealed() -> None:
     append(log, source, [1, 2])
     files = files.kill()
     log, found = opened(files)
-    assert (log.recovered.verdict, found) == (Verdict.UNSEALED, [1, 2])
+    assert (log.recovered.verdict, found) == (RestartVerdict.UNSEALED, [1, 2])
     log, found = opened(files.kill())
-    assert (log.recovered.verdict, found) == (Verdict.CLEAN, [1, 2])
+    assert (log.recovered.verdict, found) == (RestartVerdict.CLEAN, [1, 2])
 
 
 @pytest.mark.parametrize("cut", range(0, 2 * SECTOR_BYTES, 512))
@@ -85,7 +85,7 @@ def test_a_tail_torn_at_any_sector_is_cut(cut: int) -> None:
     files.overwrite(seg(1), end, block[:cut].ljust(len(block), b"\0"))
     log, found = opened(files)
     assert found == [1]
-    assert log.recovered.verdict is (Verdict.TORN if cut else Verdict.UNSEALED)
+    assert log.recovered.verdict is (RestartVerdict.TORN if cut else RestartVerdict.UNSEALED)
     if log.recovered.cut is not None:
         assert log.recovered.cut.kept is not None
         assert files.read_file(log.recovered.cut.kept) == block[:cut].rstrip(b"\0")
@@ -103,11 +103,11 @@ def test_a_torn_block_before_a_whole_one_is_cut_with_it() -> None:
     files = files.kill()
     files.overwrite(seg(1), second.offset, second.data)
     log, found = opened(files)
-    assert (log.recovered.verdict, found) == (Verdict.TORN, [1])
+    assert (log.recovered.verdict, found) == (RestartVerdict.TORN, [1])
     assert log.recovered.cut is not None
     assert (log.recovered.cut.offset, log.recovered.cut.block) == (end, first.number)
     log, found = opened(files.kill())
-    assert (log.recovered.verdict, found) == (Verdict.CLEAN, [1])
+    assert (log.recovered.verdict, found) == (RestartVerdict.CLEAN, [1])
 
 
 def _payload(number: int) -> list[bytes]:
@@ -180,7 +180,7 @@ def test_old_valid_records_beyond_the_new_tail_are_never_replayed(count: int) ->
     assert walk.end_kind is (EndKind.LEFTOVER if count < 5 else walk.end_kind)
     log, found = opened(files)
     assert found == list(range(found[0], found[-1] + 1))
-    assert log.recovered.verdict is Verdict.UNSEALED
+    assert log.recovered.verdict is RestartVerdict.UNSEALED
     assert len(walk.places) == count + 1
 
 
@@ -207,7 +207,7 @@ def test_a_block_of_an_earlier_opening_is_stale() -> None:
     files = files.kill()
     files.overwrite(seg(1), tail.offset, stale)
     log, found = opened(files)
-    assert (log.recovered.verdict, found) == (Verdict.STALE, [1, 2])
+    assert (log.recovered.verdict, found) == (RestartVerdict.STALE, [1, 2])
     assert opened(files.kill())[1] == [1, 2]
 
 
@@ -303,7 +303,7 @@ def test_the_survey_reads_no_more_than_heads_and_the_newest_segment() -> None:
     files.make_unreadable(seg(1), 4 * SECTOR_BYTES)
     files.make_unreadable(seg(1), 5 * SECTOR_BYTES)
     survey = survey_log(files, NODE, load_instance(files, NODE))
-    assert decide(survey.facts).verdict is Verdict.CLEAN
+    assert decide(survey.facts).verdict is RestartVerdict.CLEAN
 
 
 def test_segment_headers_round_trip() -> None:

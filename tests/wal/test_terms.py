@@ -7,7 +7,7 @@ import random
 import pytest
 
 from cmdlog.wal import Log
-from cmdlog.wal.format.record import Kind, encode_json
+from cmdlog.wal.format.record import RecordKind, encode_json
 from tests.wal.logkit import NODE, ListSource, create, generations, hard_state
 from tests.wal.sim.simfiles import SimCrash, SimFiles
 
@@ -17,7 +17,10 @@ class OneBlock(ListSource):
 
     def __init__(self, term: int, index: int) -> None:
         super().__init__()
-        self.block = [hard_state(term, 7), encode_json(Kind.SCHEMA, {"statements": []}, partition=0, term=term, index=index)]
+        self.block = [
+            hard_state(term, 7),
+            encode_json(RecordKind.SCHEMA, {"statements": []}, partition=0, term=term, index=index),
+        ]
 
     def take(self, bytes_max: int) -> list[bytes]:
         taken, self.block = self.block, []

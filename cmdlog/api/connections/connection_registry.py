@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from cmdlog.api.connections.connection import Connection
 from cmdlog.node.settings import Settings
-from cmdlog.node.telemetry.request_stats import Front
+from cmdlog.node.telemetry.request_stats import RequestStats
 
 if TYPE_CHECKING:
     from uvicorn.server import ServerState
@@ -58,7 +58,7 @@ class Roster:
         certificate: Certificate | None = None,
         streams: frozenset[str] = frozenset(),
         quick: Quick | None = None,
-        front: Front | None = None,
+        front: RequestStats | None = None,
     ) -> None:
         self.application, self.settings = application, settings
         self.certificate = certificate  # None: plain HTTP
@@ -66,7 +66,7 @@ class Roster:
         self.quick = quick  # None: everything goes through ASGI
         self.counts: Counter[str] = Counter()  # what was refused or cut here, by code
         self.open: set[Any] = set()
-        self.front = front or Front()  # told of every error that is answered here
+        self.front = front or RequestStats()  # told of every error that is answered here
         self.front.connections, self.front.cut = (lambda: len(self.open)), (lambda: dict(self.counts))
         self.tasks: set[asyncio.Task[None]] = set()
         self._max = connections_max

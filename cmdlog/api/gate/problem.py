@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from cmdlog.node.outcome import Durability, Outcome, Refused
+from cmdlog.node.outcome import CallOutcome, CallRefused, Durability
 from procedures.execution.idempotency import Status
 
 CODES: Final[Mapping[str, tuple[int, str]]] = {
@@ -120,12 +120,12 @@ def forbidden(*roles: str) -> Problem:
     return Problem("forbidden", f"the credential lacks the role {listed}", needs=list(roles))
 
 
-def of_refused(refused: Refused) -> Problem:
+def of_refused(refused: CallRefused) -> Problem:
     """What the node refused, under the code that the refusal names."""
     return Problem(refused.code, str(refused), retry_after_s=refused.retry_after_s)
 
 
-def of_outcome(outcome: Outcome) -> Problem:
+def of_outcome(outcome: CallOutcome) -> Problem:
     """An outcome other than a result: decided, logged and the same at every repetition under its key."""
     code = OUTCOME_CODES[outcome.status]
     held = orjson.loads(outcome.body) if outcome.body else None

@@ -13,7 +13,7 @@ from starlette.types import Message, Send
 
 from cmdlog.api.gate.problem import Problem
 from cmdlog.node.outcome import Reply
-from cmdlog.node.telemetry.request_stats import Front, Stages, facts_of
+from cmdlog.node.telemetry.request_stats import RequestStats, Stages, facts_of
 
 REQUEST_ID: Final = b"x-request-id"
 SCOPE_KEY: Final = "cmdlog.trace"  # where the handlers behind FastAPI find it
@@ -25,7 +25,7 @@ class Trace:
 
     __slots__ = ("_front", "_send", "header", "procedure", "request_id", "route")
 
-    def __init__(self, front: Front, send: Send | None, *, route: str, given_id: bytes | None) -> None:
+    def __init__(self, front: RequestStats, send: Send | None, *, route: str, given_id: bytes | None) -> None:
         self._front, self._send, self.route = front, send, route
         self.request_id = front.request_id(given_id)
         self.header = (REQUEST_ID, self.request_id.encode())
@@ -51,7 +51,7 @@ class Trace:
         return problem
 
     @classmethod
-    def of_no_request(cls, front: Front, problem: Problem) -> tuple[bytes, bytes]:
+    def of_no_request(cls, front: RequestStats, problem: Problem) -> tuple[bytes, bytes]:
         """For an error before there was a request to read: counted, and given an id, whose header is returned."""
         trace = cls(front, send=None, route="", given_id=None)
         trace.note(problem)

@@ -18,7 +18,7 @@ from cmdlog.api.gate.problem import Problem
 from cmdlog.api.routes.batch_window import Traffic
 from cmdlog.api.routes.query import Queries
 from cmdlog.node.settings import Settings
-from cmdlog.node.telemetry.request_stats import Front
+from cmdlog.node.telemetry.request_stats import RequestStats
 
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
@@ -36,7 +36,7 @@ class Service:
         self.progress: Callable[[], Mapping[str, object]] = dict  # of the recovery, for /readyz
         self.stopping = False
         self.viewers = 0  # of the status page, at present
-        self.front = Front(slow_call_ms=settings.slow_call_ms)
+        self.front = RequestStats(slow_call_ms=settings.slow_call_ms)
         self.front.token_file_refused = lambda: "problem" in self.gatekeeper.told()
         self.slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="cmdlog-slow")
         self.queries = Queries(settings)

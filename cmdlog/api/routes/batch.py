@@ -30,9 +30,9 @@ from cmdlog.api.gate.request_trace import Trace
 from cmdlog.api.gate.strict_json import NotStrict, loads_strict
 from cmdlog.api.routes.app_state import Service
 from cmdlog.api.routes.batch_lines import LineSplitter
-from cmdlog.api.routes.batch_window import Pace
+from cmdlog.api.routes.batch_window import BatchWindow
 from cmdlog.api.routes.call import result_body
-from cmdlog.node.outcome import Done, Durability, Outcome, OutcomeUnknown, Overloaded, Refused, Reply
+from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability, Overloaded, Reply, UnknownOutcome
 from cmdlog.wal.errors import WalError
 from procedures import InvalidParameters
 from procedures.execution.idempotency import key_fingerprint
@@ -83,12 +83,12 @@ class Group:
         """The answers as lines."""
         parts = []
         for place, slot in enumerate(self.slots):
-            if isinstance(slot, Outcome) and slot.status == 0:
+            if isinstance(slot, CallOutcome) and slot.status == 0:
                 parts.append(result_body(slot, self.partitions[place]))
             elif isinstance(slot, bytes):
                 parts.append(slot)
             elif slot is not None:
-                problem = of_outcome(slot) if isinstance(slot, Outcome) else of_refused(slot)
+                problem = of_outcome(slot) if isinstance(slot, CallOutcome) else of_refused(slot)
                 parts.append(error_line(trace.note(problem, self.name_of(place))))
         parts.append(b"")
         return b"\n".join(parts)
@@ -120,7 +120,7 @@ class BatchStream:
         self._under_way = 0  # calls of groups that are not sent yet
         self._open = 0  # of them, calls that are not answered yet
         self._traffic = service.traffic
-        self._pace = Pace(service.traffic, self._settings.stream_calls_max)
+        self._pace = BatchWindow(service.traffic, self._settings.stream_calls_max)
         self._stuck = False  # the client takes less than is written
         self._room = asyncio.Event()
         self._started = False
@@ -257,7 +257,7 @@ class BatchStream:
             part, where = waiting.popleft()
             try:
                 partitions = self._place(part)
-            except Refused as refused:
+            except CallRefused as refused:
                 if len(part) > 1 and isinstance(refused, Overloaded):
                     half = len(part) // 2
                     waiting.extendleft([(part[half:], where[half:]), (part[:half], where[:half])])
@@ -267,13 +267,13 @@ class BatchStream:
                 else:
                     _settle_all(group, where, refused)
             except WalError as error:
-                _settle_all(group, where, OutcomeUnknown(f"the log failed while the calls were under way: {error}"))
+                _settle_all(group, where, UnknownOutcome(f"the log failed while the calls were under way: {error}"))
             else:
                 for place, partition in zip(where, partitions, strict=True):
                     group.partitions[place] = partition
 
     def _place(self, part: Sequence[Prepared]) -> list[int | None]:
-        """All or none. Raises: Refused."""
+        """All or none. Raises: CallRefused."""
         if len(part) > 1:
             return self._node.call_many(part)
         route, params, key, done, durability = part[0]
@@ -326,7 +326,7 @@ def _runs(calls: Sequence[Prepared], places: Sequence[int]) -> deque[tuple[Seque
     return runs
 
 
-def _settle_all(group: Group, places: Sequence[int], refused: Refused) -> None:
+def _settle_all(group: Group, places: Sequence[int], refused: CallRefused) -> None:
     for place in places:
         group.settle(place, refused)
 

@@ -52,7 +52,7 @@ class Traffic:
         return min(self._before, self._now)
 
 
-class Pace:
+class BatchWindow:
     """The window of one stream. Invariant: 0 < window <= calls_max."""
 
     def __init__(self, traffic: Traffic, calls_max: int) -> None:

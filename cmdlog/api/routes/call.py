@@ -30,7 +30,7 @@ from cmdlog.api.gate.request import (
 from cmdlog.api.gate.route_table import INVOKE, PROCEDURES
 from cmdlog.api.routes.app_state import Service
 from cmdlog.node.clock import ClockAhead
-from cmdlog.node.outcome import Done, Durability, Outcome, OutcomeUnknown, Refused, Reply
+from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability, Reply, UnknownOutcome
 from cmdlog.wal.errors import WalError
 from procedures import InvalidParameters
 from procedures.execution.idempotency import key_fingerprint
@@ -100,10 +100,10 @@ def place(call: Prepared, done: Done) -> int | None:
     """Gives the call to the node, which calls `done` once, maybe before this returns. Its partition. Raises: Problem."""
     try:
         return call.node.call(call.route, call.params, key=call.key, done=done, txn=call.txn, durability=call.durability)
-    except Refused as refused:
+    except CallRefused as refused:
         raise of_refused(refused) from None
     except WalError as error:
-        raise of_refused(OutcomeUnknown(f"the log failed while the call was under way: {error}")) from None
+        raise of_refused(UnknownOutcome(f"the log failed while the call was under way: {error}")) from None
     except ClockAhead as error:
         raise invalid([("Cmdlog-Txn", str(error))]) from None
 
@@ -117,7 +117,7 @@ def note_reply(service: Service, incoming: Incoming, call: Prepared, partition: 
 
 def encode_reply(reply: Reply, partition: int | None, durability: Durability | None) -> tuple[Headers, bytes]:
     """Headers and body of the answer to a call, which followed this preference. Raises: Problem, when it is not a result."""
-    if not isinstance(reply, Outcome):
+    if not isinstance(reply, CallOutcome):
         raise of_refused(reply)
     if reply.status != 0:
         problem = of_outcome(reply)
@@ -130,7 +130,7 @@ def encode_reply(reply: Reply, partition: int | None, durability: Durability | N
     return headers, body
 
 
-def result_body(outcome: Outcome, partition: int | None) -> bytes:
+def result_body(outcome: CallOutcome, partition: int | None) -> bytes:
     """The JSON object of a result; its body is JSON already."""
     if partition is None:
         return b'{"txn_id":"%d","partition":null,"result":%b}' % (outcome.txn_id, outcome.body)

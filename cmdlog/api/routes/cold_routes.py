@@ -21,7 +21,7 @@ from cmdlog.api.routes.app_state import Service
 from cmdlog.api.routes.docs_page import docs_page
 from cmdlog.api.routes.events import PAGE_HEADERS, dashboard_page
 from cmdlog.api.routes.openapi import Description
-from cmdlog.node.outcome import Refused
+from cmdlog.node.outcome import CallRefused
 from cmdlog.node.prometheus import Exposition
 from cmdlog.node.status import Overview
 from cmdlog.wal.errors import DiskFull, WalError
@@ -139,7 +139,7 @@ async def _slowly(service: Service, work: Callable[[], T]) -> T:
     """Runs blocking work aside. Raises: Problem."""
     try:
         return await asyncio.get_running_loop().run_in_executor(service.slow, work)
-    except Refused as refused:
+    except CallRefused as refused:
         raise of_refused(refused) from None
     except DiskFull as error:
         raise Problem("disk_full", str(error), retry_after_s=5) from None

@@ -15,7 +15,7 @@ from starlette.types import Receive
 
 from cmdlog.api.gate.problem import Problem, invalid, of_refused
 from cmdlog.api.gate.request import only_fields
-from cmdlog.node.outcome import Refused
+from cmdlog.node.outcome import CallRefused
 from cmdlog.node.queries.pool import QueryCancelled, QueryPool, Ticket
 from cmdlog.node.queries.query import QueryLimit, QueryRefused
 from cmdlog.node.settings import Settings
@@ -68,7 +68,7 @@ class Queries:
             raise invalid([("sql", str(error))]) from None
         except QueryCancelled:
             raise left_early() from None
-        except Refused as refused:
+        except CallRefused as refused:
             raise of_refused(refused) from None
 
     def _end_turn(self, future: asyncio.Future[bytes]) -> None:

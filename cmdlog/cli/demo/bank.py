@@ -4,9 +4,9 @@ One rule of the proof: pure, and fair to nobody. It knows the calls that were se
 server shows now; no clock, no socket, nothing of logs or SQL.
 
 Why it proves what it says. Transaction ids are unique in the cluster and increase within a partition, so sorting by them gives
-the order in which the calls claim to have been executed. `Model` executes the same order. A lost call leaves a balance too low or
-too high, or a later answer wrong; so does one that was applied twice. Money is added up a second time from the answers alone,
-without the model.
+the order in which the calls claim to have been executed. `BankModel` executes the same order. A lost call leaves a balance too
+low or too high, or a later answer wrong; so does one that was applied twice. Money is added up a second time from the answers
+alone, without the model.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.demo.proof import Call, View, describe, in_order, keyed, told
+from cmdlog.cli.demo.proof import DemoCall, View, describe, in_order, keyed, told
 from cmdlog.wal.ids import MULTI_PARTITION, txn_partition
 
 if TYPE_CHECKING:
-    from procedures.samples.bank import Model
+    from procedures.samples.bank import BankModel
 
 BRANCHES: Final = 16
 CUSTOMERS: Final = 50  # of each branch; all accounts together fit one query (query_rows_max)
@@ -31,7 +31,7 @@ Holdings = tuple[int, int]  # savings, checking, in cents
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class BankState:
     """What the server shows when the load is over."""
 
     accounts: Mapping[Account, Holdings]  # by SQL, from the state files
@@ -46,30 +46,30 @@ class Bank:
     def __init__(self, *, calls: int, partitions: int, seed: int) -> None:
         from procedures.samples import bank
 
-        self.loading: Sequence[Call] = keyed(f"demo-{seed}-load", bank.loader(branches=BRANCHES, customers=CUSTOMERS))
-        self.load: Sequence[Call] = keyed(
+        self.loading: Sequence[DemoCall] = keyed(f"demo-{seed}-load", bank.loader(branches=BRANCHES, customers=CUSTOMERS))
+        self.load: Sequence[DemoCall] = keyed(
             f"demo-{seed}", bank.workload(seed, calls=calls, branches=BRANCHES, customers=CUSTOMERS)
         )
         self.loaded = f"{BRANCHES * CUSTOMERS:,} accounts in {BRANCHES} branches on {partitions} partitions"
         self.notes: Sequence[str] = ()
 
-    def look(self, view: View) -> Seen:
+    def look(self, view: View) -> BankState:
         rows = view.rows(ACCOUNTS_SQL, ())
         accounts = {(branch, customer): (savings, checking) for branch, customer, savings, checking in rows}
         if len(accounts) != len(rows):
             raise CommandFailed("two partitions show the same account")
-        return Seen(accounts, [(money, count) for money, count in view.call("total")])
+        return BankState(accounts, [(money, count) for money, count in view.call("total")])
 
-    def proofs(self, calls: Sequence[Call], seen: Seen) -> Iterator[tuple[str, Iterator[str]]]:
-        from procedures.samples.bank import Model
+    def proofs(self, calls: Sequence[DemoCall], seen: BankState) -> Iterator[tuple[str, Iterator[str]]]:
+        from procedures.samples.bank import BankModel
 
-        model = Model()
+        model = BankModel()
         yield "every answer is what the model says at its place in the order", _results(calls, model)
         yield "every account holds what the model says", _balances(seen, model)
         yield "money is conserved", _money(calls, seen)
 
 
-def _results(calls: Sequence[Call], model: Model) -> Iterator[str]:
+def _results(calls: Sequence[DemoCall], model: BankModel) -> Iterator[str]:
     """Runs the model over all calls in the order of their transaction ids."""
     branches: dict[int, int] = {}
     for call in in_order(calls):
@@ -89,7 +89,7 @@ def _results(calls: Sequence[Call], model: Model) -> Iterator[str]:
                 yield f"{describe(call)} ran on partition {home}, branch {branch} lives on {branches[branch]}"
 
 
-def _balances(seen: Seen, model: Model) -> Iterator[str]:
+def _balances(seen: BankState, model: BankModel) -> Iterator[str]:
     for who in sorted(model.accounts.keys() | seen.accounts.keys()):
         wanted, found = model.accounts.get(who), seen.accounts.get(who)
         if wanted is None:
@@ -100,7 +100,7 @@ def _balances(seen: Seen, model: Model) -> Iterator[str]:
             yield f"customer {who[1]} of branch {who[0]} holds {list(found)}; the model says {wanted}"
 
 
-def _money(calls: Sequence[Call], seen: Seen) -> Iterator[str]:
+def _money(calls: Sequence[DemoCall], seen: BankState) -> Iterator[str]:
     paid_in = sum(_paid_in(call) for call in calls)
     for where, held in (
         ("the accounts", sum(map(sum, seen.accounts.values()))),
@@ -113,7 +113,7 @@ def _money(calls: Sequence[Call], seen: Seen) -> Iterator[str]:
         yield f"the partitions count {counted} accounts, a query finds {len(seen.accounts)}"
 
 
-def _paid_in(call: Call) -> int:
+def _paid_in(call: DemoCall) -> int:
     """What the call added to all accounts together, by its parameters and its answer."""
     answer, params = call.answer, call.params
     if answer is None or answer.kind != "ok":

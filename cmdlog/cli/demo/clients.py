@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 import orjson
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.demo.proof import Answer, Call
+from cmdlog.cli.demo.proof import ClientAnswer, DemoCall
 
 RESUME_TIMEOUT_S: Final = 300.0
 ATTEMPTS_MAX: Final = 1000
@@ -76,7 +76,7 @@ class Http:
         self.close()
 
 
-class Place:
+class ServerAddress:
     """Where the server is, told to all clients; `gone` until the next one is `up`."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Place:
 class Load:
     """Several clients with their calls. `answered` counts; `reached` is set when it passes `watermark`."""
 
-    def __init__(self, shares: Sequence[Sequence[Call]], place: Place, *, watermark: int) -> None:
+    def __init__(self, shares: Sequence[Sequence[DemoCall]], place: ServerAddress, *, watermark: int) -> None:
         self._place, self._watermark = place, watermark
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -132,7 +132,7 @@ class Load:
         if self.error is not None:
             raise self.error
 
-    def _run(self, share: Sequence[Call]) -> None:
+    def _run(self, share: Sequence[DemoCall]) -> None:
         try:
             with Http() as connection:
                 for call in share:
@@ -143,7 +143,7 @@ class Load:
             self.error = error
             self.reached.set()
 
-    def _answer(self, connection: Http, call: Call) -> None:
+    def _answer(self, connection: Http, call: DemoCall) -> None:
         for _ in range(ATTEMPTS_MAX):
             url, life = self._place.wait()
             call.attempts += 1
@@ -162,7 +162,7 @@ class Load:
         raise CommandFailed(f"{call.procedure} under key {call.key} was not answered in {ATTEMPTS_MAX} attempts")
 
 
-def send(connection: Http, url: str, call: Call) -> Answer:
+def send(connection: Http, url: str, call: DemoCall) -> ClientAnswer:
     """One call by `POST /v1/procedures/{name}`. Raises: Unanswered."""
     headers = {"Idempotency-Key": call.key, "Content-Type": "application/json"}
     path = f"/v1/procedures/{call.procedure}"
@@ -172,7 +172,7 @@ def send(connection: Http, url: str, call: Call) -> Answer:
     return read_answer(orjson.loads(data))
 
 
-def send_batch(connection: Http, url: str, calls: Iterable[Call]) -> list[Answer]:
+def send_batch(connection: Http, url: str, calls: Iterable[DemoCall]) -> list[ClientAnswer]:
     """Calls by `POST /v1/batch`, answers in the same order. Raises: CommandFailed, Unanswered."""
     lines = [orjson.dumps({"procedure": call.procedure, "params": call.params, "key": call.key}) for call in calls]
     status, data = connection.ask(url, "POST", "/v1/batch", body=b"\n".join(lines))
@@ -182,10 +182,10 @@ def send_batch(connection: Http, url: str, calls: Iterable[Call]) -> list[Answer
     return answers
 
 
-def read_answer(value: dict[str, Any]) -> Answer:
+def read_answer(value: dict[str, Any]) -> ClientAnswer:
     """An answer from a result object, a problem, or the error object of a batch line."""
     problem = value.get("error", value)
     if isinstance(problem, dict) and "code" in problem and "status" in problem:
         kind = str(OUTCOMES.get(problem["code"], problem["code"]))
-        return Answer(int(problem.get("txn_id", 0)), None, kind, problem["abort_code"] if kind == "aborted" else "")
-    return Answer(int(value["txn_id"]), value["partition"], "ok", value["result"])
+        return ClientAnswer(int(problem.get("txn_id", 0)), None, kind, problem["abort_code"] if kind == "aborted" else "")
+    return ClientAnswer(int(value["txn_id"]), value["partition"], "ok", value["result"])

@@ -24,14 +24,14 @@ import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.demo.bank import BRANCHES, Bank
-from cmdlog.cli.demo.clients import Http, Load, Place, Unanswered, send_batch
-from cmdlog.cli.demo.proof import Call, Rows, Verdict, Work, prove
+from cmdlog.cli.demo.clients import Http, Load, ServerAddress, Unanswered, send_batch
+from cmdlog.cli.demo.proof import DemoCall, DemoWork, ProofVerdict, Rows, prove
 from cmdlog.cli.demo.server import ServerProcess, run_recover
 from cmdlog.cli.demo.tpcc import Tpcc
 from cmdlog.cli.output import JsonFlag, out
 
 if TYPE_CHECKING:
-    from cmdlog.cli.demo.display import Display
+    from cmdlog.cli.demo.display import DemoDisplay
 
 TICK_S: Final = 0.1
 BATCH_CALLS: Final = 1000
@@ -49,7 +49,7 @@ WorkloadOption = Annotated[Literal["bank", "tpcc"], typer.Option("--workload", h
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DemoOptions:
     """What the user asked for."""
 
     calls: int
@@ -60,7 +60,7 @@ class Options:
 
 
 @dataclass(slots=True)
-class Report:
+class DemoReport:
     """The figures of one run, in the order in which they come to be."""
 
     workload: str
@@ -86,7 +86,7 @@ class Report:
     seconds: float = 0.0
     data: str = ""
 
-    def judge(self, verdict: Verdict) -> None:
+    def judge(self, verdict: ProofVerdict) -> None:
         self.proofs, self.differences = verdict.proofs, verdict.differences
 
 
@@ -114,10 +114,10 @@ def demo(  # noqa: PLR0917 - typer reads options from the signature
       cmdlog demo --workload tpcc
       cmdlog demo --data ./bank-data --json
     """
-    from cmdlog.cli.demo.display import Display
+    from cmdlog.cli.demo.display import DemoDisplay
 
-    options = Options(calls, clients, partitions, random.randrange(2**31) if seed is None else seed, workload)
-    with _directory(data, keep=keep) as folder, Display(quiet=out.json) as display:
+    options = DemoOptions(calls, clients, partitions, random.randrange(2**31) if seed is None else seed, workload)
+    with _directory(data, keep=keep) as folder, DemoDisplay(quiet=out.json) as display:
         report = Demo(options, folder, display).run()
     if data is not None or keep:
         report.data = str(folder)
@@ -129,21 +129,23 @@ def demo(  # noqa: PLR0917 - typer reads options from the signature
 class Demo:
     """One run. The stages share the calls, the place of the server and the report."""
 
-    def __init__(self, options: Options, folder: Path, display: Display) -> None:
+    def __init__(self, options: DemoOptions, folder: Path, display: DemoDisplay) -> None:
         self._options, self._folder, self._display = options, folder, display
         self._log = folder / "server.log"
         self._data = folder / "data"
-        self._place, self._http = Place(), Http()
-        self._work: Work = WORKLOADS[options.workload](calls=options.calls, partitions=options.partitions, seed=options.seed)
+        self._place, self._http = ServerAddress(), Http()
+        self._work: DemoWork = WORKLOADS[options.workload](calls=options.calls, partitions=options.partitions, seed=options.seed)
         self._shares = [list(self._work.load[client :: options.clients]) for client in range(options.clients)]
-        self._report = Report(options.workload, options.seed, options.partitions, options.clients, notes=list(self._work.notes))
+        self._report = DemoReport(
+            options.workload, options.seed, options.partitions, options.clients, notes=list(self._work.notes)
+        )
         self._server: ServerProcess | None = None
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[DemoCall]:
         return [*self._work.loading, *(call for share in self._shares for call in share)]
 
-    def run(self) -> Report:
+    def run(self) -> DemoReport:
         """All stages. Raises: CommandFailed when a stage cannot be carried out."""
         began, report = time.monotonic(), self._report
         report.calls = len(self.calls)

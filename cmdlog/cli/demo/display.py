@@ -13,10 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from cmdlog.cli.demo.demo import Report
+    from cmdlog.cli.demo.demo import DemoReport
 
 
-class Display:
+class DemoDisplay:
     """One line of progress, and above it what has happened. Silent when `quiet`."""
 
     def __init__(self, *, quiet: bool) -> None:
@@ -54,7 +54,7 @@ class Display:
         """A sentence that stays."""
         self._progress.console.print(text, markup=False)
 
-    def report(self, report: Report) -> None:
+    def report(self, report: DemoReport) -> None:
         """The table and the verdict, on standard output."""
         table = Table(title="cmdlog demo", title_justify="left", show_header=False)
         table.add_column("what")
@@ -74,7 +74,7 @@ class Display:
             console.print(f"data kept in {report.data}", markup=False)
 
 
-def rows(report: Report) -> list[tuple[str, str]]:
+def rows(report: DemoReport) -> list[tuple[str, str]]:
     """The table, top to bottom."""
     return [
         ("calls", f"{report.calls:,} by {report.clients} clients"),
@@ -91,6 +91,6 @@ def rows(report: Report) -> list[tuple[str, str]]:
     ]
 
 
-def _replayed(report: Report) -> str:
+def _replayed(report: DemoReport) -> str:
     """What `cmdlog recover` said that it replayed."""
     return f"{report.recover['replayed']:,} calls"

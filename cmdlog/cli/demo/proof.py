@@ -16,7 +16,7 @@ from cmdlog.wal.ids import txn_partition
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ClientAnswer:
     """What a client was told about one call."""
 
     txn_id: int
@@ -26,17 +26,17 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Call:
+class DemoCall:
     """One call as its client knows it: sent under one key until it was answered."""
 
     key: str
     procedure: str
     params: dict[str, Any]
     logged: bool = True  # a read-only call is not: asked again, it may answer otherwise
-    answer: Answer | None = None  # the first one that arrived
+    answer: ClientAnswer | None = None  # the first one that arrived
     attempts: int = 0
     before_kill: bool = False  # answered by the server that was killed
-    repeated: Answer | None = None  # what the next server said when it was asked again
+    repeated: ClientAnswer | None = None  # what the next server said when it was asked again
 
 
 class View(Protocol):
@@ -49,24 +49,24 @@ class View(Protocol):
         """Result of a read-only procedure without parameters."""
 
 
-class Work(Protocol):
+class DemoWork(Protocol):
     """A sample under load: calls, what is looked at when they are done, and what that must be."""
 
     application: str  # module:attribute
-    loading: Sequence[Call]  # in order, before the load
-    load: Sequence[Call]
+    loading: Sequence[DemoCall]  # in order, before the load
+    load: Sequence[DemoCall]
     loaded: str  # said when the loading calls are answered
     notes: Sequence[str]  # what the report should say about the load
 
     def look(self, view: View) -> Any:
         """What the proofs need. Raises: CommandFailed."""
 
-    def proofs(self, calls: Sequence[Call], seen: Any) -> Iterator[tuple[str, Iterator[str]]]:
+    def proofs(self, calls: Sequence[DemoCall], seen: Any) -> Iterator[tuple[str, Iterator[str]]]:
         """(what is proved, differences from it), from all calls and what `look` has seen."""
 
 
 @dataclass(slots=True)
-class Verdict:
+class ProofVerdict:
     """What was proved. `differences` is empty when everything was."""
 
     proofs: list[str] = field(default_factory=list)
@@ -80,9 +80,9 @@ class Verdict:
 Rows = Mapping[tuple[int, str], tuple[int, str]]  # (partition, table) -> (rows, digest)
 
 
-def prove(calls: Sequence[Call], own: Iterable[tuple[str, Iterator[str]]], *, kept: Rows, rebuilt: Rows) -> Verdict:
+def prove(calls: Sequence[DemoCall], own: Iterable[tuple[str, Iterator[str]]], *, kept: Rows, rebuilt: Rows) -> ProofVerdict:
     """All proofs, each with its first difference; `own` are the sample's."""
-    verdict = Verdict()
+    verdict = ProofVerdict()
     for name, differences in (
         ("every call is answered, under a transaction id of its own", _answers(calls)),
         ("a repeated call gets the first answer", _repetitions(calls)),
@@ -97,7 +97,7 @@ def prove(calls: Sequence[Call], own: Iterable[tuple[str, Iterator[str]]], *, ke
     return verdict
 
 
-def _answers(calls: Sequence[Call]) -> Iterator[str]:
+def _answers(calls: Sequence[DemoCall]) -> Iterator[str]:
     for call in calls:
         answer = call.answer
         if answer is None:
@@ -112,7 +112,7 @@ def _answers(calls: Sequence[Call]) -> Iterator[str]:
             yield f"{count} calls were answered under transaction {txn_id}"
 
 
-def _repetitions(calls: Sequence[Call]) -> Iterator[str]:
+def _repetitions(calls: Sequence[DemoCall]) -> Iterator[str]:
     for call in calls:
         first, again = call.answer, call.repeated
         if not call.before_kill or not call.logged or first is None:
@@ -132,22 +132,22 @@ def _rebuilt(kept: Rows, rebuilt: Rows) -> Iterator[str]:
             yield f"table {table} of partition {partition}: {shown[0]} rows, rebuilt from the log {found[0]}, and they differ"
 
 
-def keyed(prefix: str, calls: Iterable[tuple[str, dict[str, Any]]], *, reads: Iterable[str] = ()) -> list[Call]:
+def keyed(prefix: str, calls: Iterable[tuple[str, dict[str, Any]]], *, reads: Iterable[str] = ()) -> list[DemoCall]:
     """Calls under keys that name the run, so that a kept directory can be used twice."""
     unlogged = frozenset(reads)
-    return [Call(f"{prefix}-{n}", name, params, name not in unlogged) for n, (name, params) in enumerate(calls)]
+    return [DemoCall(f"{prefix}-{n}", name, params, name not in unlogged) for n, (name, params) in enumerate(calls)]
 
 
-def in_order(calls: Sequence[Call]) -> list[Call]:
+def in_order(calls: Sequence[DemoCall]) -> list[DemoCall]:
     """The answered calls, by transaction id."""
     return sorted((call for call in calls if call.answer is not None), key=lambda call: call.answer.txn_id if call.answer else 0)
 
 
-def describe(call: Call) -> str:
+def describe(call: DemoCall) -> str:
     """The call as an operator would look for it."""
     params = " ".join(f"{name}={value}" for name, value in call.params.items())
     return f"{call.procedure} {params} (key {call.key})"
 
 
-def told(answer: Answer) -> str:
+def told(answer: ClientAnswer) -> str:
     return f"{answer.kind} {answer.value!r} under {answer.txn_id}"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cmdlog.cli.demo.proof import Call, View, describe, in_order, keyed, told
+from cmdlog.cli.demo.proof import DemoCall, View, describe, in_order, keyed, told
 
 WAREHOUSES: Final = 8
 CUSTOMERS: Final = 30  # of a district
@@ -33,7 +33,7 @@ Place = tuple[int, int]  # warehouse, district
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class OrderRow:
     """A row of `orders`, with the sum of its lines."""
 
     customer: int
@@ -43,10 +43,10 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TpccState:
     """What the server shows when the load is over."""
 
-    orders: Mapping[Place, Mapping[int, Order]]  # by number
+    orders: Mapping[Place, Mapping[int, OrderRow]]  # by number
     history: Mapping[int, Sequence[Sequence[int]]]  # transaction id -> rows behind it
     violations: Sequence[str]
 
@@ -62,8 +62,8 @@ class Tpcc:
 
         self.population = tpcc.Population(warehouses=WAREHOUSES, customers=CUSTOMERS, items=ITEMS)
         slots, delivery = SlotMap(partitions), tpcc.db.procedures["delivery"]
-        tally = tpcc.Tally()
-        self.loading: Sequence[Call] = keyed(f"demo-{seed}-load", tpcc.loader(self.population))
+        tally = tpcc.MixTally()
+        self.loading: Sequence[DemoCall] = keyed(f"demo-{seed}-load", tpcc.loader(self.population))
         work = tpcc.workload(
             seed,
             calls=calls,
@@ -71,14 +71,14 @@ class Tpcc:
             partition_of=lambda warehouse: slots.partition_of(delivery, [warehouse, 1]),
             tally=tally,
         )
-        self.load: Sequence[Call] = keyed(f"demo-{seed}", work, reads=READS)
+        self.load: Sequence[DemoCall] = keyed(f"demo-{seed}", work, reads=READS)
         self.loaded = f"{WAREHOUSES} warehouses with {CUSTOMERS * self.population.districts} customers each"
         self.notes: Sequence[str] = [
             f"remote warehouses on the call's own partition: {tally.lines_remote} order lines, {tally.payments_remote} payments",
             f"made local, since theirs is another: {tally.lines_left_out} order lines, {tally.payments_left_out} payments",
         ]
 
-    def look(self, view: View) -> Seen:
+    def look(self, view: View) -> TpccState:
         from procedures.samples.tpcc import checks
 
         warehouses = range(1, WAREHOUSES + 1)
@@ -88,15 +88,15 @@ class Tpcc:
                 history[txn_id].append(row)
         orders = {
             (warehouse, district): {
-                number: Order(customer, carrier, lines, amount)
+                number: OrderRow(customer, carrier, lines, amount)
                 for number, customer, carrier, lines, amount in _pages(view, ORDERS_SQL, (warehouse, district), key=1)
             }
             for warehouse in warehouses
             for district in range(1, self.population.districts + 1)
         }
-        return Seen(orders, history, list(checks.violations(view.rows, warehouses)))
+        return TpccState(orders, history, list(checks.violations(view.rows, warehouses)))
 
-    def proofs(self, calls: Sequence[Call], seen: Seen) -> Iterator[tuple[str, Iterator[str]]]:
+    def proofs(self, calls: Sequence[DemoCall], seen: TpccState) -> Iterator[tuple[str, Iterator[str]]]:
         population = self.population
         yield "new-orders with an unused item, and no other call, were rolled back", _refusals(calls, population.items)
         yield (
@@ -116,7 +116,7 @@ def _pages(view: View, sql: str, where: Sequence[int], *, key: int) -> Iterator[
         after = rows[-1][:key]
 
 
-def _refusals(calls: Sequence[Call], items: int) -> Iterator[str]:
+def _refusals(calls: Sequence[DemoCall], items: int) -> Iterator[str]:
     for call in calls:
         answer = call.answer
         if answer is None:
@@ -126,14 +126,14 @@ def _refusals(calls: Sequence[Call], items: int) -> Iterator[str]:
             yield f"{describe(call)} was told {told(answer)}"
 
 
-def _done(calls: Sequence[Call], procedure: str) -> Iterator[tuple[Call, Any]]:
+def _done(calls: Sequence[DemoCall], procedure: str) -> Iterator[tuple[DemoCall, Any]]:
     """Calls with a result, and that, in the order of their transactions."""
     for call in in_order(calls):
         if call.procedure == procedure and call.answer is not None and call.answer.kind == "ok":
             yield call, call.answer.value
 
 
-def _orders(calls: Sequence[Call], seen: Seen, loaded: int) -> Iterator[str]:
+def _orders(calls: Sequence[DemoCall], seen: TpccState, loaded: int) -> Iterator[str]:
     following: dict[Place, int] = defaultdict(lambda: loaded + 1)
     for call, value in _done(calls, "new_order"):
         place, number = (call.params["warehouse"], call.params["district"]), value["order"]
@@ -152,7 +152,7 @@ def _orders(calls: Sequence[Call], seen: Seen, loaded: int) -> Iterator[str]:
             yield f"district {place} has {len(orders)} orders instead of {following[place] - 1}; nobody was told of {unknown[:5]}"
 
 
-def _payments(calls: Sequence[Call], seen: Seen) -> Iterator[str]:
+def _payments(calls: Sequence[DemoCall], seen: TpccState) -> Iterator[str]:
     loading = {call.answer.txn_id for call, _ in _done(calls, "load_customers") if call.answer is not None}
     paid: set[int] = set()
     for call, value in _done(calls, "payment"):
@@ -166,7 +166,7 @@ def _payments(calls: Sequence[Call], seen: Seen) -> Iterator[str]:
         yield f"the history has {seen.history[txn_id]} under {txn_id}, of which nobody was told"
 
 
-def _deliveries(calls: Sequence[Call], seen: Seen, loaded: int) -> Iterator[str]:
+def _deliveries(calls: Sequence[DemoCall], seen: TpccState, loaded: int) -> Iterator[str]:
     sent: dict[Place, int] = defaultdict(lambda: loaded)  # the last order that was sent
     for call, value in _done(calls, "delivery"):
         for district, number in value:
@@ -183,7 +183,7 @@ def _deliveries(calls: Sequence[Call], seen: Seen, loaded: int) -> Iterator[str]
             yield f"orders {unknown[:5]} of {place} were sent, and nobody was told"
 
 
-def _without(orders: Mapping[int, Order], last: int) -> list[int]:
+def _without(orders: Mapping[int, OrderRow], last: int) -> list[int]:
     """Orders behind the last one that was sent, which have a carrier nevertheless."""
     behind: Iterable[int] = (number for number in orders if number > last)
     return [number for number in behind if orders[number].carrier is not None]

@@ -21,7 +21,7 @@ from cmdlog.cli.directory.points import damaged_points
 from cmdlog.cli.output import JsonFlag, out
 
 if TYPE_CHECKING:
-    from snapshot.archive.archive import Place
+    from snapshot.archive.archive import ArchiveFolder
     from snapshot.archive_layout import ArchivedSegment
     from snapshot.catalog import Snapshot
 
@@ -127,7 +127,7 @@ def prune(
     out.result(value, show)
 
 
-def _to_go(place: Place, wanted_millis: int, *, force: bool) -> tuple[list[ArchivedSegment], list[Snapshot]]:
+def _to_go(place: ArchiveFolder, wanted_millis: int, *, force: bool) -> tuple[list[ArchivedSegment], list[Snapshot]]:
     """What is needed for older moments alone. Raises: CommandFailed when a promise needs any of it and `force` is not given."""
     from cmdlog.wal.ids import MILLIS_SHIFT
     from snapshot.archive.retention_promise import read_promise
@@ -158,7 +158,7 @@ def _to_go(place: Place, wanted_millis: int, *, force: bool) -> tuple[list[Archi
     return segments, old
 
 
-def _check_promise(place: Place) -> None:
+def _check_promise(place: ArchiveFolder) -> None:
     """Raises: CommandFailed when the file that states the promised window is damaged."""
     from snapshot.archive.retention_promise import promise_problem
 
@@ -171,7 +171,7 @@ def _check_promise(place: Place) -> None:
         )
 
 
-def _check_kept(place: Place) -> None:
+def _check_kept(place: ArchiveFolder) -> None:
     """Raises: CommandFailed when the node runs without the window that it promised."""
     from snapshot.archive.retention_promise import promise_end, read_promise
 
@@ -185,7 +185,7 @@ def _check_kept(place: Place) -> None:
     )
 
 
-def _take_back(place: Place, wanted_millis: int, *, force: bool) -> None:
+def _take_back(place: ArchiveFolder, wanted_millis: int, *, force: bool) -> None:
     """A promise that ended, or cannot be read, is over when all that it covered is given up."""
     from snapshot.archive.retention_promise import promise_end, promise_problem, write_promise
 
@@ -196,16 +196,16 @@ def _take_back(place: Place, wanted_millis: int, *, force: bool) -> None:
         write_promise(place.files, place.directory, window_s=0)
 
 
-def _place(directory: Path) -> Place:
+def _place(directory: Path) -> ArchiveFolder:
     from cmdlog.wal.directory.instance import load_instance
     from cmdlog.wal.files import RealFiles
-    from snapshot.archive.archive import Place
+    from snapshot.archive.archive import ArchiveFolder
 
     files, path = RealFiles(), os.path.abspath(directory)
-    return Place(files, path, load_instance(files, path).identity)
+    return ArchiveFolder(files, path, load_instance(files, path).identity)
 
 
-def _found(place: Place) -> tuple[list[ArchivedSegment], list[Snapshot]]:
+def _found(place: ArchiveFolder) -> tuple[list[ArchivedSegment], list[Snapshot]]:
     from snapshot.catalog import list_archived
 
     return place.segments(), list_archived(place.files, place.directory, place.identity)
@@ -242,7 +242,7 @@ def _of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show(place: Place, rows: list[dict[str, Any]], title: str) -> int:
+def _show(place: ArchiveFolder, rows: list[dict[str, Any]], title: str) -> int:
     """Prints rows and gaps; how many gaps there are."""
     from snapshot.archive.retention_promise import promise_end, promise_problem, read_promise
     from snapshot.recovery_points import describe_points, list_points
@@ -282,7 +282,7 @@ def _show(place: Place, rows: list[dict[str, Any]], title: str) -> int:
     return sum(not _was_not_archived(place, hole) for hole in holes)
 
 
-def _was_not_archived(place: Place, hole: tuple[int, int]) -> bool:
+def _was_not_archived(place: ArchiveFolder, hole: tuple[int, int]) -> bool:
     """Whether the blocks between archive and log went while the node ran without its window: `_check_kept` speaks of that."""
     from snapshot.archive.retention_promise import promise_end
 
@@ -292,7 +292,7 @@ def _was_not_archived(place: Place, hole: tuple[int, int]) -> bool:
     return hole == (archived + 1, _live_first(place) - 1)
 
 
-def _holes(place: Place) -> list[tuple[int, int]]:
+def _holes(place: ArchiveFolder) -> list[tuple[int, int]]:
     """Blocks that are missing between what there is, and before it where the promised window needs them."""
     from snapshot.archive.retention_promise import read_promise
     from snapshot.archive_layout import gaps
@@ -310,7 +310,7 @@ def _holes(place: Place) -> list[tuple[int, int]]:
     return [(since, first - 1), *holes] if 0 < since < first else holes
 
 
-def _live_first(place: Place) -> int:
+def _live_first(place: ArchiveFolder) -> int:
     from replay.log.source import open_source
 
     return int(open_source(place.files, place.directory, accept_data_loss=True).first_blocks[0])

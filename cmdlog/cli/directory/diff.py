@@ -18,7 +18,7 @@ from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.signals import leaving
 
 if TYPE_CHECKING:
-    from replay.diff.diff import Change, DiffReport, TableDiff
+    from replay.diff.diff import DiffReport, RowChange, TableDiff
     from replay.diff.state_reader import States
 
 DIFFERENT: Final = 1
@@ -117,7 +117,7 @@ def _table(table: TableDiff) -> dict[str, Any]:
     }
 
 
-def _example(table: TableDiff, change: Change) -> dict[str, Any]:
+def _example(table: TableDiff, change: RowChange) -> dict[str, Any]:
     old, new = (dict(zip(table.columns, map(_json, row), strict=True)) if row else None for row in (change.old, change.new))
     return {"change": change.kind, "old": old, "new": new}
 
@@ -152,7 +152,7 @@ def show_diff(report: DiffReport, value: dict[str, Any]) -> None:
         out.text(f"{side}: {value[side]['path']}, read from {value[side]['read_from']}")
 
 
-def _line(table: TableDiff, change: Change) -> str:
+def _line(table: TableDiff, change: RowChange) -> str:
     sign = {"added": "+", "removed": "-", "changed": "~"}[change.kind]
     if change.old is None or change.new is None:
         row = change.old or change.new or ()

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cmdlog.cli.directory.recover_output import Display
+from cmdlog.cli.directory.recover_output import ProgressDisplay
 from cmdlog.cli.output import JsonFlag, out
 
 if TYPE_CHECKING:
-    from replay.drill.report import Report
+    from replay.drill.report import DrillReport
 
 COLUMNS = ("partition", "proof", "from", "to index", "to transaction", "calls", "digests", "tables", "rows")
 
@@ -44,7 +44,7 @@ def drill(
     load_instance(files, path)  # else it is no node's, and gets no folder
     drills.end_orderly()
     chosen = seed if seed is not None else int(datetime.now(UTC).timestamp() * 1e6) % (1 << 32)
-    with Display("drill") as tell:
+    with ProgressDisplay("drill") as tell:
         report = drills.drill(
             files, path, seed=chosen, work=os.path.abspath(work) if work is not None else None, progress=tell,
             make_way=drills.lower_priority,
@@ -55,7 +55,7 @@ def drill(
         raise report.error
 
 
-def _show(report: Report, value: dict[str, Any]) -> None:
+def _show(report: DrillReport, value: dict[str, Any]) -> None:
     rows = []
     for partition in sorted(report.newest):
         proofs = {"newest": report.newest, "second": report.second, "oldest": report.oldest, "moment": report.moment}
@@ -78,7 +78,7 @@ def _show(report: Report, value: dict[str, Any]) -> None:
     out.text(f"report: {report.path}")
 
 
-def _why_none(report: Report, partition: int, name: str) -> str:
+def _why_none(report: DrillReport, partition: int, name: str) -> str:
     """Why there is no such proof of the partition; "" where that needs no word."""
     if report.error is not None:
         return ""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from snapshot.catalog import Snapshot
-    from snapshot.export import Progress
+    from snapshot.export import ExportProgress
 
 
 def register_in(group: typer.Typer) -> None:
@@ -83,7 +83,7 @@ def _at(directory: str, target: str, point: str | None) -> Iterator[str]:
     if point is None:
         yield directory
         return
-    from cmdlog.cli.directory.recover_output import Display
+    from cmdlog.cli.directory.recover_output import ProgressDisplay
     from cmdlog.wal.files import RealFiles
     from replay.plan.planner import make_plan
     from replay.plan.until import parse_until
@@ -93,7 +93,7 @@ def _at(directory: str, target: str, point: str | None) -> Iterator[str]:
     files, work = RealFiles(), f"{target}.tmp-{os.urandom(8).hex()}"
     planned = make_plan(files, directory, use_state="never", until=parse_until(point))
     try:
-        with Display("replay") as tell:
+        with ProgressDisplay("replay") as tell:
             rebuild(planned, files, work, progress=tell)
         yield work
     finally:
@@ -117,7 +117,7 @@ def _chosen(snapshots: list[Snapshot], name: str | None) -> list[Snapshot]:
 
 
 @contextmanager
-def _display() -> Iterator[Callable[[Progress], None]]:
+def _display() -> Iterator[Callable[[ExportProgress], None]]:
     """A progress bar on a terminal; nothing elsewhere."""
     if out.json or not sys.stderr.isatty():
         yield lambda _progress: None

@@ -58,7 +58,7 @@ def fork_it(
     """Parameters as the user gave them."""
     target = os.path.abspath(to)
     with broken_off(target):
-        from cmdlog.cli.directory.recover_output import Display
+        from cmdlog.cli.directory.recover_output import ProgressDisplay
         from cmdlog.cli.load_app import load_application
         from cmdlog.wal.files import RealFiles
         from replay.fork.fork import START, fork
@@ -67,7 +67,7 @@ def fork_it(
         moment = START if at == "start" else parse_until(at)
         end = parse_until(until) if until else None
         db = load_application(app)
-        with writing(target), Display("fork") as tell:
+        with writing(target), ProgressDisplay("fork") as tell:
             report = fork(
                 RealFiles(),
                 os.path.abspath(directory),

@@ -15,7 +15,7 @@ from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.signals import leaving
 
 if TYPE_CHECKING:
-    from replay.history.history import History
+    from replay.history.history import CallHistory
 
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")]
 SEGMENT_COLUMNS = ("sequence", "generation", "open_count", "first_block", "last_block")
@@ -126,7 +126,7 @@ def history_it(
         out.note(f"none of the {between} calls in that range is of {_asked(partition, procedure)}")
 
 
-def _check_asked(found: History, partition: int | None, procedure: str | None) -> None:
+def _check_asked(found: CallHistory, partition: int | None, procedure: str | None) -> None:
     """What nobody has is a mistake, and no empty history."""
     if partition is not None and partition not in found.partitions:
         there = ", ".join(map(str, found.partitions))

@@ -20,7 +20,7 @@ import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed, check_distinct
 from cmdlog.cli.directory.recover_output import (
-    Display,
+    ProgressDisplay,
     close,
     close_joint,
     joint_plan_json,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from procedures import Database
     from replay.plan.cluster_plan import JointPlan
     from replay.plan.planner import Plan, Planned
-    from replay.recover.execute import Report
+    from replay.recover.execute import RecoveryReport
 
 
 def register(program: typer.Typer) -> None:
@@ -69,7 +69,7 @@ OUT is finished, it says so.
 HANG_AFTER_S: Final = 3600.0  # the most that a node's own limit allows
 
 
-class Code(enum.StrEnum):
+class CodeChoice(enum.StrEnum):
     """Which code a replay runs."""
 
     LOGGED = "logged"
@@ -139,8 +139,9 @@ def recover(
         float, typer.Option("--call-timeout-s", min=1.0, help="A call that runs longer hangs; with --quarantine it is set aside.")
     ] = HANG_AFTER_S,
     code: Annotated[
-        Code, typer.Option("--code", help="With --to and --app: `current` runs every call with APP instead of the logged code.")
-    ] = Code.LOGGED,
+        CodeChoice,
+        typer.Option("--code", help="With --to and --app: `current` runs every call with APP instead of the logged code."),
+    ] = CodeChoice.LOGGED,
     json: JsonFlag = False,
 ) -> None:
     """Parameters as the user gave them."""
@@ -155,7 +156,7 @@ def recover(
     _check_options(wanted, code)
     if to is None and not plan:
         _in_place(wanted.files, given[0], app=app, plan_file=plan_file, apply=apply)
-    elif code is Code.CURRENT:
+    elif code is CodeChoice.CURRENT:
         _with_current_code(wanted, app)
     elif _is_joint(wanted):
         _look_or_copy_jointly(wanted)
@@ -163,11 +164,11 @@ def recover(
         _look_or_copy(wanted)
 
 
-def _check_options(wanted: Wanted, code: Code) -> None:
+def _check_options(wanted: Wanted, code: CodeChoice) -> None:
     """An option that would have no effect is a state that nobody asked for."""
     check_distinct(wanted.directories)
     if wanted.to is None and not wanted.plan_only:
-        alone = (wanted.until, wanted.accept_data_loss, wanted.partitions, wanted.quarantine, code is Code.CURRENT)
+        alone = (wanted.until, wanted.accept_data_loss, wanted.partitions, wanted.quarantine, code is CodeChoice.CURRENT)
         if any(alone):
             needing = "--until, --accept-data-loss, --partitions, --quarantine and --code current"
             raise CommandFailed(f"{needing} need --to: the directory itself is never changed by them", exit_code=2)
@@ -224,9 +225,9 @@ def _look_or_copy(wanted: Wanted) -> None:
     close(the_plan, report, target)
 
 
-def _to_out(wanted: Wanted, run: Callable[..., Report]) -> tuple[Report, str]:
+def _to_out(wanted: Wanted, run: Callable[..., RecoveryReport]) -> tuple[RecoveryReport, str]:
     """Makes OUT, with its progress shown; the report, and where OUT is."""
-    target, display = os.path.abspath(str(wanted.to)), Display("replay")
+    target, display = os.path.abspath(str(wanted.to)), ProgressDisplay("replay")
     begin_again = leaving(f"nothing is left in {target}; begin again with the same command")
     with advising(wanted), begin_again, writing(target), display as tell:
         report = run(
@@ -327,7 +328,7 @@ def _with_current_code(wanted: Wanted, app: str | None) -> None:
         raise CommandFailed(f"--code current takes no {' and no '.join(without)}", hint=hint, exit_code=USAGE)
     target = os.path.abspath(wanted.to)
     try:
-        with broken_off(target), writing(target), Display("replay") as tell:
+        with broken_off(target), writing(target), ProgressDisplay("replay") as tell:
             report = fork(
                 wanted.files,
                 wanted.directories[0],
@@ -362,7 +363,11 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
         distrust_damaged(files, wal)
         given = _read_plan(apply, (directory,)) if apply is not None else None
         hint = "the same command goes on from there, and so does `cmdlog serve`"
-        with leaving("every state stands whole at an entry's end", hint=hint), writing(directory), Display("replay") as tell:
+        with (
+            leaving("every state stands whole at an entry's end", hint=hint),
+            writing(directory),
+            ProgressDisplay("replay") as tell,
+        ):
             plan, report = bring_up(
                 files, wal, live=_live(db), plan=given, progress=tell, planned_is=partial(_keep_plan, files, plan_file)
             )

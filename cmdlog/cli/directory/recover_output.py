@@ -16,14 +16,14 @@ from cmdlog.cli.output import out
 if TYPE_CHECKING:
     from replay.plan.cluster_plan import JointPlan
     from replay.plan.planner import Plan
-    from replay.recover.execute import Progress, Report
-    from replay.recover.progress import Pace
+    from replay.recover.execute import RecoveryProgress, RecoveryReport
+    from replay.recover.progress import CallRate
     from replay.repartition.repartition import Moved
 
 ARCHIVE_SHOWN_MAX: Final = 20  # files that a plan for people names one by one
 TOUCHES_SHOWN_MAX: Final = 5  # later calls that a report for people names for one that was set aside
 ROWS: Final = -1  # number of the bar that shows rows
-Tell = Callable[["Progress"], None]
+Tell = Callable[["RecoveryProgress"], None]
 
 
 def estimate_s(plan: Plan | JointPlan, directories: Iterable[str]) -> float:
@@ -100,7 +100,7 @@ def _nodes(nodes: Iterable[int]) -> str:
     return ", ".join(str(node) for node in nodes) or "none"
 
 
-def close_joint(plan: JointPlan, report: Report, directory: str) -> None:
+def close_joint(plan: JointPlan, report: RecoveryReport, directory: str) -> None:
     """The table at the end."""
     sources = {part.partition: (leg, part) for leg in reversed(plan.legs) for part in leg.partitions}
     rows = [
@@ -162,7 +162,7 @@ def _show_archive(plan: Plan) -> None:
         )
 
 
-def close(plan: Plan, report: Report, directory: str) -> None:
+def close(plan: Plan, report: RecoveryReport, directory: str) -> None:
     """The table at the end."""
     by_partition = {part.partition: part for part in plan.partitions}
     rows = [
@@ -180,7 +180,7 @@ def close(plan: Plan, report: Report, directory: str) -> None:
     _finish(directory, report, rows, ("partition", "source", "replayed", "index", "txn_id", "digests_compared"))
 
 
-def _finish(directory: str, report: Report, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
+def _finish(directory: str, report: RecoveryReport, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
     value = {
         "directory": directory,
         "seconds": round(report.seconds, 3),
@@ -202,7 +202,7 @@ def _finish(directory: str, report: Report, rows: list[dict[str, Any]], columns:
     out.result(value, show)
 
 
-class Display:
+class ProgressDisplay:
     """Progress bars with rate and time left on a terminal, one for all and one for each partition; nothing elsewhere."""
 
     def __init__(self, name: str) -> None:
@@ -237,20 +237,20 @@ class Display:
         pace = f"{moved.rows:,} rows, {moved.rate:,.0f}/s {left}"
         self._bar.update(self._tasks[ROWS], completed=moved.rows, total=moved.rows_total, pace=pace)
 
-    def _tell(self, progress: Progress) -> None:
+    def _tell(self, progress: RecoveryProgress) -> None:
         self._show(None, progress)
         for partition, pace in progress.partitions.items() if len(progress.partitions) > 1 else ():
             if partition not in self._tasks:
                 self._tasks[partition] = self._bar.add_task(f"  partition {partition}", total=None, pace="")
             self._show(partition, pace)
 
-    def _show(self, partition: int | None, pace: Pace) -> None:
+    def _show(self, partition: int | None, pace: CallRate) -> None:
         left = f"{pace.left_s:.0f} s left" if pace.left_s is not None else ""
         text = f"{pace.calls:,} calls, {pace.rate:,.0f}/s {left}"
         self._bar.update(self._tasks[partition], completed=pace.calls, total=pace.calls_total, pace=text)
 
 
-def show_aside(report: Report) -> None:
+def show_aside(report: RecoveryReport) -> None:
     """The calls that were set aside, and what followed."""
     for aside in report.aside:
         for at, call in enumerate(aside.calls):

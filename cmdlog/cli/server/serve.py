@@ -21,7 +21,7 @@ import typer
 from cmdlog.cli.load_app import AppArgument, load_application
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.version import version_of
-from cmdlog.node.settings import TABLE, Setting, describe, load_settings
+from cmdlog.node.settings import TABLE, SettingRow, describe, load_settings
 
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
@@ -153,7 +153,7 @@ def with_settings(command: Any) -> Any:
     return run
 
 
-def _option(setting: Setting) -> Any:
+def _option(setting: SettingRow) -> Any:
     metavar = "|".join(setting.choices) or ("true|false" if setting.kind == "bool" else (setting.unit or setting.kind).upper())
     return Annotated[
         str | None,

@@ -20,22 +20,22 @@ from collections.abc import Callable, Iterator, Sequence
 from cmdlog.client.options import AutoBatch
 from cmdlog.client.request import Ask
 from cmdlog.client.response import Attempt, Lost
-from cmdlog.client.retry_loop import Send
+from cmdlog.client.retry_loop import SendAttempt
 
 _numbers = itertools.count(1)
 
 
-def longest(steps: Sequence[Send]) -> Send:
+def longest(steps: Sequence[SendAttempt]) -> SendAttempt:
     """The step of a request for all of them, with the most patient one's time."""
-    return Send(steps[0].ask, max(step.connect_s for step in steps), max(step.attempt_s for step in steps))
+    return SendAttempt(steps[0].ask, max(step.connect_s for step in steps), max(step.attempt_s for step in steps))
 
 
-class Slot:
+class CallerSlot:
     """One caller's place in a request."""
 
     __slots__ = ("answered", "attempt", "size_bytes", "step")
 
-    def __init__(self, step: Send) -> None:
+    def __init__(self, step: SendAttempt) -> None:
         self.step = step
         self.size_bytes = len(step.ask.body or b"")
         self.attempt: Attempt | None = None
@@ -52,18 +52,18 @@ class Coalescer:
 
     def __init__(
         self,
-        one: Callable[[Send], Attempt],
-        many: Callable[[Sequence[Ask], Send], Iterator[Attempt]],
+        one: Callable[[SendAttempt], Attempt],
+        many: Callable[[Sequence[Ask], SendAttempt], Iterator[Attempt]],
         options: AutoBatch,
     ) -> None:
         self._one, self._many, self._options = one, many, options
         self._changed = threading.Condition()
-        self._queue: deque[Slot] = deque()
+        self._queue: deque[CallerSlot] = deque()
         self._active = 0  # requests under way
         self._workers: list[threading.Thread] = []
         self._closed = False
 
-    def attempt(self, step: Send) -> Attempt:
+    def attempt(self, step: SendAttempt) -> Attempt:
         """One attempt of one call, alone or with others."""
         slot = self._enqueue(step)
         if slot is not None:
@@ -81,7 +81,7 @@ class Coalescer:
         for worker in self._workers:
             worker.join()
 
-    def _enqueue(self, step: Send) -> Slot | None:
+    def _enqueue(self, step: SendAttempt) -> CallerSlot | None:
         """A place in the next request; None: nothing is under way, the caller sends for itself."""
         with self._changed:
             if self._closed:
@@ -89,13 +89,13 @@ class Coalescer:
             if not self._active and not self._queue and not self._options.linger_ms:
                 self._active += 1
                 return None
-            slot = Slot(step)
+            slot = CallerSlot(step)
             self._queue.append(slot)
             self._start_workers()
             self._changed.notify()
             return slot
 
-    def _wait(self, slot: Slot) -> Attempt:
+    def _wait(self, slot: CallerSlot) -> Attempt:
         try:
             slot.answered.acquire(timeout=slot.step.attempt_s)
         finally:
@@ -104,7 +104,7 @@ class Coalescer:
             return Lost(reached=False, reason=f"no request was free for {slot.step.attempt_s:g} s")
         return slot.attempt or Lost(reached=True, reason=f"no answer for {slot.step.attempt_s:g} s")
 
-    def _withdraw(self, slot: Slot) -> bool:
+    def _withdraw(self, slot: CallerSlot) -> bool:
         """Whether the call was not sent; then it will not be."""
         with self._changed:
             if slot not in self._queue:
@@ -139,9 +139,9 @@ class Coalescer:
             self._active += 1
             return True
 
-    def _take(self) -> list[Slot]:
+    def _take(self) -> list[CallerSlot]:
         """The next request's calls; none when they have all been withdrawn."""
-        slots: list[Slot] = []
+        slots: list[CallerSlot] = []
         room = self._options.bytes_max
         with self._changed:
             while self._queue and len(slots) < self._options.calls_max and (self._queue[0].size_bytes <= room or not slots):
@@ -149,7 +149,7 @@ class Coalescer:
                 room -= slots[-1].size_bytes
         return slots
 
-    def _exchange(self, slots: list[Slot]) -> None:
+    def _exchange(self, slots: list[CallerSlot]) -> None:
         left = deque(slots)
         try:
             for attempt in self._attempts([slot.step for slot in slots]):
@@ -158,7 +158,7 @@ class Coalescer:
             for slot in left:
                 slot.put(Lost(reached=True, reason=f"{type(error).__name__}: {error}"))
 
-    def _attempts(self, steps: list[Send]) -> Iterator[Attempt]:
+    def _attempts(self, steps: list[SendAttempt]) -> Iterator[Attempt]:
         if len(steps) == 1:
             yield self._one(steps[0])
         else:

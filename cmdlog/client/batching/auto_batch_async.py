@@ -16,15 +16,15 @@ from cmdlog.client.batching.auto_batch import longest
 from cmdlog.client.options import AutoBatch
 from cmdlog.client.request import Ask
 from cmdlog.client.response import Attempt, Lost
-from cmdlog.client.retry_loop import Send
+from cmdlog.client.retry_loop import SendAttempt
 
 
-class Slot:
+class AsyncCallerSlot:
     """One caller's place in a request."""
 
     __slots__ = ("answered", "sent", "size_bytes", "step")
 
-    def __init__(self, step: Send) -> None:
+    def __init__(self, step: SendAttempt) -> None:
         self.step = step
         self.size_bytes = len(step.ask.body or b"")
         self.sent = False
@@ -40,18 +40,18 @@ class TaskCoalescer:
 
     def __init__(
         self,
-        one: Callable[[Send], Awaitable[Attempt]],
-        many: Callable[[Sequence[Ask], Send], AsyncIterator[Attempt]],
+        one: Callable[[SendAttempt], Awaitable[Attempt]],
+        many: Callable[[Sequence[Ask], SendAttempt], AsyncIterator[Attempt]],
         options: AutoBatch,
     ) -> None:
         self._one, self._many, self._options = one, many, options
-        self._queue: deque[Slot] = deque()
+        self._queue: deque[AsyncCallerSlot] = deque()
         self._requests: set[asyncio.Task[None]] = set()
         self._planned: asyncio.TimerHandle | asyncio.Handle | None = None
 
-    async def attempt(self, step: Send) -> Attempt:
+    async def attempt(self, step: SendAttempt) -> Attempt:
         """One attempt of one call, alone or with others."""
-        slot = Slot(step)
+        slot = AsyncCallerSlot(step)
         self._queue.append(slot)
         self._plan()
         try:
@@ -85,9 +85,9 @@ class TaskCoalescer:
             self._requests.add(task)
             task.add_done_callback(self._finished)
 
-    def _take(self) -> list[Slot]:
+    def _take(self) -> list[AsyncCallerSlot]:
         """The next request's calls, without those whose callers have left."""
-        slots: list[Slot] = []
+        slots: list[AsyncCallerSlot] = []
         room = self._options.bytes_max
         while self._queue and len(slots) < self._options.calls_max and (self._queue[0].size_bytes <= room or not slots):
             slot = self._queue.popleft()
@@ -97,7 +97,7 @@ class TaskCoalescer:
                 room -= slot.size_bytes
         return slots
 
-    async def _exchange(self, slots: list[Slot]) -> None:
+    async def _exchange(self, slots: list[AsyncCallerSlot]) -> None:
         left = deque(slots)
         try:
             if len(slots) == 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from cmdlog.client.response import Answer, Attempt, Lost, line_answer
+from cmdlog.client.response import Attempt, Lost, Response, line_answer
 
 NDJSON: Final = "application/x-ndjson"
 LINE_BYTES_MAX: Final = 256 << 20  # a result takes up to 8 MiB, and a call on all partitions gives as many as there are
@@ -21,8 +21,8 @@ def is_stream(status: int, headers: Mapping[str, str]) -> bool:
 
 def no_stream(answer: Attempt) -> Attempt:
     """An answer that stands for all lines; one JSON object is nobody's result."""
-    if isinstance(answer, Answer) and answer.status == 200:
-        return Answer(200, None, about=f"no {NDJSON} to a request of /v1/batch")
+    if isinstance(answer, Response) and answer.status == 200:
+        return Response(200, None, about=f"no {NDJSON} to a request of /v1/batch")
     return answer
 
 

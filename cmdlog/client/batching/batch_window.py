@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cmdlog.client.request import Ask, Effect
-from cmdlog.client.response import Answer, Attempt, Failure, Lost, judge
+from cmdlog.client.response import Attempt, AttemptFailure, Lost, Response, judge
 from cmdlog.client.retry import RetryPolicy, Tries, decide
 from cmdlog.client.retry_loop import Chance, Clock, Rekey, better_key
 from cmdlog.errors import CmdlogError
@@ -36,7 +36,7 @@ Decode = Callable[[Ask, Any], Result[Any]]
 
 
 @dataclass(slots=True, kw_only=True)
-class Line(Tries):
+class BatchLine(Tries):
     """One call of the batch."""
 
     ask: Ask
@@ -55,7 +55,7 @@ class Window:
     ) -> None:
         self._policy, self._timeout_s = policy, timeout_s
         self._clock, self._chance, self._rekey, self._decode = clock, chance, rekey, decode
-        self._lines: deque[Line] = deque()
+        self._lines: deque[BatchLine] = deque()
         self._bytes = 0
         self._sent_max = CALLS_MAX  # lines of the next request
         self._broke = False  # the request under way did not come to its end
@@ -81,12 +81,12 @@ class Window:
         if self._filling_since is None:
             self._filling_since = self._clock()
         if isinstance(ask, CmdlogError):
-            self._lines.append(Line(ask=NOTHING, own_key=False, answer=ask))
+            self._lines.append(BatchLine(ask=NOTHING, own_key=False, answer=ask))
             return
         self._bytes += len(ask.body)
-        self._lines.append(Line(ask=ask, own_key=own_key))
+        self._lines.append(BatchLine(ask=ask, own_key=own_key))
 
-    def due(self) -> list[Line]:
+    def due(self) -> list[BatchLine]:
         """The lines of the next request, in order."""
         self._filling_since = self._failed = None
         self._broke = False
@@ -98,7 +98,7 @@ class Window:
         now = self._clock()
         return max(0.0, min((line.due - now for line in self._sendable(now)), default=0.0))
 
-    def _sendable(self, now: float) -> Iterator[Line]:
+    def _sendable(self, now: float) -> Iterator[BatchLine]:
         """Lines without an answer, up to the first that nothing may pass before it is due."""
         for line in self._lines:
             if line.answer is None:
@@ -106,10 +106,10 @@ class Window:
                 if line.due > now and not line.alone:
                     return
 
-    def settle(self, line: Line, attempt: Attempt) -> None:
+    def settle(self, line: BatchLine, attempt: Attempt) -> None:
         """What came of a line's attempt."""
         found = judge(attempt)
-        if not isinstance(found, Failure):
+        if not isinstance(found, AttemptFailure):
             self._succeed(line, found)
             return
         self._broke = self._broke or (isinstance(attempt, Lost) and attempt.reached)
@@ -127,9 +127,9 @@ class Window:
         if self._failed is None or self._failed[0] is not attempt:
             self._failed = attempt, now + step
         line.due = self._failed[1]
-        line.alone = isinstance(attempt, Answer) and attempt.of_line
+        line.alone = isinstance(attempt, Response) and attempt.of_line
 
-    def _succeed(self, line: Line, value: Any) -> None:
+    def _succeed(self, line: BatchLine, value: Any) -> None:
         try:
             line.answer = self._decode(line.ask, value)
         except CmdlogError as error:

@@ -35,11 +35,20 @@ from typing import Any, Final, Literal
 import structlog
 
 from cmdlog.wal.errors import Corrupt, DiskFull, WalError, message_of
-from cmdlog.wal.group_state import Groups
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, txn_millis
 from cmdlog.wal.opening.survey import SegmentFile
 from cmdlog.wal.reader import read_segment
-from snapshot.archive.archive import Place, add_segment, add_snapshot, bytes_of, clean, holds, remove_folder, remove_segment
+from snapshot.archive.archive import (
+    ArchiveFolder,
+    add_segment,
+    add_snapshot,
+    bytes_of,
+    clean,
+    holds,
+    remove_folder,
+    remove_segment,
+)
 from snapshot.archive.cache import ArchiveIndex
 from snapshot.archive.retention_promise import end_promise, promise_problem, read_promise, write_promise
 from snapshot.archive.segment_copy import Copied
@@ -82,7 +91,7 @@ class Stuck(Exception):
 class Archiver:
     """The archive's thread. `may_go`, `let_go`, `status`, `why_full` may be called from any thread."""
 
-    def __init__(self, place: Place, partitions: Sequence[int], rules: Rules, hooks: ArchiveHooks) -> None:
+    def __init__(self, place: ArchiveFolder, partitions: Sequence[int], rules: Rules, hooks: ArchiveHooks) -> None:
         """Raises: OSError, WriteFailed, DiskFull."""
         self._place, self._partitions, self._rules, self._hooks = place, partitions, rules, hooks
         self._work_lock = threading.RLock()  # the index and the folder: the thread here, and the snapshot thread
@@ -405,7 +414,7 @@ class Archiver:
         if self._begins_empty is None:
             segments = [s.segment for s in self._index.segments if s.segment is not None and s.first_block == 1]
             first = next(iter([*segments, *self._hooks.segments()]))
-            groups = Groups()
+            groups = GroupStates()
             with contextlib.suppress(WalError, OSError):
                 for block in read_segment(self._place.files, first, upto=FIRST_RECORDS_BLOCK):
                     for lsn, record in block.records():

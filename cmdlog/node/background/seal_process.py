@@ -24,7 +24,7 @@ from snapshot.errors import SnapshotFailed
 SEAL_TIMEOUT_S: Final = 3600.0  # an hour is more than any disk needs
 
 
-class Sealer:
+class SealProcess:
     """One process at a time. `seal` belongs to one thread, `stop` to any."""
 
     def __init__(self) -> None:

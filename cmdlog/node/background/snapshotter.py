@@ -37,12 +37,12 @@ from typing import Any, Final
 import structlog
 
 from cmdlog.node.background.recovery_forecast import Speeds
-from cmdlog.node.background.seal_process import Sealer
+from cmdlog.node.background.seal_process import SealProcess
 from cmdlog.node.background.snapshot_schedule import Due, Forecast, LogView, Policy, due, urgency
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError, message_of
 from cmdlog.wal.files import Files
-from cmdlog.wal.format.record import Kind, encode_json
+from cmdlog.wal.format.record import RecordKind, encode_json
 from snapshot.capture.pacing import BUSY_SHARE
 from snapshot.catalog import Snapshot, bytes_of_chain, clean, free_path, list_snapshots, temporary_path
 from snapshot.errors import SnapshotError, SnapshotFailed
@@ -108,7 +108,7 @@ class Snapshotter:
         self._files, self._directory, self._identity = files, directory, identity
         self._partitions, self._kept, self._policy, self._hooks = partitions, kept, policy, hooks
         self._speeds, self._points_kept = speeds, points_kept
-        self._sealer, self.reserve = Sealer(), Reserve(directory)
+        self._sealer, self.reserve = SealProcess(), Reserve(directory)
         self._lock = threading.Condition()
         self._wanted: deque[Job] = deque()
         self._ident = 0
@@ -389,7 +389,7 @@ class Snapshotter:
         durable = threading.Event()
         value = {"name": name, **{key: report[key] for key in ("checksum", "txn_id", "log_block")}}
         record = encode_json(
-            Kind.SNAPSHOT_MARK,
+            RecordKind.SNAPSHOT_MARK,
             {**value, "index": report["index"], "term": report["term"]},
             partition=report["partition"],
             term=report["term"],

@@ -19,7 +19,7 @@ import structlog
 
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, out_of_memory
-from cmdlog.node.queries.worker import ANSWER, LENGTH, READY, Kind, encode_request, receive_exactly
+from cmdlog.node.queries.worker import ANSWER, LENGTH, READY, AnswerKind, encode_request, receive_exactly
 
 START_WAIT_S: Final = 30.0  # a busy machine takes long to import
 END_WAIT_S: Final = 5.0  # for a process that was told to end
@@ -88,9 +88,11 @@ class QueryPool:
         self._give_back(worker)
         if ticket.cancelled:
             raise QueryCancelled
-        if kind == Kind.RESULT:
+        if kind == AnswerKind.RESULT:
             return body
-        raise {Kind.REFUSED: QueryRefused, Kind.LIMIT: QueryLimit, Kind.NOT_READY: NotReady}[Kind(kind)](body.decode())
+        raise {AnswerKind.REFUSED: QueryRefused, AnswerKind.LIMIT: QueryLimit, AnswerKind.NOT_READY: NotReady}[AnswerKind(kind)](
+            body.decode()
+        )
 
     def pids(self) -> list[int]:
         """The processes, for whoever watches memory."""

@@ -23,7 +23,7 @@ import apsw
 from cmdlog.node.outcome import NotReady
 from cmdlog.results import QueryResult
 from cmdlog.wal.process_limits import address_limit
-from procedures.storage.authorizer import Guard, Mode
+from procedures.storage.authorizer import Authorizer, Mode
 from procedures.storage.state import open_reader
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def run_query(
             raise NotReady(f"partition {partition} cannot be read at present: {error}") from None
         with contextlib.closing(connection):
             pinned = _Pinned(path, limits.wal_bytes_max)
-            look = _Look(deadline, pinned, cancelled)
+            look = _StatementWatch(deadline, pinned, cancelled)
             connection.set_progress_handler(look, STEPS_BETWEEN_LOOKS)
             connection.limit(apsw.SQLITE_LIMIT_LENGTH, limits.bytes_max)
             connection.pragma("cache_size", -CACHE_KIBIBYTES)
@@ -134,7 +134,7 @@ def out_of_memory() -> QueryLimit:
     )
 
 
-class _Look:
+class _StatementWatch:
     """SQLite's progress handler: whether the statement has to end, and why."""
 
     def __init__(self, deadline: float, pinned: _Pinned, cancelled: Callable[[], bool]) -> None:
@@ -176,7 +176,7 @@ class _Statement:
 
 
 def _read_partition(
-    connection: apsw.Connection, guard: Guard, partition: int, statement: _Statement, result: QueryResult
+    connection: apsw.Connection, guard: Authorizer, partition: int, statement: _Statement, result: QueryResult
 ) -> None:
     """Adds a partition's rows, read in one transaction with its position."""
     with connection:

@@ -40,7 +40,7 @@ NICENESS: Final = 5  # calls go first
 KILLED_FIRST: Final = "900"  # oom_score_adj; the node and the sites have 0
 
 
-class Kind(IntEnum):
+class AnswerKind(IntEnum):
     """What an answer is."""
 
     RESULT = 0  # JSON, ready to be sent
@@ -78,7 +78,7 @@ def receive_exactly(sock: socket.socket, size: int) -> bytes:
     return bytes(parts)
 
 
-class Worker:
+class QueryLoop:
     """The loop of the process."""
 
     def __init__(self, sock: socket.socket, *, memory_bytes_max: int) -> None:
@@ -98,7 +98,7 @@ class Worker:
                 kind, body = self._answer(receive_exactly(self._socket, length))
                 self._socket.sendall(ANSWER.pack(kind, len(body)) + body)
 
-    def _answer(self, request: bytes) -> tuple[Kind, bytes]:
+    def _answer(self, request: bytes) -> tuple[AnswerKind, bytes]:
         paths, sql, params, *limited = orjson.loads(request)
         limits = QueryLimits(*limited)
         ceiling = self._base_bytes + self._memory_bytes_max + SPARE_BYTES + RESULT_FACTOR * limits.bytes_max
@@ -106,13 +106,13 @@ class Worker:
         resource.setrlimit(resource.RLIMIT_AS, (ceiling if soft == resource.RLIM_INFINITY else min(soft, ceiling), hard))
         signal.setitimer(signal.ITIMER_REAL, limits.timeout_s + GRACE_S)  # SIGALRM's default action ends the process
         try:
-            return Kind.RESULT, encode_result(run_query(dict(paths), sql, params, limits, cancelled=self._has_word))
+            return AnswerKind.RESULT, encode_result(run_query(dict(paths), sql, params, limits, cancelled=self._has_word))
         except QueryLimit as error:
-            return Kind.LIMIT, str(error).encode()
+            return AnswerKind.LIMIT, str(error).encode()
         except QueryRefused as error:
-            return Kind.REFUSED, str(error).encode()
+            return AnswerKind.REFUSED, str(error).encode()
         except NotReady as error:
-            return Kind.NOT_READY, str(error).encode()
+            return AnswerKind.NOT_READY, str(error).encode()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -137,7 +137,7 @@ def main() -> None:
     with contextlib.suppress(OSError):  # a container may forbid it
         Path("/proc/self/oom_score_adj").write_text(KILLED_FIRST)
     with contextlib.suppress(EOFError, ConnectionError):  # the node is gone
-        Worker(sock, memory_bytes_max=memory_bytes_max).run()
+        QueryLoop(sock, memory_bytes_max=memory_bytes_max).run()
 
 
 if __name__ == "__main__":

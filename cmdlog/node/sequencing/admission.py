@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
-from cmdlog.node.outcome import LogFull, Overloaded, Refused
+from cmdlog.node.outcome import CallRefused, LogFullRefusal, Overloaded
 from cmdlog.node.sequencing.partition_pipeline import Flight, Limits, Pending
 
 ROOM_LOOK_BYTES: Final = 64 << 20  # with more room than this the log is not asked at every call
@@ -21,12 +21,12 @@ class Admission:
         self.limits, self._room_bytes = limits, room_bytes
         self.inflight_calls = self.inflight_bytes = 0
         self.pending_bytes = self.held_bytes = 0
-        self.refusal: Refused | None = None  # why every call is refused
+        self.refusal: CallRefused | None = None  # why every call is refused
         self.why_full: Callable[[], str] = lambda: "the log has no room until a snapshot lets its oldest segment go"
         self._room_seen = 0  # when the log was last asked, less what was taken since
 
     def admit(self, calls: int, size_bytes: int, *, overhead_bytes: int) -> None:
-        """Counts calls in. `overhead_bytes`: what the log needs besides them. Raises: Refused."""
+        """Counts calls in. `overhead_bytes`: what the log needs besides them. Raises: CallRefused."""
         limits = self.limits
         if self.refusal is not None:
             raise self.refusal.again()
@@ -38,13 +38,13 @@ class Admission:
         if self._room_seen < need + ROOM_LOOK_BYTES:
             self._room_seen = self._room_bytes()
             if self._room_seen < need:
-                raise LogFull(self.why_full())
+                raise LogFullRefusal(self.why_full())
         self.inflight_calls += calls
         self.inflight_bytes += size_bytes
         self.pending_bytes += size_bytes
 
     def raise_refusal(self) -> None:
-        """Raises: Refused, when every call is."""
+        """Raises: CallRefused, when every call is."""
         if self.refusal is not None:
             raise self.refusal.again()
 

@@ -14,24 +14,30 @@ from cmdlog.node.sequencing.partition_pipeline import (
     CALL_OVERHEAD_BYTES,
     Flight,
     Limits,
-    Marker,
+    MultiPartitionStep,
+    PartitionPipeline,
     Pending,
-    Step,
-    Stream,
+    ReadMarker,
 )
 from cmdlog.wal.format.block import RECORD_ALIGN
 from cmdlog.wal.ids import MULTI_PARTITION
 
-Taken = list[tuple[Stream, Flight]]
+Taken = list[tuple[PartitionPipeline, Flight]]
 
 
 class Closing:
     """Takes from the streams. `pump` is told of a stream whose markers moved on."""
 
     def __init__(
-        self, streams: Mapping[int, Stream], limits: Limits, clock: HybridClock, *, catalog: int, pump: Callable[[Stream], None]
+        self,
+        streams: Mapping[int, PartitionPipeline],
+        limits: Limits,
+        clock: HybridClock,
+        *,
+        catalog: int,
+        pump: Callable[[PartitionPipeline], None],
     ) -> None:
-        self.busy: dict[int, Stream] = {}  # streams with something to take; a superset, in order of arrival
+        self.busy: dict[int, PartitionPipeline] = {}  # streams with something to take; a superset, in order of arrival
         self.short = False  # the last `take` left something for want of room in its block
         self._streams, self._limits, self._clock, self._catalog, self._pump = streams, limits, clock, catalog, pump
 
@@ -70,9 +76,9 @@ class Closing:
                 return False
         return True
 
-    def pass_markers(self, stream: Stream) -> None:
+    def pass_markers(self, stream: PartitionPipeline) -> None:
         """Markers that nothing is closed before move on; one that has nothing before it at all goes to the site."""
-        while stream.closed and isinstance(stream.closed[0], Marker):
+        while stream.closed and isinstance(stream.closed[0], ReadMarker):
             stream.unsent.append(stream.closed.popleft())  # type: ignore[arg-type]
         self._pump(stream)
 
@@ -82,7 +88,7 @@ class Closing:
         if sum(head.size_bytes + BATCH_OVERHEAD_BYTES for head in heads if isinstance(head, Pending)) > room:
             self.short = True
             return 0
-        tick, step, closed_bytes = self._clock.reserve(1), Step(), 0
+        tick, step, closed_bytes = self._clock.reserve(1), MultiPartitionStep(), 0
         for stream in self._streams.values():
             call = stream.closed.popleft()
             assert isinstance(call, Pending)
@@ -95,12 +101,12 @@ class Closing:
             self.short = self.short or bool(stream.open.params or stream.closed)
         return closed_bytes
 
-    def _next_pending(self, stream: Stream, room: int) -> Pending | None:
+    def _next_pending(self, stream: PartitionPipeline, room: int) -> Pending | None:
         """The next single-partition batch of the stream that fits, removed from it; None when there is none now."""
         if stream.closed:
             self.pass_markers(stream)
         source = stream.closed[0] if stream.closed else stream.open
-        if isinstance(source, Marker) or source.everywhere or not source.params:
+        if isinstance(source, ReadMarker) or source.everywhere or not source.params:
             return None
         limits = self._limits
         bytes_max = room if room < limits.batch_bytes_max else limits.batch_bytes_max

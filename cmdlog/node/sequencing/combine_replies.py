@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from cmdlog.node.outcome import Done, Outcome, Refused, Reply
+from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Reply
 
 
 class Gather:
@@ -38,9 +38,9 @@ class Gather:
 
 
 def _combine(replies: list[Reply]) -> Reply:
-    outcomes: list[Outcome] = []
+    outcomes: list[CallOutcome] = []
     for reply in replies:
-        if isinstance(reply, Refused):
+        if isinstance(reply, CallRefused):
             return reply
         outcomes.append(reply)
     for outcome in outcomes:
@@ -48,4 +48,4 @@ def _combine(replies: list[Reply]) -> Reply:
             return outcome
     # The stored outcome of a call that ran on another number of partitions lies whole on the first one (replay.repartition.keys).
     body = b"[" + b",".join(outcome.body for outcome in outcomes if outcome.body) + b"]"
-    return Outcome(0, max(outcome.txn_id for outcome in outcomes), body)
+    return CallOutcome(0, max(outcome.txn_id for outcome in outcomes), body)

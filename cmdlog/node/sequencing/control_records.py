@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from cmdlog.node.sequencing.partition_pipeline import Stream
+from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline
 from cmdlog.wal.format.block import HEADER, RECORD_ALIGN, SECTOR_BYTES
 from cmdlog.wal.format.record import encode_commit_mark
 from cmdlog.wal.ids import TxnId
@@ -44,7 +44,7 @@ class Notes:
     def put(self, record: bytes, done: Callable[[], None] | None) -> None:
         self._waiting.append((record, done))
 
-    def look(self, streams: Iterable[Stream]) -> bool:
+    def look(self, streams: Iterable[PartitionPipeline]) -> bool:
         """Whether anything is owed to the log; it is `due` then."""
         self.due = bool(self._waiting) or any(stream.marked_index < stream.durable_index for stream in streams)
         return self.due
@@ -74,7 +74,7 @@ class Notes:
         """A block has them; what is left wants the next one."""
         self.due = bool(self._waiting)
 
-    def commit_marks(self, streams: Iterable[Stream], *, closed: TxnId) -> list[bytes]:
+    def commit_marks(self, streams: Iterable[PartitionPipeline], *, closed: TxnId) -> list[bytes]:
         """Of every stream, every MARKS_EVERY_S while blocks are written, and once more when the node is idle.
 
         A one-voter group has committed what is durable, so marks tell nothing new: they are there for readers of the log.

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from threading import RLock
 
-from cmdlog.node.outcome import Done, OutcomeUnknown, Refused, Reply
-from cmdlog.node.sequencing.partition_pipeline import Flight, Marker, Pending, Stream
+from cmdlog.node.outcome import CallRefused, Done, Reply, UnknownOutcome
+from cmdlog.node.sequencing.partition_pipeline import Flight, PartitionPipeline, Pending, ReadMarker
 
 
 class Standstill:
@@ -20,17 +20,17 @@ class Standstill:
     def __init__(
         self,
         lock: RLock,
-        streams: Mapping[int, Stream],
+        streams: Mapping[int, PartitionPipeline],
         *,
         forget: Callable[[Collection[Pending]], None],
-        pump: Callable[[Stream], None],
+        pump: Callable[[PartitionPipeline], None],
         kick: Callable[[], None],
     ) -> None:
         self._lock, self._streams, self._forget, self._pump, self._kick = lock, streams, forget, pump, kick
 
-    def turn_away(self, refusals: Mapping[int, Refused | None]) -> None:
+    def turn_away(self, refusals: Mapping[int, CallRefused | None]) -> None:
         """From now on calls to these partitions are refused so, also those that wait for a batch; None lets calls in."""
-        told: list[tuple[Done, Refused]] = []
+        told: list[tuple[Done, CallRefused]] = []
         with self._lock:
             for partition, refusal in refusals.items():
                 self._streams[partition].refusal = refusal
@@ -70,7 +70,7 @@ class Standstill:
             dones = [done for flight in flights for done in flight.dones if done is not _nobody]
             for flight in flights:
                 flight.dones = [_nobody] * len(flight.dones)
-        unknown = OutcomeUnknown(why)
+        unknown = UnknownOutcome(why)
         for done in dones:
             done(unknown)
         return len(dones)
@@ -82,11 +82,11 @@ class Standstill:
         return {partition: count for partition, count in counts.items() if count}
 
 
-def withdraw(streams: Mapping[int, Stream], partitions: Collection[int]) -> list[Pending]:
+def withdraw(streams: Mapping[int, PartitionPipeline], partitions: Collection[int]) -> list[Pending]:
     """Takes out what the log has not taken: batches of these partitions, and multi-partition calls, which concern them too."""
     out: list[Pending] = []
     for partition, stream in streams.items():
-        kept: deque[Pending | Marker] = deque()
+        kept: deque[Pending | ReadMarker] = deque()
         for item in stream.closed:
             goes = isinstance(item, Pending) and (item.everywhere or partition in partitions)
             (out if goes else kept).append(item)  # type: ignore[arg-type]  # only a Pending goes
@@ -97,7 +97,7 @@ def withdraw(streams: Mapping[int, Stream], partitions: Collection[int]) -> list
     return out
 
 
-def stuck(streams: Mapping[int, Stream], partitions: Collection[int]) -> list[Flight]:
+def stuck(streams: Mapping[int, PartitionPipeline], partitions: Collection[int]) -> list[Flight]:
     """Batches that wait for one of these partitions: its own, and those behind a multi-partition call that it runs first."""
     found: list[Flight] = []
     for partition, stream in streams.items():

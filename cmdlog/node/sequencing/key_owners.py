@@ -31,7 +31,7 @@ from typing import Final
 import apsw
 
 from procedures.execution.idempotency import KEY_BYTES
-from procedures.execution.idempotency_table import Figures, Row, stored_keys
+from procedures.execution.idempotency_table import Figures, KeyRow, stored_keys
 from procedures.storage.state import open_reader
 
 EVERYWHERE: Final = -1  # owner of a key that was used on a multi-partition call
@@ -42,7 +42,7 @@ SLICES: Final = 16  # a key is looked up first when it is a window old, and a si
 STEP_KEYS: Final = 4096  # looked up in one step, a millisecond or two
 STEP_ROWS: Final = 2000
 
-Look = Callable[[int, int], tuple[Figures, Sequence[Row]] | None]
+Look = Callable[[int, int], tuple[Figures, Sequence[KeyRow]] | None]
 """(partition, index) -> figures and next rows behind it, of a state that has applied all that was answered; None: not now."""
 
 
@@ -213,7 +213,7 @@ class KeyOwners:
             self._sweep, self._old = sweep, []
         return sweep
 
-    def _find(self, sweep: _Sweep, figures: Figures, rows: Sequence[Row]) -> None:
+    def _find(self, sweep: _Sweep, figures: Figures, rows: Sequence[KeyRow]) -> None:
         with self._lock:
             for row in rows:
                 found = sweep.missing.intersection(_shorts(row.keys))
@@ -226,7 +226,7 @@ class KeyOwners:
                 sweep.partition, sweep.after = sweep.partition + 1, 0
 
 
-def look_up(path: str, *, after: int, answered: int) -> tuple[Figures, list[Row]] | None:
+def look_up(path: str, *, after: int, answered: int) -> tuple[Figures, list[KeyRow]] | None:
     """Some rows of a state file behind index `after`; None while it lacks a batch up to `answered`, for it is being restored."""
     try:
         connection, _ = open_reader(path)
@@ -236,7 +236,7 @@ def look_up(path: str, *, after: int, answered: int) -> tuple[Figures, list[Row]
         connection.execute("BEGIN")  # one frozen state
         if connection.execute("SELECT idx FROM _cmdlog_meta").get < answered:
             return None
-        rows: list[Row] = []
+        rows: list[KeyRow] = []
         count = 0
         for row in stored_keys(connection, after=after, rows=STEP_ROWS):
             rows.append(row)

@@ -23,10 +23,10 @@ import orjson
 from cmdlog.node.outcome import Done
 from cmdlog.node.sequencing.partition_pipeline import BATCH_OVERHEAD_BYTES
 from cmdlog.wal.format.block import RECORD_ALIGN
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 
-Entry = tuple[int, Kind, dict[str, Any]]  # partition, kind and value of a control entry
-Placed = tuple[int, tuple[Kind, dict[str, Any], Done]]  # partition, and the entry as its stream keeps it
+Entry = tuple[int, RecordKind, dict[str, Any]]  # partition, kind and value of a control entry
+Placed = tuple[int, tuple[RecordKind, dict[str, Any], Done]]  # partition, and the entry as its stream keeps it
 
 
 class Opening:

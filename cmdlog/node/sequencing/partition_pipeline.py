@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from cmdlog.node.outcome import Done, Outcome, OutcomeUnknown, Refused, Reply
+from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Reply, UnknownOutcome
 from cmdlog.wal.format.batch import NO_KEY, encode_batch
-from cmdlog.wal.format.record import Kind, encode_json
+from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import PARTITION_BITS
 
 CALL_OVERHEAD_BYTES: Final = 48  # columns of a keyed call, its share of headers, and rounding
@@ -77,7 +77,7 @@ class Pending:
 
 
 @dataclass(slots=True)
-class Step:
+class MultiPartitionStep:
     """A multi-partition call on its way. The first partition runs it; only when that is done do the others get it.
 
     So a call that hangs or ends its site is met on the first partition alone, and can be skipped on all; once it is done there,
@@ -111,7 +111,7 @@ class Flight:
     outcomes: Sequence[RawOutcome] | None = None
     on_durable: Done | None = None  # of a control entry
     block: int = 0  # number of the block that it is in, once written
-    step: Step | None = None  # of a multi-partition call
+    step: MultiPartitionStep | None = None  # of a multi-partition call
     taken_at: float = 0.0  # by the log
     ready_at: float = 0.0
     sent_at: float = 0.0  # to the site, for the first time
@@ -123,7 +123,7 @@ class Flight:
 
 
 @dataclass(slots=True)
-class Marker:
+class ReadMarker:
     """An unlogged read at one place of the common order."""
 
     ident: int
@@ -147,7 +147,7 @@ class Read:
 
 
 @dataclass(slots=True)
-class Stream:
+class PartitionPipeline:
     """One partition's pipeline.
 
     Invariants: `flights` holds consecutive indexes, all below `next_index`; the batches in `unsent` are its last ones, in order.
@@ -158,10 +158,12 @@ class Stream:
     next_index: int
     durable_index: int  # committed too: this node is the only voter
     open: Pending = field(default_factory=Pending)
-    closed: deque[Pending | Marker] = field(default_factory=deque)
+    closed: deque[Pending | ReadMarker] = field(default_factory=deque)
     flights: deque[Flight] = field(default_factory=deque)  # taken by the log, not answered
-    unsent: deque[Flight | Marker] = field(default_factory=deque)  # not yet given to the site
-    entries: deque[tuple[Kind, dict[str, Any], Done]] = field(default_factory=deque)  # control entries, taken before any batch
+    unsent: deque[Flight | ReadMarker] = field(default_factory=deque)  # not yet given to the site
+    entries: deque[tuple[RecordKind, dict[str, Any], Done]] = field(
+        default_factory=deque
+    )  # control entries, taken before any batch
     held: deque[tuple[int, Done, Reply]] = field(default_factory=deque)  # answers of reads until this index is durable; ascending
     sent_index: int = 0  # of the last batch that any site of this partition was given
     marked_index: int = 0
@@ -169,7 +171,7 @@ class Stream:
     answered_at: float = 0.0  # when the site answered last
     up: bool = False  # the site takes batches and reads
     halted: bool = False  # it gets no batch at present: it could not run it
-    refusal: Refused | None = None  # why calls to this partition are refused at present
+    refusal: CallRefused | None = None  # why calls to this partition are refused at present
 
     def launch(self, pending: Pending, *, tick: int, bits: int, catalog: int) -> Flight:
         """Numbers and encodes a batch: TxnIds from clock tick `tick` on, with `bits` as their partition bits."""
@@ -194,7 +196,7 @@ class Stream:
     def next_entry_bytes(self) -> int:
         """At most what the next entry takes, if it may wait for another block: skips of several partitions go into one."""
         kind, value, _ = self.entries[0]
-        return len(orjson.dumps(value)) + BATCH_OVERHEAD_BYTES if kind is Kind.SCHEMA else 0
+        return len(orjson.dumps(value)) + BATCH_OVERHEAD_BYTES if kind is RecordKind.SCHEMA else 0
 
     def launch_entry(self, *, tick: int) -> Flight:
         """Numbers and encodes the next control entry."""
@@ -227,7 +229,7 @@ class Stream:
         procedures: list[int] = []
         dones += [done for _, done, _ in self.held]
         for batch in (*self.closed, self.open, *self.flights):
-            if not isinstance(batch, Marker):
+            if not isinstance(batch, ReadMarker):
                 dones += batch.dones
                 procedures += () if isinstance(batch, Pending) and batch.everywhere else batch.procedures
         self.open = Pending()
@@ -258,7 +260,7 @@ class Deliver(Protocol):
 class TakenBlock:
     """What one `take` handed to the log."""
 
-    flights: list[tuple[Stream, Flight]]
+    flights: list[tuple[PartitionPipeline, Flight]]
     note_dones: list[Callable[[], None]]
     hasty: int = 0  # batches that may be executed once they are written
 
@@ -283,7 +285,9 @@ class TakenBlock:
         return dones
 
 
-def drop_all(reads: dict[int, Read], taken: Iterable[TakenBlock], streams: Iterable[Stream]) -> tuple[list[Done], list[int]]:
+def drop_all(
+    reads: dict[int, Read], taken: Iterable[TakenBlock], streams: Iterable[PartitionPipeline]
+) -> tuple[list[Done], list[int]]:
     """Empties everything; returns who waits, and the procedures of the calls that are counted one by one."""
     dones = [read.done for read in reads.values()]
     procedures = [read.procedure for read in reads.values() if read.procedure >= 0]
@@ -297,7 +301,7 @@ def drop_all(reads: dict[int, Read], taken: Iterable[TakenBlock], streams: Itera
     return dones, procedures
 
 
-def close_open(stream: Stream) -> None:
+def close_open(stream: PartitionPipeline) -> None:
     """Shuts the open batch, so that what comes next stands behind it."""
     if stream.open.params:
         stream.closed.append(stream.open)
@@ -309,7 +313,7 @@ def answer(flight: Flight, outcomes: Sequence[RawOutcome] | None, *, lax: bool |
     if not flight.dones:
         return  # a control entry
     if outcomes is None:
-        unknown = OutcomeUnknown("the site ended between executing the call and answering it")
+        unknown = UnknownOutcome("the site ended between executing the call and answering it")
         for done in flight.dones:
             done(unknown)
         return
@@ -317,4 +321,4 @@ def answer(flight: Flight, outcomes: Sequence[RawOutcome] | None, *, lax: bool |
     if lax is not None:
         calls = (call for call, is_lax in zip(calls, flight.lax, strict=True) if is_lax is lax)  # type: ignore[assignment]
     for done, txn_id, (status, earlier, body) in calls:
-        done(Outcome(status, earlier or txn_id, body))
+        done(CallOutcome(status, earlier or txn_id, body))

@@ -11,20 +11,20 @@ from typing import Any, Final
 
 import orjson
 
-from cmdlog.node.outcome import Done, Durability, Outcome, OutcomeUnknown, Refused, Reply, TooLarge
+from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, Done, Durability, Reply, UnknownOutcome
 from cmdlog.node.sequencing.combine_replies import Gather
 from cmdlog.node.sequencing.key_owners import EVERYWHERE, EXPIRED, FULL, KeyOwners
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import Route, SlotMap
-from cmdlog.node.telemetry.stage_timings import Meter
+from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.format.batch import NO_KEY
 from procedures.execution.idempotency import REFUSALS, Status
 
-_ELSEWHERE: Final = Outcome(Status.KEY_REUSED, 0, REFUSALS[Status.KEY_REUSED])
+_ELSEWHERE: Final = CallOutcome(Status.KEY_REUSED, 0, REFUSALS[Status.KEY_REUSED])
 _UNCLAIMED: Final = {
-    FULL: Outcome(Status.SESSIONS_FULL, 0, REFUSALS[Status.SESSIONS_FULL]),
-    EXPIRED: Outcome(Status.SESSION_EXPIRED, 0, REFUSALS[Status.SESSION_EXPIRED]),
+    FULL: CallOutcome(Status.SESSIONS_FULL, 0, REFUSALS[Status.SESSIONS_FULL]),
+    EXPIRED: CallOutcome(Status.SESSION_EXPIRED, 0, REFUSALS[Status.SESSION_EXPIRED]),
 }
 """What a call is answered that did not get its key; any other owner means _ELSEWHERE."""
 _NOTHING_STORED: Final = (Status.SESSION_EXPIRED, Status.SESSIONS_FULL)
@@ -33,10 +33,10 @@ Plain = tuple[int, int, bytes, bytes, Done, bool]  # partition, procedure, param
 Placed = tuple[Route, list[Any], bytes, Done, Durability | None]  # None: as the node's setting says
 
 
-class Placing:
+class Router:
     """Thread-safe, as the sequencer and the keys are."""
 
-    def __init__(self, settings: Settings, sequencer: Sequencer, keys: KeyOwners, meter: Meter) -> None:
+    def __init__(self, settings: Settings, sequencer: Sequencer, keys: KeyOwners, meter: StageTimings) -> None:
         self.slots = SlotMap(settings.partitions)
         self._sequencer, self._keys, self._meter = sequencer, keys, meter
         self._partitions, self._call_bytes_max = settings.partitions, settings.call_bytes_max
@@ -44,7 +44,7 @@ class Placing:
         self._idents = itertools.count(1)
 
     def place(self, route: Route, params: list[Any], key: bytes, done: Done, durability: Durability | None) -> int | None:
-        """Places one call; its partition, None for all of them. Raises: Refused."""
+        """Places one call; its partition, None for all of them. Raises: CallRefused."""
         lax = self._lax if durability is None else durability == "async"
         if route.everywhere:
             self._place_everywhere(route, params, key, self._counted(route, done), lax=lax)
@@ -62,7 +62,7 @@ class Placing:
             return partition
         try:
             self._sequencer.add(partition, route.number, body, key or NO_KEY, self._settling(key, done), lax=lax)
-        except Refused:
+        except CallRefused:
             self._unclaim(key)
             raise
         return partition
@@ -71,8 +71,8 @@ class Placing:
         """Places calls in order. A refusal of all of them raises Refused; that of one is given to its `done`."""
         partitions: list[int | None] = []
         plain: list[Plain] = []
-        told: list[tuple[Done, Refused]] = []
-        elsewhere: list[tuple[Route, Done, Outcome]] = []
+        told: list[tuple[Done, CallRefused]] = []
+        elsewhere: list[tuple[Route, Done, CallOutcome]] = []
         for route, params, key, done, durability in calls:
             if route.everywhere or route.read_only:
                 if plain:
@@ -99,10 +99,10 @@ class Placing:
         return partitions
 
     def _add_plain(self, calls: Sequence[Plain], *, first: bool) -> None:
-        """Places calls, all or none. Raises: Refused when they are the `first`; else each `done` is told."""
+        """Places calls, all or none. Raises: CallRefused when they are the `first`; else each `done` is told."""
         try:
             self._sequencer.add_many(calls)
-        except Refused as refusal:
+        except CallRefused as refusal:
             if first:
                 for call in calls:
                     self._unclaim(call[3])
@@ -115,7 +115,7 @@ class Placing:
     ) -> int | None:
         try:
             return self.place(route, params, key, done, durability)
-        except Refused as refusal:
+        except CallRefused as refusal:
             done(refusal)
             return None if route.everywhere else self.slots.partition_of(route.procedure, params)
 
@@ -132,7 +132,7 @@ class Placing:
         try:
             slots = Gather(count, self._settling(key, done)).slots()
             self._sequencer.add_everywhere(route.number, orjson.dumps(params), key or NO_KEY, slots, lax=lax)
-        except Refused:
+        except CallRefused:
             self._unclaim(key)
             raise
 
@@ -142,7 +142,7 @@ class Placing:
             return done
 
         def settle(reply: Reply) -> None:
-            stored = reply.status not in _NOTHING_STORED if isinstance(reply, Outcome) else isinstance(reply, OutcomeUnknown)
+            stored = reply.status not in _NOTHING_STORED if isinstance(reply, CallOutcome) else isinstance(reply, UnknownOutcome)
             self._keys.settle(key, stored=stored)
             done(reply)
 
@@ -157,17 +157,17 @@ class Placing:
         """Counts the one outcome that the partitions' outcomes make."""
 
         def count(reply: Reply) -> None:
-            if isinstance(reply, Outcome):
+            if isinstance(reply, CallOutcome):
                 self._meter.calls[route.number][reply.status] += 1
-            elif isinstance(reply, OutcomeUnknown):
+            elif isinstance(reply, UnknownOutcome):
                 self._meter.unknown((route.number,))
             done(reply)
 
         return count
 
-    def _answer_here(self, route: Route, done: Done, outcome: Outcome) -> None:
+    def _answer_here(self, route: Route, done: Done, outcome: CallOutcome) -> None:
         self._meter.calls[route.number][outcome.status] += 1
         done(outcome)
 
-    def _too_large(self, body: bytes) -> TooLarge:
-        return TooLarge(f"the parameters take {len(body)} bytes, limit call_bytes_max={self._call_bytes_max}")
+    def _too_large(self, body: bytes) -> CallTooLarge:
+        return CallTooLarge(f"the parameters take {len(body)} bytes, limit call_bytes_max={self._call_bytes_max}")

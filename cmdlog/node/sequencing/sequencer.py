@@ -29,7 +29,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cmdlog.node.clock import HybridClock
-from cmdlog.node.outcome import Done, LogFull, NotReady, Outcome, OutcomeUnknown, Overloaded, Refused, Reply, TooLarge
+from cmdlog.node.outcome import (
+    CallOutcome,
+    CallRefused,
+    CallTooLarge,
+    Done,
+    LogFullRefusal,
+    NotReady,
+    Overloaded,
+    Reply,
+    UnknownOutcome,
+)
 from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.sequencing.block_builder import Closing, Taken
 from cmdlog.node.sequencing.control_records import Notes
@@ -41,28 +51,28 @@ from cmdlog.node.sequencing.partition_pipeline import (
     Deliver,
     Flight,
     Limits,
-    Marker,
+    PartitionPipeline,
     Pending,
     RawOutcome,
     Read,
-    Stream,
+    ReadMarker,
     TakenBlock,
     answer,
     close_open,
     drop_all,
 )
-from cmdlog.node.telemetry.stage_timings import Meter
+from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.errors import WalError
-from cmdlog.wal.format.record import Kind
+from cmdlog.wal.format.record import RecordKind
 
 
 class Sequencer:
-    """Feeds the log (`cmdlog.wal.log.Source`) and the sites. Thread-safe."""
+    """Feeds the log (`cmdlog.wal.log.RecordSource`) and the sites. Thread-safe."""
 
     def __init__(
         self,
         clock: HybridClock,
-        streams: Iterable[Stream],
+        streams: Iterable[PartitionPipeline],
         deliver: Deliver,
         *,
         limits: Limits,
@@ -70,7 +80,7 @@ class Sequencer:
         first_block: int,
         room_bytes: Callable[[], int],
         on_failure: Callable[[BaseException], None],
-        meter: Meter,
+        meter: StageTimings,
         terms: Sequence[bytes] = (),
         notes_room_bytes: Callable[[], int] = lambda: 1 << 30,
     ) -> None:
@@ -100,7 +110,7 @@ class Sequencer:
     # -- callers ---------------------------------------------------------------------------------------------------------
 
     def add(self, partition: int, procedure: int, params: bytes, key: bytes, done: Done, *, lax: bool) -> None:
-        """Places one call; `done` gets its outcome. Raises: Refused, and nothing is logged."""
+        """Places one call; `done` gets its outcome. Raises: CallRefused, and nothing is logged."""
         size = len(params) + CALL_OVERHEAD_BYTES
         with self._lock:
             self._raise_refusal(partition)
@@ -112,7 +122,7 @@ class Sequencer:
             pending.append(procedure, params, key, done, lax)
 
     def add_many(self, calls: Sequence[tuple[int, int, bytes, bytes, Done, bool]]) -> None:
-        """Places calls (partition, procedure, params, key, done, lax) in order, all or none. Raises: Refused."""
+        """Places calls (partition, procedure, params, key, done, lax) in order, all or none. Raises: CallRefused."""
         now = self._now()
         with self._lock:
             for partition in {call[0] for call in calls}:
@@ -129,7 +139,7 @@ class Sequencer:
         size = len(params) + CALL_OVERHEAD_BYTES
         total = size * len(self._streams)
         if total + BATCH_OVERHEAD_BYTES * len(self._streams) > self.limits.batch_bytes_max:
-            raise TooLarge(f"the call takes {total} bytes over all partitions, limit {self.limits.batch_bytes_max}")
+            raise CallTooLarge(f"the call takes {total} bytes over all partitions, limit {self.limits.batch_bytes_max}")
         now = self._now()
         with self._lock:
             for partition in self._streams:
@@ -162,7 +172,7 @@ class Sequencer:
             for stream, ident, done in zip(self._streams.values(), idents, dones, strict=True):
                 self._reads[ident] = Read(stream.partition, -1, done, lax, now)
                 close_open(stream)
-                stream.closed.append(Marker(ident, calls))
+                stream.closed.append(ReadMarker(ident, calls))
                 self._busy[stream.partition] = stream
                 self._closing.pass_markers(stream)
         self._kick()
@@ -170,19 +180,19 @@ class Sequencer:
     def when_durable(self, partition: int, done: Done) -> None:
         """Calls `done`, maybe at once, when everything is durable that the partition's site has been given so far."""
         with self._lock:
-            reply: Reply = OutcomeUnknown("the node has failed") if self._gone else Outcome(0, 0, b"")
+            reply: Reply = UnknownOutcome("the node has failed") if self._gone else CallOutcome(0, 0, b"")
             held = not self._gone and self._hold(self._streams[partition].sent_index, partition, done, reply)
         if not held:
             done(reply)
 
-    def add_entries(self, entries: Sequence[tuple[int, Kind, dict[str, Any]]], done: Done) -> None:
+    def add_entries(self, entries: Sequence[tuple[int, RecordKind, dict[str, Any]]], done: Done) -> None:
         """Places control entries that go into one block; `done` gets the reply of the last of them."""
         with self._lock:
             for partition, kind, value in entries[:-1]:
                 self.add_entry(partition, kind, value, lambda _reply: None)
             self.add_entry(*entries[-1], done)
 
-    def add_entry(self, partition: int, kind: Kind, value: dict[str, Any], done: Done) -> None:
+    def add_entry(self, partition: int, kind: RecordKind, value: dict[str, Any], done: Done) -> None:
         """Places a control entry ahead of what waits; `done` is called once it is durable, or told that nobody knows."""
         with self._lock:
             gone = self._gone
@@ -190,7 +200,7 @@ class Sequencer:
                 self._busy[partition] = stream = self._streams[partition]
                 stream.entries.append((kind, value, done))
         if gone:
-            done(OutcomeUnknown("the node has failed"))
+            done(UnknownOutcome("the node has failed"))
         self._kick()
 
     def note(self, record: bytes, done: Callable[[], None] | None = None) -> None:
@@ -221,7 +231,7 @@ class Sequencer:
         if due:
             self._kick()
 
-    # -- the log: cmdlog.wal.log.Source ----------------------------------------------------------------------------------
+    # -- the log: cmdlog.wal.log.RecordSource ----------------------------------------------------------------------------------
 
     def take(self, bytes_max: int) -> Sequence[bytes]:
         """Closes, numbers and encodes the next block's batches; every call's TxnId is given here."""
@@ -303,7 +313,7 @@ class Sequencer:
                     settled.append(flight)
                     self._settle(flight, now)
                 if flight.on_durable is not None and not self._gone:
-                    told.append((flight.on_durable, Outcome(0, flight.txn_ids[0], b"")))
+                    told.append((flight.on_durable, CallOutcome(0, flight.txn_ids[0], b"")))
             for stream, _ in taken.flights:
                 self._pump(stream, now)
                 while stream.held and stream.held[0][0] <= stream.durable_index:
@@ -321,7 +331,7 @@ class Sequencer:
         if self.abandon(NotReady(f"the node must be restarted: {error}"), f"the node failed during the call: {error}"):
             self._on_failure(error)
 
-    def abandon(self, refusal: Refused, why: str) -> bool:
+    def abandon(self, refusal: CallRefused, why: str) -> bool:
         """Tells whoever waits that the outcome is unknown, and refuses everybody from now on; False if that was done before."""
         with self._lock:
             if self._gone:
@@ -332,7 +342,7 @@ class Sequencer:
             self.meter.unknown(procedures)
             self.admission.clear()
             self._settling = 0
-        unknown = OutcomeUnknown(why)
+        unknown = UnknownOutcome(why)
         for done in dones:
             done(unknown)
         return True
@@ -374,7 +384,7 @@ class Sequencer:
             if self._gone:
                 return
             read = self._reads.pop(ident)
-            if read.procedure >= 0 and isinstance(reply, Outcome):
+            if read.procedure >= 0 and isinstance(reply, CallOutcome):
                 self.meter.reads.add(now - read.placed_at)
                 self.meter.calls[read.procedure][reply.status] += 1
             held = not read.lax and self._hold(read.after, read.partition, read.done, reply)
@@ -410,14 +420,14 @@ class Sequencer:
             answer(flight, None)
         self._kick()
 
-    def refuse(self, reason: Refused) -> None:
+    def refuse(self, reason: CallRefused) -> None:
         """From now on every call is refused with this reason."""
         with self._lock:
             self.admission.refusal = reason
 
     @property
     def pending_bytes(self) -> int:
-        """See `cmdlog.wal.writing.watermarks.Source`: the ring looks at it to close a block, or to move on."""
+        """See `cmdlog.wal.writing.watermarks.RecordSource`: the ring looks at it to close a block, or to move on."""
         return self.admission.pending_bytes
 
     @property
@@ -453,10 +463,10 @@ class Sequencer:
         if (refusal := self._streams[partition].refusal) is not None:
             raise refusal.again()
 
-    def _admit_read(self, stream: Stream) -> None:
+    def _admit_read(self, stream: PartitionPipeline) -> None:
         self.admission.raise_refusal()
         if self.opening.tables_wait:
-            raise LogFull(f"the tables of this version wait for room: {self.admission.why_full()}")
+            raise LogFullRefusal(f"the tables of this version wait for room: {self.admission.why_full()}")
         if not stream.up:
             self._raise_refusal(stream.partition)
             raise NotReady(f"partition {stream.partition} is being restored")
@@ -487,7 +497,7 @@ class Sequencer:
             for stream in self._streams.values():
                 self._pump(stream)
 
-    def _pump(self, stream: Stream, now: float = 0.0) -> None:
+    def _pump(self, stream: PartitionPipeline, now: float = 0.0) -> None:
         while stream.up and not stream.halted and stream.unsent and stream.unsent[0].may_go(stream.partition):
             item = stream.unsent.popleft()
             if isinstance(item, Flight):

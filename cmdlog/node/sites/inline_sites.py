@@ -19,10 +19,10 @@ from typing import Final
 import orjson
 import structlog
 
-from cmdlog.node.sites.frames import Answer
+from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.partition_health import pause_s
 from cmdlog.node.sites.site_executor import Site, SitePlan
-from cmdlog.node.sites.supervisor import LASTING, Owner, SiteFault
+from cmdlog.node.sites.supervisor import LASTING, SiteFault, SiteOwner
 from cmdlog.wal.format.record import decode_record
 from procedures.errors import EnvironmentFault
 from procedures.execution.executor import Applied
@@ -39,7 +39,7 @@ log = structlog.get_logger("cmdlog.sites")
 class InlineSites:
     """One `Site` with all partitions. `batch` and `read` may be called from any thread."""
 
-    def __init__(self, owner: Owner, plan: Callable[[], SitePlan], *, restarts_max: int) -> None:
+    def __init__(self, owner: SiteOwner, plan: Callable[[], SitePlan], *, restarts_max: int) -> None:
         self._owner = owner
         self._plan = plan
         self._restarts_max = restarts_max
@@ -185,8 +185,8 @@ class InlineSites:
         self._site = Site(self._plan())
 
 
-def _answer(applied: Applied) -> Answer:
+def _answer(applied: Applied) -> BatchAnswer:
     count = len(applied.bodies)
     earlier = applied.txn_ids if type(applied.txn_ids) is list else bytes(count)
     outcomes = list(zip(applied.statuses, earlier, applied.bodies, strict=True))
-    return Answer(applied.rows_digest, struct.pack(f"<{count}I", *applied.result_hashes), outcomes, applied.statuses)
+    return BatchAnswer(applied.rows_digest, struct.pack(f"<{count}I", *applied.result_hashes), outcomes, applied.statuses)

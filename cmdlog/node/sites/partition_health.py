@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import structlog
 
-from cmdlog.node.outcome import DiskFull, NotReady, Refused
+from cmdlog.node.outcome import CallRefused, DiskFullRefusal, NotReady
 
 FULL: Final = "disk_full"
 RETRY_S: Final = 1.0  # before the first try of a site that cannot run; each further one waits twice as long
@@ -73,12 +73,12 @@ class Troubles:
             lasted_s = round(self._wall() - min(trouble.since for trouble in ended.values()), 3)
             log.warning("calls are let in again", partitions=list(ended), lasted_s=lasted_s)
 
-    def refusal(self, partition: int) -> Refused | None:
+    def refusal(self, partition: int) -> CallRefused | None:
         """What a call to the partition is refused with. A full volume is full for every partition: all states lie on it."""
         troubles = self.by_partition()
         full = next((trouble for trouble in troubles.values() if trouble.kind == FULL), None)
         if full is not None:
-            return DiskFull(f"{self._directory} has {self.free_bytes()} bytes free: {full.message}")
+            return DiskFullRefusal(f"{self._directory} has {self.free_bytes()} bytes free: {full.message}")
         trouble = troubles.get(partition)
         return None if trouble is None else NotReady(f"the site cannot run: {trouble.message}")
 

@@ -33,7 +33,7 @@ from procedures.errors import EnvironmentFault, ProceduresError
 from procedures.execution.executor import Applied
 from procedures.execution.idempotency import KeyPolicy
 from procedures.execution.process_guard import end_children
-from replay.engine import Catalogs, CodeMissing
+from replay.engine import CatalogMissing, Catalogs
 from snapshot.capture.pacing import IDLE_PAUSE_S
 from snapshot.lineage import Wish
 
@@ -78,7 +78,7 @@ class SiteProcess:
             self._dispatch(frame)
         except EnvironmentFault as error:
             self._end(frame, error.kind, str(error), error.position)
-        except (ProceduresError, CodeMissing) as error:
+        except (ProceduresError, CatalogMissing) as error:
             self._end(frame, "refused", f"{type(error).__name__}: {error}", 0)
         progress[HANDLED] += 1
         progress[BUSY] = 0

@@ -41,7 +41,7 @@ import orjson
 import structlog
 
 from cmdlog.node.sites.channel import Channel
-from cmdlog.node.sites.frames import READ_ANSWER, Answer, Frame, FrameKind, decode_applied, encode_frame
+from cmdlog.node.sites.frames import READ_ANSWER, BatchAnswer, Frame, FrameKind, decode_applied, encode_frame
 from cmdlog.node.sites.partition_health import FULL, ROOM_BYTES, pause_s
 from cmdlog.node.sites.site_io import LoopReader, ThreadReader
 from procedures.hash_seed import pinned_environment
@@ -69,10 +69,10 @@ class SiteFault:
     position: int = 0  # of the call in the entry; -1 = none of them: the batch as a whole
 
 
-class Owner(Protocol):
+class SiteOwner(Protocol):
     """What the sites report to: the node."""
 
-    def applied(self, partition: int, index: int, answer: Answer | None) -> None: ...
+    def applied(self, partition: int, index: int, answer: BatchAnswer | None) -> None: ...
     def read_done(self, partition: int, ident: int, *, as_of: int, status: int, body: bytes) -> None: ...
     def captured(self, ident: int, report: dict[str, Any]) -> None: ...
     def site_down(self, partitions: Sequence[int], fault: SiteFault) -> None: ...
@@ -131,7 +131,7 @@ class NotStarted(RuntimeError):
 class ProcessSites:
     """Spawns, feeds and supervises site processes. `batch`, `read`, `capture` may be called from any thread."""
 
-    def __init__(self, owner: Owner, groups: Sequence[Sequence[int]], *, call_timeout_s: float, restarts_max: int) -> None:
+    def __init__(self, owner: SiteOwner, groups: Sequence[Sequence[int]], *, call_timeout_s: float, restarts_max: int) -> None:
         self._owner = owner
         self._call_timeout_s, self._restarts_max = call_timeout_s, restarts_max
         self._sites: list[_Process] = []

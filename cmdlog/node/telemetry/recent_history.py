@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cmdlog.node.telemetry.request_stats import Front
-from cmdlog.node.telemetry.stage_timings import SECONDS, STAGES, Histogram, Meter, quantile
+from cmdlog.node.telemetry.request_stats import RequestStats
+from cmdlog.node.telemetry.stage_timings import SECONDS, STAGES, Histogram, StageTimings, quantile
 
 STEP_S: Final = 1.0
 ROWS_KEPT: Final = 600  # ten minutes
@@ -34,7 +34,7 @@ class Gauges:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SecondSample:
     """One second."""
 
     number: int  # from 1
@@ -47,18 +47,18 @@ class Row:
     marks: Sequence[Sequence[int]]  # for each of the first partitions: MARKS
 
 
-class History:
+class RecentHistory:
     """`look` is called by one thread, `since` by any."""
 
-    def __init__(self, meter: Meter, *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, meter: StageTimings, *, wall: Callable[[], float] = time.time) -> None:
         self._meter, self._wall = meter, wall
-        self._rows: deque[Row] = deque(maxlen=ROWS_KEPT)
+        self._rows: deque[SecondSample] = deque(maxlen=ROWS_KEPT)
         self._next_at = meter.now() + STEP_S
         self._number = 0
-        self._front = Front()
+        self._front = RequestStats()
         self._begin()
 
-    def listen_to(self, front: Front) -> None:
+    def listen_to(self, front: RequestStats) -> None:
         """Takes refusals and whole latencies from this front from now on."""
         self._front = front
         self._begin()
@@ -90,7 +90,7 @@ class History:
         }
         return {"step_s": STEP_S, "rows_max": ROWS_KEPT, "next": rows[-1].number if rows else after, "columns": columns}
 
-    def _make(self, elapsed_s: float, gauges: Gauges) -> Row:
+    def _make(self, elapsed_s: float, gauges: Gauges) -> SecondSample:
         calls, refused, counts = self._calls, self._refused, self._counts
         self._begin()
         quantiles: list[float | None] = []
@@ -99,7 +99,7 @@ class History:
             quantiles += [_milliseconds(quantile(SECONDS, new, share)) for share in SHARES.values()]
         self._number += 1
         shown = sorted(gauges.watermarks)[:PARTITIONS_KEPT_MAX]
-        return Row(
+        return SecondSample(
             self._number,
             round(self._wall(), 3),
             round((self._calls - calls) / elapsed_s, 1),

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from cmdlog.node.outcome import Outcome, Reply
+from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.telemetry.stage_timings import OUTCOMES, Histogram
 
 REQUEST_ID_CHARS_MAX: Final = 128
@@ -46,7 +46,7 @@ class RecentError:
     request_id: str
 
 
-class Front:
+class RequestStats:
     """One per process. `connections` and `cut` are set by the server."""
 
     def __init__(
@@ -120,6 +120,6 @@ class Front:
 def facts_of(node: Stages, reply: Reply, *, procedure: str, partition: int | None, request_id: str) -> dict[str, Any]:
     """What the log says about a slow call: where and how it ended, and its stages in the node if they are what made it slow."""
     told = {"request_id": request_id, "procedure": procedure, "partition": partition}
-    if not isinstance(reply, Outcome):
+    if not isinstance(reply, CallOutcome):
         return {**told, "outcome": reply.code}
     return {**told, "txn_id": str(reply.txn_id), "outcome": OUTCOMES[reply.status], **node.stages_of(reply.txn_id)}

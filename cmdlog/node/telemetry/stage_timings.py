@@ -89,7 +89,7 @@ def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> fl
     return bounds[-1]
 
 
-class Meter:
+class StageTimings:
     """Of one node: calls, stages, batches, blocks, syncs."""
 
     __slots__ = (

@@ -18,8 +18,8 @@ from cmdlog.raft.messages import (
     Heartbeat,
     HeartbeatReply,
     InstallSnapshot,
-    Manifest,
     ReadReply,
+    SnapshotDescriptor,
 )
 from cmdlog.raft.ready import ReadResult
 from cmdlog.raft.state import State
@@ -89,7 +89,7 @@ def on_install_snapshot(state: State, message: InstallSnapshot) -> None:
         state.copying = state.offered_copy = manifest
 
 
-def covers(state: State, manifest: Manifest) -> bool:
+def covers(state: State, manifest: SnapshotDescriptor) -> bool:
     """Whether the log has everything that a snapshot stands for. A log that has its last entry has all of it,
     and it is committed, since snapshots are of applied entries (paper, section 7)."""
     log = state.log

@@ -23,11 +23,11 @@ from cmdlog.raft.messages import (
     HeartbeatReply,
     InstallSnapshot,
     ReadRequest,
-    SnapshotFailed,
+    SnapshotCopyFailed,
 )
-from cmdlog.raft.progress import Progress, Sending
+from cmdlog.raft.progress import FollowerProgress, Sending
 from cmdlog.raft.quorum import has_quorum, joint_committed
-from cmdlog.raft.ready import Placed
+from cmdlog.raft.ready import PlacedProposals
 from cmdlog.raft.roles import membership, transfer
 from cmdlog.raft.state import State
 from cmdlog.wal.ids import Index
@@ -37,7 +37,7 @@ _REPLICATE: Final = Sending.REPLICATE  # a name of the module is found in a thir
 # Taking proposals
 
 
-def propose(state: State, payloads: list[bytes]) -> Placed:
+def propose(state: State, payloads: list[bytes]) -> PlacedProposals:
     """Appends entries to this leader's log. Raises: ProposalRefused."""
     settings = state.settings
     if state.handover is not None:
@@ -52,7 +52,7 @@ def propose(state: State, payloads: list[bytes]) -> Placed:
     first = Index(log.last + 1)
     log.append(Entries(first, [term] * count, bytes(count), payloads), size=size)
     state.count_proposed(size)
-    return Placed(first, term)
+    return PlacedProposals(first, term)
 
 
 def on_forward(state: State, message: Forward) -> None:
@@ -97,7 +97,7 @@ def tick(state: State) -> None:
             _tick_copy(state, peer, progress)
 
 
-def _tick_copy(state: State, peer: NodeId, progress: Progress) -> None:
+def _tick_copy(state: State, peer: NodeId, progress: FollowerProgress) -> None:
     """The manifest is sent again now and then, since it may be lost; in the end the log is no longer kept for the copy."""
     progress.copy_ticks += 1
     if progress.copy_ticks >= state.settings.copy_ticks_max:
@@ -122,7 +122,7 @@ def fill(state: State) -> None:
             pass
 
 
-def _send_entries(state: State, peer: NodeId, progress: Progress) -> bool:
+def _send_entries(state: State, peer: NodeId, progress: FollowerProgress) -> bool:
     log, settings = state.log, state.settings
     prev_term = log.term_at(progress.next - 1)
     if prev_term is None:
@@ -134,7 +134,7 @@ def _send_entries(state: State, peer: NodeId, progress: Progress) -> bool:
     return True
 
 
-def _send_empty(state: State, peer: NodeId, progress: Progress) -> None:
+def _send_empty(state: State, peer: NodeId, progress: FollowerProgress) -> None:
     """Asks whether all that is under way has arrived: without it, a lost last message or a lost answer would stall a follower."""
     prev_term = state.log.term_at(progress.next - 1)
     if prev_term is None:
@@ -144,14 +144,14 @@ def _send_empty(state: State, peer: NodeId, progress: Progress) -> None:
     state.now.append(Append(state.id, peer, state.term, prev_term, state.log.commit, empty))
 
 
-def _offer_copy(state: State, peer: NodeId, progress: Progress) -> None:
+def _offer_copy(state: State, peer: NodeId, progress: FollowerProgress) -> None:
     """The follower's next entry is compacted. Nobody keeps a log for a node that does not answer."""
     if progress.heard > state.ticks - state.settings.election_ticks:
         progress.copy(state.manifest)
         _send_manifest(state, peer, progress)
 
 
-def _send_manifest(state: State, peer: NodeId, progress: Progress) -> None:
+def _send_manifest(state: State, peer: NodeId, progress: FollowerProgress) -> None:
     assert progress.manifest is not None
     state.now.append(InstallSnapshot(state.id, peer, state.term, progress.manifest))
 
@@ -191,7 +191,7 @@ def on_heartbeat_reply(state: State, message: HeartbeatReply) -> None:
     reads.confirm(state)
 
 
-def on_snapshot_failed(state: State, message: SnapshotFailed) -> None:
+def on_snapshot_failed(state: State, message: SnapshotCopyFailed) -> None:
     """The copy came to nothing; probing finds out what the follower needs now."""
     progress = _heard(state, message.sender)
     if progress is None:
@@ -202,7 +202,7 @@ def on_snapshot_failed(state: State, message: SnapshotFailed) -> None:
         progress.probe()
 
 
-def _heard(state: State, sender: NodeId) -> Progress | None:
+def _heard(state: State, sender: NodeId) -> FollowerProgress | None:
     progress = state.progress.get(sender)
     if progress is None:
         state.drop(Drop.UNKNOWN_SENDER)

@@ -15,25 +15,25 @@ from typing import Final
 
 from cmdlog.raft import reads
 from cmdlog.raft.confchange import apply_change, check_base, leave_joint
-from cmdlog.raft.configuration import Change, Configuration, NodeId, nodes
+from cmdlog.raft.configuration import Configuration, ConfigurationChange, NodeId, nodes
 from cmdlog.raft.errors import ChangeRefused, Refusal
 from cmdlog.raft.messages import KIND_CONFIGURATION, Entries
 from cmdlog.raft.quorum import has_quorum
-from cmdlog.raft.ready import Placed
+from cmdlog.raft.ready import PlacedProposals
 from cmdlog.raft.state import Role, State
 from cmdlog.wal.ids import Index
 
 _CONFIGURATION_KINDS: Final = bytes([KIND_CONFIGURATION])
 
 
-class Guard(enum.Enum):
+class MembershipGuard(enum.Enum):
     """Whether a change may put the group's life at risk."""
 
     CHECKED = "checked"
     FORCED = "forced"  # an operator knows better: new voters may lag, and those heard from may be no majority
 
 
-def change(state: State, wanted: Change, *, base: Configuration | None, guard: Guard) -> Placed:
+def change(state: State, wanted: ConfigurationChange, *, base: Configuration | None, guard: MembershipGuard) -> PlacedProposals:
     """Appends the configuration that follows from the present one. Raises: ChangeRefused, BadChange."""
     if state.role is not Role.LEADER:
         raise ChangeRefused(Refusal.NOT_LEADER, leader=state.leader)
@@ -46,7 +46,7 @@ def change(state: State, wanted: Change, *, base: Configuration | None, guard: G
     if base is not None:
         check_base(state.configuration, base)
     following = apply_change(state.configuration, wanted)
-    if guard is Guard.CHECKED:
+    if guard is MembershipGuard.CHECKED:
         _check_life(state, following)
     return _append(state, following)
 
@@ -67,10 +67,10 @@ def _check_life(state: State, following: Configuration) -> None:
         raise ChangeRefused(Refusal.QUORUM_AT_RISK, f"heard from {sorted(state.active())} of voters {following.voters}")
 
 
-def _append(state: State, configuration: Configuration) -> Placed:
+def _append(state: State, configuration: Configuration) -> PlacedProposals:
     log, payload = state.log, configuration.to_bytes()
     before = log.last
-    placed = Placed(Index(before + 1), state.term)
+    placed = PlacedProposals(Index(before + 1), state.term)
     log.append(Entries(placed.first, [state.term], _CONFIGURATION_KINDS, [payload]), [(placed.first, configuration)])
     state.dirty = True
     if state.role is Role.LEADER:
@@ -94,7 +94,7 @@ def on_commit(state: State, before: Index) -> None:
         state.become_follower(state.term, None)
 
 
-def force_recovery(state: State, learners: Iterable[NodeId]) -> Placed:
+def force_recovery(state: State, learners: Iterable[NodeId]) -> PlacedProposals:
     """A majority is lost for good and an operator accepts what is lost with it: this node becomes the only voter.
 
     The configuration is marked `forced`, and so is every later one. The operator chooses the survivor with the best (last term,

@@ -31,13 +31,13 @@ from cmdlog.raft.messages import (
     HeartbeatReply,
     HeartbeatReplyBundle,
     InstallSnapshot,
-    Kind,
-    Manifest,
     Message,
+    MessageKind,
     ReadReply,
     ReadRequest,
     Segment,
-    SnapshotFailed,
+    SnapshotCopyFailed,
+    SnapshotDescriptor,
     TimeoutNow,
     VoteReply,
     VoteRequest,
@@ -56,7 +56,7 @@ from cmdlog.raft.wire.layout import (
     UINT64,
     Addressed,
     BadFrame,
-    Fault,
+    FrameFault,
     Malformed,
     Tag,
     bulk_digest,
@@ -72,7 +72,7 @@ class Decoder:
 
     def __init__(self, *, sender: NodeId, receiver: NodeId, digest_key: bytes | None) -> None:
         self._sender, self._receiver, self._digest_key = sender, receiver, digest_key
-        self.faults: dict[Fault, int] = dict.fromkeys(Fault, 0)
+        self.faults: dict[FrameFault, int] = dict.fromkeys(FrameFault, 0)
 
     def decode(self, data: bytes, *, at: int, end: int, bulk_at: int) -> list[Addressed]:
         """The messages of an authentic frame, whose meta is data[at:end]. Impossible ones and those of unknown kinds are left out
@@ -83,16 +83,16 @@ class Decoder:
         while at < end:
             fixed_at = at + _HEAD_BYTES
             if fixed_at > end:
-                raise BadFrame(Fault.LENGTH, f"{end - at} bytes left for the head of a message")
+                raise BadFrame(FrameFault.LENGTH, f"{end - at} bytes left for the head of a message")
             meta_bytes, bulk_bytes, bulk_crc, kind, group, term = _unpack_head(data, at)
             at, low, bulk_at = at + meta_bytes, bulk_at, bulk_at + bulk_bytes
             if not fixed_at <= at <= end or bulk_at > size:
-                raise BadFrame(Fault.LENGTH, f"message of {meta_bytes} and {bulk_bytes} bytes does not fit")
+                raise BadFrame(FrameFault.LENGTH, f"message of {meta_bytes} and {bulk_bytes} bytes does not fit")
             if bulk_bytes and _crc32c(data[low:bulk_at]) != bulk_crc:
-                raise BadFrame(Fault.CHECKSUM, f"payloads of {bulk_bytes} bytes")
+                raise BadFrame(FrameFault.CHECKSUM, f"payloads of {bulk_bytes} bytes")
             form = _FORMS.get(kind)
             if form is None:
-                self.faults[Fault.UNKNOWN_KIND] += 1
+                self.faults[FrameFault.UNKNOWN_KIND] += 1
                 continue
             fixed_bytes, unpack_fixed, make = form
             try:
@@ -107,15 +107,15 @@ class Decoder:
                     self._check_digest(fields, data[low:bulk_at])
                 messages.append((group, make(sender, receiver, term, fixed, (fields, data, low, bulk_at))))
             except Malformed:
-                self.faults[Fault.MALFORMED] += 1
+                self.faults[FrameFault.MALFORMED] += 1
         if bulk_at != size:
-            raise BadFrame(Fault.LENGTH, f"{size - bulk_at} bytes behind the last payload")
+            raise BadFrame(FrameFault.LENGTH, f"{size - bulk_at} bytes behind the last payload")
         return messages
 
     def _check_digest(self, fields: Mapping[int, bytes], bulk: bytes) -> None:
         assert self._digest_key is not None
         if not compare_digest(fields.get(Tag.DIGEST, b""), bulk_digest(bulk, self._digest_key)):
-            raise BadFrame(Fault.MAC, f"payloads of {len(bulk)} bytes")
+            raise BadFrame(FrameFault.MAC, f"payloads of {len(bulk)} bytes")
 
 
 _Rest = tuple[Mapping[int, bytes], bytes, int, int]  # the fields, the whole frame, and where in it the payloads are
@@ -230,7 +230,7 @@ def _install_snapshot(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, 
     except BadConfiguration:
         raise Malformed from None
     segments = tuple(_segments(rest[0].get(Tag.SEGMENTS, b"")))
-    return InstallSnapshot(sender, receiver, term, Manifest(index, snapshot_term, configuration, segments))
+    return InstallSnapshot(sender, receiver, term, SnapshotDescriptor(index, snapshot_term, configuration, segments))
 
 
 def _segments(raw: bytes) -> Iterator[Segment]:
@@ -296,21 +296,23 @@ def _append_reply(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, _: _
     return AppendReply(sender, receiver, term, index, _flag(rejected), hint_index, hint_term)
 
 
-_MAKERS: Final[dict[Kind, _Maker]] = {
-    Kind.VOTE_REQUEST: _vote_request,
-    Kind.VOTE_REPLY: _vote_reply,
-    Kind.APPEND: _append,
-    Kind.APPEND_REPLY: _append_reply,
-    Kind.HEARTBEAT: lambda sender, receiver, term, fixed, _: Heartbeat(sender, receiver, term, *fixed),
-    Kind.HEARTBEAT_REPLY: lambda sender, receiver, term, fixed, _: HeartbeatReply(sender, receiver, term, *fixed),
-    Kind.INSTALL_SNAPSHOT: _install_snapshot,
-    Kind.SNAPSHOT_FAILED: lambda sender, receiver, term, fixed, _: SnapshotFailed(sender, receiver, term, *fixed),
-    Kind.TIMEOUT_NOW: lambda sender, receiver, term, _, __: TimeoutNow(sender, receiver, term),
-    Kind.READ_REQUEST: lambda sender, receiver, term, _, rest: ReadRequest(sender, receiver, term, _contexts(rest)),
-    Kind.READ_REPLY: lambda sender, receiver, term, fixed, rest: ReadReply(sender, receiver, term, fixed[0], _contexts(rest)),
-    Kind.FORWARD: _forward,
-    Kind.HEARTBEAT_BUNDLE: _heartbeat_bundle,
-    Kind.HEARTBEAT_REPLY_BUNDLE: _heartbeat_reply_bundle,
+_MAKERS: Final[dict[MessageKind, _Maker]] = {
+    MessageKind.VOTE_REQUEST: _vote_request,
+    MessageKind.VOTE_REPLY: _vote_reply,
+    MessageKind.APPEND: _append,
+    MessageKind.APPEND_REPLY: _append_reply,
+    MessageKind.HEARTBEAT: lambda sender, receiver, term, fixed, _: Heartbeat(sender, receiver, term, *fixed),
+    MessageKind.HEARTBEAT_REPLY: lambda sender, receiver, term, fixed, _: HeartbeatReply(sender, receiver, term, *fixed),
+    MessageKind.INSTALL_SNAPSHOT: _install_snapshot,
+    MessageKind.SNAPSHOT_FAILED: lambda sender, receiver, term, fixed, _: SnapshotCopyFailed(sender, receiver, term, *fixed),
+    MessageKind.TIMEOUT_NOW: lambda sender, receiver, term, _, __: TimeoutNow(sender, receiver, term),
+    MessageKind.READ_REQUEST: lambda sender, receiver, term, _, rest: ReadRequest(sender, receiver, term, _contexts(rest)),
+    MessageKind.READ_REPLY: lambda sender, receiver, term, fixed, rest: ReadReply(
+        sender, receiver, term, fixed[0], _contexts(rest)
+    ),
+    MessageKind.FORWARD: _forward,
+    MessageKind.HEARTBEAT_BUNDLE: _heartbeat_bundle,
+    MessageKind.HEARTBEAT_REPLY_BUNDLE: _heartbeat_reply_bundle,
 }
 _FORMS: Final[dict[int, _Form]] = {
     kind.value: (FIXED[kind].size, FIXED[kind].unpack_from, make) for kind, make in _MAKERS.items()

@@ -24,12 +24,12 @@ from cmdlog.raft.messages import (
     HeartbeatReply,
     HeartbeatReplyBundle,
     InstallSnapshot,
-    Kind,
     Message,
+    MessageKind,
     ReadReply,
     ReadRequest,
     Segment,
-    SnapshotFailed,
+    SnapshotCopyFailed,
     TimeoutNow,
     VoteReply,
     VoteRequest,
@@ -82,9 +82,9 @@ class Encoder:
             return self._append(group, message)
         if type(message) is Forward:
             columns = self._columns(message, message.payloads, b"")
-            size, pack = _PACKS[Kind.FORWARD]
+            size, pack = _PACKS[MessageKind.FORWARD]
             fields, bulk, crc = columns.fields, columns.bulk, columns.bulk_crc
-            meta = pack(size + len(fields), len(bulk), crc, Kind.FORWARD, group, message.term, len(message.payloads))
+            meta = pack(size + len(fields), len(bulk), crc, MessageKind.FORWARD, group, message.term, len(message.payloads))
             return meta + fields, bulk
         return _ENCODERS[type(message)](group, message), b""
 
@@ -92,7 +92,7 @@ class Encoder:
         entries = message.entries
         terms = entries.terms
         if not terms:
-            return _meta(Kind.APPEND, group, message.term, entries.first, message.prev_term, message.commit, 0, 0), b""
+            return _meta(MessageKind.APPEND, group, message.term, entries.first, message.prev_term, message.commit, 0, 0), b""
         columns = self._kept.get(group)
         if columns is None or columns.source is not entries:
             columns = self._keep(group, entries, columns)
@@ -135,30 +135,30 @@ def _kinds_and_terms(entries: Entries) -> bytes:
     return fields
 
 
-def _meta(kind: Kind, group: PartitionId, term: int, *fixed: int) -> bytes:
+def _meta(kind: MessageKind, group: PartitionId, term: int, *fixed: int) -> bytes:
     size, pack = _PACKS[kind]
     return pack(size, 0, 0, kind, group, term, *fixed)
 
 
-def _meta_with(fields: bytes, kind: Kind, group: PartitionId, term: int, *fixed: int) -> bytes:
+def _meta_with(fields: bytes, kind: MessageKind, group: PartitionId, term: int, *fixed: int) -> bytes:
     size, pack = _PACKS[kind]
     return pack(size + len(fields), 0, 0, kind, group, term, *fixed) + fields
 
 
 _PACKS: Final = {kind: (whole.size, whole.pack) for kind, whole in WHOLE.items()}
 # Of the two messages that every entry needs: looked up once.
-_APPEND: Final = Kind.APPEND.value
-_APPEND_BYTES, _pack_append = _PACKS[Kind.APPEND]
-_REPLY: Final = Kind.APPEND_REPLY.value
-_REPLY_BYTES, _pack_reply = _PACKS[Kind.APPEND_REPLY]
+_APPEND: Final = MessageKind.APPEND.value
+_APPEND_BYTES, _pack_append = _PACKS[MessageKind.APPEND]
+_REPLY: Final = MessageKind.APPEND_REPLY.value
+_REPLY_BYTES, _pack_reply = _PACKS[MessageKind.APPEND_REPLY]
 
 
 def _vote_request(group: PartitionId, m: VoteRequest) -> bytes:
-    return _meta(Kind.VOTE_REQUEST, group, m.term, m.campaign, m.last_index, m.last_term)
+    return _meta(MessageKind.VOTE_REQUEST, group, m.term, m.campaign, m.last_index, m.last_term)
 
 
 def _vote_reply(group: PartitionId, m: VoteReply) -> bytes:
-    return _meta(Kind.VOTE_REPLY, group, m.term, m.campaign, m.granted)
+    return _meta(MessageKind.VOTE_REPLY, group, m.term, m.campaign, m.granted)
 
 
 def _append_reply(group: PartitionId, m: AppendReply) -> bytes:
@@ -166,11 +166,11 @@ def _append_reply(group: PartitionId, m: AppendReply) -> bytes:
 
 
 def _heartbeat(group: PartitionId, m: Heartbeat) -> bytes:
-    return _meta(Kind.HEARTBEAT, group, m.term, m.commit, m.round)
+    return _meta(MessageKind.HEARTBEAT, group, m.term, m.commit, m.round)
 
 
 def _heartbeat_reply(group: PartitionId, m: HeartbeatReply) -> bytes:
-    return _meta(Kind.HEARTBEAT_REPLY, group, m.term, m.round)
+    return _meta(MessageKind.HEARTBEAT_REPLY, group, m.term, m.round)
 
 
 def _install_snapshot(group: PartitionId, m: InstallSnapshot) -> bytes:
@@ -180,7 +180,7 @@ def _install_snapshot(group: PartitionId, m: InstallSnapshot) -> bytes:
     fields = pack_field(Tag.CONFIGURATION, manifest.configuration.to_bytes())
     if manifest.segments:
         fields += pack_field(Tag.SEGMENTS, b"".join(map(_segment, manifest.segments)))
-    return _meta_with(fields, Kind.INSTALL_SNAPSHOT, group, m.term, manifest.index, manifest.term)
+    return _meta_with(fields, MessageKind.INSTALL_SNAPSHOT, group, m.term, manifest.index, manifest.term)
 
 
 def _segment(segment: Segment) -> bytes:
@@ -190,29 +190,29 @@ def _segment(segment: Segment) -> bytes:
     return SEGMENT.pack(segment.size_bytes, segment.checksum, len(name)) + name
 
 
-def _snapshot_failed(group: PartitionId, m: SnapshotFailed) -> bytes:
-    return _meta(Kind.SNAPSHOT_FAILED, group, m.term, m.index)
+def _snapshot_failed(group: PartitionId, m: SnapshotCopyFailed) -> bytes:
+    return _meta(MessageKind.SNAPSHOT_FAILED, group, m.term, m.index)
 
 
 def _timeout_now(group: PartitionId, m: TimeoutNow) -> bytes:
-    return _meta(Kind.TIMEOUT_NOW, group, m.term)
+    return _meta(MessageKind.TIMEOUT_NOW, group, m.term)
 
 
 def _read_request(group: PartitionId, m: ReadRequest) -> bytes:
-    return _meta_with(pack_field(Tag.CONTEXTS, pack_column(UINT64, m.contexts)), Kind.READ_REQUEST, group, m.term)
+    return _meta_with(pack_field(Tag.CONTEXTS, pack_column(UINT64, m.contexts)), MessageKind.READ_REQUEST, group, m.term)
 
 
 def _read_reply(group: PartitionId, m: ReadReply) -> bytes:
-    return _meta_with(pack_field(Tag.CONTEXTS, pack_column(UINT64, m.contexts)), Kind.READ_REPLY, group, m.term, m.index)
+    return _meta_with(pack_field(Tag.CONTEXTS, pack_column(UINT64, m.contexts)), MessageKind.READ_REPLY, group, m.term, m.index)
 
 
 def _heartbeat_bundle(group: PartitionId, m: HeartbeatBundle) -> bytes:
     fields = _bundle_fields(m) + pack_field(Tag.COMMITS, pack_column(UINT64, m.commits))
-    return _meta_with(fields, Kind.HEARTBEAT_BUNDLE, group, 0)
+    return _meta_with(fields, MessageKind.HEARTBEAT_BUNDLE, group, 0)
 
 
 def _heartbeat_reply_bundle(group: PartitionId, m: HeartbeatReplyBundle) -> bytes:
-    return _meta_with(_bundle_fields(m), Kind.HEARTBEAT_REPLY_BUNDLE, group, 0)
+    return _meta_with(_bundle_fields(m), MessageKind.HEARTBEAT_REPLY_BUNDLE, group, 0)
 
 
 def _bundle_fields(m: Bundle) -> bytes:
@@ -227,7 +227,7 @@ _ENCODERS: Final[dict[type, Callable[[PartitionId, Any], bytes]]] = {
     Heartbeat: _heartbeat,
     HeartbeatReply: _heartbeat_reply,
     InstallSnapshot: _install_snapshot,
-    SnapshotFailed: _snapshot_failed,
+    SnapshotCopyFailed: _snapshot_failed,
     TimeoutNow: _timeout_now,
     ReadRequest: _read_request,
     ReadReply: _read_reply,

@@ -13,7 +13,7 @@ from struct import Struct, calcsize, pack, unpack
 from typing import Final
 
 from cmdlog.raft.errors import RaftError
-from cmdlog.raft.messages import Bundle, Kind, Message
+from cmdlog.raft.messages import Bundle, Message, MessageKind
 from cmdlog.wal.ids import PartitionId
 
 NUMBER_MAX: Final = (1 << 62) - 1  # of a term, index or round: a sum of two of them is still a positive 64-bit number
@@ -30,7 +30,7 @@ Addressed = tuple[PartitionId, Message | Bundle]
 """A message and the group that it belongs to."""
 
 
-class Fault(enum.Enum):
+class FrameFault(enum.Enum):
     """Why bytes of a peer were refused. Counted; the first ten refuse the whole frame, the others one message of it."""
 
     LENGTH = "length"  # shorter or longer than it says or may be
@@ -50,7 +50,7 @@ class Fault(enum.Enum):
 class BadFrame(RaftError):
     """Nothing of the frame was taken. The connection has to be closed: where the next frame begins is not known any more."""
 
-    def __init__(self, fault: Fault, detail: str) -> None:
+    def __init__(self, fault: FrameFault, detail: str) -> None:
         self.fault = fault
         super().__init__(f"frame refused: {fault.value}: {detail}")
 
@@ -88,21 +88,21 @@ HEAD_FIELDS: Final = (
     ("group", "I"),
     ("term", "Q"),
 )
-FIXED_FIELDS: Final[dict[Kind, tuple[tuple[str, str], ...]]] = {
-    Kind.VOTE_REQUEST: (("campaign", "B"), ("last_index", "Q"), ("last_term", "Q")),
-    Kind.VOTE_REPLY: (("campaign", "B"), ("granted", "B")),
-    Kind.APPEND: (("first", "Q"), ("prev_term", "Q"), ("commit", "Q"), ("entries_term", "Q"), ("count", "I")),
-    Kind.APPEND_REPLY: (("index", "Q"), ("rejected", "B"), ("hint_index", "Q"), ("hint_term", "Q")),
-    Kind.HEARTBEAT: (("commit", "Q"), ("round", "Q")),
-    Kind.HEARTBEAT_REPLY: (("round", "Q"),),
-    Kind.INSTALL_SNAPSHOT: (("index", "Q"), ("snapshot_term", "Q")),
-    Kind.SNAPSHOT_FAILED: (("index", "Q"),),
-    Kind.TIMEOUT_NOW: (),
-    Kind.READ_REQUEST: (),
-    Kind.READ_REPLY: (("index", "Q"),),
-    Kind.FORWARD: (("count", "I"),),
-    Kind.HEARTBEAT_BUNDLE: (),
-    Kind.HEARTBEAT_REPLY_BUNDLE: (),
+FIXED_FIELDS: Final[dict[MessageKind, tuple[tuple[str, str], ...]]] = {
+    MessageKind.VOTE_REQUEST: (("campaign", "B"), ("last_index", "Q"), ("last_term", "Q")),
+    MessageKind.VOTE_REPLY: (("campaign", "B"), ("granted", "B")),
+    MessageKind.APPEND: (("first", "Q"), ("prev_term", "Q"), ("commit", "Q"), ("entries_term", "Q"), ("count", "I")),
+    MessageKind.APPEND_REPLY: (("index", "Q"), ("rejected", "B"), ("hint_index", "Q"), ("hint_term", "Q")),
+    MessageKind.HEARTBEAT: (("commit", "Q"), ("round", "Q")),
+    MessageKind.HEARTBEAT_REPLY: (("round", "Q"),),
+    MessageKind.INSTALL_SNAPSHOT: (("index", "Q"), ("snapshot_term", "Q")),
+    MessageKind.SNAPSHOT_FAILED: (("index", "Q"),),
+    MessageKind.TIMEOUT_NOW: (),
+    MessageKind.READ_REQUEST: (),
+    MessageKind.READ_REPLY: (("index", "Q"),),
+    MessageKind.FORWARD: (("count", "I"),),
+    MessageKind.HEARTBEAT_BUNDLE: (),
+    MessageKind.HEARTBEAT_REPLY_BUNDLE: (),
 }
 
 

@@ -26,7 +26,7 @@ import google_crc32c
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.decoding import Decoder
 from cmdlog.raft.wire.encoding import Encoder
-from cmdlog.raft.wire.layout import MESSAGES_MAX, Addressed, BadFrame, Fault, MessageTooLarge, layout
+from cmdlog.raft.wire.layout import MESSAGES_MAX, Addressed, BadFrame, FrameFault, MessageTooLarge, layout
 
 VERSION: Final = 1
 MAGIC: Final = b"CR"
@@ -137,7 +137,7 @@ class Secret:
         return self.mac(b"raft digest key").digest() if seal is Seal.WHOLE else None
 
 
-class Sealer:
+class FrameSealer:
     """Makes the frames of one direction. The sequence begins with the session."""
 
     __slots__ = ("_encode", "_head", "_mac", "_receiver", "_sender", "_sequence")
@@ -216,10 +216,10 @@ class Opener:
         """Where the meta ends, and the sequence. Raises: BadFrame."""
         size = len(frame)
         if size < FRAME_BYTES_MIN:
-            raise BadFrame(Fault.LENGTH, f"{size} bytes")
+            raise BadFrame(FrameFault.LENGTH, f"{size} bytes")
         stated, head, sequence, meta_bytes = _unpack_front(frame)
         if stated != size:
-            raise BadFrame(Fault.LENGTH, f"{size} bytes, but {stated} are stated")
+            raise BadFrame(FrameFault.LENGTH, f"{size} bytes, but {stated} are stated")
         meta_end = _FRONT_BYTES + meta_bytes
         if meta_end + _TRAILER_BYTES > size:
             raise _unreadable(frame)
@@ -232,9 +232,9 @@ class Opener:
         mac = self._mac.copy()
         mac.update(front)
         if not compare_digest(mac.digest(), tag):
-            raise BadFrame(Fault.MAC, "not made with this cluster's secret")
+            raise BadFrame(FrameFault.MAC, "not made with this cluster's secret")
         if sequence <= self._sequence:
-            raise BadFrame(Fault.SEQUENCE, f"{sequence} after {self._sequence}")
+            raise BadFrame(FrameFault.SEQUENCE, f"{sequence} after {self._sequence}")
         return meta_end, sequence
 
     def _foreign(self, head: bytes) -> BadFrame:
@@ -242,15 +242,15 @@ class Opener:
         _, _, seal, cluster, sender, sender_life, receiver, receiver_life, _ = LINK.unpack(head)
         link = self._link
         if cluster != link.cluster:
-            return BadFrame(Fault.CLUSTER, f"{cluster.hex()}, but this is {link.cluster.hex()}")
+            return BadFrame(FrameFault.CLUSTER, f"{cluster.hex()}, but this is {link.cluster.hex()}")
         for fault, found, peer in (
-            (Fault.SENDER, Peer(sender, sender_life), link.sender),
-            (Fault.RECEIVER, Peer(receiver, receiver_life), link.receiver),
+            (FrameFault.SENDER, Peer(sender, sender_life), link.sender),
+            (FrameFault.RECEIVER, Peer(receiver, receiver_life), link.receiver),
         ):
             if found != peer:
                 return BadFrame(fault, f"node {found.node}, incarnation {found.incarnation.hex()}, but this link has {peer}")
         return BadFrame(
-            Fault.SESSION, f"seal {seal}, where {link.seal.name} is agreed" if seal != link.seal else "an earlier one"
+            FrameFault.SESSION, f"seal {seal}, where {link.seal.name} is agreed" if seal != link.seal else "an earlier one"
         )
 
 
@@ -258,10 +258,10 @@ def _unreadable(frame: bytes) -> BadFrame:
     """Another version may keep its checksum elsewhere, so magic and version are looked at first."""
     magic, version = frame[4:6], frame[6]
     if magic != MAGIC:
-        return BadFrame(Fault.MAGIC, magic.hex())
+        return BadFrame(FrameFault.MAGIC, magic.hex())
     if version != VERSION:
-        return BadFrame(Fault.VERSION, f"{version}, but this program speaks {VERSION}")
-    return BadFrame(Fault.CHECKSUM, f"frame of {len(frame)} bytes")
+        return BadFrame(FrameFault.VERSION, f"{version}, but this program speaks {VERSION}")
+    return BadFrame(FrameFault.CHECKSUM, f"frame of {len(frame)} bytes")
 
 
 # -- the beginning of a connection ---------------------------------------------------------------------------------------
@@ -294,20 +294,20 @@ def decode_hello(frame: bytes, *, secret: Secret, cluster: bytes, receiver: Node
     The side that was called knows that the caller is alive only by the first frame, which needs the session. Raises: BadFrame.
     """
     if not LENGTH.size + HELLO.size + MAC_BYTES <= len(frame) <= HELLO_BYTES_MAX or LENGTH.unpack_from(frame)[0] != len(frame):
-        raise BadFrame(Fault.LENGTH, f"hello of {len(frame)} bytes")
+        raise BadFrame(FrameFault.LENGTH, f"hello of {len(frame)} bytes")
     magic, version, theirs, sender, incarnation, to, nonce, echoed = HELLO.unpack_from(frame, LENGTH.size)
     if magic != HELLO_MAGIC:
-        raise BadFrame(Fault.MAGIC, magic.hex())
+        raise BadFrame(FrameFault.MAGIC, magic.hex())
     if theirs != cluster:
-        raise BadFrame(Fault.CLUSTER, f"{theirs.hex()}, but this is {cluster.hex()}")
+        raise BadFrame(FrameFault.CLUSTER, f"{theirs.hex()}, but this is {cluster.hex()}")
     if not compare_digest(_hello_mac(frame[:-MAC_BYTES], secret), frame[-MAC_BYTES:]):
-        raise BadFrame(Fault.MAC, "not made with this cluster's secret")
+        raise BadFrame(FrameFault.MAC, "not made with this cluster's secret")
     if to != receiver or sender == receiver:
-        raise BadFrame(Fault.RECEIVER, f"from node {sender} to node {to}, but this is {receiver}")
+        raise BadFrame(FrameFault.RECEIVER, f"from node {sender} to node {to}, but this is {receiver}")
     if echoed != echo:
-        raise BadFrame(Fault.SESSION, "answers another call")
+        raise BadFrame(FrameFault.SESSION, "answers another call")
     if not version:
-        raise BadFrame(Fault.VERSION, "0")
+        raise BadFrame(FrameFault.VERSION, "0")
     return Hello(theirs, Peer(sender, incarnation), to, nonce, echoed, version)
 
 
@@ -347,7 +347,7 @@ class FrameCutter:
             while available - position >= LENGTH.size:
                 (size,) = LENGTH.unpack_from(buffer, position)
                 if not FRAME_BYTES_MIN <= size <= self.bytes_max:
-                    raise BadFrame(Fault.LENGTH, f"{size} bytes, not within [{FRAME_BYTES_MIN}, {self.bytes_max}]")
+                    raise BadFrame(FrameFault.LENGTH, f"{size} bytes, not within [{FRAME_BYTES_MIN}, {self.bytes_max}]")
                 if available - position < size:
                     return
                 with memoryview(buffer) as view:

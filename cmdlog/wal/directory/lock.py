@@ -29,7 +29,7 @@ class OwnerRecord:
         return orjson.dumps(asdict(self), option=orjson.OPT_APPEND_NEWLINE)
 
 
-class Owner:
+class DirectoryLock:
     """Holds the lock of a directory until `close`."""
 
     def __init__(self, lock: Lock) -> None:
@@ -55,7 +55,7 @@ def make_folder(files: Files, directory: str) -> None:
     files.fsync_dir(above)
 
 
-def take_ownership(files: Files, directory: str) -> Owner:
+def take_ownership(files: Files, directory: str) -> DirectoryLock:
     """Locks the directory for this process and writes who we are, for the error of whoever comes next.
 
     Raises: Locked naming the owner, WrongDirectory when there is no such directory.
@@ -77,4 +77,4 @@ def take_ownership(files: Files, directory: str) -> Owner:
     except BaseException:
         lock.close()
         raise
-    return Owner(lock)
+    return DirectoryLock(lock)

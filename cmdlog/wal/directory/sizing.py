@@ -25,7 +25,7 @@ CALL_BYTES_MIN: Final = 1024  # of parameters: the least that a ring must always
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
+class RingSize:
     """Sizes of a log, and what it has to hold."""
 
     partitions: int
@@ -57,7 +57,7 @@ class Ring:
 
     def _least_bytes(self) -> int:
         for segment_bytes in range(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX + 1, SECTOR_BYTES):
-            ring = Ring(self.partitions, self.segments, segment_bytes, self.reserve_bytes, self.code_bytes, self.state_bytes)
+            ring = RingSize(self.partitions, self.segments, segment_bytes, self.reserve_bytes, self.code_bytes, self.state_bytes)
             if not ring.problem():
                 return segment_bytes
         return SEGMENT_BYTES_MAX

@@ -18,7 +18,7 @@ from typing import Any, Final
 import orjson
 import zstandard
 
-from cmdlog.wal.format.record import RECORD, RECORD_BYTES_MAX, BadRecord, Kind, Record, decompress, encode_record
+from cmdlog.wal.format.record import RECORD, RECORD_BYTES_MAX, BadRecord, Record, RecordKind, decompress, encode_record
 from cmdlog.wal.format.struct_layout import Layout
 from cmdlog.wal.ids import PARTITION_BITS
 
@@ -119,7 +119,7 @@ def encode_batch(
         stored = zstandard.ZstdCompressor().compress(text)
     head = BATCH.pack(txn_ids[0], count, catalog, flags, _ZERO6, len(stored), len(text))
     payload = b"".join((head, *columns, stored))
-    return encode_record(Kind.BATCH, payload, partition=partition, term=term, index=index)
+    return encode_record(RecordKind.BATCH, payload, partition=partition, term=term, index=index)
 
 
 def decode_batch(record: Record) -> Batch:

@@ -46,7 +46,7 @@ _LENGTH: Final = struct.Struct("<I")  # the header's first field
 _ZERO4: Final = bytes(4)
 
 
-class Kind(enum.IntEnum):
+class RecordKind(enum.IntEnum):
     """What a record says. Numbers are for ever; new kinds get new numbers."""
 
     BATCH = 1  # consecutive invocations of one partition
@@ -63,7 +63,7 @@ class Kind(enum.IntEnum):
     CHECKPOINT = 21  # the group's state as of the head of this segment
 
 
-_KINDS: Final = {int(kind): kind for kind in Kind}
+_KINDS: Final = {int(kind): kind for kind in RecordKind}
 _FLAG_ZSTD: Final = 1
 
 
@@ -75,7 +75,7 @@ class BadRecord(ValueError):
 class Record:
     """A decoded record; `raw` is the byte string on disk, on the wire and on the pipe to the site."""
 
-    kind: Kind
+    kind: RecordKind
     flags: int
     partition: int
     term: Term
@@ -122,14 +122,14 @@ def decompress(data: bytes, *, bytes_max: int) -> bytes:
         raise BadRecord(f"compressed payload: {error}") from error
 
 
-def encode_record(kind: Kind, payload: bytes, *, partition: int, term: int, index: int, flags: int = 0) -> bytes:
+def encode_record(kind: RecordKind, payload: bytes, *, partition: int, term: int, index: int, flags: int = 0) -> bytes:
     """One record, unpadded; the block aligns it."""
     head = RECORD.pack(RECORD.bytes + len(payload), kind, flags, partition, term, index, 0, _ZERO4)[:_CRC_OFFSET]
     crc = google_crc32c.extend(google_crc32c.value(head), payload)
     return b"".join((head, crc.to_bytes(4, "little"), _ZERO4, payload))
 
 
-def encode_json(kind: Kind, value: Mapping[str, Any], *, partition: int, term: int, index: int) -> bytes:
+def encode_json(kind: RecordKind, value: Mapping[str, Any], *, partition: int, term: int, index: int) -> bytes:
     """A record with a canonical JSON payload, compressed when that pays."""
     payload = orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
     if len(payload) < ZSTD_FROM_BYTES:
@@ -183,7 +183,7 @@ def decode_body(body: bytes) -> Iterator[tuple[int, Record]]:
 
 def encode_commit_mark(*, partition: int, term: int, commit: int, closed_txn: int) -> bytes:
     """The group is committed up to `commit`; no later entry of it has a TxnId <= `closed_txn`."""
-    return encode_record(Kind.COMMIT_MARK, COMMIT_MARK.pack(closed_txn), partition=partition, term=term, index=commit)
+    return encode_record(RecordKind.COMMIT_MARK, COMMIT_MARK.pack(closed_txn), partition=partition, term=term, index=commit)
 
 
 def decode_commit_mark(record: Record) -> int:
@@ -207,7 +207,7 @@ class Digest:
 def encode_digest(*, partition: int, term: int, index: int, rows_digest: int, catalog: int, result_hashes: bytes) -> bytes:
     """`result_hashes` is packed little-endian uint32, one per call of the batch at `index`."""
     payload = DIGEST.pack(rows_digest, catalog, len(result_hashes) // 4) + result_hashes
-    return encode_record(Kind.DIGEST, payload, partition=partition, term=term, index=index)
+    return encode_record(RecordKind.DIGEST, payload, partition=partition, term=term, index=index)
 
 
 def decode_digest(record: Record) -> Digest:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class StructField:
     name: str
     offset: int  # bytes
     size: int  # bytes
@@ -27,13 +27,13 @@ class Layout:
         self.bytes: int = compiled.size
         self.pack = compiled.pack
         self.unpack_from = compiled.unpack_from
-        self.fields: tuple[Field, ...] = tuple(_place(fields))
+        self.fields: tuple[StructField, ...] = tuple(_place(fields))
 
 
-def _place(fields: tuple[tuple[str, str], ...]) -> list[Field]:
+def _place(fields: tuple[tuple[str, str], ...]) -> list[StructField]:
     placed, offset = [], 0
     for name, code in fields:
         size = struct.calcsize("<" + code)
-        placed.append(Field(name, offset, size))
+        placed.append(StructField(name, offset, size))
         offset += size
     return placed

@@ -24,7 +24,7 @@ from cmdlog.wal.directory.instance import INSTANCE_NAME, LOG_FOLDER, Instance, l
 from cmdlog.wal.directory.lock import take_ownership
 from cmdlog.wal.errors import NotEmpty, WalError, WrongDirectory
 from cmdlog.wal.files import Files
-from cmdlog.wal.hard_state import HardState, HardStateFile, open_hardstate
+from cmdlog.wal.hard_state import HardStateFile, HardStateValues, open_hardstate
 from cmdlog.wal.opening.survey import identity_text
 
 
@@ -77,7 +77,7 @@ class Home:
         return Home(found.inode or self.inode, found.birth_ns or self.birth_ns, found.machine or self.machine)
 
 
-def check_home(files: Files, directory: str, hard: HardState) -> None:
+def check_home(files: Files, directory: str, hard: HardStateValues) -> None:
     """Raises: LinkedNode, CopiedNode when the hard state names another directory than this."""
     instance = os.path.join(directory, INSTANCE_NAME)
     if (links := files.links(instance)) > 1:

@@ -16,11 +16,11 @@ from cmdlog.wal.files import File, Files
 from cmdlog.wal.format.block import HEADER, BlockFlag, decode_header, encode_block
 from cmdlog.wal.format.record import BadRecord, decode_body
 from cmdlog.wal.format.segment import free_name, free_number
-from cmdlog.wal.group_state import Groups
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.hard_state import HardStateFile
 from cmdlog.wal.ids import BlockNumber, Lsn
-from cmdlog.wal.opening.restart import Action, Row, Verdict
-from cmdlog.wal.opening.scan import Place, Walk
+from cmdlog.wal.opening.restart import Action, RestartRow, RestartVerdict
+from cmdlog.wal.opening.scan import BlockAt, SegmentWalk
 from cmdlog.wal.opening.survey import Survey
 
 CUTS_KEPT_MAX: Final = 8  # evidence files; the oldest go first
@@ -44,9 +44,9 @@ class CutReport:
 class Recovered:
     """What a start found and did."""
 
-    verdict: Verdict
+    verdict: RestartVerdict
     cut: CutReport | None
-    groups: Groups
+    groups: GroupStates
     open_count: int
     first_lsn: Lsn  # of the oldest retained segment's checkpoint block
     tail_lsn: Lsn  # the last block
@@ -61,16 +61,16 @@ class Recovered:
 class Mended:
     """The tail after repair: where the next block goes."""
 
-    place: Place  # of the last block
+    place: BlockAt  # of the last block
     offset: int
     chain: int
     open_count: int
     sealed: bool
-    groups: Groups
+    groups: GroupStates
     recovered: Recovered
 
 
-def mend(files: Files, survey: Survey, row: Row, hard: HardStateFile) -> Mended:
+def mend(files: Files, survey: Survey, row: RestartRow, hard: HardStateFile) -> Mended:
     """Durable on return: every block up to `place`, their segment's name, and the hard state.
 
     Raises: WriteFailed, DiskFull, Corrupt when a block's records do not decode.
@@ -78,7 +78,7 @@ def mend(files: Files, survey: Survey, row: Row, hard: HardStateFile) -> Mended:
     walk = survey.walk
     assert walk is not None
     assert row.action is not Action.REFUSE
-    notes = [f"{row.verdict.value}: {row.story}"] if row.verdict is not Verdict.CLEAN else []
+    notes = [f"{row.verdict.value}: {row.story}"] if row.verdict is not RestartVerdict.CLEAN else []
     notes += _finish_recycling(files, survey)
     _confirm_newest_name(files, survey, hard)
     groups = _fold(survey, walk)
@@ -129,9 +129,9 @@ def _confirm_newest_name(files: Files, survey: Survey, hard: HardStateFile) -> N
         files.fsync_dir(survey.log_dir)
 
 
-def _fold(survey: Survey, walk: Walk) -> Groups:
+def _fold(survey: Survey, walk: SegmentWalk) -> GroupStates:
     """The groups' state from the checkpoint and all records behind it."""
-    groups = Groups()
+    groups = GroupStates()
     for place in walk.places:
         start = place.offset + HEADER.bytes
         try:
@@ -149,7 +149,7 @@ def _fold(survey: Survey, walk: Walk) -> Groups:
     return groups
 
 
-def _keep_cut(files: Files, survey: Survey, walk: Walk, notes: list[str]) -> CutReport:
+def _keep_cut(files: Files, survey: Survey, walk: SegmentWalk, notes: list[str]) -> CutReport:
     """Copies what will be zeroed aside, and drops the oldest such copies."""
     last = max((place.offset + place.header.total_bytes for place in walk.later), default=0)
     data = survey.data[walk.end :] if walk.segment.earlier_life == 0 else survey.data[walk.end : max(last, walk.end + 4096)]
@@ -166,7 +166,7 @@ def _keep_cut(files: Files, survey: Survey, walk: Walk, notes: list[str]) -> Cut
     return CutReport(survey.segments[-1].path, walk.end, walk.expected, len(data), walk.end_reason, kept)
 
 
-def _rewrite(file: File, survey: Survey, walk: Walk, *, cutting: bool) -> None:
+def _rewrite(file: File, survey: Survey, walk: SegmentWalk, *, cutting: bool) -> None:
     """Puts the blocks that nothing vouches for on disk once more, and zeros over what is cut."""
     known = max(survey.evidence, walk.evidence)
     start = next((place.offset for place in walk.places if place.header.number > known), walk.end)
@@ -179,7 +179,7 @@ def _rewrite(file: File, survey: Survey, walk: Walk, *, cutting: bool) -> None:
         file.fdatasync()
 
 
-def _seal(file: File, walk: Walk, open_count: int) -> Place:
+def _seal(file: File, walk: SegmentWalk, open_count: int) -> BlockAt:
     """Writes the seal that vouches for the rewritten blocks. A sector is always left for it."""
     last = walk.places[-1].header
     data, _ = encode_block(
@@ -193,10 +193,10 @@ def _seal(file: File, walk: Walk, open_count: int) -> Place:
     )
     file.pwrite(data, walk.end)
     file.fdatasync()
-    return Place(decode_header(data), walk.end)
+    return BlockAt(decode_header(data), walk.end)
 
 
-def _settle_hard_state(survey: Survey, groups: Groups, hard: HardStateFile, notes: list[str]) -> None:
+def _settle_hard_state(survey: Survey, groups: GroupStates, hard: HardStateFile, notes: list[str]) -> None:
     """Merges log and hard state file, and writes the file when it was behind or only half whole."""
     for partition, (term, vote) in hard.state.votes.items():
         try:

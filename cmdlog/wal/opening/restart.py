@@ -16,10 +16,10 @@ import enum
 from dataclasses import dataclass, fields
 from typing import Final
 
-from cmdlog.wal.opening.scan import EndKind, Walk
+from cmdlog.wal.opening.scan import EndKind, SegmentWalk
 
 
-class Verdict(enum.Enum):
+class RestartVerdict(enum.Enum):
     """The rows' names."""
 
     NEWER = "newer"
@@ -59,75 +59,75 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RestartRow:
     """`yes` is the fact that decides; all facts before it in Facts are no, later ones do not matter."""
 
-    verdict: Verdict
+    verdict: RestartVerdict
     yes: str
     action: Action
     story: str
 
 
 TABLE: Final = (
-    Row(
-        Verdict.NEWER,
+    RestartRow(
+        RestartVerdict.NEWER,
         "newer",
         Action.REFUSE,
         "A newer program has written here. Its bytes may mean anything, so nothing else is concluded from them.",
     ),
-    Row(
-        Verdict.FOREIGN,
+    RestartRow(
+        RestartVerdict.FOREIGN,
         "foreign",
         Action.REFUSE,
         "A file was copied in, renamed or swapped with another node's. Names, headers and instance file each say who they are.",
     ),
-    Row(
-        Verdict.MISSING,
+    RestartRow(
+        RestartVerdict.MISSING,
         "missing",
         Action.REFUSE,
         "Segments are recycled oldest first, after the hard state file says so, and follow each other by generation: "
         "a gap, or an end other than the noted one, is a lost file.",
     ),
-    Row(
-        Verdict.DAMAGED_HEAD,
+    RestartRow(
+        RestartVerdict.DAMAGED_HEAD,
         "damaged_head",
         Action.REFUSE,
         "A file gets its name after its header and checkpoint are durable and has its full length then. No crash leaves less.",
     ),
-    Row(
-        Verdict.CORRUPT,
+    RestartRow(
+        RestartVerdict.CORRUPT,
         "acknowledged",
         Action.REFUSE,
         "A block that something later knew to be durable cannot be read. It had been acknowledged. Cutting here would lose it.",
     ),
-    Row(
-        Verdict.MISPLACED,
+    RestartRow(
+        RestartVerdict.MISPLACED,
         "misplaced",
         Action.REFUSE,
         "A whole block of this life stands at another block's place: a write went astray or was lost. "
         "A crash cannot do that, since the rest of a cut segment is zeros before the next append.",
     ),
-    Row(
-        Verdict.STALE,
+    RestartRow(
+        RestartVerdict.STALE,
         "stale",
         Action.CUT,
         "An earlier opening wrote this block, it was cut, and the zeros over it did not last. "
         "Its opening count is lower than that of the block before it, so it is no successor.",
     ),
-    Row(
-        Verdict.TORN,
+    RestartRow(
+        RestartVerdict.TORN,
         "remains",
         Action.CUT,
         "The last writes were under way when the power went or the process died. Nothing proves that they were acknowledged.",
     ),
-    Row(
-        Verdict.UNSEALED,
+    RestartRow(
+        RestartVerdict.UNSEALED,
         "unproved",
         Action.REWRITE,
         "The chain ends well, but nothing written later vouches for its last blocks: they may be in the page cache alone.",
     ),
-    Row(
-        Verdict.CLEAN,
+    RestartRow(
+        RestartVerdict.CLEAN,
         "",
         Action.GO_ON,
         "A seal, a checkpoint or the hard state file vouches for the last block with records.",
@@ -135,14 +135,14 @@ TABLE: Final = (
 )
 
 
-def decide(facts: Facts) -> Row:
+def decide(facts: Facts) -> RestartRow:
     """The one row that matches."""
     matching = [row for row in TABLE if _matches(row, facts)]
     assert len(matching) == 1, f"{len(matching)} rows match {facts}"
     return matching[0]
 
 
-def tail_facts(walk: Walk, *, evidence: int) -> Facts:
+def tail_facts(walk: SegmentWalk, *, evidence: int) -> Facts:
     """The facts of the newest segment; `evidence` is what the other files knew."""
     known = max(evidence, walk.evidence)
     return Facts(
@@ -158,7 +158,7 @@ def tail_facts(walk: Walk, *, evidence: int) -> Facts:
     )
 
 
-def _matches(row: Row, facts: Facts) -> bool:
+def _matches(row: RestartRow, facts: Facts) -> bool:
     for name in FACT_NAMES:
         value = getattr(facts, name)
         if name == row.yes:

@@ -24,7 +24,7 @@ from cmdlog.wal.format.block import (
     decode_header,
     is_zero,
 )
-from cmdlog.wal.format.record import RECORD, BadRecord, Kind, decode_record
+from cmdlog.wal.format.record import RECORD, BadRecord, RecordKind, decode_record
 from cmdlog.wal.format.segment import SegmentHeader
 from cmdlog.wal.ids import BlockNumber
 
@@ -45,7 +45,7 @@ class EndKind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BlockAt:
     """A block and its offset in the segment's file."""
 
     header: BlockHeader
@@ -53,15 +53,15 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class SegmentWalk:
     """One segment, walked. `later` are headers of this life behind the end, wherever they stand."""
 
     segment: SegmentHeader
-    places: tuple[Place, ...]
+    places: tuple[BlockAt, ...]
     end: int  # offset of the first byte that is no part of the chain
     end_kind: EndKind
     end_reason: str  # why the block at `end` is none, in one stable word
-    later: tuple[Place, ...]
+    later: tuple[BlockAt, ...]
 
     @property
     def expected(self) -> BlockNumber:
@@ -85,9 +85,9 @@ class Walk:
         return next(last, 0)
 
 
-def walk_segment(data: bytes, segment: SegmentHeader) -> Walk:
+def walk_segment(data: bytes, segment: SegmentHeader) -> SegmentWalk:
     """Walks the whole file's bytes, header sector included."""
-    places: list[Place] = []
+    places: list[BlockAt] = []
     offset, expected, chain = SECTOR_BYTES, int(segment.first_block), segment.previous_chain
     kind, reason = EndKind.FULL, "end"
     while offset < len(data):
@@ -100,9 +100,9 @@ def walk_segment(data: bytes, segment: SegmentHeader) -> Walk:
             lower = bool(places) and header.open_count < places[-1].header.open_count
             kind = EndKind.STALE if lower else EndKind.MISPLACED
             break
-        places.append(Place(header, offset))
+        places.append(BlockAt(header, offset))
         offset, expected, chain = offset + header.total_bytes, expected + 1, header.checksum
-    return Walk(segment, tuple(places), offset, kind, reason, tuple(_later(data, offset, segment)))
+    return SegmentWalk(segment, tuple(places), offset, kind, reason, tuple(_later(data, offset, segment)))
 
 
 def read_block(data: bytes, offset: int, segment: SegmentHeader) -> BlockHeader:
@@ -144,7 +144,7 @@ def _bad_end(data: bytes, offset: int, segment: SegmentHeader, bad: BadBlock) ->
     return EndKind.BAD, bad.reason
 
 
-def _later(data: bytes, offset: int, segment: SegmentHeader) -> list[Place]:
+def _later(data: bytes, offset: int, segment: SegmentHeader) -> list[BlockAt]:
     """Every header of this life from `offset` on. Bodies are not looked at: a good header is evidence by itself."""
     found = []
     for position in range(offset, len(data) - HEADER.bytes, SECTOR_BYTES):
@@ -155,7 +155,7 @@ def _later(data: bytes, offset: int, segment: SegmentHeader) -> list[Place]:
         except BadBlock:
             continue
         if header.generation == segment.generation:
-            found.append(Place(header, position))
+            found.append(BlockAt(header, position))
     return found
 
 
@@ -187,6 +187,6 @@ def locate_damage(data: bytes, offset: int, segment: SegmentHeader) -> Suspect:
             decode_record(body[position:end])
         except BadRecord:
             txn = int.from_bytes(body[position + RECORD.bytes : position + RECORD.bytes + 8], "little")
-            return Suspect(partition, index, txn if kind == Kind.BATCH else None)
+            return Suspect(partition, index, txn if kind == RecordKind.BATCH else None)
         position = end + -length % 8
     return Suspect()

@@ -22,9 +22,9 @@ from cmdlog.wal.format.segment import (
     segment_name,
     segment_sequence,
 )
-from cmdlog.wal.hard_state import HARDSTATE_NAME, HardState, read_hardstate
-from cmdlog.wal.opening.restart import Facts, Verdict, decide, tail_facts
-from cmdlog.wal.opening.scan import Walk, locate_damage, misfit, read_block, walk_segment
+from cmdlog.wal.hard_state import HARDSTATE_NAME, HardStateValues, read_hardstate
+from cmdlog.wal.opening.restart import Facts, RestartVerdict, decide, tail_facts
+from cmdlog.wal.opening.scan import SegmentWalk, locate_damage, misfit, read_block, walk_segment
 
 _HEAD_BYTES: Final = 2 * SECTOR_BYTES  # header sector and the first one of the checkpoint block
 
@@ -42,7 +42,7 @@ class SegmentFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SurveyProblem:
     """Why a fact holds."""
 
     fact: str  # a field of Facts
@@ -58,14 +58,14 @@ class Survey:
 
     log_dir: str
     instance: Instance
-    hard: HardState
+    hard: HardStateValues
     hard_whole: bool  # both copies are valid and equal
     segments: list[SegmentFile] = field(default_factory=list)  # ascending, without `let_go`
     let_go: list[str] = field(default_factory=list)  # paths of segments that were noted as recycled and not yet renamed
     free: list[str] = field(default_factory=list)  # ready, and with TEMP_SUFFIX reserved ones
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[SurveyProblem] = field(default_factory=list)
     data: bytes = b""  # the newest segment
-    walk: Walk | None = None
+    walk: SegmentWalk | None = None
 
     @property
     def facts(self) -> Facts:
@@ -93,7 +93,7 @@ def identity_texts(identity: Identity) -> set[str]:
     return {identity_text(replace(identity, incarnation=incarnation)) for incarnation in lives}
 
 
-def survey_log(files: Files, directory: str, instance: Instance, *, hard_state: HardState | None = None) -> Survey:
+def survey_log(files: Files, directory: str, instance: Instance, *, hard_state: HardStateValues | None = None) -> Survey:
     """Looks at the log of a node; `hard_state` stands in for a file that is lost.
 
     Raises: Corrupt for what cannot be read at all.
@@ -103,7 +103,7 @@ def survey_log(files: Files, directory: str, instance: Instance, *, hard_state: 
     survey = Survey(log_dir, instance, hard, whole)
     if hard.identity not in identity_texts(instance.identity):
         path = os.path.join(log_dir, HARDSTATE_NAME)
-        survey.problems.append(Problem("foreign", path, 0, f"hard state of {hard.identity}"))
+        survey.problems.append(SurveyProblem("foreign", path, 0, f"hard state of {hard.identity}"))
     for name in files.listdir(log_dir):
         path = os.path.join(log_dir, name)
         sequence = segment_sequence(name)
@@ -126,24 +126,24 @@ def refusal(survey: Survey) -> WalError | None:
     """The error of a row that refuses; None when the log may be opened."""
     row = decide(survey.facts)
     problem = next((p for p in survey.problems if p.fact == row.yes), None)
-    if row.verdict is Verdict.NEWER:
+    if row.verdict is RestartVerdict.NEWER:
         return NewerFormat(f"{_place(survey, problem)} is of a newer format")
-    if row.verdict is Verdict.FOREIGN and problem is not None:
+    if row.verdict is RestartVerdict.FOREIGN and problem is not None:
         return Foreign(f"{problem.path}: {problem.what}; this directory belongs to {survey.instance.identity}")
-    if row.verdict in (Verdict.MISSING, Verdict.DAMAGED_HEAD) and problem is not None:
+    if row.verdict in (RestartVerdict.MISSING, RestartVerdict.DAMAGED_HEAD) and problem is not None:
         return Corrupt(problem.what, path=problem.path, offset=problem.offset, block=problem.block)
-    if row.verdict in (Verdict.DAMAGED_HEAD, Verdict.CORRUPT, Verdict.MISPLACED):
+    if row.verdict in (RestartVerdict.DAMAGED_HEAD, RestartVerdict.CORRUPT, RestartVerdict.MISPLACED):
         return tail_corrupt(survey, row.verdict)
     return None
 
 
-def tail_corrupt(survey: Survey, verdict: Verdict) -> Corrupt:
+def tail_corrupt(survey: Survey, verdict: RestartVerdict) -> Corrupt:
     """The error for the place where the newest segment's chain ends though it must not."""
     walk = survey.walk
     assert walk is not None
     suspect = locate_damage(survey.data, walk.end, walk.segment)
     what = f"block that was known durable ({walk.end_reason})"
-    if verdict is Verdict.MISPLACED:
+    if verdict is RestartVerdict.MISPLACED:
         what = f"block out of place ({walk.end_reason})"
     return Corrupt(
         what,
@@ -156,7 +156,7 @@ def tail_corrupt(survey: Survey, verdict: Verdict) -> Corrupt:
     )
 
 
-def _hard_state(files: Files, log_dir: str) -> tuple[HardState, bool]:
+def _hard_state(files: Files, log_dir: str) -> tuple[HardStateValues, bool]:
     state, _, whole = read_hardstate(files, log_dir)
     return state, whole
 
@@ -171,23 +171,23 @@ def _look_at_head(files: Files, survey: Survey, path: str, sequence: int) -> Non
             header = decode_segment_header(data[:SECTOR_BYTES])
         except BadSegment as bad:
             fact = "newer" if bad.newer else "damaged_head"
-            survey.problems.append(Problem(fact, path, 0, f"segment header is bad ({bad.reason})"))
+            survey.problems.append(SurveyProblem(fact, path, 0, f"segment header is bad ({bad.reason})"))
             return
         identity = Identity(header.cluster_id, header.node_id, header.incarnation)
         if not survey.instance.identity.owns(identity):
-            survey.problems.append(Problem("foreign", path, 0, f"segment of {identity}"))
+            survey.problems.append(SurveyProblem("foreign", path, 0, f"segment of {identity}"))
         elif header.sequence != sequence:
-            survey.problems.append(Problem("foreign", path, 0, f"segment {header.sequence} under another name"))
+            survey.problems.append(SurveyProblem("foreign", path, 0, f"segment {header.sequence} under another name"))
         elif not size == header.segment_bytes == survey.instance.segment_bytes:
             wanted = survey.instance.segment_bytes
             what = f"segment has {size} bytes and says {header.segment_bytes}, the instance file says {wanted}"
-            survey.problems.append(Problem("damaged_head", path, min(size, wanted), what))
+            survey.problems.append(SurveyProblem("damaged_head", path, min(size, wanted), what))
         else:
             survey.segments.append(SegmentFile(path, header))
             if problem := _checkpoint_problem(file.pread(_checkpoint_end(data), 0), header):
                 fact = "newer" if problem == "newer" else "damaged_head"
                 what = f"checkpoint block is bad ({problem})"
-                survey.problems.append(Problem(fact, path, SECTOR_BYTES, what, header.first_block))
+                survey.problems.append(SurveyProblem(fact, path, SECTOR_BYTES, what, header.first_block))
     finally:
         file.close()
 
@@ -218,15 +218,15 @@ def _look_at_order(survey: Survey) -> None:
     for sequence in range(survey.hard.oldest, max(survey.hard.newest, newest) + 1):
         if sequence not in named:
             path = os.path.join(survey.log_dir, segment_name(sequence))
-            survey.problems.append(Problem("missing", path, 0, f"segment {sequence} is missing"))
+            survey.problems.append(SurveyProblem("missing", path, 0, f"segment {sequence} is missing"))
             return
     for before, after in zip(survey.segments, survey.segments[1:], strict=False):
         if before.sequence + 1 == after.sequence and after.header.previous_generation != before.header.generation:
             what = f"segment {before.sequence} is not the one that segment {after.sequence} followed"
-            survey.problems.append(Problem("missing", before.path, 0, what))
+            survey.problems.append(SurveyProblem("missing", before.path, 0, what))
 
 
-def _place(survey: Survey, problem: Problem | None) -> str:
+def _place(survey: Survey, problem: SurveyProblem | None) -> str:
     if problem is not None:
         return problem.path
     return f"block at offset {survey.walk.end if survey.walk else 0} of {survey.segments[-1].path}"

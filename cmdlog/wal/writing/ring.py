@@ -27,8 +27,8 @@ from cmdlog.wal.errors import LogFull, WalError
 from cmdlog.wal.files import File, Files
 from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag
 from cmdlog.wal.writing.segment_pool import Space
-from cmdlog.wal.writing.tail import Placed, Tail
-from cmdlog.wal.writing.watermarks import Gate, Source, Sync, Watermarks
+from cmdlog.wal.writing.tail import PlacedBlock, Tail
+from cmdlog.wal.writing.watermarks import Gate, RecordSource, Sync, Watermarks
 
 BLOCK_BYTES_TARGET: Final = 128 << 10  # pending bytes that make a block worth its sync at once
 PACE_MIN_S: Final = 0.0005  # between blocks while a sync is in flight: a block costs that much of Python beside its sync
@@ -45,7 +45,7 @@ class Ring:
         files: Files,
         tail: Tail,
         space: Space,
-        source: Source,
+        source: RecordSource,
         *,
         threads: int,
         sync: Sync,
@@ -85,7 +85,7 @@ class Ring:
         self._latency_s = LATENCY_FIRST_S
         self._latencies: deque[float] = deque(maxlen=LATENCIES_KEPT)
         self._syncs = self._blocks = self._block_bytes = 0
-        self._unsynced: dict[int, Placed] = {}  # the last block per segment that was left without a sync
+        self._unsynced: dict[int, PlacedBlock] = {}  # the last block per segment that was left without a sync
         self._inline_file: tuple[int, File] | None = None
         self._sync_file: tuple[int, File] | None = None
         self._keeper_sleeps = True
@@ -262,7 +262,7 @@ class Ring:
             return 0.0
         return self._last_take + max(PACE_MIN_S, self._latency_s / self._count) - self._clock()
 
-    def _take(self) -> Placed | None:
+    def _take(self) -> PlacedBlock | None:
         """One turn: closes and places a block. The turn is passed on before it is written."""
         try:
             placed = self._place()
@@ -285,7 +285,7 @@ class Ring:
                 self._idle.open_one()
             self._quiet.open_all()
 
-    def _place(self) -> Placed | None:
+    def _place(self) -> PlacedBlock | None:
         tail = self._tail
         if self._held is None and not self._stays() and not self._rotate():
             return None
@@ -341,7 +341,7 @@ class Ring:
 
     # -- writing ---------------------------------------------------------------------------------------------------------
 
-    def _handle(self, slot: tuple[int, File] | None, placed: Placed) -> tuple[int, File] | None:
+    def _handle(self, slot: tuple[int, File] | None, placed: PlacedBlock) -> tuple[int, File] | None:
         """This thread's open file of the block's segment."""
         if slot is not None and slot[0] == placed.sequence:
             return slot
@@ -353,12 +353,12 @@ class Ring:
             self.wedge(error if isinstance(error, WalError) else WalError(f"opening {placed.path}: {error}"))
             return None
 
-    def _inline(self, placed: Placed) -> File | None:
+    def _inline(self, placed: PlacedBlock) -> File | None:
         """The file of callers' threads: with nothing else in flight one is enough."""
         self._inline_file = self._handle(self._inline_file, placed)
         return self._inline_file[1] if self._inline_file else None
 
-    def _write(self, placed: Placed, file: File | None) -> None:
+    def _write(self, placed: PlacedBlock, file: File | None) -> None:
         if file is None:
             return
         try:
@@ -373,7 +373,7 @@ class Ring:
         except OSError as error:
             self.wedge(WalError(f"writing {placed.path}: {error}"))
 
-    def _note_written(self, placed: Placed) -> int | None:
+    def _note_written(self, placed: PlacedBlock) -> int | None:
         """The block is in the page cache. Up to where its sync will reach; None when it is left without one.
 
         A block that is left was written before any later one was placed for which somebody waits: that one's sync covers it.
@@ -385,7 +385,7 @@ class Ring:
             self._marks.deliver()
         return upto
 
-    def _finish(self, placed: Placed, seconds: float, upto: int | None) -> None:
+    def _finish(self, placed: PlacedBlock, seconds: float, upto: int | None) -> None:
         """The block is written, and synced unless it is left. Watermarks advance over every gap that this closes."""
         now = self._clock()
         with self._lock:
@@ -476,7 +476,7 @@ class Ring:
                 self._marks.synced(upto)
         self._marks.deliver()
 
-    def _sync_now(self, placed: Placed) -> bool:
+    def _sync_now(self, placed: PlacedBlock) -> bool:
         begin = self._clock()
         self._sync_file = self._handle(self._sync_file, placed)
         if self._sync_file is None:

@@ -13,19 +13,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cmdlog.wal.directory.sizing import block_bytes_max, fresh_bytes
-from cmdlog.wal.errors import TooLarge
+from cmdlog.wal.errors import RecordsTooLarge
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag, aligned, block_bytes, encode_block
-from cmdlog.wal.format.record import KIND_OFFSET, Kind, peek_record
+from cmdlog.wal.format.record import KIND_OFFSET, RecordKind, peek_record
 from cmdlog.wal.format.segment import SegmentHeader, decode_segment_header, encode_segment_header, segment_name
-from cmdlog.wal.group_state import Groups
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.opening.survey import SegmentFile
 from cmdlog.wal.writing.segment_pool import Space
 
 
 @dataclass(slots=True)  # not frozen: one is made per block, and freezing costs 1.5 us
-class Placed:
+class PlacedBlock:
     """A block with its place, not yet written."""
 
     number: BlockNumber
@@ -42,7 +42,7 @@ class Tail:
         self,
         files: Files,
         space: Space,
-        groups: Groups,
+        groups: GroupStates,
         *,
         segment: SegmentFile,
         offset: int,
@@ -77,18 +77,18 @@ class Tail:
         return self.left_bytes >= max(SECTOR_BYTES, min(self.block_bytes_max, self.segment.header.segment_bytes // 16))
 
     def fits(self, records: Sequence[bytes]) -> bool:
-        """Raises: TooLarge when no segment could hold them."""
+        """Raises: RecordsTooLarge when no segment could hold them."""
         size = block_bytes(records)
         if size > self.block_bytes_max:
-            raise TooLarge(f"a block of {size} bytes; the limit with these segments is {self.block_bytes_max}")
+            raise RecordsTooLarge(f"a block of {size} bytes; the limit with these segments is {self.block_bytes_max}")
         return size <= self.left_bytes
 
-    def place(self, records: Sequence[bytes], *, flags: BlockFlag, durable_upto: int) -> Placed:
+    def place(self, records: Sequence[bytes], *, flags: BlockFlag, durable_upto: int) -> PlacedBlock:
         """Gives the records their block; the fold has seen them on return."""
         number = self.number + 1
         position = 0
         for record in records:
-            if record[KIND_OFFSET] != Kind.DIGEST:  # says nothing about a group; there is one per batch
+            if record[KIND_OFFSET] != RecordKind.DIGEST:  # says nothing about a group; there is one per batch
                 self.groups.observe(Lsn(BlockNumber(number), position), peek_record(record))
             position += aligned(len(record))
         data, checksum = encode_block(
@@ -100,7 +100,7 @@ class Tail:
             chain=self._chain,
             open_count=self._open_count,
         )
-        placed = Placed(BlockNumber(number), self.segment.path, self.segment.sequence, self.offset, data)
+        placed = PlacedBlock(BlockNumber(number), self.segment.path, self.segment.sequence, self.offset, data)
         self.number, self._chain, self.offset = number, checksum, self.offset + len(data)
         self.sealed = bool(flags & BlockFlag.SEAL)
         return placed
@@ -131,7 +131,7 @@ class Tail:
             )
             data, checksum = encode_head(header, records, durable_upto=self.number)
             if len(data) > before.segment_bytes // 2:
-                raise TooLarge(f"a checkpoint of {len(data)} bytes leaves too little of a segment; use larger segments")
+                raise RecordsTooLarge(f"a checkpoint of {len(data)} bytes leaves too little of a segment; use larger segments")
             file.pwrite(data, 0)
             file.fdatasync()
         finally:

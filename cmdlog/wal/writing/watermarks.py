@@ -17,7 +17,7 @@ from cmdlog.wal.errors import WalError, Wedged, message_of
 Sync = Literal["sync", "async", "off"]
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """What feeds the log.
 
     `written` and `durable` are called once per non-empty `take`, in that order, with the block's number; seals and
@@ -79,7 +79,7 @@ class Watermarks:
     failure. A block that is *left* without one is durable with the first sync that began after it was written.
     """
 
-    def __init__(self, lock: threading.Lock, quiet: Gate, source: Source, *, start: int, sync: Sync) -> None:
+    def __init__(self, lock: threading.Lock, quiet: Gate, source: RecordSource, *, start: int, sync: Sync) -> None:
         self._lock, self._quiet, self._source = lock, quiet, source
         self._never_synced = sync == "off"
         self.written = self.durable = start

@@ -16,15 +16,15 @@ What differs from the specification (TPC Benchmark C, revision 5.11), and what d
 
 from __future__ import annotations
 
-from procedures.samples.tpcc.mix import Tally, workload
+from procedures.samples.tpcc.mix import MixTally, workload
 from procedures.samples.tpcc.population import SMALL, Population, loader
 from procedures.samples.tpcc.schema import db
 from procedures.samples.tpcc.transactions import delivery, new_order, order_status, payment, stock_level
 
 __all__ = [
     "SMALL",
+    "MixTally",
     "Population",
-    "Tally",
     "db",
     "delivery",
     "loader",

@@ -1,7 +1,7 @@
 """A seeded stream of requests with the mix of clause 5.2.3: 45 new-orders of a hundred, 43 payments, 4 of each of the others.
 
 A call runs on one partition, so a remote warehouse must live on the partition of the home warehouse. Warehouses are drawn as the
-specification says; one that lives elsewhere is replaced by the home warehouse, and `Tally` counts it as left out.
+specification says; one that lives elsewhere is replaced by the home warehouse, and `MixTally` counts it as left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WEIGHTS = (45, 43, 4, 4, 4)
 
 
 @dataclass(slots=True)
-class Tally:
+class MixTally:
     """What was drawn. `remote` counts those on another warehouse of the same partition, `left_out` those made local."""
 
     lines: int = 0  # of new-orders
@@ -37,10 +37,10 @@ def workload(
     calls: int,
     population: Population = SMALL,
     partition_of: Callable[[int], int] = lambda _warehouse: 0,
-    tally: Tally | None = None,
+    tally: MixTally | None = None,
 ) -> Iterator[Call]:
     """`calls` requests. `partition_of` tells where a warehouse lives; by default all live together."""
-    requests = _Requests(seed, population, partition_of, tally or Tally())
+    requests = _Requests(seed, population, partition_of, tally or MixTally())
     for _ in range(calls):
         yield requests.draw()
 
@@ -48,7 +48,7 @@ def workload(
 class _Requests:
     """Draws one request after the other."""
 
-    def __init__(self, seed: int, population: Population, partition_of: Callable[[int], int], tally: Tally) -> None:
+    def __init__(self, seed: int, population: Population, partition_of: Callable[[int], int], tally: MixTally) -> None:
         self._chance = chance = random.Random(f"requests {seed}")
         self._population, self._partition_of, self._tally = population, partition_of, tally
         self._c_customer, self._c_item = chance.randint(0, draws.A_CUSTOMER), chance.randint(0, draws.A_ITEM)

@@ -48,7 +48,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ReadOptions:
     """What a read is asked for."""
 
     paths: tuple[str, ...]
@@ -147,7 +147,7 @@ _TIME: Final = "2026-01-31T12:00:00Z"
 _BY_LOWER: Final = {name.lower(): name for name in NAMES}
 
 
-def parse_options(given: Mapping[str, str]) -> Options:
+def parse_options(given: Mapping[str, str]) -> ReadOptions:
     """Raises: BadOption, naming the option and what it may be."""
     found = {_name_of(name): value for name, value in given.items()}
     text = found.get
@@ -156,7 +156,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
     starting, from_latest = _starting(text("startingTxn"), text("startingTimestamp"))
     ending = _ending(text("endingTxn"), text("endingTimestamp"))
     _check_order(found, starting, ending)
-    return Options(
+    return ReadOptions(
         paths=_paths(text("path"), text("paths")),
         table=table,
         starting=starting,

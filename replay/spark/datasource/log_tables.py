@@ -16,7 +16,7 @@ from cmdlog.wal.ids import txn_millis
 from replay.errors import NoLogs, ReplayError
 from replay.plan.authority import decide
 from replay.spark.base.filesystems import check_node, open_place
-from replay.spark.base.options import Options
+from replay.spark.base.options import ReadOptions
 from replay.spark.reading.chosen_logs import Logs, NodeLog, open_each, open_logs
 from replay.spark.reading.read_plan import choose
 from replay.spark.reading.segment_index import SegmentLook
@@ -34,18 +34,18 @@ SCHEMAS: Final[Mapping[str, str]] = {
 Row = tuple[Any, ...]
 
 
-def check_paths(options: Options) -> None:
+def check_paths(options: ReadOptions) -> None:
     """Each leads to a node's directory, be it damaged. Raises: BadOption."""
     for path in options.paths:
         check_node(path, *open_place(path))
 
 
-def rows_of(options: Options) -> Iterator[Row]:
+def rows_of(options: ReadOptions) -> Iterator[Row]:
     """The rows of `options.table`. Raises: what `decide` refuses, BadOption."""
     yield from _READERS[options.table](replace(options, fail_on_data_loss=False))
 
 
-def _segments(options: Options) -> Iterator[Row]:
+def _segments(options: ReadOptions) -> Iterator[Row]:
     """One row per segment and partition that has calls in it; one with no partition for a segment without any.
 
     Of a damaged segment each stretch that can be read has rows of its own.
@@ -63,7 +63,7 @@ def _segments(options: Options) -> Iterator[Row]:
                 yield (*head, *part, problem)
 
 
-def _parts(look: SegmentLook, options: Options) -> Iterator[Row]:
+def _parts(look: SegmentLook, options: ReadOptions) -> Iterator[Row]:
     for partition, of in sorted(look.by_partition.items()):
         if not of.indexes or (options.partitions is not None and partition not in options.partitions):
             continue
@@ -71,7 +71,7 @@ def _parts(look: SegmentLook, options: Options) -> Iterator[Row]:
         yield partition, first, last, _moment(first), _moment(last), len(of.indexes), sum(of.counts)
 
 
-def _snapshots(options: Options) -> Iterator[Row]:
+def _snapshots(options: ReadOptions) -> Iterator[Row]:
     for log in open_logs(options.paths, fail=False).logs:
         if log.problem or log.identity is None:
             continue
@@ -86,13 +86,13 @@ def _snapshots(options: Options) -> Iterator[Row]:
             yield log.evidence.node_id, log.path, snapshot.name, archived, snapshot.partition, *facts, snapshot.problem
 
 
-def _gaps(options: Options) -> Iterator[Row]:
+def _gaps(options: ReadOptions) -> Iterator[Row]:
     """Entries that no log at hand holds, up to what is known committed. What is in front of the oldest log is no gap."""
     for gap in choose(replace(options, dedupe=True)).gaps:
         yield gap.partition, gap.first, gap.last, gap.last - gap.first + 1
 
 
-def _faults(options: Options) -> Iterator[Row]:
+def _faults(options: ReadOptions) -> Iterator[Row]:
     """Everything that is wrong with the directories, blocks included: they are all read. What is wrong between directories, as
     that they are of two clusters, is a row without one."""
     logs, told = open_each(options.paths, fail=False), False
@@ -131,7 +131,7 @@ def _each_fault(log: NodeLog) -> Iterator[tuple[str | None, int | None, int | No
             yield snapshot.name, None, None, f"snapshot: {snapshot.problem}"
 
 
-def _looked_through(options: Options) -> Logs:
+def _looked_through(options: ReadOptions) -> Logs:
     logs = open_logs(options.paths, fail=False)
     for log in logs.logs:
         logs.looked_through(log, dict.fromkeys(logs.partitions), fail=False)
@@ -142,7 +142,7 @@ def _moment(txn_id: int) -> datetime:
     return datetime.fromtimestamp(txn_millis(txn_id) / 1000, UTC)
 
 
-_READERS: Final[Mapping[str, Callable[[Options], Iterator[Row]]]] = {
+_READERS: Final[Mapping[str, Callable[[ReadOptions], Iterator[Row]]]] = {
     "segments": _segments,
     "snapshots": _snapshots,
     "gaps": _gaps,

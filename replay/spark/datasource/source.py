@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from replay.spark.base.executor_zip import planners_path, ship
-from replay.spark.base.options import CALLS, BadOption, Options, ParamsFormat, names_paths, parse_options
+from replay.spark.base.options import CALLS, BadOption, ParamsFormat, ReadOptions, names_paths, parse_options
 from replay.spark.base.parallelism import stated_to_planners
 from replay.spark.base.user_errors import spoken, spoken_rows
 from replay.spark.base.version_check import READS, check_versions, versions_for_reading
@@ -86,7 +86,7 @@ class CmdlogSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
         _refuse_to_write()
 
-    def _parsed(self, schema: StructType) -> Options:
+    def _parsed(self, schema: StructType) -> ReadOptions:
         """With what a table of a catalog was made with; what the query itself says wins. Raises: BadOption."""
         made_with = options_in(schema)
         if not made_with and not names_paths(self._given):
@@ -108,7 +108,7 @@ def _refuse_to_write() -> NoReturn:
 class CallReader(DataSourceReader):
     """The calls."""
 
-    def __init__(self, options: Options, columns: Sequence[str]) -> None:
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         self._options, self._columns, self._by = options, tuple(columns), versions_for_reading()
 
     @spoken
@@ -132,7 +132,7 @@ class CallReader(DataSourceReader):
 class TableReader(DataSourceReader):
     """A table about the log."""
 
-    def __init__(self, options: Options, columns: Sequence[str]) -> None:
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         self._options, self._columns, self._by = options, tuple(columns), versions_for_reading()
 
     @spoken
@@ -157,7 +157,7 @@ class StateReader(DataSourceReader):
     """A table of the application as it was."""
 
     @spoken
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options, self._by = options, versions_for_reading()
         self._table, known = _state(options)
         check_columns(schema, known)
@@ -179,7 +179,7 @@ class StateReader(DataSourceReader):
             yield from read_state(task)
 
 
-def check_calls(schema: StructType, options: Options) -> None:
+def check_calls(schema: StructType, options: ReadOptions) -> None:
     """Raises: BadOption."""
     check_columns(schema, _typed(_types(f"{COLUMNS}, {METADATA}"), options.params_format))
 
@@ -196,7 +196,7 @@ def check_columns(schema: StructType, types: Mapping[str, str]) -> None:
         raise BadOption(f"a schema without columns has no rows; name one of {', '.join(types)}")
 
 
-def _columns_of(options: Options) -> dict[str, str]:
+def _columns_of(options: ReadOptions) -> dict[str, str]:
     """Column -> type, of the table that the options name."""
     if options.state_table is not None:
         return _state(options)[1]
@@ -209,7 +209,7 @@ def _typed(types: Mapping[str, str], params_format: ParamsFormat) -> dict[str, s
     return {**types, "params": "binary"} if params_format == "binary" else dict(types)
 
 
-def _state(options: Options) -> tuple[StateTable, dict[str, str]]:
+def _state(options: ReadOptions) -> tuple[StateTable, dict[str, str]]:
     from replay.spark.datasource.state_table import columns_of, find_table  # noqa: PLC0415
 
     table = find_table(options)

@@ -28,15 +28,15 @@ from procedures.declaration.schema import create_table
 from replay.errors import Incomplete, PlanOutdated, ReplayError, UntilBeyond
 from replay.plan.planner import Plan
 from replay.spark.base.filesystems import check_node
-from replay.spark.base.options import LATEST_POINT, STATE, BadOption, Options
+from replay.spark.base.options import LATEST_POINT, STATE, BadOption, ReadOptions
 from replay.spark.base.scratch import local_folder
 from replay.spark.base.version_check import check_versions, versions
 from replay.spark.jobs.as_of import catalogs_at_end, find_history, plan_json, plan_of_json
 from replay.spark.jobs.fetched_inputs import FETCHED, Inputs, at_hand, input_names, inputs
-from replay.spark.jobs.rebuild_task import NoSuchTable, Walk, make_target
+from replay.spark.jobs.rebuild_task import NoSuchTable, StateRebuild, make_target
 from replay.state.trust import state_path
 from snapshot.catalog import Snapshot, list_archived, list_snapshots
-from snapshot.export import Source, column_types, declarations, read_table
+from snapshot.export import TableSource, column_types, declarations, read_table
 from snapshot.manifest import IMAGE_NAME
 from snapshot.recovery_points import list_points
 from snapshot.table_digest import open_image
@@ -84,7 +84,7 @@ class StateTask:
 # -- on the driver -------------------------------------------------------------------------------------------------------
 
 
-def find_table(options: Options) -> StateTable:
+def find_table(options: ReadOptions) -> StateTable:
     """Looks it up in the code that the logs and snapshots hold. Raises: NoSuchTable, BadOption; WalError of a refused log."""
     wanted, names = str(options.state_table), dict[str, str]()
     with inputs(input_names(options.paths)) as given:
@@ -126,7 +126,7 @@ def columns_of(table: StateTable, *, include_metadata: bool) -> dict[str, str]:
     return {**table.columns, **METADATA}
 
 
-def plan_state(options: Options, table: StateTable, columns: Sequence[str]) -> list[StateTask]:
+def plan_state(options: ReadOptions, table: StateTable, columns: Sequence[str]) -> list[StateTask]:
     """One task for each partition of the log, the longest first.
 
     Raises: what `find_history` raises; BadOption; OSError of a store.
@@ -223,7 +223,7 @@ def read_state(task: StateTask) -> Iterator[pa.RecordBatch]:
         declared = declarations(task.code).get(task.table)
         if task.table not in {str(name) for name, _ in connection.execute(_NAMES)}:
             return
-        source = Source(task.partition, task.cluster_id, {}, connection)
+        source = TableSource(task.partition, task.cluster_id, {}, connection)
         stands = {"_partition_id": pa.scalar(task.partition, pa.int32()), "_txn_id": pa.scalar(txn_id, pa.int64())}
         for batch in read_table(source, task.table, declared=declared, wanted=wanted):
             columns = [pa.repeat(stands[n], batch.num_rows) if n in stands else batch.column(n) for n in task.columns]
@@ -240,7 +240,7 @@ def _restored(task: StateTask) -> Iterator[tuple[apsw.Connection, int]]:
     folder = tempfile.mkdtemp(prefix=f"cmdlog-state-p{task.partition:04d}-", dir=local_folder())
     try:
         with at_hand({"legs": [plan_json(leg) for leg in task.legs], FETCHED: task.fetched}, folder) as (order, files):
-            walk = Walk(task.partition, make_target(os.path.join(folder, "walk"), files), lambda _calls: None)
+            walk = StateRebuild(task.partition, make_target(os.path.join(folder, "walk"), files), lambda _calls: None)
             result = walk.to([plan_of_json(leg) for leg in order["legs"]])
         connection = open_image(state_path(walk.target.directory, task.partition))
     except Exception as error:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from replay.spark.base.options import Bound, Options
+from replay.spark.base.options import Bound, ReadOptions
 from replay.spark.base.user_errors import spoken, spoken_rows
 from replay.spark.base.version_check import READS, check_versions, versions_for_reading
 from replay.spark.datasource.stream_history import Offset, Reached, check_history, cluster_of, counting
@@ -28,7 +28,7 @@ from replay.spark.reading.arrow_rows import read_task
 from replay.spark.reading.chosen_logs import NodeLog
 from replay.spark.reading.read_plan import Chosen, check_named, choose, plan_read
 from replay.spark.reading.read_task import Task, Want
-from replay.spark.reading.segment_index import Entries, SegmentLook, txn_ids
+from replay.spark.reading.segment_index import IndexedEntries, SegmentLook, txn_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The calls, as they are committed."""
 
-    def __init__(self, options: Options, columns: Sequence[str]) -> None:
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         self._options, self._columns, self._by = options, tuple(columns), versions_for_reading()
         self._is_checked = False
 
@@ -108,7 +108,7 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._is_checked = True
         return chosen
 
-    def _behind(self, before: Offset) -> Options:
+    def _behind(self, before: Offset) -> ReadOptions:
         """The same read, from behind what was given out."""
         starting = self._options.starting
         named = {**(starting.by_partition or {}), **{partition: of.txn + 1 for partition, of in before.reached.items()}}
@@ -116,7 +116,7 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class LoggedBatch:
     """A logged batch of which something is to be given out."""
 
     log: NodeLog
@@ -127,7 +127,7 @@ class Batch:
     high: int
 
     @property
-    def _of(self) -> Entries:
+    def _of(self) -> IndexedEntries:
         return self.look.by_partition[self.partition]
 
     @property
@@ -161,9 +161,9 @@ class Batch:
         return self._reached(self.txn_ids()[calls - 1], self._of.indexes[self.number] - 1)
 
 
-def _batches(chosen: Chosen, reached: Mapping[int, Reached] | None = None) -> dict[int, list[Batch]]:
+def _batches(chosen: Chosen, reached: Mapping[int, Reached] | None = None) -> dict[int, list[LoggedBatch]]:
     """Partition -> what counts and was not given out yet, ascending."""
-    found: dict[int, list[Batch]] = {}
+    found: dict[int, list[LoggedBatch]] = {}
     for log, wants in chosen.wants:
         for partition, want in wants.items():
             low = max(want.low, (reached or {}).get(partition, Reached(0, 0)).txn + 1)
@@ -173,14 +173,14 @@ def _batches(chosen: Chosen, reached: Mapping[int, Reached] | None = None) -> di
     return {partition: sorted(of, key=lambda batch: batch.end) for partition, of in found.items()}
 
 
-def _batches_in(log: NodeLog, look: SegmentLook, partition: int, want: Want, low: int) -> Iterator[Batch]:
+def _batches_in(log: NodeLog, look: SegmentLook, partition: int, want: Want, low: int) -> Iterator[LoggedBatch]:
     for number in counting(look, partition, want):
         of = look.by_partition[partition]
         if of.lasts[number] >= low and of.firsts[number] <= want.high:
-            yield Batch(log, look, partition, number, low, want.high)
+            yield LoggedBatch(log, look, partition, number, low, want.high)
 
 
-def _first_of(batches: Mapping[int, Sequence[Batch]], reached: Mapping[int, Reached], most: int) -> dict[int, Reached]:
+def _first_of(batches: Mapping[int, Sequence[LoggedBatch]], reached: Mapping[int, Reached], most: int) -> dict[int, Reached]:
     """The ends of the first calls by TxnId, over all partitions, that are no more than `most`."""
     ends = dict(reached)
     left = most

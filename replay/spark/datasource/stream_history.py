@@ -23,11 +23,11 @@ from typing import Any, Final, NamedTuple
 from cmdlog.wal.ids import BlockNumber, Lsn
 from replay.errors import ReplayError
 from replay.history.cursors import Lowest
-from replay.spark.base.options import Options
+from replay.spark.base.options import ReadOptions
 from replay.spark.reading.chosen_logs import NodeLog
 from replay.spark.reading.read_plan import Chosen
 from replay.spark.reading.read_task import Want
-from replay.spark.reading.segment_index import Entries, SegmentLook
+from replay.spark.reading.segment_index import IndexedEntries, SegmentLook
 
 CLUSTER: Final = "cluster"  # the key beside those of partitions
 
@@ -101,7 +101,7 @@ def counting(look: SegmentLook, partition: int, want: Want) -> Iterator[int]:
             yield number
 
 
-def check_history(chosen: Chosen, offset: Offset, options: Options) -> None:
+def check_history(chosen: Chosen, offset: Offset, options: ReadOptions) -> None:
     """Raises: OtherHistory when the log does not hold what the offset says was given out."""
     where, cluster = ", ".join(options.paths), cluster_of(chosen)
     if offset.cluster and offset.cluster != cluster:
@@ -159,7 +159,7 @@ def _stated(chosen: Chosen, partition: int, index: int) -> Iterator[tuple[int, i
             yield of.base_term, of.base_checksum
 
 
-def _first(log: NodeLog, partition: int) -> Entries | None:
+def _first(log: NodeLog, partition: int) -> IndexedEntries | None:
     """What is read of the log begins with it."""
     return next((of for look in log.looks if (of := look.by_partition.get(partition)) is not None), None)
 

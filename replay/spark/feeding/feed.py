@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pyarrow import parquet
 
 from cmdlog.wal.files import RealFiles
-from replay.recover.progress import Progress
+from replay.recover.progress import RecoveryProgress
 from replay.spark.base.parallelism import parallelism_of
 from replay.spark.base.version_check import versions
-from replay.spark.feeding.input import CallFiles, Given, calls_of
+from replay.spark.feeding.input import CallFiles, FeedInput, calls_of
 from replay.spark.feeding.marks import MARKS
-from replay.spark.feeding.task import PARAMS, PROCEDURE, Send, ServerAway, feed_file, target_of
+from replay.spark.feeding.task import PARAMS, PROCEDURE, SendRows, ServerAway, feed_file, target_of
 from replay.spark.jobs.fetched_inputs import output_path
 from replay.spark.jobs.job import Sessions, SparkFailed, cause_of, opened, run_orders
 from replay.spark.jobs.output_checks import check_apart
@@ -65,7 +65,7 @@ class Fed:
     path: str
     manifest: Mapping[str, Any]
     seconds: float
-    given: Given
+    given: FeedInput
     already: bool = False  # by an earlier run; this one has sent nothing
 
     @property
@@ -83,14 +83,14 @@ class Fed:
 
 def feed(
     calls: DataFrame | CallFiles,
-    send: Send,
+    send: SendRows,
     *,
     job: str,
     to: str,
     spark: Sessions | None = None,
     rows_per_file: int = ROWS_PER_FILE,
     rows: Rows = "side by side",
-    progress: Callable[[Progress], None] = lambda _progress: None,
+    progress: Callable[[RecoveryProgress], None] = lambda _progress: None,
 ) -> Fed:
     """Sends every row of `calls` (procedure, params) once; the new folder `to` takes the report.
 
@@ -143,7 +143,7 @@ def feed(
     return Fed(out, manifest, time.monotonic() - began, given)
 
 
-def _request(stated: Mapping[str, Any], folder: str, send: Send, tell: Callable[[Progress], None]) -> dict[str, Any]:
+def _request(stated: Mapping[str, Any], folder: str, send: SendRows, tell: Callable[[RecoveryProgress], None]) -> dict[str, Any]:
     """The request, with whom it is for. The server is asked once all else is known to be what the folder was begun with.
 
     Raises: OtherRequest; ServerAway.
@@ -151,11 +151,11 @@ def _request(stated: Mapping[str, Any], folder: str, send: Send, tell: Callable[
     if folder:
         _check_recorded(stated, folder)
     began = time.monotonic()
-    target = target_of(send, lambda why: tell(Progress(0, 0, time.monotonic() - began, waiting=why)))
+    target = target_of(send, lambda why: tell(RecoveryProgress(0, 0, time.monotonic() - began, waiting=why)))
     return {**stated, **({"target": target} if target else {})}
 
 
-def _request_of_finished(stated: Mapping[str, Any], out: str, send: Send) -> dict[str, Any]:
+def _request_of_finished(stated: Mapping[str, Any], out: str, send: SendRows) -> dict[str, Any]:
     """The same of a job that has nothing to send: another cluster is refused if it answers, and else the job's own is assumed.
 
     Raises: OtherRequest.
@@ -177,12 +177,12 @@ def _check_recorded(stated: Mapping[str, Any], folder: str) -> Mapping[str, Any]
     return known
 
 
-def _given(calls: DataFrame | CallFiles, spark: Sessions | None) -> Given:
+def _given(calls: DataFrame | CallFiles, spark: Sessions | None) -> FeedInput:
     if isinstance(calls, CallFiles):
         if spark is None:
             raise TypeError("feed() of CallFiles needs spark=")
-        return Given(calls, lambda: opened(spark))
-    return Given(calls, lambda: calls.sparkSession)
+        return FeedInput(calls, lambda: opened(spark))
+    return FeedInput(calls, lambda: calls.sparkSession)
 
 
 @contextlib.contextmanager
@@ -195,7 +195,7 @@ def _advised() -> Iterator[None]:
         raise
 
 
-def _fix_rows(given: Given, folder: Staging, rows_per_file: int) -> DataFrame:
+def _fix_rows(given: FeedInput, folder: Staging, rows_per_file: int) -> DataFrame:
     """Writes the rows, in whatever order they come this time; gives them as they are written."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - executors import this module, too
     from pyspark.errors import PySparkException  # noqa: PLC0415 - as above

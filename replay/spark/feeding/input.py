@@ -231,7 +231,7 @@ def _stamp_of_uri(uri: str) -> list[int] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class FeedInput:
     """What a feed was given. Spark is asked for when it is needed."""
 
     calls: DataFrame | CallFiles

@@ -50,7 +50,7 @@ _LONG: Final = re.compile(r"\d[\d.]{15,}|\d[eE]")  # a number that a float may n
 Row = tuple[str, Mapping[str, Any], str]
 
 
-class Send(Protocol):
+class SendRows(Protocol):
     """What brings calls to a service (`cmdlog.client.feed_sender.Feeder` is one): an answer for each row, in order.
 
     One with a method `telling(tell)` gives a sender that also tells why it waits. One with a method `target()` says whom the
@@ -76,7 +76,7 @@ class OtherServer(ReplayError):
 
 
 @contextlib.contextmanager
-def serving(send: Send) -> Iterator[None]:
+def serving(send: SendRows) -> Iterator[None]:
     """Around calls. Raises: ServerAway."""
     try:
         yield
@@ -84,7 +84,7 @@ def serving(send: Send) -> Iterator[None]:
         raise ServerAway(f"{_where(send)} takes no calls: {error}") from error
 
 
-def target_of(send: Send, tell: Callable[[str], None]) -> str:
+def target_of(send: SendRows, tell: Callable[[str], None]) -> str:
     """Whom the calls are for; "" where the sender does not say. Raises: ServerAway."""
     if (telling := getattr(send, "telling", None)) is not None:
         send = telling(tell)
@@ -96,12 +96,12 @@ def target_of(send: Send, tell: Callable[[str], None]) -> str:
         raise ServerAway(f"{_where(send)} does not say what it is: {error}") from error
 
 
-def _where(send: Send) -> str:
+def _where(send: SendRows) -> str:
     url = getattr(send, "url", "")
     return f"the server at {url}" if url else "the server"
 
 
-def feed_file(order: Mapping[str, Any], attempt: Attempt, send: Send) -> dict[str, Any]:
+def feed_file(order: Mapping[str, Any], attempt: Attempt, send: SendRows) -> dict[str, Any]:
     """The work of one order. Raises: ServerAway, OtherServer; what else `send` raises: then Spark tries again."""
     if why := attempt.given_up():
         raise ServerAway(why)
@@ -115,7 +115,7 @@ def feed_file(order: Mapping[str, Any], attempt: Attempt, send: Send) -> dict[st
         raise
 
 
-def _feed_file(order: Mapping[str, Any], attempt: Attempt, send: Send) -> dict[str, Any]:
+def _feed_file(order: Mapping[str, Any], attempt: Attempt, send: SendRows) -> dict[str, Any]:
     if (telling := getattr(send, "telling", None)) is not None:
         send = telling(attempt.waits)
     marks = Marks(attempt.staging, attempt.key, os.path.basename(attempt.folder))
@@ -130,7 +130,7 @@ def _feed_file(order: Mapping[str, Any], attempt: Attempt, send: Send) -> dict[s
     return {"partition": order["partition"], "calls": marks.upto, "statuses": dict(sorted(marks.ended.items())), "files": files}
 
 
-def _answered(order: Mapping[str, Any], marks: Marks, send: Send) -> Iterator[None]:
+def _answered(order: Mapping[str, Any], marks: Marks, send: SendRows) -> Iterator[None]:
     """Sends the rows that have no mark, and adds each to the marks when it and all before it are answered."""
     waiting: deque[tuple[int, str, str, str]] = deque()  # rows without an answer: number, procedure, params, why it is no call
 

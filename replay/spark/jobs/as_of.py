@@ -33,7 +33,7 @@ Moment = int | str | datetime | None
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class MomentReplay:
     """What is replayed up to one moment."""
 
     until: int | None
@@ -74,7 +74,7 @@ def parse_moment(moment: Moment) -> int | None:
     return parse_until(moment)
 
 
-def find_history(files: Files, paths: Sequence[str], until: int | None, *, accept_data_loss: bool) -> History:
+def find_history(files: Files, paths: Sequence[str], until: int | None, *, accept_data_loss: bool) -> MomentReplay:
     """The plan for one moment. Raises: Incomplete; what `make_plan` and `make_joint_plan` raise.
 
     With `accept_data_loss` it is whole all the same where snapshots and the rest of the log suffice. Else every partition stands
@@ -89,7 +89,7 @@ def find_history(files: Files, paths: Sequence[str], until: int | None, *, accep
     return _find_history(files, paths, until, accept_data_loss=False)
 
 
-def _find_history(files: Files, paths: Sequence[str], until: int | None, *, accept_data_loss: bool) -> History:
+def _find_history(files: Files, paths: Sequence[str], until: int | None, *, accept_data_loss: bool) -> MomentReplay:
     if len(paths) > 1 or not votes_alone(gather(files, paths[0])):
         joint = make_joint_plan(files, paths, until=until, accept_data_loss=accept_data_loss)
         if not accept_data_loss:
@@ -104,10 +104,10 @@ def _find_history(files: Files, paths: Sequence[str], until: int | None, *, acce
     except Corrupt as damage:
         return _around_damage(files, paths[0], until, damage)
     known = {**planned.scan.catalogs, **planned.scan.groups.state(CLUSTER_GROUP).catalogs}
-    return History(until, (planned.plan,), planned.plan.notes, {version: of.value for version, of in known.items()})
+    return MomentReplay(until, (planned.plan,), planned.plan.notes, {version: of.value for version, of in known.items()})
 
 
-def _warn(history: History) -> None:
+def _warn(history: MomentReplay) -> None:
     """On the driver's stderr: a table of a state does not show what it lacks."""
     import logging  # noqa: PLC0415 - no task needs it
 
@@ -119,14 +119,14 @@ def _warn(history: History) -> None:
     logging.getLogger("replay.spark").warning("what was lost is not in the state, which stands so: %s; %s", stand, what)
 
 
-def _jointly(files: Files, joint: JointPlan) -> History:
+def _jointly(files: Files, joint: JointPlan) -> MomentReplay:
     catalogs: dict[int, Mapping[str, Any]] = {}
     for node in joint.nodes:
         catalogs |= catalogs_at_end(files, node.directory) if not node.refused else {}
-    return History(joint.until, joint.legs, (*joint.incomplete, *joint.notes), catalogs)
+    return MomentReplay(joint.until, joint.legs, (*joint.incomplete, *joint.notes), catalogs)
 
 
-def _around_damage(files: Files, directory: str, until: int | None, damage: Corrupt) -> History:
+def _around_damage(files: Files, directory: str, until: int | None, damage: Corrupt) -> MomentReplay:
     """Snapshots and the rest of the log may suffice. Raises: `damage`, with what is missing besides."""
     try:
         joint = make_joint_plan(files, [directory], until=until)

@@ -19,21 +19,21 @@ from typing import Any, Final
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files, RealFiles
-from cmdlog.wal.group_state import Groups
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle
 from replay.diff.diff import KINDS
 from replay.errors import BadUntil, Incomplete, UntilUnreachable
 from replay.fork.fork import START, check_database, find_rest
-from replay.fork.rerun import Missing, Place
+from replay.fork.rerun import ForkPlace, Missing
 from replay.fork.run import Rest
-from replay.log.scan import Stream
+from replay.log.scan import ScannedStream
 from replay.log.spans import BEGINNING
 from replay.plan.planner import PartitionPlan
-from replay.recover.progress import Progress
+from replay.recover.progress import RecoveryProgress
 from replay.spark.base.version_check import versions
-from replay.spark.jobs.as_of import History, Moment, find_history, parse_moment, plan_json
+from replay.spark.jobs.as_of import Moment, MomentReplay, find_history, parse_moment, plan_json
 from replay.spark.jobs.backfill_task import backfill_partition, stream_json
 from replay.spark.jobs.fetched_inputs import input_names, inputs, output_path
 from replay.spark.jobs.job import Sessions, opened, run_orders
@@ -72,7 +72,7 @@ def backfill(
     target: str | None = None,
     tables: Sequence[str] | None = None,
     missing: Missing = "refuse",
-    progress: Callable[[Progress], None] = lambda _progress: None,
+    progress: Callable[[RecoveryProgress], None] = lambda _progress: None,
 ) -> Backfilled:
     """Runs the calls behind `at` (START: all of them) with `app`; writes its tables and their diff into the new folder `to`.
 
@@ -121,7 +121,7 @@ def _carried_out(
     folder: Staging,
     request: Mapping[str, Any],
     plan: Callable[[Files, Mapping[str, Any]], Iterator[dict[str, Any]]],
-    progress: Callable[[Progress], None],
+    progress: Callable[[RecoveryProgress], None],
 ) -> Sequence[Mapping[str, Any]]:
     """The rows of all orders: those of an earlier run, or new ones."""
     orders = folder.begun(request)
@@ -146,7 +146,7 @@ def _orders(
     logs, apart = _logs(files, request["paths"], end)
     for directory, ends in logs.items():
         try:
-            rest = find_rest(files, directory, [places.get(p, Place(p)) for p in sorted(ends)], end)
+            rest = find_rest(files, directory, [places.get(p, ForkPlace(p)) for p in sorted(ends)], end)
             for partition, wanted in ends.items():
                 _check_end(rest, partition, wanted)
                 rest.scan.streams[partition].taken_out += [(0, index, 0) for index in wanted.dropped]
@@ -165,10 +165,10 @@ def _orders(
         stitched = stitch(files, request["paths"], starts, end)
         check_database(stitched.groups, app)
         for partition in sorted(apart):
-            yield _stitched_order(request, bundle, stitched, places.get(partition, Place(partition)), base)
+            yield _stitched_order(request, bundle, stitched, places.get(partition, ForkPlace(partition)), base)
 
 
-def _order(request: Mapping[str, Any], bundle: Bundle, rest: Rest, partition: int, base: History | None) -> dict[str, Any]:
+def _order(request: Mapping[str, Any], bundle: Bundle, rest: Rest, partition: int, base: MomentReplay | None) -> dict[str, Any]:
     """Of a partition that is read from one log."""
     stream, place = rest.scan.streams[partition], rest.places[partition]
     stream.calls -= min(stream.calls, max(0, place.calls))  # of the batch that the fork cuts, those before it
@@ -185,7 +185,7 @@ def _order(request: Mapping[str, Any], bundle: Bundle, rest: Rest, partition: in
 
 
 def _stitched_order(
-    request: Mapping[str, Any], bundle: Bundle, stitched: Stitched, place: Place, base: History | None
+    request: Mapping[str, Any], bundle: Bundle, stitched: Stitched, place: ForkPlace, base: MomentReplay | None
 ) -> dict[str, Any]:
     """Of a partition that no log holds whole."""
     legs = stitched.of(place.partition)
@@ -204,7 +204,9 @@ def _stitched_order(
     }
 
 
-def _common(request: Mapping[str, Any], bundle: Bundle, partition: int, base: History | None, stream: Stream) -> dict[str, Any]:
+def _common(
+    request: Mapping[str, Any], bundle: Bundle, partition: int, base: MomentReplay | None, stream: ScannedStream
+) -> dict[str, Any]:
     return {
         "key": f"p{partition:04d}",
         "partition": partition,
@@ -220,7 +222,7 @@ def _common(request: Mapping[str, Any], bundle: Bundle, partition: int, base: Hi
     }
 
 
-def _configuration(groups: Groups) -> Mapping[str, Any]:
+def _configuration(groups: GroupStates) -> Mapping[str, Any]:
     return groups.state(CLUSTER_GROUP).configuration or {}
 
 
@@ -248,8 +250,8 @@ def _check_end(rest: Rest, partition: int, wanted: PartitionPlan) -> None:
         stream.to_term, stream.to_checksum = wanted.to_term, wanted.to_checksum
 
 
-def _place(part: PartitionPlan) -> Place:
-    return Place(part.partition, part.to_index, part.to_term, part.to_checksum, part.to_calls)
+def _place(part: PartitionPlan) -> ForkPlace:
+    return ForkPlace(part.partition, part.to_index, part.to_term, part.to_checksum, part.to_calls)
 
 
 def _manifest(request: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -24,26 +24,26 @@ from procedures import Database
 from procedures.bundle import Bundle, load_bundle
 from procedures.errors import BundleForged
 from procedures.storage.state import PartitionState
-from replay.diff.diff import KINDS, Change, DiffReport, TableDiff, diff
-from replay.diff.parquet import Field, parquet_files
+from replay.diff.diff import KINDS, DiffReport, RowChange, TableDiff, diff
+from replay.diff.parquet import ParquetField, parquet_files
 from replay.diff.state_reader import States
 from replay.fork.bind_calls import Fitting
 from replay.fork.first_differences import Firsts
-from replay.fork.rerun import LeftOut, Place
+from replay.fork.rerun import ForkPlace, LeftOut
 from replay.fork.side_by_side import OtherCode, SideBySide
 from replay.log.archive_reach import source_from
-from replay.log.scan import Stream
+from replay.log.scan import ScannedStream
 from replay.plan.planner import Plan
-from replay.results import Result
+from replay.results import PartitionResult
 from replay.spark.base.version_check import check_hash_seed
 from replay.spark.jobs.as_of import plan_of_json
 from replay.spark.jobs.fetched_inputs import at_hand
-from replay.spark.jobs.rebuild_task import Walk, before_last, check_tables, make_target
+from replay.spark.jobs.rebuild_task import StateRebuild, before_last, check_tables, make_target
 from replay.spark.jobs.stitched_log import naming_damage, read_legs
 from replay.spark.jobs.task_attempt import Attempt
 from replay.state.trust import read_position, state_path
 from snapshot.column_types import column_type
-from snapshot.export import Source, declarations, write_tables
+from snapshot.export import TableSource, declarations, write_tables
 from snapshot.table_digest import open_image, table_digest
 
 LEFT: Final = "left"
@@ -51,7 +51,7 @@ RIGHT: Final = "right"
 _TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND substr(name, 1, 8) <> '_cmdlog_'"
 
 
-def stream_json(stream: Stream) -> dict[str, Any]:
+def stream_json(stream: ScannedStream) -> dict[str, Any]:
     """What a task needs to know of a partition's entries."""
     return {
         "to_index": stream.to_index,
@@ -101,8 +101,8 @@ def _folder(attempt: Attempt, side: str) -> str:
 
 def _fork(partition: int, base: Sequence[Plan], attempt: Attempt, files: Files) -> int:
     """Makes both states: the left one at the fork, or before the batch that it cuts; the right one at the fork."""
-    left = Walk(partition, make_target(_folder(attempt, LEFT), files), lambda _calls: None)
-    right = Walk(partition, make_target(_folder(attempt, RIGHT), files), lambda _calls: None)
+    left = StateRebuild(partition, make_target(_folder(attempt, LEFT), files), lambda _calls: None)
+    right = StateRebuild(partition, make_target(_folder(attempt, RIGHT), files), lambda _calls: None)
     if not base:
         return 0
     cut = base[-1].partitions[0].to_calls >= 0
@@ -117,7 +117,7 @@ def _fork(partition: int, base: Sequence[Plan], attempt: Attempt, files: Files) 
 
 def _run(
     order: Mapping[str, Any], attempt: Attempt, files: Files, *, db: Database, bundle_hash: str, firsts: Firsts
-) -> tuple[Result, list[LeftOut], Callable[[list[LeftOut]], dict[str, Any]]]:
+) -> tuple[PartitionResult, list[LeftOut], Callable[[list[LeftOut]], dict[str, Any]]]:
     partition = int(order["partition"])
     catalogs = {int(version): value for version, value in order["catalogs"].items()}
     fitting = Fitting(db, bundle_hash, catalogs, order["slots"])
@@ -128,7 +128,7 @@ def _run(
             stack.callback(states[-1].close)
         both = SideBySide(
             stream=_stream(order["stream"]),
-            place=Place(**order["place"]),
+            place=ForkPlace(**order["place"]),
             left=states[0],
             right=states[1],
             catalogs=catalogs,
@@ -151,8 +151,8 @@ def _records(files: Files, order: Mapping[str, Any]) -> Iterator[tuple[Lsn, Reco
     return source.read(from_block=order["from_block"], upto_block=order["last_block"])
 
 
-def _stream(value: Mapping[str, Any]) -> Stream:
-    return Stream(
+def _stream(value: Mapping[str, Any]) -> ScannedStream:
+    return ScannedStream(
         to_index=value["to_index"],
         to_calls=value["to_calls"],
         to_term=value["to_term"],
@@ -170,7 +170,7 @@ def _wanted(order: Mapping[str, Any], db: Database) -> Callable[[str], bool]:
     )
 
 
-def _write_state(order: Mapping[str, Any], attempt: Attempt, db: Database, result: Result) -> list[dict[str, Any]]:
+def _write_state(order: Mapping[str, Any], attempt: Attempt, db: Database, result: PartitionResult) -> list[dict[str, Any]]:
     """The fork's tables."""
     folder = os.path.join(attempt.folder, "state")
     os.mkdir(folder)
@@ -180,7 +180,7 @@ def _write_state(order: Mapping[str, Any], attempt: Attempt, db: Database, resul
     try:
         check_tables(connection, order["tables"])
         about = {"index": result.index, "txn_id": str(result.txn_id), "code": order["code"]}
-        source = Source(result.partition, order["cluster_id"], about, connection)
+        source = TableSource(result.partition, order["cluster_id"], about, connection)
         files = []
         for written in write_tables(source, folder, declared=declared, skip=lambda table: not wanted(table)):
             sealed = attempt.sealed(os.path.join(folder, written.file))
@@ -221,27 +221,27 @@ def _declared_then(order: Mapping[str, Any]) -> dict[str, Any]:
     return declarations({int(version): value for version, value in order["catalogs"].items()})
 
 
-def _first_fields(table: TableDiff, firsts: Firsts) -> list[Field]:
+def _first_fields(table: TableDiff, firsts: Firsts) -> list[ParquetField]:
     """Columns that say who did it; null when rows have no identity."""
     width = len(table.key)
     asked: list[Any] = [None, None]  # both columns of a change ask for the same row
 
-    def first(change: Change) -> Any:
+    def first(change: RowChange) -> Any:
         if asked[0] is not change:
             row = change.old or change.new or ()
             asked[:] = change, firsts.of(table.name, row[:width]) if width else None
         return asked[1]
 
-    def txn_id(change: Change) -> int | None:
+    def txn_id(change: RowChange) -> int | None:
         found = first(change)
         return found.txn_id if found is not None else None
 
-    def procedure(change: Change) -> str | None:
+    def procedure(change: RowChange) -> str | None:
         found = first(change)
         return found.procedure if found is not None else None
 
     kinds = [column_type(pyarrow, kind, None) for kind in ("INTEGER", "TEXT")]
-    return [Field("first_txn_id", kinds[0], txn_id), Field("first_procedure", kinds[1], procedure)]
+    return [ParquetField("first_txn_id", kinds[0], txn_id), ParquetField("first_procedure", kinds[1], procedure)]
 
 
 @contextmanager

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, Union
 
 import orjson
 
-from replay.errors import Divergence, Interrupted, Place, Poison, RemoteError, ReplayError
+from replay.errors import Divergence, DivergencePlace, Interrupted, Poison, RemoteError, ReplayError
 from replay.recover.execute import terminable
-from replay.recover.progress import Pace, Progress
+from replay.recover.progress import CallRate, RecoveryProgress
 from replay.spark.base.executor_zip import ship
 from replay.spark.base.version_check import versions
 from replay.spark.jobs.staging import Staging
@@ -39,7 +39,7 @@ _PLACES: Final = {"Divergence": Divergence, "Poison": Poison}
 
 Sessions = Union["SparkSession", Callable[[], "SparkSession"]]  # the latter starts Spark, when it is needed
 Order = Mapping[str, Any]  # key, partition, calls, bytes, and what the work needs; JSON
-Tell = Callable[[Progress], None]
+Tell = Callable[[RecoveryProgress], None]
 
 
 class SparkFailed(ReplayError):
@@ -160,7 +160,7 @@ def cause_of(error: Exception) -> str:
 def _raise_errors(errors: Sequence[dict[str, Any]]) -> None:
     """Raises: the one of the lowest transaction, if any names one; else the first."""
     places = sorted((error for error in errors if "place" in error), key=lambda error: int(error["place"]["txn_id"]))
-    stops = [_PLACES[error["kind"]](Place.from_json(error["place"])) for error in places]
+    stops = [_PLACES[error["kind"]](DivergencePlace.from_json(error["place"])) for error in places]
     for stop in stops[:1]:
         raise type(stop)(stop.place, stops[1:])
     for error in errors[:1]:
@@ -201,7 +201,7 @@ class _Meter:
         for key, order in self._orders.items():
             total = int(order["calls"])
             before = total if key in self._done else 0
-            paces[int(order["partition"])] = Pace(min(total, calls.get(key, 0)), total, elapsed, before)
+            paces[int(order["partition"])] = CallRate(min(total, calls.get(key, 0)), total, elapsed, before)
         total = sum(pace.calls_total for pace in paces.values())
         done, before = (sum(pace.calls for pace in paces.values()), sum(pace.calls_before for pace in paces.values()))
-        self._tell(Progress(done, total, elapsed, before, paces, waiting))
+        self._tell(RecoveryProgress(done, total, elapsed, before, paces, waiting))

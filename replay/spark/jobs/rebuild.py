@@ -18,9 +18,9 @@ from typing import Any, Final
 from cmdlog.wal.files import Files, RealFiles
 from procedures import Database
 from procedures.bundle import capture_bundle
-from replay.recover.progress import Progress
+from replay.recover.progress import RecoveryProgress
 from replay.spark.base.version_check import versions
-from replay.spark.jobs.as_of import History, Moment, find_history, parse_moment, plan_json
+from replay.spark.jobs.as_of import Moment, MomentReplay, find_history, parse_moment, plan_json
 from replay.spark.jobs.fetched_inputs import input_names, inputs, output_path
 from replay.spark.jobs.job import Sessions, opened, run_orders
 from replay.spark.jobs.manifest import tables_of
@@ -59,7 +59,7 @@ def rebuild(
     until: Moment | Sequence[Moment] = None,
     tables: Sequence[str] | None = None,
     accept_data_loss: bool = False,
-    progress: Callable[[Progress], None] = lambda _progress: None,
+    progress: Callable[[RecoveryProgress], None] = lambda _progress: None,
 ) -> Rebuilt:
     """Writes the tables (all, or those named) as of `until`, or of each moment of a list, into the new folder `to`.
 
@@ -137,7 +137,7 @@ def _orders(files: Files, request: Mapping[str, Any], app: Database | None) -> I
         }
 
 
-def _point(history: History, partition: int) -> dict[str, Any]:
+def _point(history: MomentReplay, partition: int) -> dict[str, Any]:
     return {
         "until": history.until,
         "as_of": history.txn_id() if history.until is None else history.until,
@@ -146,7 +146,7 @@ def _point(history: History, partition: int) -> dict[str, Any]:
     }
 
 
-def _amount(histories: Sequence[History], partition: int) -> dict[str, int]:
+def _amount(histories: Sequence[MomentReplay], partition: int) -> dict[str, int]:
     """Calls and bytes to be replayed: a moment goes on from the one before, unless a snapshot lies between."""
     calls = size = 0
     before: tuple[int, int, int] = (-1, 0, 0)

@@ -19,14 +19,14 @@ from cmdlog.wal.files import Files
 from procedures import hash_seed
 from replay.errors import ReplayError
 from replay.plan.planner import Plan
-from replay.recover.execute import Progress, Target, execute
-from replay.results import Result
+from replay.recover.execute import RecoveryProgress, Target, execute
+from replay.results import PartitionResult
 from replay.spark.jobs.as_of import plan_of_json
 from replay.spark.jobs.fetched_inputs import at_hand, bring_images
 from replay.spark.jobs.stitched_log import naming_damage
 from replay.spark.jobs.task_attempt import Attempt
 from replay.state.trust import STATE_FOLDER, read_position, state_path
-from snapshot.export import Source, declarations, write_tables
+from snapshot.export import TableSource, declarations, write_tables
 from snapshot.table_digest import open_image, table_digest
 
 
@@ -37,7 +37,7 @@ class NoSuchTable(ReplayError):
 
 
 @dataclass(slots=True)
-class Walk:
+class StateRebuild:
     """One partition's state on its way."""
 
     partition: int
@@ -45,9 +45,9 @@ class Walk:
     note: Callable[[int], None]
     calls: int = 0  # that were replayed on the way
 
-    def to(self, legs: Sequence[Plan]) -> Result:
+    def to(self, legs: Sequence[Plan]) -> PartitionResult:
         """Goes on to the end of these legs, from a state or from their beginning. Raises: what `execute` raises."""
-        result = Result(self.partition)
+        result = PartitionResult(self.partition)
         for leg in legs:
             part = leg.partitions[0]
             if leg is not legs[-1] and self._index() >= part.to_index:
@@ -60,7 +60,7 @@ class Walk:
             self.calls += result.calls
         return result
 
-    def _tell(self, progress: Progress) -> None:
+    def _tell(self, progress: RecoveryProgress) -> None:
         self.note(self.calls + progress.calls - progress.calls_before)
 
     def _index(self) -> int:
@@ -84,7 +84,7 @@ def rebuild_partition(order: Mapping[str, Any], attempt: Attempt) -> dict[str, A
 
 def _rebuild(order: Mapping[str, Any], attempt: Attempt, source_files: Files) -> dict[str, Any]:
     partition, points = int(order["partition"]), order["points"]
-    walk = Walk(partition, make_target(os.path.join(attempt.scratch, "walk"), source_files), attempt.note)
+    walk = StateRebuild(partition, make_target(os.path.join(attempt.scratch, "walk"), source_files), attempt.note)
     declared = declarations({int(version): value for version, value in order["catalogs"].items()})
     wanted = order["tables"]
 
@@ -101,7 +101,7 @@ def _rebuild(order: Mapping[str, Any], attempt: Attempt, source_files: Files) ->
         try:
             check_tables(connection, wanted)
             about = {"index": result.index, "txn_id": str(result.txn_id)}
-            source = Source(partition, order["cluster_id"], about, connection)
+            source = TableSource(partition, order["cluster_id"], about, connection)
             for written in write_tables(source, folder, declared=declared, skip=skip):
                 digest = table_digest(connection, written.table)
                 sealed = attempt.sealed(os.path.join(folder, written.file))
@@ -113,14 +113,14 @@ def _rebuild(order: Mapping[str, Any], attempt: Attempt, source_files: Files) ->
     return {"partition": partition, "calls": walk.calls, "files": files, "stands": stands}
 
 
-def _arrive(walk: Walk, legs: list[Plan], attempt: Attempt, *, last: bool) -> tuple[Result, str]:
+def _arrive(walk: StateRebuild, legs: list[Plan], attempt: Attempt, *, last: bool) -> tuple[PartitionResult, str]:
     """The moment of these legs: where it stands, and the closed state file that holds it."""
     path = state_path(walk.target.directory, walk.partition)
     if last or legs[-1].partitions[0].to_calls < 0:
         return walk.to(legs), path
     walk.to([*legs[:-1], before_last(legs[-1])])
     shutil.rmtree(aside := os.path.join(attempt.scratch, "aside"), ignore_errors=True)
-    beside = Walk(walk.partition, make_target(aside, walk.target.files), lambda _calls: None)
+    beside = StateRebuild(walk.partition, make_target(aside, walk.target.files), lambda _calls: None)
     copy = state_path(aside, walk.partition)
     if os.path.exists(path):
         shutil.copyfile(path, copy)

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cmdlog.wal.files import Files
-from cmdlog.wal.format.record import Kind, Record, decode_record, encode_json
-from cmdlog.wal.group_state import Groups
+from cmdlog.wal.format.record import Record, RecordKind, decode_record, encode_json
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT, BlockNumber, Lsn
 from replay.errors import EntryMissing, PlanOutdated, UntilBeyond
 from replay.log.orphan_segments import strays_told
-from replay.log.scan import Stream
+from replay.log.scan import ScannedStream
 from replay.log.source import fold_end, open_source
 from replay.log.spans import Mark
 from replay.plan.cluster_plan import check_complete
@@ -34,7 +34,7 @@ class Stitched:
     """What lies behind some entries, whichever logs hold it."""
 
     legs: tuple[Plan, ...]
-    groups: Groups  # as the log that counts for the cluster group ends
+    groups: GroupStates  # as the log that counts for the cluster group ends
     catalogs: Mapping[int, Mapping[str, Any]]  # version -> value of its record
 
     def of(self, partition: int) -> list[Plan]:
@@ -64,11 +64,11 @@ def start_of(legs: Sequence[Plan]) -> Mark:
     return Mark(part.from_index, part.from_term, part.from_checksum)
 
 
-def stream_of(legs: Sequence[Plan]) -> Stream:
+def stream_of(legs: Sequence[Plan]) -> ScannedStream:
     """The stream that `read_legs` gives: nothing of it is void."""
     last = legs[-1].partitions[0]
     skips = {(index, at) for leg in legs for index, positions in leg.partitions[0].skips.items() for at in positions}
-    return Stream(
+    return ScannedStream(
         to_index=last.to_index,
         to_calls=last.to_calls,
         to_term=last.to_term,
@@ -88,7 +88,7 @@ def read_legs(files: Files, legs: Sequence[Plan]) -> Iterator[tuple[Lsn, Record]
         value = {"key_policy": policy}
         yield (
             Lsn(BlockNumber(0), 0),
-            decode_record(encode_json(Kind.CONFIGURATION, value, partition=CLUSTER_GROUP, term=0, index=0)),
+            decode_record(encode_json(RecordKind.CONFIGURATION, value, partition=CLUSTER_GROUP, term=0, index=0)),
         )
     for leg in legs:
         with naming_damage(files, leg.directory, leg.from_block, leg):
@@ -107,7 +107,7 @@ def _read(files: Files, leg: Plan, part: PartitionPlan) -> Iterator[tuple[Lsn, R
                 )
             reached = (record.index, record.term, record.checksum)
             yield lsn, record
-        elif record.partition == CLUSTER_GROUP or (record.partition == part.partition and record.kind is Kind.DIGEST):
+        elif record.partition == CLUSTER_GROUP or (record.partition == part.partition and record.kind is RecordKind.DIGEST):
             yield lsn, record
     if reached[0] != part.to_index or (part.to_term and reached != (part.to_index, part.to_term, part.to_checksum)):
         raise PlanOutdated(f"{leg.directory} ends partition {part.partition} at entry {reached[0]}, not at {part.to_index}")

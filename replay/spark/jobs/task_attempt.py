@@ -25,7 +25,7 @@ import orjson
 
 from cmdlog.wal.errors import DiskFull, WalError, WriteFailed, message_of
 from procedures.errors import BundleError, EnvironmentFault, ProceduresError
-from replay.engine import CodeMissing
+from replay.engine import CatalogMissing
 from replay.errors import Divergence, Poison, ReplayError
 from replay.spark.base.scratch import local_folder
 from replay.spark.base.version_check import check_versions
@@ -129,7 +129,7 @@ def carry_out(order: Mapping[str, Any], work: Work) -> str:
         if full != staging:
             raise DiskFull(f"no space left for the scratch files of {key} in {full}") from error
         return orjson.dumps({"key": key, "error": _told(DiskFull(f"no space left for the output in {staging}"))}).decode()
-    except (ReplayError, WalError, ProceduresError, SnapshotError, CodeMissing) as error:
+    except (ReplayError, WalError, ProceduresError, SnapshotError, CatalogMissing) as error:
         shutil.rmtree(folder, ignore_errors=True)
         return orjson.dumps({"key": key, "error": _told(error)}).decode()
     finally:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.batch import BATCH, FLAG_KEYS, FLAG_TXN_COLUMN, FLAG_ZSTD, NO_KEY, decode_batch
-from cmdlog.wal.format.record import RECORD, BadRecord, Kind, Record
+from cmdlog.wal.format.record import RECORD, BadRecord, Record, RecordKind
 from cmdlog.wal.ids import MILLIS_SHIFT
 from cmdlog.wal.reader import ReadBlock, Recycled, read_segment
 from replay.history.chunks import TICK, BadBatch, Columns, check_batches, column_of
@@ -26,7 +26,7 @@ from replay.history.cursors import Lowest
 from replay.spark.base.filesystems import open_place
 from replay.spark.base.malloc_tuning import keep_freed
 from replay.spark.base.options import ParamsFormat
-from replay.spark.reading.params_json import Ints, Keys, Texts, lists, number_array, objects, pick, string_array
+from replay.spark.reading.params_json import Ints, ParameterNames, Texts, lists, number_array, objects, pick, string_array
 from replay.spark.reading.read_task import DataLoss, Stretch, Task, Want
 
 ROWS_MAX: Final = 10_000  # of one record batch: Spark does not cut those that a source gives
@@ -84,7 +84,7 @@ class _Code:
     firsts: Mapping[int, int]  # version -> number of its first procedure
     counts: Mapping[int, int]
     names: pa.StringArray
-    keys: Keys
+    keys: ParameterNames
     wanted: npt.NDArray[np.bool_] | None  # None: all
 
     @classmethod
@@ -97,7 +97,7 @@ class _Code:
         if task.procedures is not None:
             wanted = np.array([name in task.procedures for name, _ in listed], dtype=np.bool_)
         names = string_array([name for name, _ in listed])
-        return cls(firsts, counts, names, Keys.of([parameters for _, parameters in listed]), wanted)
+        return cls(firsts, counts, names, ParameterNames.of([parameters for _, parameters in listed]), wanted)
 
 
 def read_task(task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -144,7 +144,7 @@ class _Maker:
     def gather(self, block: ReadBlock, into: _Gathered) -> None:
         """Takes the block's batches that count. Raises: Corrupt."""
         for lsn, record in block.records():
-            want = self._task.wants.get(record.partition) if record.kind is Kind.BATCH else None
+            want = self._task.wants.get(record.partition) if record.kind is RecordKind.BATCH else None
             if want is None or not any(after < record.index <= upto for after, upto in want.ranges):
                 continue
             lowest = self._lowest.get(record.partition)

@@ -21,19 +21,19 @@ from replay.log.evidence import NodeEvidence
 from replay.log.orphan_segments import archived_of, first_block_of, told_of, why_stray
 from replay.log.source import LogSource, open_source
 from replay.log.spans import salvage
-from replay.plan.authority import GroupVerdict, Verdict, decide
+from replay.plan.authority import ClusterVerdict, GroupVerdict, decide
 from replay.plan.sole_voter import votes_alone
 from replay.spark.base.filesystems import check_node, open_place
 from replay.spark.base.options import BadOption
 from replay.spark.reading.read_task import DataLoss
-from replay.spark.reading.segment_index import Entries, SegmentLook, look_at, looks_at
+from replay.spark.reading.segment_index import IndexedEntries, SegmentLook, look_at, looks_at
 from snapshot.archive_layout import ArchivedSegment
 
 Floor = Mapping[int, int | None]  # partition -> the lowest TxnId that is wanted; None: from the beginning
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SegmentRun:
     """Segments of one log that follow each other, all read well; or a stretch of a damaged one, and those behind it."""
 
     looks: Sequence[SegmentLook]
@@ -44,12 +44,12 @@ class Run:
         _, first = self._first(partition)
         return (first.base, first.base_txn) if first is not None else (0, 0)
 
-    def seam(self, partition: int) -> Entries:
+    def seam(self, partition: int) -> IndexedEntries:
         """What a run says to those in front of it: whatever it holds anew, or knows nothing of, is void there."""
         look, first = self._first(partition)
-        return Entries(voids=[(look.first_block, -1, first.base + 1)] if first is not None else [])
+        return IndexedEntries(voids=[(look.first_block, -1, first.base + 1)] if first is not None else [])
 
-    def _first(self, partition: int) -> tuple[SegmentLook, Entries | None]:
+    def _first(self, partition: int) -> tuple[SegmentLook, IndexedEntries | None]:
         """Behind a damaged place some blocks may pass before anything says where the partition stands."""
         for look in self.looks:
             if (of := look.by_partition.get(partition)) is not None and of.based:
@@ -77,7 +77,7 @@ class NodeLog:
     identity: Identity | None = None
     problem: str = ""  # why nothing of it is read
     strays: Sequence[ArchivedSegment] = ()  # in front of what is read, and nothing says that it belongs there
-    runs: Sequence[Run] = ()
+    runs: Sequence[SegmentRun] = ()
     damages: list[Corrupt] = field(default_factory=list)
 
     @property
@@ -89,9 +89,9 @@ class NodeLog:
     def looks(self) -> list[SegmentLook]:
         return [look for run in self.runs for look in run.looks]
 
-    def entries(self, partition: int) -> list[Entries]:
+    def entries(self, partition: int) -> list[IndexedEntries]:
         """The partition's, in the order of the log."""
-        found: list[Entries] = []
+        found: list[IndexedEntries] = []
         for number, run in enumerate(self.runs):
             found += [run.seam(partition)] if number else []
             found += [look.by_partition[partition] for look in run.looks if partition in look.by_partition]
@@ -165,7 +165,7 @@ class NodeLog:
             head = look_at(self.files, segment, int(segment.header.first_block))
             if head.damage is not None:
                 return True
-            bases = {partition: head.by_partition.get(partition, Entries()).base_txn for partition in floor}
+            bases = {partition: head.by_partition.get(partition, IndexedEntries()).base_txn for partition in floor}
             return any(wanted is not None and wanted <= bases[partition] for partition, wanted in floor.items())
 
         low, high = 0, len(self.segments)
@@ -176,7 +176,7 @@ class NodeLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LogRange:
     """Entries (after, upto] of a partition, from one log."""
 
     log: NodeLog
@@ -199,7 +199,7 @@ class Logs:
     """All directories of one read."""
 
     logs: Sequence[NodeLog]
-    verdict: Verdict
+    verdict: ClusterVerdict
     _read: set[str] = field(default_factory=set)
 
     @property
@@ -227,11 +227,11 @@ class Logs:
             log.read(floor, fail=fail)
         return log
 
-    def pieces(self, partition: int, floor: Floor, *, fail: bool) -> tuple[list[Piece], list[Gap]]:
+    def pieces(self, partition: int, floor: Floor, *, fail: bool) -> tuple[list[LogRange], list[Gap]]:
         """Where the partition's committed entries are read, the last first; and what is nowhere."""
         of = self.verdict.groups[partition]
         order = [of.chosen, *(directory for directory in of.copies if directory != of.chosen)]
-        found: list[Piece] = []
+        found: list[LogRange] = []
         gaps: list[Gap] = []
         need = self.upto(of)
         wanted = floor.get(partition)
@@ -246,16 +246,18 @@ class Logs:
             need, gaps = _cover(self._spans(partition, log, upto), found, gaps, need, partition)
         return found, gaps
 
-    def _spans(self, partition: int, log: NodeLog, upto: int) -> list[Piece]:
+    def _spans(self, partition: int, log: NodeLog, upto: int) -> list[LogRange]:
         return [
-            Piece(log, base, end, base_txn)
+            LogRange(log, base, end, base_txn)
             for run in reversed(log.runs)
             for base, base_txn in (run.base(partition),)
             if (end := min(run.end(partition, votes_alone=log.alone), upto)) > base
         ]
 
 
-def _cover(spans: Iterable[Piece], found: list[Piece], gaps: Sequence[Gap], need: int, partition: int) -> tuple[int, list[Gap]]:
+def _cover(
+    spans: Iterable[LogRange], found: list[LogRange], gaps: Sequence[Gap], need: int, partition: int
+) -> tuple[int, list[Gap]]:
     """Takes what is not found yet; returns up to which entry the beginning is still missing, and the holes behind that."""
     holes = [(0, need), *((gap.first - 1, gap.last) for gap in gaps)]
     for span in spans:
@@ -265,7 +267,7 @@ def _cover(spans: Iterable[Piece], found: list[Piece], gaps: Sequence[Gap], need
             if after >= upto:
                 left.append((low, high))
                 continue
-            found.append(Piece(span.log, after, upto, span.base_txn if after == span.after else 0))
+            found.append(LogRange(span.log, after, upto, span.base_txn if after == span.after else 0))
             left += [hole for hole in ((low, after), (upto, high)) if hole[0] < hole[1]]
         holes = left
     found.sort(key=lambda piece: -piece.after)
@@ -327,7 +329,7 @@ def _continues(last: SegmentLook, look: SegmentLook) -> bool:
     return (last.segment.header.generation, last.chain) == (header.previous_generation, header.previous_chain)
 
 
-def _runs(looks: Sequence[SegmentLook]) -> list[Run]:
+def _runs(looks: Sequence[SegmentLook]) -> list[SegmentRun]:
     """The looks, split where something is missing between them."""
     groups: list[list[SegmentLook]] = []
     for look in looks:
@@ -342,7 +344,7 @@ def _runs(looks: Sequence[SegmentLook]) -> list[Run]:
             groups[-1].append(look)
         else:
             groups.append([look])
-    return [Run(group, group is groups[-1] and group[-1].damage is None) for group in groups]
+    return [SegmentRun(group, group is groups[-1] and group[-1].damage is None) for group in groups]
 
 
 def wanted_partitions(logs: Logs, asked: Collection[int] | None) -> list[int]:

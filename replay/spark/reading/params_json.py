@@ -33,7 +33,7 @@ _DEEPER: Final = (np.isin(np.arange(256), list(b"[{")) * 1 - np.isin(np.arange(2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Keys:
+class ParameterNames:
     """The parameter names of all procedures, as they are put in front of values; one number per procedure."""
 
     literals: tuple[bytes, ...]  # a procedure's first one without its first quote
@@ -41,7 +41,7 @@ class Keys:
     counts: Ints  # of its parameters, or UNKNOWN
 
     @classmethod
-    def of(cls, procedures: Sequence[tuple[str, ...] | None]) -> Keys:
+    def of(cls, procedures: Sequence[tuple[str, ...] | None]) -> ParameterNames:
         """By parameter names per procedure."""
         counts = np.array([UNKNOWN if names is None else len(names) for names in procedures], dtype=np.int64)
         numbered = ((n, orjson.dumps(name) + b":") for names in procedures for n, name in enumerate(names or ()))
@@ -71,7 +71,7 @@ def lists(texts: Texts) -> pa.StringArray:
     return _picked(texts.joined(), texts.bounds[:-1], texts.bounds[1:] - 1)
 
 
-def objects(texts: Texts, keys: Keys, procedures: Numbers) -> pa.StringArray:
+def objects(texts: Texts, keys: ParameterNames, procedures: Numbers) -> pa.StringArray:
     """The same rows as objects. `procedures`: number of each row's procedure in `keys`."""
     bounds, counts, named = texts.bounds, keys.counts[procedures], len(keys.literals)
     text, begin = texts.joined(keys.literals), sum(map(len, keys.literals))

@@ -16,11 +16,11 @@ from typing import Any, Final
 import numpy as np
 
 from cmdlog.wal.errors import Corrupt
-from replay.spark.base.options import TXN_MAX, BadOption, Options
+from replay.spark.base.options import TXN_MAX, BadOption, ReadOptions
 from replay.spark.base.parallelism import parallelism
-from replay.spark.reading.chosen_logs import Floor, Gap, Logs, NodeLog, Piece, open_logs, wanted_partitions
+from replay.spark.reading.chosen_logs import Floor, Gap, LogRange, Logs, NodeLog, open_logs, wanted_partitions
 from replay.spark.reading.read_task import DataLoss, Stretch, Task, Want
-from replay.spark.reading.segment_index import Entries, SegmentLook
+from replay.spark.reading.segment_index import IndexedEntries, SegmentLook
 from replay.spark.reading.whole_calls import Gone, unparted
 
 TASK_BYTES: Final = 64 << 20  # about a second of work, so that the start of a task (30 ms) is lost in it
@@ -48,7 +48,7 @@ class Chosen:
     gaps: tuple[Gap, ...]
 
 
-def plan_read(options: Options, *, known: Mapping[int, int] | None = None, chosen: Chosen | None = None) -> ReadPlan:
+def plan_read(options: ReadOptions, *, known: Mapping[int, int] | None = None, chosen: Chosen | None = None) -> ReadPlan:
     """Looks and decides.
 
     `known`: entries that the reader has had, partition -> index; then only what is behind them can be lost. `chosen`: what
@@ -82,7 +82,7 @@ def warn_of_gaps(gaps: Iterable[Gap]) -> None:
         logging.getLogger("replay.spark").warning("%s; %s", what, unknown)
 
 
-def check_named(options: Options, chosen: Chosen) -> None:
+def check_named(options: ReadOptions, chosen: Chosen) -> None:
     """What the options name is known to the logs: a name that is none would give no rows, without a word. Raises: BadOption."""
     for name, bound in (("startingTxn", options.starting), ("endingTxn", options.ending)):
         if unknown := sorted(set(bound.by_partition or ()) - set(chosen.logs.partitions)):
@@ -108,7 +108,7 @@ def listed(names: Sequence[Any]) -> str:
     return ", ".join(map(str, names[:NAMES_MAX])) + (f" and {more} more" if more > 0 else "")
 
 
-def choose(options: Options, *, known: Mapping[int, int] | None = None, held: Mapping[int, int] | None = None) -> Chosen:
+def choose(options: ReadOptions, *, known: Mapping[int, int] | None = None, held: Mapping[int, int] | None = None) -> Chosen:
     """Which entries of which log count. `held`: partition -> a TxnId that is looked at as well, though it is not wanted.
 
     Raises: as `plan_read`.
@@ -120,7 +120,7 @@ def choose(options: Options, *, known: Mapping[int, int] | None = None, held: Ma
     floor: Floor = {partition: (held or {}).get(partition, options.starting.of(partition)) for partition in partitions}
     if not options.dedupe:
         return _raw(logs, options, floor)
-    found: dict[str, dict[int, list[Piece]]] = {}
+    found: dict[str, dict[int, list[LogRange]]] = {}
     gaps: list[Gap] = []
     for partition in partitions:
         pieces, missing = logs.pieces(partition, floor, fail=options.fail_on_data_loss)
@@ -157,7 +157,7 @@ def _check_counted(logs: Logs, partitions: Iterable[int]) -> None:
             raise DataLoss(f"partition {partition}: no log at hand counts: {of.chosen}: {of.doubt}")
 
 
-def _raw(logs: Logs, options: Options, floor: Floor) -> Chosen:
+def _raw(logs: Logs, options: ReadOptions, floor: Floor) -> Chosen:
     """Every batch of every log, committed or not, void or not."""
     wants = []
     for log in logs.logs:
@@ -170,7 +170,7 @@ def _raw(logs: Logs, options: Options, floor: Floor) -> Chosen:
     return Chosen(logs, tuple(wants), ())
 
 
-def _lost(logs: Logs, pieces: Sequence[Piece], gaps: Sequence[Gap], low: int | None, known: int | None) -> str:
+def _lost(logs: Logs, pieces: Sequence[LogRange], gaps: Sequence[Gap], low: int | None, known: int | None) -> str:
     """What of the wanted is not there; else ""."""
     strays = logs.strays_told()
     if gaps:
@@ -189,13 +189,13 @@ def _lost(logs: Logs, pieces: Sequence[Piece], gaps: Sequence[Gap], low: int | N
     )
 
 
-def _want(options: Options, log: NodeLog, partition: int, pieces: Sequence[Piece], gone: Gone) -> Want:
+def _want(options: ReadOptions, log: NodeLog, partition: int, pieces: Sequence[LogRange], gone: Gone) -> Want:
     ranges = tuple(sorted((piece.after, piece.upto) for piece in pieces))
     voids = tuple(place for of in log.entries(partition) for place in of.voids)
     return Want(ranges, _or(options.starting.of(partition), 0), _or(options.ending.of(partition), TXN_MAX), voids, gone)
 
 
-def _gone(logs: Logs, found: Mapping[str, Mapping[int, Sequence[Piece]]], partition: int) -> dict[int, frozenset[int]]:
+def _gone(logs: Logs, found: Mapping[str, Mapping[int, Sequence[LogRange]]], partition: int) -> dict[int, frozenset[int]]:
     """Calls that are taken out by what is read of any log: the SKIP may stand in another one than its batch."""
     gone: dict[int, frozenset[int]] = {}
     for directory, by_partition in found.items():
@@ -206,7 +206,7 @@ def _gone(logs: Logs, found: Mapping[str, Mapping[int, Sequence[Piece]]], partit
     return gone
 
 
-def _skips(found: Sequence[Entries], ranges: Sequence[tuple[int, int]]) -> dict[int, frozenset[int]]:
+def _skips(found: Sequence[IndexedEntries], ranges: Sequence[tuple[int, int]]) -> dict[int, frozenset[int]]:
     """Calls that committed SKIPs take out; a SKIP that was made void later says nothing."""
     live: list[tuple[int, int, int]] = []
     for of in found:

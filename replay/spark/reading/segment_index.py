@@ -23,11 +23,11 @@ import orjson
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.batch import batch_span, decode_batch
-from cmdlog.wal.format.record import BadRecord, Kind, Record
+from cmdlog.wal.format.record import BadRecord, Record, RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS, Lsn
 from cmdlog.wal.opening.survey import SegmentFile
 from cmdlog.wal.reader import ReadBlock, Recycled, Spot, read_segment
-from replay.log.salvage import Piece, good_blocks
+from replay.log.salvage import SalvagedSegment, good_blocks
 from replay.log.voids_and_skips import Place
 from replay.spark.base.options import TXN_MAX
 from replay.spark.reading.read_task import Names
@@ -43,7 +43,7 @@ def _numbers() -> array[int]:
 
 
 @dataclass(slots=True)
-class Entries:
+class IndexedEntries:
     """The batches of one partition, in the order of the log; and what else its records say."""
 
     base: int = 0  # where the look begins: the last entry before it …
@@ -73,7 +73,7 @@ class SegmentLook:
     last_block: int
     bytes: int  # of blocks
     spots: tuple[Spot, ...]  # where reading can begin, ascending, the head first
-    by_partition: Mapping[int, Entries]
+    by_partition: Mapping[int, IndexedEntries]
     names: Names
     damage: Corrupt | None = None  # why it ends before the segment does
     chain: int = 0  # what the block behind it must carry
@@ -117,7 +117,7 @@ def looks_at(files: Files, segment: SegmentFile, last_block: int, *, anew: bool 
     """The same, and behind damage a look at each stretch of good blocks. Raises: Recycled."""
     found = [look_at(files, segment, last_block, anew=anew)]
     if found[0].damage is not None:
-        places = good_blocks(files, Piece(segment, last_block))
+        places = good_blocks(files, SalvagedSegment(segment, last_block))
         reached = found[0].last_block
         while found[-1].damage is not None:
             place = next(((offset, header) for offset, header in places if header.number > reached), None)
@@ -149,7 +149,7 @@ def txn_ids(files: Files, look: SegmentLook, partition: int, number: int) -> Seq
 
 
 def _look(files: Files, segment: SegmentFile, last_block: int, start: Spot | None = None) -> SegmentLook:
-    entries: dict[int, Entries] = {}
+    entries: dict[int, IndexedEntries] = {}
     names: dict[int, tuple[tuple[str, tuple[str, ...] | None], ...]] = {}
     spots: list[Spot] = []
     first = start.number if start is not None else int(segment.header.first_block)
@@ -169,12 +169,12 @@ def _look(files: Files, segment: SegmentFile, last_block: int, start: Spot | Non
     return SegmentLook(segment, seen, size, tuple(spots), entries, names, damage, chain)
 
 
-def _take_block(block: ReadBlock, entries: dict[int, Entries], names: dict[int, Any]) -> None:
+def _take_block(block: ReadBlock, entries: dict[int, IndexedEntries], names: dict[int, Any]) -> None:
     """Raises: Corrupt."""
     for lsn, record in block.records():
         of = entries.get(record.partition)
         if of is None:
-            of = entries[record.partition] = Entries()
+            of = entries[record.partition] = IndexedEntries()
         try:
             _take(of, lsn, record, names)
         except (BadRecord, KeyError, TypeError, ValueError) as bad:
@@ -182,7 +182,7 @@ def _take_block(block: ReadBlock, entries: dict[int, Entries], names: dict[int, 
             raise Corrupt(what, path=block.path, offset=block.offset, block=block.header.number) from bad
 
 
-def _take(of: Entries, lsn: Lsn, record: Record, names: dict[int, Any]) -> None:
+def _take(of: IndexedEntries, lsn: Lsn, record: Record, names: dict[int, Any]) -> None:
     kind = record.kind
     if kind < 16:
         if not of.based:
@@ -190,19 +190,19 @@ def _take(of: Entries, lsn: Lsn, record: Record, names: dict[int, Any]) -> None:
         if record.index <= of.last:
             _void(of, lsn, record.index)
         of.last = record.index
-        if kind is Kind.BATCH:
+        if kind is RecordKind.BATCH:
             _take_batch(of, lsn, record)
-        elif kind is Kind.SKIP:
+        elif kind is RecordKind.SKIP:
             value = record.json()
             of.skips.append((record.index, int(value["index"]), int(value["position"])))
-        elif kind is Kind.CATALOG:
+        elif kind is RecordKind.CATALOG:
             _note_names(names, record.json())
-    elif kind is Kind.COMMIT_MARK:
+    elif kind is RecordKind.COMMIT_MARK:
         of.commit = max(of.commit, record.index)
-    elif kind is Kind.TRUNCATION:
+    elif kind is RecordKind.TRUNCATION:
         _void(of, lsn, record.index)
         of.last = record.index - 1
-    elif kind is Kind.CHECKPOINT:
+    elif kind is RecordKind.CHECKPOINT:
         value = record.json()
         of.based, of.base = True, max(of.last, int(value["last_index"]))
         of.last = of.base
@@ -213,7 +213,7 @@ def _take(of: Entries, lsn: Lsn, record: Record, names: dict[int, Any]) -> None:
                 _note_names(names, parts[3])
 
 
-def _take_batch(of: Entries, lsn: Lsn, record: Record) -> None:
+def _take_batch(of: IndexedEntries, lsn: Lsn, record: Record) -> None:
     first, last, count = batch_span(record)
     if of.base_txn == TXN_MAX:
         of.base_txn = first - 1
@@ -227,7 +227,7 @@ def _take_batch(of: Entries, lsn: Lsn, record: Record) -> None:
     of.counts.append(count)
 
 
-def _void(of: Entries, lsn: Lsn, index: int) -> None:
+def _void(of: IndexedEntries, lsn: Lsn, index: int) -> None:
     of.voids.append((int(lsn.block), lsn.offset, index))
     of.skips = [skip for skip in of.skips if skip[0] < index]
 

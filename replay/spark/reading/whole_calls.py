@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from cmdlog.wal.ids import MULTI_PARTITION
-from replay.log.split_calls import Line, find_parted, left_out
+from replay.log.split_calls import PartitionSpan, find_parted, left_out
 from replay.spark.reading.chosen_logs import Floor, Logs, NodeLog
-from replay.spark.reading.segment_index import Entries
+from replay.spark.reading.segment_index import IndexedEntries
 
 Gone = Mapping[int, frozenset[int]]  # index of a batch -> positions that are left out
 
@@ -24,7 +24,7 @@ def unparted(logs: Logs, floor: Floor, gone: Mapping[int, Gone], *, fail: bool) 
     verdicts = logs.verdict.groups
     if len(logs.partitions) < 2 or not all(of.proved for of in verdicts.values()):
         return dict(gone)
-    lines: dict[int, Line] = {}
+    lines: dict[int, PartitionSpan] = {}
     for partition in logs.partitions:
         log = logs.looked_through(logs.by_directory(verdicts[partition].chosen), floor, fail=fail)
         if log.damages:
@@ -34,9 +34,9 @@ def unparted(logs: Logs, floor: Floor, gone: Mapping[int, Gone], *, fail: bool) 
     return {p: {**of, **dict.fromkeys(left_out(found, p), frozenset({0}))} for p, of in gone.items()}
 
 
-def _line(log: NodeLog, partition: int, upto: int) -> Line:
+def _line(log: NodeLog, partition: int, upto: int) -> PartitionSpan:
     entries = log.entries(partition)
-    line = Line(next((of.base_txn for of in entries if of.based), 0))
+    line = PartitionSpan(next((of.base_txn for of in entries if of.based), 0))
     for number, of in enumerate(entries):
         later = [void for other in entries[number:] for void in other.voids]
         for txn, index, block, offset in _multi(of):
@@ -46,7 +46,7 @@ def _line(log: NodeLog, partition: int, upto: int) -> Line:
     return line
 
 
-def _multi(of: Entries) -> list[tuple[int, int, int, int]]:
+def _multi(of: IndexedEntries) -> list[tuple[int, int, int, int]]:
     """(TxnId, index, block, offset) of the multi-partition calls."""
     if not of.firsts:
         return []
@@ -55,7 +55,7 @@ def _multi(of: Entries) -> list[tuple[int, int, int, int]]:
     return [(of.firsts[n], of.indexes[n], of.blocks[n], of.offsets[n]) for n in at.tolist()]
 
 
-def _skipped(entries: Sequence[Entries], upto: int) -> set[int]:
+def _skipped(entries: Sequence[IndexedEntries], upto: int) -> set[int]:
     live: list[tuple[int, int, int]] = []
     for of in entries:
         for _, _, index in of.voids:

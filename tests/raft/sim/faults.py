@@ -13,14 +13,14 @@ from cmdlog.raft import (
     LEAVE_JOINT,
     Act,
     BadChange,
-    Change,
     ChangeRefused,
     Configuration,
+    ConfigurationChange,
     Franchise,
+    MemberChange,
     NodeId,
-    Placed,
+    PlacedProposals,
     ProposalRefused,
-    Step,
     Transition,
 )
 from tests.raft.sim.world import Node, World
@@ -86,9 +86,9 @@ class Faults:
         for node in forgot:
             if node.disk.franchise is Franchise.NONE and node.admission is None:
                 if node.id in configuration.members():
-                    self._ask(leader, Change((Step(Act.REMOVE, node.id),)))
+                    self._ask(leader, ConfigurationChange((MemberChange(Act.REMOVE, node.id),)))
                 else:
-                    node.admission = self._ask(leader, Change((Step(Act.ADD_LEARNER, node.id),)))
+                    node.admission = self._ask(leader, ConfigurationChange((MemberChange(Act.ADD_LEARNER, node.id),)))
                 return
 
     def _admit_if_committed(self, node: Node) -> None:
@@ -110,11 +110,11 @@ class Faults:
         if configuration.joint or len(configuration.voters) >= wanted:
             return
         if configuration.learners:
-            self._ask(leader, Change((Step(Act.ADD_VOTER, configuration.learners[0]),)))
+            self._ask(leader, ConfigurationChange((MemberChange(Act.ADD_VOTER, configuration.learners[0]),)))
             return
         for node in self._world.nodes.values():
             if node.id not in configuration.members() and node.disk.franchise is Franchise.FULL:
-                self._ask(leader, Change((Step(Act.ADD_LEARNER, node.id),)))
+                self._ask(leader, ConfigurationChange((MemberChange(Act.ADD_LEARNER, node.id),)))
                 return
 
     # One fault each
@@ -180,16 +180,16 @@ class Faults:
             self._ask(leader, LEAVE_JOINT)
             return
         steps = tuple(self._step(configuration) for _ in range(rng.choice((1, 1, 1, 2, 3))))
-        self._ask(leader, Change(steps, rng.choice(list(Transition))))
+        self._ask(leader, ConfigurationChange(steps, rng.choice(list(Transition))))
 
-    def _step(self, configuration: Configuration) -> Step:
+    def _step(self, configuration: Configuration) -> MemberChange:
         rng, nodes = self._rng, [node for node in self._world.nodes.values() if node.disk.franchise is Franchise.FULL]
         if configuration.learners and rng.random() < 0.4:
-            return Step(Act.ADD_VOTER, rng.choice(configuration.learners))
+            return MemberChange(Act.ADD_VOTER, rng.choice(configuration.learners))
         outside = [node.id for node in nodes if node.id not in configuration.members()]
         if outside and rng.random() < 0.5:
-            return Step(Act.ADD_LEARNER, rng.choice(outside))
-        return Step(rng.choice((Act.REMOVE, Act.ADD_LEARNER)), rng.choice(list(self._world.nodes)))
+            return MemberChange(Act.ADD_LEARNER, rng.choice(outside))
+        return MemberChange(rng.choice((Act.REMOVE, Act.ADD_LEARNER)), rng.choice(list(self._world.nodes)))
 
     def _wipe(self) -> None:
         """A node loses its disk, if what is left can go on: nobody else has, and it is needed by no majority that is due."""
@@ -214,7 +214,7 @@ class Faults:
         leaders = [node for node in self._world.leaders() if not node.paused]
         return max(leaders, key=lambda node: node.core.term if node.core is not None else 0, default=None)
 
-    def _ask(self, leader: Node, change: Change) -> Placed | None:
+    def _ask(self, leader: Node, change: ConfigurationChange) -> PlacedProposals | None:
         assert leader.core is not None
         self._world.oracle.note("change", leader.id, len(change.steps))
         try:

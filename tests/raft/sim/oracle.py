@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from cmdlog.raft import Configuration, Core, Entries, Franchise, Manifest, Message, NodeId, Ready, Role
+from cmdlog.raft import Configuration, Entries, Franchise, Message, NodeId, RaftCore, Ready, Role, SnapshotDescriptor
 from cmdlog.raft.invariants import check_group, check_invariants
 from cmdlog.raft.messages import (
     KIND_CONFIGURATION,
@@ -136,7 +136,7 @@ class Oracle:
 
     # What a node knows
 
-    def watch(self, node: Node, core: Core) -> None:
+    def watch(self, node: Node, core: RaftCore) -> None:
         """Looks at a node after an event."""
         if core.role is Role.LEADER and node.led != core.term:
             self._watch_leader(node, core)
@@ -147,7 +147,7 @@ class Oracle:
             self._looks_left = INVARIANTS_EVERY
             check_invariants(core)
 
-    def _watch_leader(self, node: Node, core: Core) -> None:
+    def _watch_leader(self, node: Node, core: RaftCore) -> None:
         won = self.leaders.get(core.term)
         if won is not None:
             raise Violation(f"nodes {won[0]} and {node.id} both lead term {core.term} [election safety]")
@@ -159,7 +159,7 @@ class Oracle:
                 f"node {node.id} leads term {core.term} without committed entry {len(self.truth)} [leader completeness]"
             )
 
-    def _watch_commit(self, node: Node, core: Core) -> None:
+    def _watch_commit(self, node: Node, core: RaftCore) -> None:
         log, before = core.log, node.seen_commit
         if log.commit < before:
             raise Violation(f"node {node.id}: commit falls from {before} to {log.commit}")
@@ -187,7 +187,7 @@ class Oracle:
             configuration = Configuration.from_bytes(entry[2])
             self.counts["joint configurations committed" if configuration.joint else "configurations committed"] += 1
 
-    def _watch_leaders_commit(self, node: Node, core: Core) -> None:
+    def _watch_leaders_commit(self, node: Node, core: RaftCore) -> None:
         if core.log.term_at(core.log.commit) != core.term:
             raise Violation(f"leader {node.id} commits an entry of an earlier term by counting [5.4.2, Figure 8]")
         if self._wiped:
@@ -232,7 +232,7 @@ class Oracle:
         """Where an operation took effect."""
         return self._effective[client, number]
 
-    def same_state(self, node: Node, manifest: Manifest, known: Image, image: Image) -> None:
+    def same_state(self, node: Node, manifest: SnapshotDescriptor, known: Image, image: Image) -> None:
         """Two nodes took a snapshot at one index."""
         self.note("snapshot", node.id, manifest.index)
         if known != image:

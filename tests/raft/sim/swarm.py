@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from cmdlog.raft import Settings
+from cmdlog.raft import RaftSettings
 from cmdlog.raft.wire.secure_frames import Seal
 
 # A lease is sound while no voter's clock runs (election_ticks - 1) / lease_ticks times as fast as the leader's, or faster.
@@ -28,7 +28,7 @@ class Swarm:
     clients: int
     keys: int
     think_units_max: int  # between two operations of a client
-    settings: Settings
+    settings: RaftSettings
     patience: tuple[int, ...]
     rates: tuple[float, ...]  # ticks per tick of real time, per node
     loss: float
@@ -91,8 +91,8 @@ def draw(seed: int) -> Swarm:
     )
 
 
-def _settings(rng: random.Random, *, leases: bool) -> Settings:
-    return Settings(
+def _settings(rng: random.Random, *, leases: bool) -> RaftSettings:
+    return RaftSettings(
         pre_vote=rng.random() < 0.8,
         check_quorum=leases or rng.random() < 0.8,
         lease_ticks=rng.choice((2, 5, 7)) if leases else 0,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from cmdlog.raft import Message, NodeId
 from cmdlog.raft.wire.layout import BadFrame
-from cmdlog.raft.wire.secure_frames import Link, Opener, Peer, Seal, Sealer, Secret
+from cmdlog.raft.wire.secure_frames import FrameSealer, Link, Opener, Peer, Seal, Secret
 from cmdlog.wal.ids import PartitionId
 from tests.raft.sim.oracle import Violation
 
@@ -37,7 +37,7 @@ class Wire:
     sender: Node
     receiver: Node
     lives: tuple[int, int, int, int]
-    sealer: Sealer
+    sealer: FrameSealer
     opener: Opener
     under_way: deque[tuple[bytes, Message]] = field(default_factory=deque)
 
@@ -84,7 +84,7 @@ class Wires:
             self._sessions += 1
             there, here = (Peer(node.id, node.incarnation.to_bytes(8)) for node in (sender, receiver))
             link = Link(CLUSTER, there, here, self._sessions.to_bytes(8), self._seal)
-            wire = Wire(sender, receiver, lives, Sealer(link, SECRET, self._encoder), Opener(link, SECRET))
+            wire = Wire(sender, receiver, lives, FrameSealer(link, SECRET, self._encoder), Opener(link, SECRET))
             self._wires[sender.id, receiver.id] = wire
         return wire
 

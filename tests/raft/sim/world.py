@@ -18,17 +18,17 @@ from typing import Any, Final
 
 from cmdlog.raft import (
     Configuration,
-    Core,
     Entries,
     Franchise,
     HardState,
-    Manifest,
     Message,
     NodeId,
-    Placed,
+    PlacedProposals,
+    RaftCore,
     Ready,
     Restored,
     Segment,
+    SnapshotDescriptor,
 )
 from cmdlog.raft.core import CopyOutcome
 from cmdlog.raft.messages import KIND_NORMAL
@@ -57,10 +57,10 @@ class Disk:
     """What is durable of one node, and whether it may have forgotten a vote."""
 
     hard_state: HardState = field(default_factory=HardState)
-    manifest: Manifest = field(default_factory=Manifest)
+    manifest: SnapshotDescriptor = field(default_factory=SnapshotDescriptor)
     entries: Entries = field(default_factory=lambda: Entries(Index(1), [], b"", []))
     franchise: Franchise = Franchise.FULL
-    admitted: Placed | None = None
+    admitted: PlacedProposals | None = None
 
     def write(self, ready: Ready) -> None:
         """One Ready's records, whole; entries replace what stands from their first index on."""
@@ -77,7 +77,7 @@ class Disk:
             own.terms[kept:], own.payloads[kept:] = new.terms, new.payloads
             own.kinds = own.kinds[:kept] + new.kinds  # type: ignore[misc]
 
-    def compact(self, manifest: Manifest, base: Index) -> None:
+    def compact(self, manifest: SnapshotDescriptor, base: Index) -> None:
         """The snapshot is durable, and entries up to `base` are gone."""
         self.manifest = manifest
         old, gone = self.entries, max(0, base - self.entries.first + 1)
@@ -125,10 +125,10 @@ class Node:
     def __init__(self, number: NodeId, rate: float) -> None:
         self.id, self.rate = number, rate
         self.disk = Disk()
-        self.core: Core | None = None
+        self.core: RaftCore | None = None
         self.life = 0  # of the process
         self.incarnation = 0  # of the disk
-        self.admission: Placed | None = None  # the entry that is to make it a member again
+        self.admission: PlacedProposals | None = None  # the entry that is to make it a member again
         self.pending: deque[tuple[Ready, int]] = deque()  # (Ready, unit in which it is durable), in order
         self.paused_until = 0
         self.paused = False  # until it has been given the ticks that it missed
@@ -142,7 +142,7 @@ class Node:
         self.applied = 0
         self.state: State = {}
         self.sessions: dict[int, int] = {}
-        self.copy: Manifest | None = None
+        self.copy: SnapshotDescriptor | None = None
         self.snapshotting = False
         self.waiting: dict[tuple[int, int], Callable[[int], None]] = {}  # (client, number) -> gets the index
         self.reads: list[tuple[int, int]] = []  # (index to wait for, context)
@@ -175,7 +175,7 @@ class World:
         oracle.nodes = self.nodes
         for node in self.nodes.values():
             if node.id in first.voters:
-                node.disk.manifest = Manifest(configuration=first)
+                node.disk.manifest = SnapshotDescriptor(configuration=first)
             self.start(node)
 
     # Time
@@ -241,7 +241,7 @@ class World:
         """Starts the process from what is durable."""
         node.forget()
         node.paused, node.paused_until, node.missed = False, 0, 0
-        node.core = Core(
+        node.core = RaftCore(
             node.id,
             rng=random.Random(self.rng.getrandbits(32)),
             settings=replace(self.swarm.settings, patience=self.swarm.patience[node.id - 1]),
@@ -282,7 +282,7 @@ class World:
         self.oracle.wiped(node)
         self.restart(node)
 
-    def admit(self, node: Node, admission: Placed) -> None:
+    def admit(self, node: Node, admission: PlacedProposals) -> None:
         """The node is a member again, by a committed entry: it is started anew, and told so."""
         if node.core is not None:
             self.crash(node)
@@ -387,7 +387,7 @@ class World:
         image = Image(dict(node.state), dict(node.sessions))
         self.after(self.rng.randrange(1, self.swarm.copy_units_max + 1), self._snapshotted, node, node.life, manifest, image)
 
-    def _snapshotted(self, node: Node, life: int, manifest: Manifest, image: Image) -> None:
+    def _snapshotted(self, node: Node, life: int, manifest: SnapshotDescriptor, image: Image) -> None:
         if node.life != life or node.core is None:
             return
         if node.paused:
@@ -403,7 +403,7 @@ class World:
         node.disk.compact(manifest, node.core.compact(manifest, upto))
         self.drain(node)
 
-    def _copied(self, node: Node, life: int, manifest: Manifest) -> None:
+    def _copied(self, node: Node, life: int, manifest: SnapshotDescriptor) -> None:
         if node.life != life or node.core is None or node.copy != manifest:
             return
         if node.paused:
