@@ -176,7 +176,7 @@ def test_defect_on_the_way_is_told_to_the_callers_it_struck(line: Line) -> None:
     until(lambda: waiting(coalescer) == 4)
     line.open.set()
     found = callers.join()
-    assert sorted(type(value).__name__ for value in found.values()) == ["Answer"] * 3 + ["Lost"] * 2
+    assert sorted(type(value).__name__ for value in found.values()) == ["Lost"] * 2 + ["Response"] * 3
     assert {value.reason for value in found.values() if isinstance(value, Lost)} == {"ZeroDivisionError: of the test"}
     callers.start(step(9))
     assert isinstance(callers.join()["k9"], Response)
