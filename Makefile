@@ -65,6 +65,9 @@ mutants: $(VENV)/.installed-test ## plant every known defect in the consensus co
 bench: $(VENV)/.installed-bench ## run the benchmarks; figures as JSON in bench/out
 	for script in bench/[!_]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
+map: $(VENV)/.installed-test ## write the module maps from the docstrings
+	$(BIN)/python -m tests.project.module_map
+
 clean: ## remove what the tools wrote; .venv stays until `make distclean`
 	rm -rf build dist bench/out *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find cmdlog procedures replay snapshot tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
@@ -93,4 +96,4 @@ $(VENV)/.installed-bench: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[bench]'
 	@touch $(VENV)/.installed $@
 
-.PHONY: help demo demo-spark test test-fast check check-fast lint types imports format torture fuzz sim mutants bench clean distclean
+.PHONY: help demo demo-spark test test-fast check check-fast lint types imports format torture fuzz sim mutants bench map clean distclean
