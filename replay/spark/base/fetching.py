@@ -16,10 +16,10 @@ import hashlib
 import os
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
-from cmdlog.wal.files import Data, File, Files, Lock, RealFiles
-from replay.spark.base.filesystems import ArrowFile, filesystem_of, refuse_to_write
+from cmdlog.wal.files import File, Files, Lock, RealFiles
+from replay.spark.base.filesystems import ArrowFile, ReadOnlyFile, filesystem_of, refuse_to_write
 from replay.spark.base.options import BadOption
 from replay.state.trust import STATE_FOLDER
 
@@ -83,7 +83,7 @@ class Remote:
         return name.partition("/")[0] != STATE_FOLDER
 
 
-class FetchedFile:
+class FetchedFile(ReadOnlyFile):
     """One of its files."""
 
     def __init__(self, filesystem: Any, info: FileInfo, path: str, chunks: str) -> None:
@@ -126,21 +126,6 @@ class FetchedFile:
     def close(self) -> None:
         if "_source" in self.__dict__:
             self._source.close()
-
-    def pwrite(self, data: Data, offset: int) -> NoReturn:
-        refuse_to_write(self.path)
-
-    def fdatasync(self) -> NoReturn:
-        refuse_to_write(self.path)
-
-    def fsync(self) -> NoReturn:
-        refuse_to_write(self.path)
-
-    def truncate(self, size: int) -> NoReturn:
-        refuse_to_write(self.path)
-
-    def allocate(self, size: int) -> NoReturn:
-        refuse_to_write(self.path)
 
 
 class FetchingFiles(Files):

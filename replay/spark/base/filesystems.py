@@ -80,10 +80,29 @@ def _have_libhdfs() -> bool:
     return bool(have_libhdfs())
 
 
-class ArrowFile:
-    """An open file of pyarrow."""
+class ReadOnlyFile:
+    """The half of an open file that refuses: a file elsewhere is never written."""
 
-    __slots__ = ("_file", "path")
+    path: str
+
+    def pwrite(self, data: Data, offset: int) -> NoReturn:
+        refuse_to_write(self.path)
+
+    def fdatasync(self) -> NoReturn:
+        refuse_to_write(self.path)
+
+    def fsync(self) -> NoReturn:
+        refuse_to_write(self.path)
+
+    def truncate(self, size: int) -> NoReturn:
+        refuse_to_write(self.path)
+
+    def allocate(self, size: int) -> NoReturn:
+        refuse_to_write(self.path)
+
+
+class ArrowFile(ReadOnlyFile):
+    """An open file of pyarrow."""
 
     def __init__(self, file: Any, path: str) -> None:
         self._file, self.path = file, path
@@ -103,21 +122,6 @@ class ArrowFile:
 
     def close(self) -> None:
         self._file.close()
-
-    def pwrite(self, data: Data, offset: int) -> NoReturn:
-        refuse_to_write(self.path)
-
-    def fdatasync(self) -> NoReturn:
-        refuse_to_write(self.path)
-
-    def fsync(self) -> NoReturn:
-        refuse_to_write(self.path)
-
-    def truncate(self, size: int) -> NoReturn:
-        refuse_to_write(self.path)
-
-    def allocate(self, size: int) -> NoReturn:
-        refuse_to_write(self.path)
 
 
 class ArrowFiles(Files):
