@@ -301,18 +301,15 @@ class _Visitor(ast.NodeVisitor):
 
     visit_Global = visit_Nonlocal = _visit_global
 
-    def visit_Assign(self, node: ast.Assign) -> None:
+    def _visit_targets(self, node: ast.Assign | ast.Delete) -> None:
         for target in node.targets:
             self._check_target(target)
         self.generic_visit(node)
+
+    visit_Assign = visit_Delete = _visit_targets
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self._check_target(node.target)
-        self.generic_visit(node)
-
-    def visit_Delete(self, node: ast.Delete) -> None:
-        for target in node.targets:
-            self._check_target(target)
         self.generic_visit(node)
 
     def _check_target(self, target: ast.expr) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import orjson
 
+from cmdlog.wal.files import RealFiles
 from replay.errors import RowDifference
 from replay.state.touched_rows import Key, Tables
 
@@ -215,7 +216,7 @@ class QuarantineFile:
                 file.truncate(begin)
                 raise
         if new:
-            _sync_folder(os.path.dirname(self.path))
+            RealFiles().fsync_dir(os.path.dirname(self.path))
 
     def read(self) -> list[Quarantined]:
         """All whole lines; a torn last one was never relied on. [] without a file."""
@@ -239,15 +240,7 @@ class QuarantineFile:
         else:
             os.unlink(temporary)
             os.unlink(self.path)
-        _sync_folder(os.path.dirname(self.path))
-
-
-def _sync_folder(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        RealFiles().fsync_dir(os.path.dirname(self.path))
 
 
 def _touch_json(touch: Touch) -> dict[str, Any]:

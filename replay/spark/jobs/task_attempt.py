@@ -24,6 +24,7 @@ from typing import Any, Final
 import orjson
 
 from cmdlog.wal.errors import DiskFull, WalError, WriteFailed, message_of
+from cmdlog.wal.files import RealFiles
 from procedures.errors import BundleError, EnvironmentFault, ProceduresError
 from replay.engine import CatalogMissing
 from replay.errors import Divergence, Poison, ReplayError
@@ -161,22 +162,14 @@ def _save_row(staging: str, name: str, row: Mapping[str, Any]) -> None:
     """Durable on return, with what it names: a later run of the same job need not do it again."""
     folder = os.path.join(staging, ROWS)
     for written in (os.path.join(staging, ATTEMPTS, name), os.path.join(staging, ATTEMPTS)):
-        _sync_folder(written)
+        RealFiles().fsync_dir(written)
     temporary = os.path.join(folder, f"{name}.tmp")
     with open(temporary, "wb") as file:
         file.write(orjson.dumps(row))
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, os.path.join(folder, name))
-    _sync_folder(folder)
-
-
-def _sync_folder(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    RealFiles().fsync_dir(folder)
 
 
 def _told(error: Exception) -> dict[str, Any]:
