@@ -1,33 +1,47 @@
-"""`python -m cmdlog.die_with_parent FD COMMAND…`: `cmdlog` until the other end of the pipe FD is closed.
+"""`python -m cmdlog.die_with_parent FD SIGNAL MODULE ARGUMENTS…`: `MODULE.main()`, until the other end of the pipe FD is closed.
 
-One rule: who started it, however it ended, leaves no server behind. The kernel closes the pipe of a process that is killed; no
-signal and no clean-up of that process is needed. The whole process group goes, as it does by `cmdlog.testing.Server.kill`.
+It is the child's side of `cmdlog.child_process`. One rule: nothing of the application is imported before the pipe is watched, so
+there is no moment at which the child could outlive its parent and do harm.
+
+The kernel watches. A thread would not do: a regular expression or an extension may hold the interpreter for ever. SIGKILL, which
+most children ask for, can neither be blocked nor ignored. The whole process group gets the signal, as by `ChildProcess.kill`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import importlib
 import os
 import signal
 import sys
-import threading
+
+from cmdlog.signal_handlers import reset
 
 
-def watch(pipe: int) -> None:
-    """Returns at once; ends the process group when the other end of the pipe is closed."""
+def watch(pipe: int, number: int = signal.SIGKILL) -> None:
+    """Returns at once; the process group gets the signal when the other end of the pipe is closed.
+
+    The descriptor stays inheritable: a program that starts itself again with `exec` keeps the watch.
+    """
     if os.getpgrp() != os.getpid():
-        raise RuntimeError("a leashed process leads a process group of its own: others must not end with it")
-    os.set_inheritable(pipe, False)
-    threading.Thread(target=_wait, args=(pipe,), name="cmdlog-leash", daemon=True).start()
+        raise RuntimeError("a watched process leads a process group of its own: others must not end with it")
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, number)
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)  # from now on the kernel signals the hang-up
+    with contextlib.suppress(BlockingIOError):
+        os.read(pipe, 1)  # nothing is ever written: it was closed before
+        os.killpg(0, number)
 
 
-def _wait(pipe: int) -> None:
-    while os.read(pipe, 1):  # nothing is ever written
-        pass
-    os.killpg(os.getpgrp(), signal.SIGKILL)
+def main() -> None:
+    """Entry point of every child."""
+    pipe, number, module = sys.argv[1:4]
+    del sys.argv[1:4]
+    reset(signal.SIGTERM)  # a parent that ignores it has children that end by it
+    watch(int(pipe), int(number))
+    sys.exit(importlib.import_module(module).main())
 
 
 if __name__ == "__main__":
-    from cmdlog.cli import main
-
-    watch(int(sys.argv.pop(1)))
     main()

@@ -25,9 +25,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -37,6 +35,7 @@ from typing import Any, Final, Protocol
 import orjson
 import pytest
 
+from cmdlog.child_process import PIPE, ChildProcess, without_settings
 from cmdlog.client import Client
 from cmdlog.node.embedded import Embedded, open_embedded
 from cmdlog.wal.files import RealFiles
@@ -115,8 +114,7 @@ class Server:
         self.log = folder / "server.log"
         self.url = ""
         self._settings = {**SMALL, "host": "127.0.0.1", "port": 0, **settings}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._leash: int | None = None  # our end of the pipe that the process watches
+        self._process: ChildProcess | None = None
         self._client: Client | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -136,33 +134,16 @@ class Server:
         if self._process is not None:
             raise RuntimeError("the server runs already")
         options = [f"--{name.replace('_', '-')}={value}" for name, value in self._settings.items()]
-        command = [
-            sys.executable,
-            "-m",
-            "cmdlog.die_with_parent",
-            str(watched := self._put_on_leash()),
-            "serve",
-            self.app,
-            f"--data={self.data}",
-            "--json",
-            "--log-format=json",
-            *options,
-        ]
-        try:
-            with self.log.open("ab") as errors:
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-                    env=_environment(), start_new_session=True, pass_fds=(watched,),
-                )  # fmt: skip
-        finally:
-            os.close(watched)
+        arguments = ("serve", self.app, f"--data={self.data}", "--json", "--log-format=json", *options)
+        with self.log.open("ab") as errors:
+            self._process = ChildProcess("cmdlog.cli", *arguments, environment=without_settings(), stdout=PIPE, stderr=errors)
         self.url = self._wait_ready()
         self._settings["port"] = self.url.rpartition(":")[2]
 
     def stop(self) -> None:
         """The orderly end, by SIGTERM. Raises: RuntimeError when the process says that something was wrong."""
         process = self._running()
-        process.send_signal(signal.SIGTERM)
+        process.terminate()
         try:
             code = process.wait(STOP_S_MAX)
         except subprocess.TimeoutExpired:
@@ -173,10 +154,7 @@ class Server:
 
     def kill(self) -> None:
         """SIGKILL to the node and its sites, as a crash would: nothing is flushed, nothing is told."""
-        process = self._running()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(STOP_S_MAX)
+        self._running().kill()
         self._gone()
 
     def close(self) -> None:
@@ -199,27 +177,14 @@ class Server:
         url: str = orjson.loads(held.partition(b"\n")[0])["url"]
         return url
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> ChildProcess:
         if self._process is None:
             raise RuntimeError("the server does not run")
         return self._process
 
-    def _put_on_leash(self) -> int:
-        """The end for the process."""
-        self._unleash()
-        watched, self._leash = os.pipe()
-        return watched
-
-    def _unleash(self) -> None:
-        leash, self._leash = self._leash, None
-        if leash is not None:
-            os.close(leash)
-
     def _gone(self) -> None:
         process, self._process = self._running(), None
-        assert process.stdout is not None
-        process.stdout.close()
-        self._unleash()
+        process.close()
 
     def _last_words(self) -> str:
         return self.log.read_bytes()[-2000:].decode(errors="replace").strip()
@@ -253,10 +218,3 @@ def _digests(directory: Path) -> dict[str, TableDigest]:
         with contextlib.closing(open_image(path)) as image:
             found |= {f"{path.stem}: {name}": digest for name, digest in table_digests(image).items()}
     return found
-
-
-def _environment() -> dict[str, str]:
-    """Ours without the node's settings, and with what can be imported here."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("CMDLOG_")}
-    kept["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    return kept

@@ -20,11 +20,6 @@ def is_pinned() -> bool:
     return not sys.flags.hash_randomization
 
 
-def pinned_environment(seed: str = PINNED) -> dict[str, str]:
-    """The environment of a process that runs logged calls with the modules that this one finds."""
-    return {**os.environ, VARIABLE: seed, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-
-
 def pin(environment: Mapping[str, str] = os.environ) -> None:
     """Starts the program at hand again under the pinned seed, unless it has it, or cannot get it (`python -E`)."""
     if not is_pinned() and environment.get(VARIABLE) != PINNED and sys.executable:

@@ -11,23 +11,20 @@ import importlib
 import signal
 import sys
 import time
-from types import FrameType
+from functools import partial
 
+from cmdlog.signal_handlers import handled
 from snapshot.background_io import REST_S, WORK_S
 
 
 def main() -> int:
     """Entry point."""
-    signal.signal(signal.SIGALRM, _rest)
-    signal.setitimer(signal.ITIMER_REAL, WORK_S, WORK_S)
-    module = importlib.import_module(sys.argv.pop(1))
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    with handled(partial(time.sleep, REST_S), signal.SIGALRM):
+        signal.setitimer(signal.ITIMER_REAL, WORK_S, WORK_S)
+        module = importlib.import_module(sys.argv.pop(1))
+        signal.setitimer(signal.ITIMER_REAL, 0)
     code: int = module.main()
     return code
-
-
-def _rest(_signal: int, _frame: FrameType | None) -> None:
-    time.sleep(REST_S)
 
 
 if __name__ == "__main__":

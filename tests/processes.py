@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from typing import Any
 
 import pytest
+
+from cmdlog.child_process import ChildProcess
 
 
 def watch_policies(monkeypatch: pytest.MonkeyPatch, *, starve: bool = False) -> list[int]:
@@ -17,13 +18,14 @@ def watch_policies(monkeypatch: pytest.MonkeyPatch, *, starve: bool = False) -> 
     """
     policies: list[int] = []
 
-    class Watched(subprocess.Popen[bytes]):
-        def __init__(self, command: list[str], **more: Any) -> None:
-            super().__init__(command, **more)
-            policies.append(int(command[-1]))
-            assert os.sched_getscheduler(self.pid) == os.sched_getscheduler(0)
-            if starve and policies[-1] == os.SCHED_IDLE:
-                os.kill(self.pid, signal.SIGSTOP)
+    start = ChildProcess.__init__
 
-    monkeypatch.setattr(subprocess, "Popen", Watched)
+    def watched(process: ChildProcess, *command: str, **more: Any) -> None:
+        start(process, *command, **more)
+        policies.append(int(command[-1]))
+        assert os.sched_getscheduler(process.pid) == os.sched_getscheduler(0)
+        if starve and policies[-1] == os.SCHED_IDLE:
+            os.kill(process.pid, signal.SIGSTOP)
+
+    monkeypatch.setattr(ChildProcess, "__init__", watched)
     return policies

@@ -7,12 +7,12 @@ whatever the command was doing; so both signals are one exception on the way out
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from cmdlog.cli.cli_errors import BROKEN_OFF, CommandFailed, ShownFailure
+from cmdlog.signal_handlers import sigterm_raises
 
 WORDS: Final = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _heard: list[signal.Signals] = []
@@ -29,19 +29,13 @@ class BrokenOff(CommandFailed):
 def heeding_signals() -> Iterator[None]:
     """Until its end SIGTERM is the same as Ctrl-C, unless the command has a handler of its own; of the main thread alone."""
     _heard.clear()
-    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
-    def terminate(number: int, _frame: object) -> None:
-        _heard[:] = [signal.Signals(number)]
-        raise KeyboardInterrupt
+    def terminated() -> KeyboardInterrupt:
+        _heard[:] = [signal.SIGTERM]
+        return KeyboardInterrupt()
 
-    if ours:
-        signal.signal(signal.SIGTERM, terminate)
-    try:
+    with sigterm_raises(terminated):
         yield
-    finally:
-        if ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager

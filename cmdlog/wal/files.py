@@ -18,7 +18,6 @@ waited for some seconds first. EINTR is retried by Python.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -27,6 +26,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NoReturn, Protocol, TypeVar
 
+from cmdlog.file_lock import LockHeld, lock
 from cmdlog.wal.errors import Corrupt, DiskFull, Locked, ShortWrite, WriteFailed
 from cmdlog.wal.file_birth import birth_ns
 
@@ -379,8 +379,8 @@ class RealFiles(Files):
     def lock(self, path: str) -> RealLock:
         file = self.open(path, create=True)
         try:
-            fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            lock(file.fd)
+        except LockHeld as error:
             owner = file.pread(OWNER_BYTES_MAX, 0)
             file.close()
             raise locked(path, owner) from error

@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import orjson
 
+from cmdlog.child_process import PIPE, ChildProcess
 from cmdlog.whole_line_stdout import answer
 from procedures.bundle import capture_bundle
 from procedures.checks.lint import Finding, lint
@@ -121,15 +122,14 @@ def _difference(one: dict[str, Any], other: dict[str, Any]) -> str:
     return f"two runs of the same calls differ in batch {one['batch']} ({worlds}){where}"
 
 
-_Started = tuple[subprocess.Popen[bytes], IO[bytes]]
+_Started = tuple[ChildProcess, IO[bytes]]
 
 
 def _start(target: str, world: dict[str, str], *, seed: int, calls: int) -> _Started:
     """Both runs go at once; their output goes to files, since a pipe that nobody empties would hold the second one up."""
-    environment = {**os.environ, **world, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
-    command = [sys.executable, "-m", "procedures.checks.check", target, str(seed), str(calls)]
     output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by _finish
-    return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.PIPE), output
+    arguments, environment = (target, str(seed), str(calls)), {**os.environ, **world}
+    return ChildProcess("procedures.checks.check", *arguments, environment=environment, stdout=output, stderr=PIPE), output
 
 
 def _finish(started: _Started) -> list[dict[str, Any]]:
@@ -139,7 +139,6 @@ def _finish(started: _Started) -> list[dict[str, Any]]:
         try:
             _, errors = run.communicate(timeout=RUN_SECONDS_MAX)
         except subprocess.TimeoutExpired:
-            run.kill()
             return [{"error": f"no end after {RUN_SECONDS_MAX} s"}]
         output.seek(0)
         lines = output.read().splitlines()
@@ -202,9 +201,9 @@ def _run_batch(executor: Executor, database: Database, calls: list[tuple[str, di
     return {"batch": position.index, "procedures": names, "answers": answers, "digest": f"{digest:016x}", "rows": rows}
 
 
-def _main(arguments: list[str]) -> int:
-    """TARGET SEED CALLS [FOLDER]: a run, or with FOLDER the second half of one that stopped there."""
-    target, seed, calls, *resumed = arguments
+def main() -> int:
+    """Entry point of a run. TARGET SEED CALLS [FOLDER]: with FOLDER it is the second half of one that stopped there."""
+    target, seed, calls, *resumed = sys.argv[1:]
     folder = resumed[0] if resumed else tempfile.mkdtemp()
     try:
         database, batches = _batches(target, seed=int(seed), calls=int(calls))
@@ -213,14 +212,10 @@ def _main(arguments: list[str]) -> int:
         for record in _run(database, part, Path(folder) / "check.db"):
             answer(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
         if half and not resumed:
-            os.execv(sys.executable, [sys.executable, "-m", "procedures.checks.check", *arguments, folder])  # noqa: S606 - this very program
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], folder])  # noqa: S606 - this very program
     except (ProceduresError, InvalidParameters, EnvironmentFault, KeyError) as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # not reached by a process that another one follows
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(_main(sys.argv[1:]))

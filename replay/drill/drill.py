@@ -29,7 +29,6 @@ import os
 import random
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -39,6 +38,7 @@ from typing import Any, Final
 
 import orjson
 
+from cmdlog.signal_handlers import sigterm_raises
 from cmdlog.wal.errors import WalError, message_of
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.reader import Recycled
@@ -453,23 +453,14 @@ def lower_priority() -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
-def end_orderly() -> None:
-    """SIGTERM ends this process as Ctrl-C does: with everything that it made."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-
-
-def _end_with_the_node() -> None:
-    """Standard input is a pipe from the node that nobody writes to; its end is the node's."""
-    os.read(sys.stdin.fileno(), 1)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 def main() -> int:
-    """Entry point of the process that a node starts; prints the report as one line of JSON."""
-    end_orderly()
-    threading.Thread(target=_end_with_the_node, daemon=True).start()
+    """Entry point of the process that a node starts; prints the report as one line of JSON.
+
+    SIGTERM, which is also the end of its node, ends it as Ctrl-C does: with everything that it made.
+    """
     began = time.time_ns()
-    report = drill(RealFiles(), sys.argv[1], seed=began % (1 << 32), make_way=lower_priority)
+    with sigterm_raises(lambda: SystemExit(128 + signal.SIGTERM)):
+        report = drill(RealFiles(), sys.argv[1], seed=began % (1 << 32), make_way=lower_priority)
     answer(orjson.dumps({**report.to_json(), "file": report.path}, option=orjson.OPT_APPEND_NEWLINE))
     return report.exit_code
 

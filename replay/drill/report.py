@@ -6,7 +6,6 @@ One rule: a report that cannot be read says nothing; it neither proves a restore
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ from typing import Any, Final
 
 import orjson
 
+from cmdlog.file_lock import LockHeld, open_locked
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.files import Files
 
@@ -156,11 +156,11 @@ def _reports(directory: str) -> Iterator[dict[str, Any]]:
 @contextlib.contextmanager
 def alone(folder: str) -> Iterator[None]:
     """One drill of a node at a time. Raises: Locked."""
-    with open(os.path.join(folder, LOCK_NAME), "ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Locked(f"another drill of {folder} is running") from None
+    try:
+        held = open_locked(os.path.join(folder, LOCK_NAME))
+    except LockHeld:
+        raise Locked(f"another drill of {folder} is running") from None
+    with held:
         yield
 
 

@@ -40,7 +40,8 @@ from replay.recover.execute import RecoveryProgress, Target
 from replay.recover.partition_replay import IDLE, IN_BATCH
 from replay.recover.worker_pool import CELL_LOOK_S, DEFECT_CODE, ReplayWorker, start_process
 from replay.results import PartitionResult
-from replay.state.trust import StateLock, state_path
+from replay.state.state_lock import StateLock
+from replay.state.trust import state_path
 
 TOLD: Final[Mapping[str, type[Exception]]] = {
     of.__name__: of for of in (CallUnfit, CatalogMissing, DiskFull, SchemaConflict, WriteFailed)

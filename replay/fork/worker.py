@@ -1,4 +1,4 @@
-"""A process that runs other code: `python -m replay.fork.worker`, started by `replay.fork.run` with its order as a line of JSON.
+"""A process that runs other code: `replay.fork.run` starts it, with its order as a line of JSON on standard input.
 
 One rule: it does what the order says and tells it in JSON lines on standard output. SIGTERM, or the end of who started it, ends
 it at any moment: an unfinished SQLite transaction was never there.

@@ -10,17 +10,16 @@ Workers run the code bundles of the log, never the program at hand.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import apsw
 
+from cmdlog.signal_handlers import sigterm_raises
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.record import Record
@@ -40,7 +39,8 @@ from replay.recover.quarantine import Aside, QuarantineFile, aside_from_json
 from replay.recover.target import HANG_AFTER_S, PartitionsDone, Target, gone_on
 from replay.recover.worker_pool import Terms, run_workers
 from replay.results import PartitionResult
-from replay.state.trust import STATE_FOLDER, StateLock, state_path
+from replay.state.state_lock import StateLock
+from replay.state.trust import STATE_FOLDER, state_path
 from snapshot.catalog import list_archived, list_snapshots, remove_state, restore, set_aside
 
 __all__ = ["RecoveryProgress", "RecoveryReport", "Target", "execute", "prepare", "put_aside", "run_all"]
@@ -144,21 +144,9 @@ def _rest_of(plan: Plan, planned: Planned | Plan, target: Target, meter: Recover
     return rest, rest if isinstance(planned, Plan) else replace(planned, plan=rest)
 
 
-@contextlib.contextmanager
-def terminable() -> Iterator[None]:
+def terminable() -> AbstractContextManager[None]:
     """Until its end, a signal to terminate is `Interrupted`, if it would end the process at once: workers are ended, too."""
-    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-    def interrupt(_number: int, _frame: object) -> None:
-        raise Interrupted("the recovery was terminated")
-
-    if ours:
-        signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        if ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return sigterm_raises(lambda: Interrupted("the recovery was terminated"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ is set aside, too. What only read the rows and answered alike is not listed: not
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,6 +20,7 @@ from typing import Any, Final
 
 import orjson
 
+from cmdlog.file_lock import FOREVER, lock
 from cmdlog.wal.files import RealFiles
 from replay.errors import RowDifference
 from replay.state.touched_rows import Key, Tables
@@ -205,7 +205,7 @@ class QuarantineFile:
         data = b"".join(orjson.dumps(call.to_json(), option=orjson.OPT_APPEND_NEWLINE) for call in calls)
         new = not os.path.exists(self.path)
         with open(self.path, "ab", buffering=0) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock(file, wait_s=FOREVER)
             file.seek(0, os.SEEK_END)
             begin, rest = file.tell(), memoryview(data)
             try:

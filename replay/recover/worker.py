@@ -1,6 +1,4 @@
-"""A replay process: `python -m replay.recover.worker`.
-
-`replay.recover.worker_pool` starts it, with its order as a line of JSON on standard input.
+"""A replay process: `replay.recover.worker_pool` starts it, with its order as a line of JSON on standard input.
 
 One rule: it does what the plan says for its partitions and tells it in JSON lines on standard output; whoever started it writes
 the trust record. SIGTERM, or the end of who started it, ends it at any moment: an unfinished SQLite transaction was never there.
@@ -11,9 +9,7 @@ from __future__ import annotations
 import gc
 import mmap
 import os
-import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from typing import Any, BinaryIO
@@ -88,7 +84,6 @@ def main() -> int:
 
 def serve_order(carry_out: Callable[[dict[str, Any]], None]) -> int:
     """The life of a process for one order, a line on standard input; its exit code. What fails is told, a defect is printed."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_children()
     claim_stdout()
     try:
@@ -96,7 +91,6 @@ def serve_order(carry_out: Callable[[dict[str, Any]], None]) -> int:
         if not line:  # whoever started us was ended before it said what for
             return 0
         order = orjson.loads(line)
-        threading.Thread(target=end_with_parent, daemon=True).start()
         carry_out(order)
     except Exception as error:  # noqa: BLE001 - told to whoever started us, or printed as the defect that it is
         code = getattr(error, "exit_code", None) or exit_code_of(error)
@@ -121,12 +115,6 @@ def writer(descriptor: int) -> Callable[[int, int, int], None]:
     """Says in shared memory what is about to run."""
     cell, pack = mmap.mmap(descriptor, mmap.PAGESIZE), CELL.pack_into
     return lambda partition, index, position: pack(cell, 0, partition, index, position)
-
-
-def end_with_parent() -> None:
-    """Whoever started us keeps our standard input open as long as it lives."""
-    os.read(sys.stdin.fileno(), 1)
-    os._exit(0)
 
 
 def exit_code_of(error: Exception) -> int | None:

@@ -3,8 +3,6 @@
 One rule: a process may die or hang at any call, and the recovery knows at which. Each worker says in a few shared bytes what it
 is about to run. One that hangs is killed. After the first time the process is started again and says so before each call instead
 of each batch; after the second time the call is known, and the next process stops before it, or sets it aside.
-
-Workers end with who started them: their standard input stays open, and its end is theirs.
 """
 
 from __future__ import annotations
@@ -13,8 +11,6 @@ import mmap
 import os
 import selectors
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +18,8 @@ from typing import IO, Any, Final, cast
 
 import orjson
 
-from procedures.hash_seed import PINNED, pinned_environment
+from cmdlog.child_process import PIPE, ChildProcess
+from procedures.hash_seed import PINNED
 from replay.errors import Divergence, DivergencePlace, Poison, RemoteError, WorkerFailed
 from replay.plan.planner import PartitionPlan, Plan
 from replay.recover.partition_replay import IDLE, IN_BATCH, Doomed
@@ -52,7 +49,7 @@ class ReplayWorker:
     """One process, and what is known of its partitions."""
 
     partitions: Sequence[int]
-    process: subprocess.Popen[bytes]
+    process: ChildProcess
     cell: mmap.mmap
     careful: bool
     buffer: bytes = b""
@@ -81,12 +78,7 @@ class ReplayWorker:
         return now - self.seen_at > after_s
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
+        self.process.close()
         self.cell.close()
 
 
@@ -221,28 +213,15 @@ def _spawn(
     return ReplayWorker(list(partitions), process, cell, careful, doomed={p: dict(of) for p, of in doomed.items()})
 
 
-def start_process(module: str, order: Mapping[str, Any], *, hash_seed: str = PINNED) -> tuple[subprocess.Popen[bytes], mmap.mmap]:
-    """`python -m module` with its order, a line of JSON; and the memory in which it says what is about to run.
-
-    It lives as long as we do: the rest of its standard input says so (`replay.recover.worker.serve_order`).
-    """
+def start_process(module: str, order: Mapping[str, Any], *, hash_seed: str = PINNED) -> tuple[ChildProcess, mmap.mmap]:
+    """A process of the module with its order, a line of JSON; and the memory in which it says what is about to run."""
     descriptor, cell = _make_cell()
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=pinned_environment(hash_seed),
-            pass_fds=(descriptor,),
-            process_group=0,  # Ctrl-C reaches the terminal's whole group; what becomes of the process is decided here
-        )
+        process = ChildProcess(module, hash_seed=hash_seed, pass_fds=(descriptor,), stdin=PIPE, stdout=PIPE)
     finally:
         os.close(descriptor)
-    assert process.stdin is not None
     try:
-        line = orjson.dumps({**order, "cell": descriptor}, option=orjson.OPT_NON_STR_KEYS)
-        process.stdin.write(line.replace(b"\n", b" ") + b"\n")
-        process.stdin.flush()
+        process.order({**order, "cell": descriptor})
     except BrokenPipeError:
         process.kill()  # it ended before it had its order, which is seen when its words are read
     return process, cell

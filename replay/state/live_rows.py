@@ -10,7 +10,6 @@ behind the wanted one is taken, and what it says comes with its index.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
@@ -24,6 +23,7 @@ from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from replay.state.set_aside_state import kept_path
+from replay.state.state_lock import is_locked
 from replay.state.touched_rows import Key, Row, Tables
 from replay.state.trust import Trust, state_path
 from snapshot.catalog import Snapshot, list_snapshots, restore
@@ -101,7 +101,7 @@ class LiveRows:
 
 def _readable(path: str, folder: str) -> str:
     """Where the state file can be read without a trace: there, or in a copy."""
-    if not _has_log(path) or _in_use(path):
+    if not _has_log(path) or is_locked(path):
         return path
     copy = os.path.join(folder, "state.sqlite")
     for ending in ("", "-wal"):
@@ -111,21 +111,6 @@ def _readable(path: str, folder: str) -> str:
 
 def _has_log(path: str) -> bool:
     return _size(f"{path}-wal") > 0
-
-
-def _in_use(path: str) -> bool:
-    """Whether a process holds the right to write the state file."""
-    try:
-        descriptor = os.open(f"{path}.lock", os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _size(path: str) -> int:

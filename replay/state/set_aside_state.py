@@ -13,7 +13,8 @@ import shutil
 from collections.abc import Iterable
 from typing import Final
 
-from replay.state.trust import StateLock, read_position, state_path
+from replay.state.state_lock import StateLock
+from replay.state.trust import read_position, state_path
 from snapshot.catalog import remove_state
 
 ENDING: Final = ".set-aside"

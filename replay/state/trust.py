@@ -15,9 +15,7 @@ write.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -25,7 +23,6 @@ from typing import Final
 import apsw
 import orjson
 
-from cmdlog.wal.errors import Locked
 from cmdlog.wal.file_birth import birth_ns
 from cmdlog.wal.files import Files
 from procedures.storage.state import FORMAT, Position
@@ -34,8 +31,6 @@ from snapshot.catalog import remove_state
 
 TRUST_NAME: Final = "trust.json"
 STATE_FOLDER: Final = "state"
-LOCK_WAIT_S: Final = 10.0  # for the site of a killed node to look up
-LOCK_LOOK_S: Final = 0.01
 
 
 def state_path(directory: str, partition: int) -> str:
@@ -169,30 +164,3 @@ def _which(path: str) -> list[int]:
     """What no other file shares, also none that takes its place."""
     found = os.stat(path)
     return [found.st_dev, found.st_ino, birth_ns(path)]
-
-
-class StateLock:
-    """The right to write a state file, held until `close` or the end of the process.
-
-    A node that was killed may leave a site that is still applying what it was sent. It ends as soon as it looks up; until then
-    it holds this lock.
-    """
-
-    def __init__(self, path: str) -> None:
-        """Raises: Locked when another process keeps the file for LOCK_WAIT_S."""
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        self._file = open(f"{path}.lock", "ab")  # noqa: SIM115 - held as long as this object
-        deadline = time.monotonic() + LOCK_WAIT_S
-        while True:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    self._file.close()
-                    raise Locked(f"{path} is still written by another process") from None
-                time.sleep(LOCK_LOOK_S)
-            else:
-                return
-
-    def close(self) -> None:
-        self._file.close()

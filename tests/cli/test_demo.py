@@ -18,10 +18,15 @@ from cmdlog.cli.demo.bank import BankState
 from cmdlog.cli.demo.demo import Demo, DemoOptions
 from cmdlog.cli.demo.display import DemoDisplay
 from cmdlog.cli.demo.proof import DemoCall
-from cmdlog.cli.demo.server import ServerProcess, program
+from cmdlog.cli.demo.server import ServerProcess
 
 SMALL = DemoOptions(calls=300, clients=3, partitions=2, seed=11, workload="bank")
 pytestmark = pytest.mark.timeout(180)
+
+
+def program(*arguments: str) -> list[str]:
+    """The command line of the program."""
+    return [sys.executable, "-m", "cmdlog", *arguments]
 
 
 def run_demo(*arguments: str, folder: Path) -> subprocess.CompletedProcess[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -23,12 +22,34 @@ from replay.drill.report import FOLDER
 
 FILES = RealFiles()
 SMALL: dict[str, Any] = {"partitions": 1, "segments": 4, "segment_bytes": 4 << 20}
-IN_EARNEST = (
-    sys.executable,
-    "-c",
-    "from replay.drill import drill; drill.lower_priority = lambda: None; raise SystemExit(drill.main())",
-)  # a test waits for it
+IN_EARNEST = """
+from replay.drill import drill
+
+def main():
+    drill.lower_priority = lambda: None  # a test waits for it
+    return drill.main()
+"""
+HANGING = """
+import pathlib, signal, sys
+
+def main():
+    pathlib.Path(sys.argv[1], "begun").touch()
+    signal.pause()
+"""
 TIMEOUT_S = 30.0
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Makes a module of a drill's process and returns its name."""
+
+    def make(source: str) -> str:
+        (tmp_path / "code").mkdir()
+        (tmp_path / "code" / "planted_drill.py").write_text(source)
+        monkeypatch.syspath_prepend(tmp_path / "code")
+        return "planted_drill"
+
+    return make
 
 
 def wait_for(what: Callable[[], object]) -> None:
@@ -80,7 +101,7 @@ def test_first_drill_comes_soon(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_drill_beside_a_node_proves_it_and_then_names_the_damage(tmp_path: Path) -> None:
+def test_drill_beside_a_node_proves_it_and_then_names_the_damage(tmp_path: Path, made: Callable[[str], str]) -> None:
     """Status and metrics say how long ago; a damaged snapshot is told, and the last proof is not forgotten."""
     directory = tmp_path / "node"
     with cmdlog.open(directory, bank.db, **SMALL) as opened:
@@ -89,7 +110,7 @@ def test_drill_beside_a_node_proves_it_and_then_names_the_damage(tmp_path: Path)
             opened.call("open_account", branch=1, customer=customer, savings=5, checking=5)
             if customer in (10, 20):
                 opened.node.take_snapshot()
-        drills = Drills(str(directory), every_s=0.05, command=IN_EARNEST)
+        drills = Drills(str(directory), every_s=0.05, module=made(IN_EARNEST))
         drills.start()
         wait_for(lambda: drills.status()["last"])
         drills.stop()
@@ -121,10 +142,9 @@ def damage(directory: Path) -> None:
 
 
 @pytest.mark.slow
-def test_drill_under_way_ends_with_the_node(tmp_path: Path) -> None:
+def test_drill_under_way_ends_with_the_node(tmp_path: Path, made: Callable[[str], str]) -> None:
     """`stop` waits for it no longer than it takes to tidy up."""
-    script = "import signal, sys, pathlib; pathlib.Path(sys.argv[1], 'begun').touch(); signal.pause()"
-    drills = Drills(str(tmp_path), every_s=0.01, command=(sys.executable, "-c", script))
+    drills = Drills(str(tmp_path), every_s=0.01, module=made(HANGING))
     drills.start()
     wait_for((tmp_path / "begun").exists)
     assert drills.status()["running"]
@@ -135,9 +155,9 @@ def test_drill_under_way_ends_with_the_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_drill_that_ends_without_a_word_is_an_error(tmp_path: Path) -> None:
+def test_drill_that_ends_without_a_word_is_an_error(tmp_path: Path, made: Callable[[str], str]) -> None:
     """Shown until one says something."""
-    drills = Drills(str(tmp_path), every_s=0.01, command=(sys.executable, "-c", "raise SystemExit(3)"))
+    drills = Drills(str(tmp_path), every_s=0.01, module=made("def main(): return 3"))
     drills.start()
     wait_for(lambda: drills.status()["error"])
     drills.stop()

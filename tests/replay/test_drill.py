@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
@@ -17,6 +15,7 @@ import orjson
 import pytest
 
 import cmdlog
+from cmdlog.child_process import PIPE, ChildProcess
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.batch import encode_batch
@@ -370,7 +369,6 @@ def test_reports_are_bounded_and_the_last_proof_is_found_among_them(rig: Rig, mo
 def command(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """The command at this process's own priority."""
     monkeypatch.setattr(module, "lower_priority", lambda: None)
-    monkeypatch.setattr(module, "end_orderly", lambda: None)
     return command
 
 
@@ -454,20 +452,20 @@ def test_directory_that_is_no_nodes_gets_no_folder(tmp_path: Path, command: Comm
 
 
 @pytest.mark.slow
-def test_terminated_process_leaves_nothing(rig: Rig) -> None:
-    """SIGTERM, as a stopping node sends it, or the end of its pipe."""
+def test_terminated_process_leaves_nothing(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM, as a stopping node sends it, and as the kernel does once the node is gone."""
+    (tmp_path / "slow_drill.py").write_text(_SLOW_DRILL)
+    monkeypatch.syspath_prepend(tmp_path)
     folder = Path(rig.directory, FOLDER)
-    command = [sys.executable, "-c", _SLOW_DRILL, rig.directory]
     for way in ("signal", "pipe"):
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        with ChildProcess("slow_drill", rig.directory, stdout=PIPE, parent_ended=signal.SIGTERM) as process:
             assert process.stdout is not None
-            assert process.stdin is not None
             assert process.stdout.readline() == b"restoring\n"
             assert [name for name in os.listdir(folder) if name.startswith("tmp-")]
             if way == "signal":
-                process.send_signal(signal.SIGTERM)
+                process.terminate()
             else:
-                process.stdin.close()
+                process._let_go()
             assert process.wait(20) == 128 + signal.SIGTERM
         assert os.listdir(folder) == ["lock"]
 
@@ -478,9 +476,10 @@ from replay.drill import drill
 def restore(snapshot, target):
     print("restoring", flush=True)
     signal.pause()
-drill.restore = restore
-drill.lower_priority = lambda: None
-raise SystemExit(drill.main())
+def main():
+    drill.restore = restore
+    drill.lower_priority = lambda: None
+    return drill.main()
 """
 
 

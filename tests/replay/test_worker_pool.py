@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import mmap
-import subprocess
 from typing import cast
 
+from cmdlog.child_process import ChildProcess
 from replay.recover.partition_replay import IDLE, IN_BATCH
 from replay.recover.worker_pool import CELL, CLOSER_LOOK_S, ReplayWorker
 
 
 def worker(*, careful: bool) -> ReplayWorker:
     """A worker without a process."""
-    process = cast("subprocess.Popen[bytes]", None)
+    process = cast("ChildProcess", None)
     return ReplayWorker([0], process, mmap.mmap(-1, mmap.PAGESIZE), careful)
 
 

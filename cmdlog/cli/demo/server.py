@@ -10,9 +10,7 @@ import contextlib
 import os
 import queue
 import select
-import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import IO, Any, Final
 
 import orjson
 
+from cmdlog.child_process import PIPE, ChildProcess, without_settings
 from cmdlog.cli.cli_errors import CommandFailed
 
 BANK: Final = "procedures.samples.bank:db"
@@ -35,19 +34,16 @@ class ServerProcess:
     def __init__(self, data: Path, *, partitions: int, log: Path, application: str = BANK) -> None:
         self._log = log
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        command = [
-            *program("serve", application, "--data", str(data), "--partitions", str(partitions)),
+        options = [
+            *("serve", application, "--data", str(data), "--partitions", str(partitions)),
             *("--host", "127.0.0.1", "--port", "0", "--log-format", "json", "--json"),
             *("--preallocate", "ahead"),  # the directory goes at the end, and need not take a gibibyte until then
         ]
         began = time.monotonic()
         with log.open("ab") as errors:
-            self._popen = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-                start_new_session=True, env=environment(), cwd=log.parent,
-            )  # fmt: skip
-        assert self._popen.stdout is not None
-        self._reader = threading.Thread(target=self._read, args=(self._popen.stdout,), name="demo-server-output", daemon=True)
+            self._process = _cmdlog(*options, errors=errors, cwd=log.parent)
+        assert self._process.stdout is not None
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), name="demo-server-output", daemon=True)
         self._reader.start()
         try:
             self.url: str = self._wait("listening")["url"]
@@ -59,37 +55,38 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        return self._popen.pid
+        return self._process.pid
 
     @property
     def alive(self) -> bool:
-        return self._popen.poll() is None
+        return self._process.poll() is None
 
     def kill(self, sites: list[int]) -> int:
         """SIGKILL to the node and its sites; returns when they are gone. How many processes that were."""
         watched = [fd for pid in (self.pid, *sites) if (fd := _watch(pid)) is not None]
         try:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+            self._process.kill()
             for fd in watched:
                 if not select.select([fd], [], [], END_TIMEOUT_S)[0]:
                     raise CommandFailed(f"a process of the server survived SIGKILL for {END_TIMEOUT_S:g} s")
         finally:
             for fd in watched:
                 os.close(fd)
-        self._popen.wait(END_TIMEOUT_S)
         self._reader.join(END_TIMEOUT_S)  # the last holder of the pipe is gone
+        self._process.close()
         return len(watched)
 
     def stop(self) -> None:
         """An orderly end by SIGTERM. Raises: CommandFailed when the server says that something was wrong."""
-        self._popen.send_signal(signal.SIGTERM)
+        self._process.terminate()
         try:
-            code = self._popen.wait(END_TIMEOUT_S)
+            code = self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise CommandFailed(
                 f"the server did not stop within {END_TIMEOUT_S:g} s of SIGTERM", hint=self.last_words()
             ) from None
+        self._reader.join(END_TIMEOUT_S)
+        self._process.close()
         if code:
             raise CommandFailed(f"the server ended with exit code {code}", hint=self.last_words())
 
@@ -107,7 +104,7 @@ class ServerProcess:
                     f"the server did not say {event} within {READY_TIMEOUT_S:g} s", hint=self.last_words()
                 ) from None
             if line is None:
-                code = self._popen.wait(END_TIMEOUT_S)
+                code = self._process.wait(END_TIMEOUT_S)
                 raise CommandFailed(f"the server ended with exit code {code} before it was {event}", hint=self.last_words())
             if line.get("event") == event:
                 return line
@@ -123,28 +120,19 @@ class ServerProcess:
 def run_recover(data: Path, log: Path, *options: str) -> tuple[dict[str, Any], float]:
     """`cmdlog recover DIR --json` as a process; its result and its seconds. Raises: CommandFailed."""
     began = time.monotonic()
-    with log.open("ab") as errors:
-        done = subprocess.run(
-            program("recover", str(data), "--json", *options), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-            env=environment(), cwd=log.parent, timeout=RECOVER_TIMEOUT_S, check=False,
-        )  # fmt: skip
-    lines = [orjson.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
-    if done.returncode:
+    command = ("recover", str(data), "--json", *options)
+    with log.open("ab") as errors, _cmdlog(*command, errors=errors, cwd=log.parent) as recovery:
+        printed, _ = recovery.communicate(timeout=RECOVER_TIMEOUT_S)
+    lines = [orjson.loads(line) for line in printed.splitlines() if line.startswith(b"{")]
+    if recovery.returncode:
         said = lines[-1].get("error", {}).get("message", "") if lines else ""
-        raise CommandFailed(f"cmdlog recover ended with exit code {done.returncode}: {said}", hint=_tail(log))
+        raise CommandFailed(f"cmdlog recover ended with exit code {recovery.returncode}: {said}", hint=_tail(log))
     return (lines[-1] if lines else {}), time.monotonic() - began
 
 
-def program(*arguments: str) -> list[str]:
-    """The command line of this very program."""
-    return [sys.executable, "-m", "cmdlog", *arguments]
-
-
-def environment() -> dict[str, str]:
-    """Ours without settings of the node: the demo runs with defaults, wherever it is started."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("CMDLOG_")}
-    kept["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    return kept
+def _cmdlog(*arguments: str, errors: IO[bytes], cwd: Path) -> ChildProcess:
+    """This very program, with defaults wherever it is started."""
+    return ChildProcess("cmdlog.cli", *arguments, environment=without_settings(), stdout=PIPE, stderr=errors, cwd=cwd)
 
 
 def _tail(log: Path) -> str:

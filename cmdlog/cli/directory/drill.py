@@ -42,7 +42,6 @@ def drill(
 
     files, path = RealFiles(), os.path.abspath(directory)
     load_instance(files, path)  # else it is no node's, and gets no folder
-    drills.end_orderly()
     chosen = seed if seed is not None else int(datetime.now(UTC).timestamp() * 1e6) % (1 << 32)
     with ProgressDisplay("drill") as tell:
         report = drills.drill(

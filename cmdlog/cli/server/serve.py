@@ -6,14 +6,12 @@ One rule: every setting of `cmdlog.node.settings` is an option here, with the he
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import inspect
 import os
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -21,7 +19,9 @@ import typer
 from cmdlog.cli.load_app import AppArgument, load_application
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.version import version_of
+from cmdlog.file_lock import LockHeld, lock
 from cmdlog.node.settings import TABLE, SettingRow, describe, load_settings
+from cmdlog.signal_handlers import handled
 
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
@@ -107,15 +107,11 @@ def naming(data: Path) -> Iterator[None]:
 def stopped_in_order() -> Iterator[None]:
     """SIGTERM and SIGINT before the server has handlers of its own end the process in order, too: nothing was begun."""
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
+    def stop() -> None:
         raise SystemExit(0)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with handled(stop, signal.SIGTERM, signal.SIGINT):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def refuse_locked(data: Path) -> None:
@@ -130,8 +126,8 @@ def refuse_locked(data: Path) -> None:
     path = data / LOCK_NAME
     with contextlib.suppress(OSError), path.open("rb") as file:  # what is wrong with it, opening the log will tell
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+            lock(file, "shared")
+        except LockHeld:
             raise locked(str(path.absolute()), file.read(OWNER_BYTES_MAX)) from None
 
 

@@ -7,7 +7,6 @@ token is printed once, by the command that makes it, and kept nowhere.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import tempfile
@@ -37,6 +36,7 @@ from cmdlog.api.gate.token_file import (
 )
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.output import JsonFlag, out
+from cmdlog.file_lock import FOREVER, lock
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The token file.")]
 NameOption = Annotated[str, typer.Option("--name", metavar="NAME", help="Whose token it is; idempotency keys belong to it.")]
@@ -169,7 +169,7 @@ def _editing(file: Path, *, must_exist: bool = False) -> Iterator[_Edit]:
         raise CommandFailed(f"{path.parent} is no directory", exit_code=2)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
+        lock(directory, wait_s=FOREVER)
         data = _read(path, must_exist=must_exist)
         yield _Edit(path, data.decode("ascii", "replace"), _parse(file, data) if data.strip() else TokenFile(()))
     finally:

@@ -10,18 +10,17 @@ Reports are looked at where they lie, so a drill by hand counts as well, and one
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
-import orjson
 import structlog
 
-from procedures.hash_seed import pinned_environment
+from cmdlog.child_process import PIPE, ChildProcess, last_answer
+from procedures.hash_seed import PINNED
 from replay.drill.report import FOLDER, NOT_RUN, last_proven, last_report
 
 FIRST_AFTER_S: Final = 300.0  # a node that never had a drill has its first one soon, whatever the interval
@@ -40,13 +39,13 @@ class Drills:
         *,
         every_s: float,
         wall: Callable[[], float] = time.time,
-        command: Sequence[str] = (sys.executable, "-m", "replay.drill.drill"),
+        module: str = "replay.drill.drill",
     ) -> None:
         """`every_s` 0: none is started here."""
-        self._directory, self._every_s, self._wall, self._command = directory, every_s, wall, command
+        self._directory, self._every_s, self._wall, self._module = directory, every_s, wall, module
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._seen = -1  # time of the folder's last change when it was looked at
         self._last: dict[str, Any] | None = None
         self._proven: datetime | None = None
@@ -65,10 +64,7 @@ class Drills:
             process = self._process
         if process is not None:
             process.terminate()
-            try:
-                process.wait(END_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            process.end(after_s=END_TIMEOUT_S)
         if self._thread.is_alive():
             self._thread.join()
 
@@ -120,25 +116,22 @@ class Drills:
         with self._lock:
             if self._stop.is_set():
                 return
-            process = self._process = subprocess.Popen(
-                [*self._command, self._directory],
-                stdin=subprocess.PIPE,  # which nobody writes to: its end tells the drill that the node is gone
-                stdout=subprocess.PIPE,
-                env=pinned_environment(),
-                process_group=0,  # Ctrl-C reaches the terminal's whole group; the node ends its drill itself
+            process = self._process = ChildProcess(
+                self._module,
+                self._directory,
+                hash_seed=PINNED,
+                parent_ended=signal.SIGTERM,  # it removes what it made
+                stdout=PIPE,
             )
         with process:
-            assert process.stdout is not None
-            told = process.stdout.read()
+            told, _ = process.communicate()
         with self._lock:
             self._process = None
         if not self._stop.is_set():
             self._tell(told, process.returncode)
 
     def _tell(self, told: bytes, code: int) -> None:
-        try:
-            report = orjson.loads(told.splitlines()[-1])
-        except (IndexError, orjson.JSONDecodeError):
+        if (report := last_answer(told)) is None:
             self._failure = f"the drill ended with code {code}; its own words are in standard error"
             log.error("restore drill failed", reason=self._failure)
             return

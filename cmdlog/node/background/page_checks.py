@@ -6,17 +6,15 @@ partition from snapshot and log, which hold every acknowledged call.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import orjson
 import structlog
 
+from cmdlog.child_process import PIPE, ChildProcess
 from cmdlog.wal.files import Files, RealFiles
-from procedures.hash_seed import pinned_environment
+from procedures.hash_seed import PINNED
 from replay.errors import StateDamaged
 from replay.plan.planner import Plan
 from replay.state.trust import Trust, state_path
@@ -37,7 +35,7 @@ class PageChecks:
         self._directory, self._broken = directory, broken
         self._partitions: list[int] = []
         self._problems: dict[int, str] = {}  # by partition that was checked
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._stopping = False
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="page-checks", daemon=True)
@@ -75,14 +73,14 @@ class PageChecks:
             with self._lock:
                 if self._stopping:
                     return
-                command = [sys.executable, "-m", "replay.state.page_check", self._directory, *map(str, self._partitions)]
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=pinned_environment(), process_group=0
+                partitions = map(str, self._partitions)
+                self._process = ChildProcess(
+                    "replay.state.page_check", self._directory, *partitions, stdout=PIPE, hash_seed=PINNED
                 )
             with self._process as process:
-                assert process.stdout is not None
-                for line in process.stdout:
-                    self._take(**orjson.loads(line))
+                for answer in process.answers():
+                    self._take(**answer)
+                process.wait()
             if process.returncode and not self._stopping:
                 log.warning("state_check_failed", exit_code=process.returncode, checked=len(self._problems))
         except OSError as error:  # no process to be had: the states are as trusted as before

@@ -5,10 +5,8 @@ One rule: it takes time that nobody else wants, as long as nobody waits for it (
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +15,7 @@ from typing import Any, Final
 
 import orjson
 
+from cmdlog.child_process import PIPE, ChildProcess, last_answer
 from cmdlog.node.background import idle_priority
 from cmdlog.node.background.idle_priority import idle_first
 from snapshot.errors import SnapshotFailed
@@ -29,7 +28,7 @@ class SealProcess:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._stopping = False
 
     def seal(self, temporary: str, final: str, facts: Mapping[str, Any], pressing: Callable[[], bool]) -> None:
@@ -51,7 +50,7 @@ class SealProcess:
         if ended is None:
             raise SnapshotFailed("sealing took too long")
         code, answer = ended
-        said = _last_line(answer)
+        said = last_answer(answer) or {}
         if code != 0 or "error" in said:
             raise SnapshotFailed(str(said.get("error", f"the sealing process ended with code {code}")))
 
@@ -66,21 +65,17 @@ class SealProcess:
         self, temporary: str, final: str, order: bytes, policy: int, given_up: Callable[[], bool]
     ) -> tuple[int, bytes] | None:
         """Exit code and answer of the process; None when it was given up and ended."""
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with self._lock:
             if self._stopping:
                 raise SnapshotFailed("the node is stopping")
-            process = self._process = subprocess.Popen(
-                [sys.executable, "-m", "snapshot.background_process", "snapshot.capture.seal", temporary, final, str(policy)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment,
-            )
+            arguments = ("snapshot.capture.seal", temporary, final, str(policy))
+            process = self._process = ChildProcess("snapshot.background_process", *arguments, stdin=PIPE, stdout=PIPE)
         try:
             answer = _answer_of(process, order, given_up)
         finally:
             with self._lock:
                 self._process = None
+            process.close()
         return None if answer is None else (process.returncode, answer)
 
 
@@ -91,7 +86,7 @@ def _take_back(temporary: str, final: str) -> bool:
     return os.path.exists(temporary)
 
 
-def _answer_of(process: subprocess.Popen[bytes], order: bytes, given_up: Callable[[], bool]) -> bytes | None:
+def _answer_of(process: ChildProcess, order: bytes, given_up: Callable[[], bool]) -> bytes | None:
     told: bytes | None = order
     while True:
         try:
@@ -99,22 +94,4 @@ def _answer_of(process: subprocess.Popen[bytes], order: bytes, given_up: Callabl
         except subprocess.TimeoutExpired:
             told = None  # `communicate` goes on with the rest of it
         if given_up():
-            _end(process)
             return None
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, process.stdout):
-        with contextlib.suppress(OSError):  # what it was not told any more
-            if stream is not None:
-                stream.close()
-
-
-def _last_line(answer: bytes) -> dict[str, Any]:
-    try:
-        said = orjson.loads(answer.splitlines()[-1])
-    except (IndexError, orjson.JSONDecodeError):
-        return {}
-    return said if isinstance(said, dict) else {}

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +16,7 @@ from typing import Any, Final
 
 import orjson
 
+from cmdlog.child_process import PIPE, ChildProcess
 from cmdlog.node.background import idle_priority
 from cmdlog.node.background.idle_priority import idle_first
 from cmdlog.wal.errors import Corrupt, DiskFull, WriteFailed
@@ -34,14 +33,14 @@ class Copier:
     def __init__(self, pressing: Callable[[], bool] = lambda: False) -> None:
         """`pressing`: the log is so full that a copy must not wait."""
         self._pressing = pressing
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._policy = os.SCHED_IDLE  # of the process
         self._lock = threading.Lock()
         self._stopped = False
 
     def copy(self, source: str, target: str, last_block: int) -> Copied:
         """See `copy_segment`. Raises: Corrupt, DiskFull, WriteFailed, SnapshotFailed (the process ended, or took too long)."""
-        order = orjson.dumps({"source": source, "target": target, "last_block": last_block}, option=orjson.OPT_APPEND_NEWLINE)
+        order = {"source": source, "target": target, "last_block": last_block}
         answer = idle_first(
             partial(self._ask, order, target),
             size_bytes=2 * os.stat(source).st_size,  # written, and read back
@@ -52,15 +51,13 @@ class Copier:
             raise SnapshotFailed("copying a segment took too long")
         return _understood(orjson.loads(answer), source)
 
-    def _ask(self, order: bytes, target: str, policy: int, given_up: Callable[[], bool]) -> bytes | None:
+    def _ask(self, order: dict[str, Any], target: str, policy: int, given_up: Callable[[], bool]) -> bytes | None:
         """The answer to the order; None when it was given up: then the process has ended and its copy is gone."""
         process = self._running(policy)
-        assert process.stdin is not None
         assert process.stdout is not None
         line = b""
         try:
-            process.stdin.write(order)
-            process.stdin.flush()
+            process.order(order)
             while not line.endswith(b"\n"):
                 if not select.select([process.stdout], [], [], idle_priority.LOOK_EVERY_S)[0]:
                     if given_up():
@@ -79,8 +76,7 @@ class Copier:
         with self._lock:
             process = self._process
         if process is not None:
-            process.kill()
-            process.wait()
+            process.end()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(target)
 
@@ -90,31 +86,23 @@ class Copier:
             self._stopped = True
             process = self._process
         if process is not None:
-            process.kill()
-            process.wait()
+            process.end()
 
     def close(self) -> None:
         """After `stop`, when no copy is under way any more."""
         if self._process is not None:
-            for stream in (self._process.stdin, self._process.stdout):
-                if stream is not None:
-                    stream.close()
+            self._process.close()
 
-    def _running(self, policy: int) -> subprocess.Popen[bytes]:
+    def _running(self, policy: int) -> ChildProcess:
         with self._lock:
             if self._stopped:
                 raise SnapshotFailed("the node is stopping")
             if self._process is not None and self._process.poll() is None and self._policy != policy:
-                self._process.kill()  # it waits for an order; idle it cannot be raised, and raised it is in the way
-                self._process.wait()
+                self._process.end()  # it waits for an order; idle it cannot be raised, and raised it is in the way
             if self._process is None or self._process.poll() is not None:
                 self.close()
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "snapshot.background_process", "snapshot.archive.segment_copy", str(policy)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-                    process_group=0,  # Ctrl-C reaches the terminal's whole group; the node decides when this one ends
+                self._process = ChildProcess(
+                    "snapshot.background_process", "snapshot.archive.segment_copy", str(policy), stdin=PIPE, stdout=PIPE
                 )
                 self._policy = policy
             return self._process

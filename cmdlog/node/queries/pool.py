@@ -6,23 +6,21 @@ One rule: a query ends, whatever its statement: by its own limits, or with its p
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
 
+from cmdlog.child_process import ChildProcess
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, out_of_memory
 from cmdlog.node.queries.worker import ANSWER, LENGTH, READY, AnswerKind, encode_request, receive_exactly
 
 START_WAIT_S: Final = 30.0  # a busy machine takes long to import
-END_WAIT_S: Final = 5.0  # for a process that was told to end
 
 logger = structlog.get_logger("cmdlog.node")
 
@@ -97,7 +95,7 @@ class QueryPool:
     def pids(self) -> list[int]:
         """The processes, for whoever watches memory."""
         with self._lock:
-            return sorted(worker.popen.pid for worker in self._all)
+            return sorted(worker.process.pid for worker in self._all)
 
     def close(self) -> None:
         """Ends every process; a query under way is refused."""
@@ -145,9 +143,9 @@ class QueryPool:
             return NotReady("the node is stopping")
         if ticket.cancelled:
             return QueryCancelled()
-        if worker.popen.returncode == -signal.SIGALRM:
+        if worker.process.returncode == -signal.SIGALRM:
             return QueryLimit(f"the query ran longer than query_timeout_s={limits.timeout_s:g}")
-        logger.warning("query_process_ended", exit_code=worker.popen.returncode)
+        logger.warning("query_process_ended", exit_code=worker.process.returncode)
         return out_of_memory()
 
 
@@ -156,15 +154,13 @@ class _Worker:
 
     def __init__(self, memory_bytes_max: int) -> None:
         self._socket, theirs = socket.socketpair()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with theirs:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", "cmdlog.node.queries.worker", str(theirs.fileno()), str(memory_bytes_max)],
+            self.process = ChildProcess(
+                "cmdlog.node.queries.worker",
+                str(theirs.fileno()),
+                str(memory_bytes_max),
                 pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # a traceback would show the statement
-                env=environment,
-                process_group=0,  # Ctrl-C is for the node
             )
 
     def wait_ready(self) -> None:
@@ -191,10 +187,9 @@ class _Worker:
 
     def kill(self) -> None:
         """Ends the process; whoever reads from it gets an error."""
-        self.popen.kill()
+        self.process.kill()
 
     def dispose(self) -> None:
         """Ends the process, waits for that, and closes the socket, which nobody else may be using."""
-        self.popen.kill()
-        self.popen.wait(END_WAIT_S)
+        self.process.close()
         self._socket.close()

@@ -1,4 +1,4 @@
-"""A process that runs queries, one after the other: `python -m cmdlog.node.queries.worker SOCKET_FD MEMORY_BYTES_MAX`.
+"""A process that runs queries, one after the other; its arguments are the descriptor of its socket and MEMORY_BYTES_MAX.
 
 One rule: whatever a statement does, this process is all that it can harm. SQLite's memory is limited, all memory is limited a bit
 above that, a timer of the kernel ends the process when a step of SQLite does not come back, and the kernel's out-of-memory killer
@@ -29,6 +29,7 @@ import orjson
 
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, QueryResult, run_query
+from cmdlog.signal_handlers import ignore
 
 LENGTH: Final = struct.Struct("<I")
 ANSWER: Final = struct.Struct("<BI")
@@ -127,8 +128,7 @@ def _address_space_bytes() -> int:
 
 def main() -> None:
     """Entry point."""
-    for ignored in (signal.SIGINT, signal.SIGTERM):  # the node decides when its processes end
-        signal.signal(ignored, signal.SIG_IGN)
+    ignore(signal.SIGINT, signal.SIGTERM)  # the node decides when its processes end
     sock = socket.socket(fileno=int(sys.argv[1]))
     memory_bytes_max = int(sys.argv[2])
     apsw.hard_heap_limit(memory_bytes_max)
@@ -138,7 +138,3 @@ def main() -> None:
         Path("/proc/self/oom_score_adj").write_text(KILLED_FIRST)
     with contextlib.suppress(EOFError, ConnectionError):  # the node is gone
         QueryLoop(sock, memory_bytes_max=memory_bytes_max).run()
-
-
-if __name__ == "__main__":
-    main()

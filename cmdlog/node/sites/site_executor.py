@@ -10,14 +10,11 @@ process.
 
 from __future__ import annotations
 
-import fcntl
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import IO, Any, Final
+from typing import Any
 
 from cmdlog.wal.format.record import Record
-from procedures.errors import StateRefused
 from procedures.execution.executor import Applied
 from procedures.execution.idempotency import KeyPolicy
 from procedures.storage.changed_keys import estimate_keys
@@ -27,28 +24,7 @@ from snapshot.capture.delta import DeltaCapture
 from snapshot.capture.image import Capture
 from snapshot.lineage import Wish
 
-LOCK_WAIT_S: Final = 10.0  # for a predecessor that is just being ended
-
 Progress = Callable[[int], object]
-
-
-def lock_state(path: str) -> IO[bytes]:
-    """The lock beside a state file, held until the returned file is closed: one writer, also across the end of a node.
-
-    Raises: StateRefused when another process keeps it.
-    """
-    file = open(f"{path}.lock", "ab")  # noqa: SIM115 - the caller holds it
-    deadline = time.monotonic() + LOCK_WAIT_S
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                file.close()
-                raise StateRefused(f"{path} is still in use by another process; look for a site that did not end") from None
-            time.sleep(0.01)
-        else:
-            return file
 
 
 @dataclass(frozen=True, slots=True)

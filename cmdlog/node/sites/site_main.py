@@ -1,7 +1,8 @@
-"""A site in a process of its own: `python -m cmdlog.node.sites.site_main SOCKET_FD PROGRESS_FD LIFE_FD`.
+"""A site in a process of its own; its arguments are the descriptors of its socket and of its progress page.
 
 One rule: it speaks only over the socket it was given and ends when its node is gone, even in the middle of a call that never
-returns, so it cannot outlive the node and write beside a successor; the lock beside each state file makes sure.
+returns (`cmdlog.child_process`), so it cannot outlive the node and write beside a successor; the lock beside each state file
+makes sure.
 
 The code it runs is the bundle that the log names, not what lies on the import path: what works here works in replay. A fault of
 the environment (disk full, out of memory, an I/O error, an interrupt) is never an outcome: the site says so and ends; the node
@@ -11,7 +12,6 @@ restores it and sends the batch again.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
 import mmap
 import os
@@ -20,13 +20,15 @@ import signal
 import socket
 import sys
 from functools import partial
-from typing import IO, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import orjson
 
 from cmdlog.node.sites.frames import READ_ANSWER, Frame, FrameKind, FrameReader, encode_applied, encode_frame
-from cmdlog.node.sites.site_executor import Site, SitePlan, lock_state
+from cmdlog.node.sites.site_executor import Site, SitePlan
 from cmdlog.node.sites.supervisor import BUSY, HANDLED, INDEX, PARTITION, POSITION, PROGRESS_BYTES, STEPS
+from cmdlog.signal_handlers import ignore
+from cmdlog.wal.errors import Locked
 from cmdlog.wal.format.record import decode_record
 from procedures.bundle import Bundle
 from procedures.errors import EnvironmentFault, ProceduresError
@@ -34,6 +36,7 @@ from procedures.execution.executor import Applied
 from procedures.execution.idempotency import KeyPolicy
 from procedures.execution.process_guard import end_children
 from replay.engine import CatalogMissing, Catalogs
+from replay.state.state_lock import StateLock
 from snapshot.capture.pacing import IDLE_PAUSE_S
 from snapshot.lineage import Wish
 
@@ -48,7 +51,7 @@ class SiteProcess:
         self._progress = progress  # [512] uint64, shared with the node
         self._reader = FrameReader()
         self._node_pid = os.getppid()
-        self._locks: list[IO[bytes]] = []
+        self._locks: list[StateLock] = []
         self._site: Site | None = None
 
     def run(self) -> None:
@@ -78,7 +81,7 @@ class SiteProcess:
             self._dispatch(frame)
         except EnvironmentFault as error:
             self._end(frame, error.kind, str(error), error.position)
-        except (ProceduresError, CatalogMissing) as error:
+        except (ProceduresError, CatalogMissing, Locked) as error:
             self._end(frame, "refused", f"{type(error).__name__}: {error}", 0)
         progress[HANDLED] += 1
         progress[BUSY] = 0
@@ -118,7 +121,7 @@ class SiteProcess:
 
     def _hello(self, hello: dict[str, Any]) -> None:
         state_files = {int(partition): path for partition, path in hello["state_files"].items()}
-        self._locks = [lock_state(path) for path in state_files.values()]
+        self._locks = [StateLock(path) for path in state_files.values()]
         catalogs = Catalogs()
         for version, bundle in hello["bundles"].items():
             catalogs.add_bundle(int(version), Bundle.from_bytes(bundle.encode()))
@@ -147,18 +150,6 @@ def _entry_index(frame: Frame) -> int:
     return frame.ident if frame.kind is FrameKind.ENTRY else 0
 
 
-def end_with_the_node(life_fd: int) -> None:
-    """The kernel ends this process when the pipe's other end is closed, whatever it is doing: nothing else reads the pipe.
-
-    A thread that watches would not do: a regular expression or an extension may hold the interpreter for ever.
-    """
-    fcntl.fcntl(life_fd, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(life_fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)  # SIGIO at the hang-up; its default action ends the process
-    with contextlib.suppress(BlockingIOError):
-        os.read(life_fd, 1)
-        raise SystemExit("the node is gone")
-
-
 def pack_applied(applied: Applied) -> bytes:
     """The answer's payload."""
     return encode_applied(
@@ -172,17 +163,11 @@ def pack_applied(applied: Applied) -> bytes:
 
 def main() -> None:
     """Entry point; the node gives both descriptors."""
-    for ignored in (signal.SIGINT, signal.SIGTERM):  # the node decides when its sites end
-        signal.signal(ignored, signal.SIG_IGN)
+    ignore(signal.SIGINT, signal.SIGTERM)  # the node decides when its sites end
     end_children()
-    end_with_the_node(int(sys.argv[3]))
     sock = socket.socket(fileno=int(sys.argv[1]))
     page = mmap.mmap(int(sys.argv[2]), PROGRESS_BYTES)
     process = SiteProcess(sock, memoryview(page).cast("Q"))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the node is gone
         process.run()
     process.close()
-
-
-if __name__ == "__main__":
-    main()

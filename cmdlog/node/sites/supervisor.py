@@ -27,8 +27,6 @@ import os
 import queue
 import selectors
 import socket
-import subprocess
-import sys
 import threading
 import time
 from asyncio import AbstractEventLoop
@@ -40,11 +38,12 @@ from typing import Any, Final, Literal, Protocol
 import orjson
 import structlog
 
+from cmdlog.child_process import ChildProcess
 from cmdlog.node.sites.channel import Channel
 from cmdlog.node.sites.frames import READ_ANSWER, BatchAnswer, Frame, FrameKind, decode_applied, encode_frame
 from cmdlog.node.sites.partition_health import FULL, ROOM_BYTES, pause_s
 from cmdlog.node.sites.site_io import LoopReader, ThreadReader
-from procedures.hash_seed import pinned_environment
+from procedures.hash_seed import PINNED
 from snapshot.lineage import Wish
 
 WATCH_EVERY_S: Final = 0.05
@@ -93,7 +92,7 @@ class _Process:
 
     number: int
     partitions: Sequence[int]
-    popen: subprocess.Popen[bytes]
+    popen: ChildProcess
     channel: Channel
     progress: memoryview  # [512] uint64, written by the site
     fault: SiteFault | None = None
@@ -101,7 +100,6 @@ class _Process:
     seen: tuple[int, ...] = ()
     seen_at: float = 0.0
     page: mmap.mmap | None = field(default=None, repr=False)
-    life: int = -1  # write end of a pipe: the kernel ends the site when no process holds it any more
 
 
 @dataclass(slots=True)
@@ -201,11 +199,7 @@ class ProcessSites:
         for site in self._sites:
             site.channel.send(encode_frame(FrameKind.STOP))
         for site in self._sites:
-            try:
-                site.popen.wait(timeout=self._call_timeout_s)
-            except subprocess.TimeoutExpired:
-                site.popen.kill()
-                site.popen.wait()
+            site.popen.end(after_s=self._call_timeout_s)
         if self._reader is not None:
             self._reader.close()
         for site in self._sites:
@@ -393,11 +387,7 @@ class ProcessSites:
 
     def _why(self, site: _Process) -> SiteFault:
         """What the site said before it ended, or what its end and its progress page say."""
-        try:
-            code = site.popen.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            site.popen.kill()
-            code = site.popen.wait()
+        code = site.popen.end(after_s=5)
         if site.fault is not None:
             return site.fault
         busy, partition, index, position = site.progress[:4]
@@ -425,18 +415,11 @@ def _spawn(number: int, partitions: Sequence[int]) -> _Process:
     page_fd = os.memfd_create("cmdlog-progress")
     os.ftruncate(page_fd, PROGRESS_BYTES)
     page = mmap.mmap(page_fd, PROGRESS_BYTES)
-    life_r, life_w = os.pipe()
-    popen = subprocess.Popen(
-        [sys.executable, "-m", "cmdlog.node.sites.site_main", str(theirs.fileno()), str(page_fd), str(life_r)],
-        pass_fds=(theirs.fileno(), page_fd, life_r),
-        stdin=subprocess.DEVNULL,
-        env=pinned_environment(),
-        process_group=0,  # Ctrl-C reaches the terminal's whole group, and a site that is still importing cannot ignore it yet
-    )
+    descriptors = theirs.fileno(), page_fd
+    popen = ChildProcess("cmdlog.node.sites.site_main", *map(str, descriptors), pass_fds=descriptors, hash_seed=PINNED)
     theirs.close()
     os.close(page_fd)
-    os.close(life_r)
-    return _Process(number, partitions, popen, Channel(ours), memoryview(page).cast("Q"), page=page, life=life_w)
+    return _Process(number, partitions, popen, Channel(ours), memoryview(page).cast("Q"), page=page)
 
 
 def _hello(site: _Process, hello: dict[str, Any]) -> None:
@@ -461,21 +444,19 @@ def _wait_ready(site: _Process, given_up: Callable[[], bool]) -> dict[int, int]:
                     raise NotStarted(SiteFault(told["kind"], told["message"]))
                 positions = orjson.loads(frame.payload)["positions"]
                 return {int(partition): index for partition, index in positions.items()}
-    site.popen.kill()
     raise NotStarted(
-        SiteFault("died", f"site {site.number} did not start (exit code {site.popen.wait()}); its own words are above")
+        SiteFault("died", f"site {site.number} did not start (exit code {site.popen.end()}); its own words are above")
     )
 
 
 def _discard(site: _Process) -> None:
-    site.popen.kill()
-    site.popen.wait()
+    site.popen.end()
     _release(site)
 
 
 def _release(site: _Process) -> None:
     """The process has ended."""
-    os.close(site.life)
+    site.popen.close()
     site.channel.close()
     site.progress.release()
     if site.page is not None:

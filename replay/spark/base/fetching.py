@@ -11,13 +11,13 @@ begins with, is put together in the folder (`materialize`). Nothing is ever writ
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from cmdlog.file_lock import FOREVER, open_locked
 from cmdlog.wal.files import File, Files, Lock, RealFiles
 from replay.spark.base.filesystems import ArrowFile, ReadOnlyFile, filesystem_of, refuse_to_write
 from replay.spark.base.options import BadOption
@@ -109,8 +109,7 @@ class FetchedFile(ReadOnlyFile):
             return _read(path)
         except FileNotFoundError:
             os.makedirs(self._chunks, mode=0o750, exist_ok=True)
-        with open(os.path.join(self._chunks, LOCK), "ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # another task is fetching it: it is there a moment later
+        with open_locked(os.path.join(self._chunks, LOCK), wait_s=FOREVER):  # what another task fetches is there a moment later
             if os.path.exists(path):
                 return _read(path)
             wanted = min(CHUNK_BYTES, self.size() - number * CHUNK_BYTES)

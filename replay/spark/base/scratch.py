@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
 import time
 from typing import IO, Final
+
+from cmdlog.file_lock import FOREVER, LockHeld, lock, open_locked
 
 PREFIX: Final = "cmdlog-spark-"
 LOCK: Final = "lock"
@@ -25,9 +26,7 @@ def make_scratch() -> str:
     """A new folder that goes with this process; those of dead processes of this user go now."""
     sweep(tempfile.gettempdir())
     folder = tempfile.mkdtemp(prefix=PREFIX)
-    lock = open(os.path.join(folder, LOCK), "ab")  # noqa: SIM115 - held as long as this process
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    _held.append(lock)
+    _held.append(open_locked(os.path.join(folder, LOCK), wait_s=FOREVER))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
@@ -55,10 +54,10 @@ def _is_left(entry: os.DirEntry[str]) -> bool:
     if stat.st_uid != os.getuid():
         return False
     try:
-        with open(os.path.join(entry.path, LOCK), "rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with open(os.path.join(entry.path, LOCK), "rb") as file:
+            lock(file)
     except FileNotFoundError:
         return time.time() - stat.st_mtime > YOUNG_S
-    except OSError:
+    except (LockHeld, OSError):
         return False
     return True

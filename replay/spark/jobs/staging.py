@@ -16,15 +16,15 @@ or that asks for something else, is refused.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import orjson
 
+from cmdlog.file_lock import LockHeld, open_locked
 from cmdlog.wal.errors import DiskFull, Locked, NotEmpty
 from cmdlog.wal.files import Files, parent
 from replay.errors import RemoteError, ReplayError
@@ -72,11 +72,9 @@ class Staging:
         self.folder = f"{self.out}{SUFFIX}"
         check_free(files, self.out)
         os.makedirs(self.folder, mode=0o750, exist_ok=True)
-        self._lock: IO[bytes] = open(self._path(LOCK), "ab")  # noqa: SIM115 - held as long as this object
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
+            self._lock = open_locked(self._path(LOCK))
+        except LockHeld:
             raise Locked(f"another job is writing {self.folder}") from None
 
     def close(self) -> None:

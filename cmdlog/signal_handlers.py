@@ -1,0 +1,48 @@
+"""Handlers of signals: what a process ignores, and SIGTERM as an exception that unwinds the work at hand.
+
+One rule: a handler that another part of the program has set is left alone, and whoever sets one takes it back.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import NoReturn
+
+
+def ignore(*numbers: signal.Signals) -> None:
+    """For a child whose parent decides when it ends."""
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def reset(number: signal.Signals) -> None:
+    """The kernel's own action again, which a process inherits neither when its parent ignores the signal."""
+    signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def handled(handler: Callable[[], object], *numbers: signal.Signals) -> Iterator[None]:
+    """Until its end these signals call `handler` in the main thread; after that, what they called before."""
+    before = {number: signal.signal(number, lambda *_: handler()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def sigterm_raises(error: Callable[[], BaseException]) -> AbstractContextManager[None]:
+    """Until its end SIGTERM raises `error()` in the main thread, if it would end the process at once; else nothing changes.
+
+    In any other thread, and where a handler is set already, it does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return nullcontext()
+
+    def end() -> NoReturn:
+        raise error()
+
+    return handled(end, signal.SIGTERM)

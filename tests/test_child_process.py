@@ -1,0 +1,229 @@
+"""Child processes: what they are started with, and that they end when they should, whatever they do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from cmdlog.child_process import PIPE, ChildProcess, last_answer, without_settings
+
+pytestmark = pytest.mark.slow  # processes are started
+
+TIMEOUT_S = 20.0
+STUBBORN = """
+import os, signal, sys, time
+
+def main():
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    print(os.getpid(), flush=True)
+    while True:
+        time.sleep(100)
+"""
+TIDYING = """
+import pathlib, signal, sys
+
+def end(*_):
+    pathlib.Path(sys.argv[1]).unlink()
+    sys.exit(7)
+
+def main():
+    signal.signal(signal.SIGTERM, end)
+    pathlib.Path(sys.argv[1]).touch()
+    print("made", flush=True)
+    signal.pause()
+"""
+ECHO = """
+import json, os, sys
+
+def main():
+    for line in sys.stdin:
+        facts = {"pid": os.getpid(), "group": os.getpgrp(), "seed": os.environ.get("PYTHONHASHSEED"), "arguments": sys.argv[1:]}
+        print(json.dumps({"order": json.loads(line), **facts}))
+"""
+WITH_A_CHILD = """
+import subprocess, sys
+
+def main():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    print(child.pid, flush=True)
+    child.wait()
+"""
+STARTS_AGAIN = """
+import os, sys, time
+
+def main():
+    if sys.argv[1:] == ["first"]:
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], "again"])
+    print("again", flush=True)
+    time.sleep(1000)
+"""
+PARENT = """
+import sys, time
+from cmdlog.child_process import ChildProcess
+child = ChildProcess(sys.argv[1])
+time.sleep(1000)
+"""
+Made = Callable[[str], str]
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
+    """Makes a module that processes of this test can run, and returns its name."""
+
+    def make(source: str) -> str:
+        (tmp_path / "planted_child.py").write_text(source)
+        return "planted_child"
+
+    monkeypatch.syspath_prepend(tmp_path)
+    return make
+
+
+def first_line(process: subprocess.Popen[Any]) -> str:
+    """What a process says first."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    return (line if isinstance(line, str) else line.decode()).strip()
+
+
+def runs(pid: int) -> bool:
+    """Whether the process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for_end(pid: int) -> None:
+    """Bounded polling."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while runs(pid):
+        assert time.monotonic() < deadline, f"process {pid} still runs"
+        time.sleep(0.01)
+
+
+def test_child_of_a_killed_parent_ends(made: Made, tmp_path: Path) -> None:
+    """SIGKILL gives the parent no chance to end its child, which blocks every signal that can be blocked."""
+    command = [sys.executable, "-c", PARENT, made(STUBBORN)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        child = int(first_line(parent))
+        assert runs(child)
+        parent.kill()
+        wait_for_end(child)
+
+
+def test_child_whose_parent_ended_before_it_ran_does_nothing(made: Made, tmp_path: Path) -> None:
+    """It looks at the pipe before it imports its module: no moment is left in which it could go on alone."""
+    module = made("import pathlib, sys; pathlib.Path(sys.argv[1]).touch()\ndef main(): pass")
+    reading, writing = os.pipe()
+    os.close(writing)
+    command = [sys.executable, "-m", "cmdlog.die_with_parent", str(reading), "9", module, str(tmp_path / "ran")]
+    with subprocess.Popen(command, pass_fds=(reading,), process_group=0) as child:
+        os.close(reading)
+        assert child.wait(TIMEOUT_S) == -signal.SIGKILL
+    assert not (tmp_path / "ran").exists()
+
+
+def test_child_that_has_to_tidy_up_gets_the_signal_it_asked_for(made: Made, tmp_path: Path) -> None:
+    """SIGTERM from the kernel is as good as SIGTERM from the parent: files go, and the exit code is the child's own."""
+    with ChildProcess(made(TIDYING), str(tmp_path / "file"), stdout=PIPE, parent_ended=signal.SIGTERM) as child:
+        assert first_line(child) == "made"
+        child._let_go()
+        assert child.wait(TIMEOUT_S) == 7
+    assert not (tmp_path / "file").exists()
+
+
+def test_program_that_starts_itself_again_is_still_watched(made: Made) -> None:
+    """`exec` keeps the process, and so it keeps the pipe."""
+    with ChildProcess(made(STARTS_AGAIN), "first", stdout=PIPE) as child:
+        assert first_line(child) == "again"
+        child._let_go()
+        assert child.wait(TIMEOUT_S) == -signal.SIGKILL
+
+
+def test_hung_child_is_killed_after_its_time(made: Made) -> None:
+    """`end` waits as long as it was asked to, and no signal that the child blocks is needed."""
+    with ChildProcess(made(STUBBORN), stdout=PIPE) as child:
+        first_line(child)
+        child.terminate()
+        began = time.monotonic()
+        assert child.end(after_s=0.2) == -signal.SIGKILL
+        assert time.monotonic() - began >= 0.2
+
+
+def test_child_that_ends_in_time_keeps_its_exit_code(made: Made) -> None:
+    """What ended by itself was not killed."""
+    with ChildProcess(made("def main(): return 3")) as child:
+        assert child.end(after_s=TIMEOUT_S) == 3
+    assert child.returncode == 3
+
+
+def test_kill_ends_what_the_child_has_started(made: Made) -> None:
+    """The group goes as a whole; the group of the parent is another one."""
+    with ChildProcess(made(WITH_A_CHILD), stdout=PIPE) as child:
+        grandchild = int(first_line(child))
+    assert child.returncode == -signal.SIGKILL
+    wait_for_end(grandchild)
+
+
+def test_order_is_answered_line_by_line(made: Made) -> None:
+    """Orders are lines of JSON, also where a part of one was encoded elsewhere; arguments, seed and group are as asked for."""
+    with ChildProcess(made(ECHO), "a", "b c", hash_seed="17", stdin=PIPE, stdout=PIPE) as child:
+        child.order({"of": {1: "one"}})
+        child.order([orjson.Fragment(b'"fragment"\n')])
+        assert child.stdin is not None
+        child.stdin.close()
+        said = list(child.answers())
+        assert [answer["order"] for answer in said] == [{"of": {"1": "one"}}, ["fragment"]]
+        assert said[0] == {**said[1], "order": said[0]["order"]}
+        del said[0]["order"]
+        assert said[0] == {"pid": child.pid, "group": child.pid, "seed": "17", "arguments": ["a", "b c"]}
+
+
+def test_order_to_a_child_that_has_ended_fails(made: Made) -> None:
+    """The caller learns it by an error, and closing tries no second time to send what is left."""
+    with ChildProcess(made("def main(): return 0"), stdin=PIPE) as child:
+        child.wait()
+        with pytest.raises(BrokenPipeError):
+            child.order("anything")
+    assert child.returncode == 0
+
+
+def test_closed_child_leaves_no_descriptor(made: Made) -> None:
+    """Whether it ran, ended before, or could not be started; to close it twice does nothing."""
+    module = made("def main(): return 0")
+    before = os.listdir("/proc/self/fd")
+    for after_s in (0.0, TIMEOUT_S):
+        child = ChildProcess(module, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+        child.end(after_s=after_s)
+        child.close()
+        child.close()
+    with pytest.raises(FileNotFoundError):
+        ChildProcess(module, cwd=Path("/missing"))
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_settings_of_this_process_are_not_passed_to_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is started for a demo or a test has the defaults."""
+    monkeypatch.setenv("CMDLOG_PARTITIONS", "7")
+    monkeypatch.setenv("SOMETHING_ELSE", "stays")
+    kept = without_settings()
+    assert ("CMDLOG_PARTITIONS" in kept, kept["SOMETHING_ELSE"]) == (False, "stays")
+
+
+@pytest.mark.parametrize(
+    ("output", "answer"),
+    [(b"noise\n" + b'{"a": 1}\n', {"a": 1}), (b"", None), (b"Traceback", None), (b"[1]\n", None)],
+)
+def test_last_answer_is_an_object_or_nothing(output: bytes, answer: dict[str, int] | None) -> None:
+    """A process that ended before its answer may have printed anything."""
+    assert last_answer(output) == answer

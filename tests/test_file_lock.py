@@ -1,0 +1,85 @@
+"""Locks between processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cmdlog.file_lock import FOREVER, LockHeld, lock, open_locked
+
+HOLDER = """
+import sys, time
+from cmdlog.file_lock import lock
+file = open(sys.argv[1], "ab")
+lock(file, sys.argv[2])
+print("held", flush=True)
+time.sleep(float(sys.argv[3]))
+"""
+
+
+@contextmanager
+def held_elsewhere(path: Path, kind: str, *, seconds: float = 1000.0) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process has the lock."""
+    command = [sys.executable, "-c", HOLDER, str(path), kind, str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        yield holder
+        holder.kill()
+
+
+@pytest.mark.slow
+def test_lock_of_another_process_is_waited_for_and_then_named(tmp_path: Path) -> None:
+    """LockHeld comes after the time that the caller gave, not before, and at once without one."""
+    with held_elsewhere(tmp_path / "lock", "exclusive"):
+        began = time.monotonic()
+        with pytest.raises(LockHeld):
+            open_locked(str(tmp_path / "lock"), wait_s=0.1)
+        assert time.monotonic() - began >= 0.1
+        with pytest.raises(LockHeld):
+            open_locked(str(tmp_path / "lock"))
+
+
+@pytest.mark.slow
+def test_killed_process_leaves_no_lock(tmp_path: Path) -> None:
+    """The kernel releases it with the descriptor; nothing has to be removed."""
+    with held_elsewhere(tmp_path / "lock", "exclusive") as holder:
+        holder.kill()
+        holder.wait()
+        open_locked(str(tmp_path / "lock")).close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wait_s", [20.0, FOREVER])
+def test_lock_is_taken_as_soon_as_it_is_released(tmp_path: Path, wait_s: float) -> None:
+    """With a limit of time as without one."""
+    with held_elsewhere(tmp_path / "lock", "exclusive", seconds=0.1):
+        open_locked(str(tmp_path / "lock"), wait_s=wait_s).close()
+
+
+def test_shared_locks_exclude_only_exclusive_ones(tmp_path: Path) -> None:
+    """Two readers look at the same time; whoever writes has the file alone."""
+    path = tmp_path / "lock"
+    path.touch()
+    with path.open("rb") as one, path.open("rb") as other:
+        lock(one, "shared")
+        lock(other, "shared")
+        with pytest.raises(LockHeld):
+            open_locked(str(path))
+    with open_locked(str(path)), path.open("rb") as other, pytest.raises(LockHeld):
+        lock(other, "shared")
+
+
+def test_file_of_a_lock_keeps_what_it_holds(tmp_path: Path) -> None:
+    """A failed attempt and a successful one write nothing, and the first leaves the file closed."""
+    path = tmp_path / "lock"
+    path.write_bytes(b"owner")
+    with open_locked(str(path)), pytest.raises(LockHeld):
+        open_locked(str(path))
+    assert path.read_bytes() == b"owner"
