@@ -47,7 +47,7 @@ class Catalogs:
         """Raises: CatalogMissing when the log never named the version; BundleForged when its bundle was changed."""
         if version not in self._databases:
             if version not in self._bundles:
-                raise CatalogMissing(f"catalog version {version} is in no catalog record of this log")
+                raise CatalogMissing(f"catalog version {version} is not in any catalog record of this log")
             self._databases[version] = load_bundle(self._bundles[version])
         return self._databases[version]
 

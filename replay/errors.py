@@ -162,7 +162,7 @@ class Poison(_AtPlace):
     """An invocation that cannot be run, though it could when it was live. The partition's state stands before its batch."""
 
     what = "a call that cannot be replayed"
-    cause = "repair what is named and start again"
+    cause = "repair the named cause and start again"
 
     @property
     def exit_code(self) -> int:  # type: ignore[override]
@@ -183,7 +183,7 @@ class Interrupted(ReplayError):
     """The run was broken off from outside; every state file stands whole at an entry's end."""
 
     exit_code = 130  # as of any program that Ctrl-C ends; the command line knows when it was another signal
-    hint = "the same command goes on from there"
+    hint = "run the same command again to resume"
 
 
 class Incomplete(ReplayError):
@@ -191,7 +191,7 @@ class Incomplete(ReplayError):
 
     exit_code = 17
     headline = ""  # where the text says several things
-    hint = "restore the missing files from a copy, or recover what there is with `--accept-data-loss --to OUT`"
+    hint = "restore the missing files from a backup, or recover what is left with `--accept-data-loss --to OUT`"
 
     @classmethod
     def of(cls, losses: Sequence[str]) -> Incomplete:
@@ -214,7 +214,7 @@ class BadUntil(ReplayError):
     """What was given as `--until` is no moment."""
 
     exit_code = 2
-    hint = "give a transaction id, or a time with its offset from UTC"
+    hint = "give a transaction id, or a time with its UTC offset"
 
 
 class UntilUnreachable(ReplayError):
@@ -226,7 +226,7 @@ class UntilUnreachable(ReplayError):
 class UntilBeyond(ReplayError):
     """The moment lies behind the newest transaction, or before the first one: there is no such state."""
 
-    hint = "choose a moment in between, or leave --until out to get the newest state"
+    hint = "choose a moment in between, or omit --until to get the newest state"
 
 
 class PlanOutdated(ReplayError):
@@ -239,7 +239,7 @@ class EntryMissing(ReplayError):
     """The log leaves out an entry of a partition."""
 
     exit_code = 10
-    hint = "see `cmdlog log verify`; restore the log from a copy, or recover from another node's directory"
+    hint = "see `cmdlog log verify`; restore the log from a backup, or recover from another node's directory"
 
 
 class BadPlan(ReplayError):
@@ -252,19 +252,21 @@ class StreamDamaged(ReplayError):
     """A chosen log cannot be read on to where it must serve its partitions."""
 
     exit_code = 10
-    hint = "the directory is untouched; take the range from another node's log, or restore the file from a copy"
+    hint = "the directory is untouched; take the range from another node's log, or restore the file from a backup"
 
     def __init__(self, log: str, waiting: Mapping[int, tuple[int, int]], what: str, *, held_bytes: int) -> None:
         """`waiting` is partition -> (index that comes next, last index that is wanted)."""
         self.log, self.waiting, self.held_bytes = log, dict(waiting), held_bytes
         streams = ", ".join(f"partition {p} from index {n} to {upto}" for p, (n, upto) in sorted(self.waiting.items()))
-        super().__init__(f"log {log} cannot be read on for {streams or 'nothing'}: {what}; {held_bytes:,} bytes of it are held")
+        super().__init__(
+            f"log {log} cannot be read further for {streams or 'nothing'}: {what}; {held_bytes:,} bytes of it are buffered"
+        )
 
 
 class ReshapeRefused(ReplayError):
     """What the states hold has no place in the wanted number of partitions; nothing was made."""
 
-    hint = "without --partitions the node is recovered as it is"
+    hint = "without --partitions the node is recovered in its present shape"
 
 
 class WorkerFailed(ReplayError):
@@ -319,13 +321,13 @@ class ForeignDirectory(ReplayError):
 class TwoCopies(ReplayError):
     """Two directories of the same node: at most one of them is its present one."""
 
-    hint = "give the newer one, or recover each by itself"
+    hint = "give the newer one, or recover each of them separately"
 
 
 class ForkedFaultLogs(ReplayError):
     """Two fault records that cannot be in one history. Each is told as (directory, sequence, checksum)."""
 
-    hint = "these directories have gone on separately; recover each side by itself, and compare them with `cmdlog diff`"
+    hint = "these directories have diverged; recover each side separately, and compare them with `cmdlog diff`"
 
     def __init__(self, one: tuple[str, int, int], other: tuple[str, int, int]) -> None:
         self.one, self.other = one, other
@@ -339,4 +341,4 @@ class ForkedFaultLogs(ReplayError):
 class ConflictingCommits(ReplayError):
     """Two logs know different entries to be committed in one place."""
 
-    hint = "these directories have gone on separately, or one was made with lost data; recover each side by itself"
+    hint = "these directories have diverged, or one was made with lost data; recover each side separately"

@@ -130,7 +130,7 @@ class _Links:
             return snapshot
         if snapshot.path not in self._resolved:
             # Whatever refers to it meanwhile would be a ring: no such thing can be written, but it could be forged.
-            self._resolved[snapshot.path] = _without_base(snapshot, base.name, "which stands on it in turn")
+            self._resolved[snapshot.path] = _without_base(snapshot, base.name, "which in turn depends on it")
             self._resolved[snapshot.path] = self._on_base(snapshot, base)
         return self._resolved[snapshot.path]
 
@@ -145,7 +145,7 @@ class _Links:
                     return _without_base(snapshot, stated.name, f"which cannot be relied on: {base.problem}")
                 return replace(snapshot, bases=base.chain)
         problems = [candidate.problem for candidate in named if candidate.manifest is None]
-        why = f"which cannot be relied on: {problems[0]}" if problems else "and another snapshot bears that name now"
+        why = f"which cannot be relied on: {problems[0]}" if problems else "and a different snapshot has that name now"
         return _without_base(snapshot, stated.name, why)
 
 

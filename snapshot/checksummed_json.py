@@ -32,7 +32,7 @@ def decode_manifest_fields(data: bytes, *, path: str) -> dict[str, Any]:
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise SnapshotDamaged(f"{path} is no JSON: {error}") from error
+        raise SnapshotDamaged(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict) or value.pop(KEY, None) != checksum(value):
         raise SnapshotDamaged(f"{path} does not match its own checksum")
     return value

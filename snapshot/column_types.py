@@ -99,7 +99,7 @@ def _to_bool(value: Any) -> bool:
 def _to_datetime(value: Any) -> datetime:
     moment = datetime.fromisoformat(value)
     if moment.tzinfo is None:
-        raise ValueError("a time without its offset from UTC")
+        raise ValueError("a time without its UTC offset")
     return moment
 
 

@@ -227,7 +227,7 @@ def _export_all(
             holders.setdefault(table, []).append(source)
     for table, of in holders.items():
         if not TABLE_NAME.fullmatch(table):
-            raise ExportError(f"table {table!r} has a name that no application can declare, and so no file can have")
+            raise ExportError(f"table {table!r} has a name that no application can declare, so it cannot be exported to a file")
         if table in declared and declared[table].replicated:
             del of[1:]
     total = sum(_count(source, table) for table, of in holders.items() for source in of)
@@ -347,7 +347,7 @@ class _File:
                 key = ", ".join(f"{name}={row[names.index(name)]!r}" for name in self._keys if name in names)
                 shown = repr(row[at])[:100]
                 return BadValue(
-                    f"table {self._table}, row {key}, column {column.name}: {shown} is no {column.type.arrow} ({error})"
+                    f"table {self._table}, row {key}, column {column.name}: {shown} is not a valid {column.type.arrow} ({error})"
                 )
         return None
 

@@ -124,7 +124,7 @@ def _parse(data: bytes, txn_id: int) -> Point:
     if value.pop("crc32c") != checksum(value):
         raise ValueError("it does not match its own checksum")
     if set(value) != _FIELDS or int(value["txn_id"]) != txn_id:
-        raise ValueError("it has other fields than a recovery point, or was renamed")
+        raise ValueError("its fields are not those of a recovery point, or it was renamed")
     snapshots = {int(partition): str(name) for partition, name in value["snapshots"].items()}
     for partition, name in snapshots.items():
         parsed = parse_name(name)

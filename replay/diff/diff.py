@@ -145,7 +145,7 @@ def _shapes(side: States) -> dict[str, Shape]:
         for (name,) in rows_of(connection, _TABLES):
             shape = _shape(connection, name)
             if found.setdefault(name, shape) != shape:
-                raise DiffRefused(f"{side.path}: partition {partition} declares table {name} otherwise than another one")
+                raise DiffRefused(f"{side.path}: partition {partition} declares table {name} differently from another one")
     return found
 
 

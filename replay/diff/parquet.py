@@ -61,7 +61,7 @@ def parquet_files(
     except ImportError as error:
         raise ParquetMissing(f"Parquet files need pyarrow, which is not installed: {ParquetMissing.hint}") from error
     if os.path.exists(folder):
-        raise WrongDirectory(f"{folder} is there already")
+        raise WrongDirectory(f"{folder} already exists")
     temporary = f"{folder}.{os.urandom(4).hex()}.tmp"
     os.makedirs(temporary)
     writers: list[_Writer] = []
@@ -118,7 +118,9 @@ class _Writer:
             return None if value is None else field.type.convert(value)
         except UNFIT as error:
             shown = repr(value)[:100]
-            raise BadValue(f"table {self.table}, column {field.name}: {shown} is no {field.type.arrow} ({error})") from error
+            raise BadValue(
+                f"table {self.table}, column {field.name}: {shown} is not a valid {field.type.arrow} ({error})"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

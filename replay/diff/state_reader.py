@@ -34,7 +34,7 @@ How = Literal["states", "snapshots and log", "snapshot"]
 class StateGone(ReplayError):
     """A state file changed hands while it was being opened."""
 
-    hint = "the node was started or recovered meanwhile; try again"
+    hint = "the node was started or recovered in the meantime; try again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,4 +111,4 @@ def _find_snapshot(files: Files, path: str) -> Snapshot:
         for snapshot in list_snapshots(files, node, load_instance(files, node).identity):
             if os.path.realpath(snapshot.path) == path:
                 return snapshot
-    raise SnapshotDamaged(f"{path} is no snapshot in the folder {SNAPSHOTS}/ of a node")
+    raise SnapshotDamaged(f"{path} is not a snapshot in the folder {SNAPSHOTS}/ of a node")

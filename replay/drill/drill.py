@@ -74,8 +74,8 @@ class DrillDiverged(ReplayError):
 
     exit_code = 16
     hint = (
-        "do not rely on this node's snapshots: keep the directory, see `cmdlog check` for what makes procedures diverge, "
-        "and look at disk and memory"
+        "do not rely on this node's snapshots: keep the directory, check disk and memory, and see `cmdlog check` for what makes "
+        "procedures diverge"
     )
 
 
@@ -84,7 +84,7 @@ class SnapshotWrong(DrillDiverged):
 
     hint = (
         "move it and every newer one of the partition out of snapshots/ of a stopped node, and `cmdlog recover DIR --to OUT` "
-        "restores what the log says; look at disk and memory, and see `cmdlog check` for what makes procedures diverge"
+        "restores what the log says; check disk and memory, and see `cmdlog check` for what makes procedures diverge"
     )
 
 
@@ -92,14 +92,14 @@ class DrillDamaged(ReplayError):
     """What a recovery would start with cannot be used."""
 
     exit_code = 10
-    hint = "a recovery would fall back to an older snapshot and a longer log; take a new snapshot, and look at the disk"
+    hint = "a recovery would fall back to an older snapshot and a longer log; take a new snapshot, and check the disk"
 
 
 class NoRoom(ReplayError):
     """The disk has no room for a restored copy."""
 
     exit_code = 14
-    hint = "give another place with --work, or free space on that volume"
+    hint = "choose another folder with --work, or free space on that volume"
 
 
 def drill(
@@ -157,7 +157,9 @@ def _prove(
                 name_own_paths(error, view, report.directory)
                 raise
             if report.attempts >= ATTEMPTS_MAX:
-                raise DrillNotRun(f"{report.directory} let go what was being read, {report.attempts} times") from error
+                raise DrillNotRun(
+                    f"{report.directory} removed files while they were being read, {report.attempts} times"
+                ) from error
             report.attempts += 1
         else:
             return
@@ -239,7 +241,7 @@ class _Attempt:
             p = result.partition
             tables = self._digests(p)
             _compare(
-                f"partition {p} at index {result.index}: {seconds[p].name} with the log behind it",
+                f"partition {p} at index {result.index}: {seconds[p].name} plus the log after it",
                 tables,
                 f"snapshot {_manifest_name(newest[p])}",
                 self._expected[p],
@@ -365,9 +367,9 @@ def _part_to(begin: Position, end: Manifest, stream: ScannedStream) -> Partition
     """From one state's last entry to that of a newer snapshot."""
     p = end.partition
     if begin.index < stream.base:
-        raise DrillDamaged(f"partition {p}: the log begins behind index {stream.base}, the older state ends at {begin.index}")
+        raise DrillDamaged(f"partition {p}: the log begins after index {stream.base}, the older state ends at {begin.index}")
     if begin.index > stream.base and stream.seen.get(begin.index) != (begin.term, begin.checksum):
-        raise DrillDamaged(f"partition {p}: the older snapshot holds another entry at index {begin.index} than the log")
+        raise DrillDamaged(f"partition {p}: the older snapshot holds a different entry at index {begin.index} than the log")
     return PartitionPlan(
         partition=p,
         source="snapshot",
@@ -383,7 +385,7 @@ def _part_to(begin: Position, end: Manifest, stream: ScannedStream) -> Partition
         entries=end.index - begin.index,
         calls=stream.calls,
         bytes=stream.bytes,
-        why="its way to the newest snapshot",
+        why="from the older snapshot to the newest one",
         skips=stream.skips,
         voids=tuple(stream.voids),
     )
@@ -406,7 +408,7 @@ def _compare(
     """Raises: `error` naming the tables."""
     wrong = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
     if wrong:
-        rows = ", ".join(f"{name} ({_rows(found, name)} rows, there {_rows(expected, name)})" for name in wrong)
+        rows = ", ".join(f"{name} ({_rows(found, name)} rows against {_rows(expected, name)})" for name in wrong)
         raise error(f"{what} and {other} differ in {rows}")
 
 
@@ -420,7 +422,7 @@ def _counts(tables: Mapping[str, TableDigest]) -> tuple[int, int]:
 
 def _manifest(snapshot: Snapshot | None) -> Manifest:
     if snapshot is None or snapshot.manifest is None:
-        raise SnapshotDamaged("a snapshot lost its manifest on the way")
+        raise SnapshotDamaged("a snapshot lost its manifest in the meantime")
     return snapshot.manifest
 
 

@@ -85,7 +85,7 @@ def take_view(files: Files, directory: str, folder: str) -> int:
                 remove_tree(folder)
         else:
             return len(looks)
-    raise DrillNotRun(f"{directory} replaced snapshots or log files while they were read, {LOOKS_MAX} times")
+    raise DrillNotRun(f"{directory} replaced snapshots or log files while they were being read, {LOOKS_MAX} times")
 
 
 def log_bytes(files: Files, directory: str) -> int:

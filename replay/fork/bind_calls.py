@@ -71,7 +71,7 @@ class Fitting:
         """The procedures of that version, by their numbers in batches. Raises: CatalogMissing, BundleForged."""
         if version not in self._known:
             if version not in self._catalogs:
-                raise CatalogMissing(f"catalog version {version} is in no catalog record of this log")
+                raise CatalogMissing(f"catalog version {version} is not in any catalog record of this log")
             bundle = Bundle.from_bytes(str(self._catalogs[version]["bundle"]).encode())
             self._known[version] = [self._fit(stated, same=bundle.hash == self._hash) for stated in bundle.procedures]
         return self._known[version]

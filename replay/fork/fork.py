@@ -64,7 +64,7 @@ class OtherDatabase(ReplayError):
 class RestUnreadable(UntilUnreachable):
     """Log and archive do not hold everything behind the fork."""
 
-    hint = "fork at a later moment, or bring the named files back from a copy"
+    hint = "fork at a later moment, or restore the named files from a backup"
     code = 1
 
     @property
@@ -201,7 +201,7 @@ def _owned(files: Files, out: str) -> Iterator[DirectoryLock]:
         if not isinstance(error, (*GONE_ON, CallStuck)):
             give_up(out)
         if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(" ".join([f"the fork to {out} was broken off", *filter(None, map(str, error.args))])) from None
+            raise Interrupted(" ".join([f"the fork to {out} was interrupted", *filter(None, map(str, error.args))])) from None
         raise
     owner.close()
 
@@ -232,7 +232,7 @@ def _no_way(files: Files, directory: str, source: LogSource, error: Corrupt | Un
     refused = RestUnreadable(f"{error.args[0]}{strays and f': {strays}'}")
     refused.code = error.exit_code
     if ranges:
-        refused.hint = f"restorable are {ranges}: fork within the last of them, or bring the named files back from a copy"
+        refused.hint = f"restorable ranges: {ranges}; fork within the last of them, or restore the named files from a backup"
     return refused
 
 
@@ -302,7 +302,9 @@ class _ForkRun:
                     hang_after_s=HANG_AFTER_S if self.hang_after_s is None else self.hang_after_s,
                 )  # fmt: skip
             except Poison as poison:
-                poison.hint = "before the fork runs the code of that time: fork what `cmdlog recover --quarantine --to` makes"
+                poison.hint = (
+                    "before the fork point the logged code runs: fork the output of `cmdlog recover --quarantine --to` instead"
+                )
                 raise
         return calls
 
@@ -404,7 +406,7 @@ def find_rest(
         if until is not None and until > found.groups.txn_id_max | _MILLIS:
             raise UntilBeyond(f"transaction {until} was not reached: the newest one is {found.groups.txn_id_max}")
         return Rest(source, found, those)
-    raise UntilUnreachable("log and archive do not hold everything behind the fork without a gap")
+    raise UntilUnreachable("log and archive do not hold everything after the fork point without a gap")
 
 
 def _sources(files: Files, directory: str) -> Iterator[LogSource]:

@@ -48,7 +48,7 @@ class CallUnfit(ReplayError):
     """A call of the log cannot run with the other code."""
 
     exit_code = 13
-    hint = "give the code a procedure of that name and parameters, or leave such calls out with --skip-missing"
+    hint = "give the code a procedure of that name and parameters, or skip such calls with --skip-missing"
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,12 +54,12 @@ class CallStuck(ReplayError):
     exit_code = 16  # as of a call that a recovery cannot replay
     hint = (
         "repair the procedure, remove the new directory and fork again; or give the call more time with --call-timeout-s, and "
-        "the same command goes on from there"
+        "run the same command again to resume"
     )
 
     def __init__(self, place: DivergencePlace) -> None:
         self.place = place
-        super().__init__(f"a call that does not come back in {place}: {place.got}")
+        super().__init__(f"call timed out in {place}: {place.got}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class _Watch:
                 return self._done
             running = worker.running()
             if code == DEFECT_CODE or running is None:
-                raise WorkerFailed(f"the process that runs the other code ended with code {code}; its own words are above")
+                raise WorkerFailed(f"the process that runs the other code ended with code {code}; see its output above")
             ended = f"the process was ended by signal {-code}" if code < 0 else f"the process ended with code {code}"
             return Incident(*running, worker.killed or ended)
         except KeyboardInterrupt:

@@ -67,8 +67,8 @@ class ForkMarker:
     def __str__(self) -> str:
         at = f"at transaction {self.at}" if self.at else "from the start"
         until = "" if self.until is None else f" up to transaction {self.until}"
-        skip = ", calls that do not fit left out" if self.missing == "skip" else ""
-        return f"a fork of {self.directory} {at}{until} with code {self.code[:12]}{skip}"
+        skip = ", skipping calls that do not fit" if self.missing == "skip" else ""
+        return f"fork of {self.directory} {at}{until} with code {self.code[:12]}{skip}"
 
 
 def goes_on(files: Files, out: str, wanted: ForkMarker) -> bool:
@@ -80,21 +80,21 @@ def goes_on(files: Files, out: str, wanted: ForkMarker) -> bool:
     if marker is None or marker.pop("by", "") != FORK:
         return False
     if strange := sorted(set(os.listdir(out)) - OURS):
-        raise NotEmpty(f"{out} is not empty: beside a fork that was broken off it holds {', '.join(strange[:5])}")
+        raise NotEmpty(f"{out} is not empty: besides an unfinished fork it contains {', '.join(strange[:5])}")
     try:
         found = ForkMarker(**marker)
     except TypeError:
-        raise NotEmpty(f"{out} holds a fork that was broken off; remove it and begin again") from None
+        raise NotEmpty(f"{out} contains an unfinished fork; delete it and start again") from None
     if found == wanted:
         return True
     if replace(found, places=wanted.places) == wanted:
         raise WrongDirectory(
-            f"{out} holds {found}, which was broken off; what the log says of the calls up to there has changed since: remove "
-            "the directory and begin again, or name another one"
+            f"{out} contains an unfinished {found}, but the log now describes the calls up to there differently. Delete the "
+            f"directory and start again, or choose another one"
         )
     raise WrongDirectory(
-        f"{out} holds {found}, which was broken off; wanted is {wanted}: finish that one, remove the "
-        "directory, or name another one"
+        f"{out} contains an unfinished {found}, but you asked for {wanted}. Finish it, delete the directory, or choose another "
+        f"one"
     )
 
 

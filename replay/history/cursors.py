@@ -123,11 +123,11 @@ class MergeLane:
             return
         wanted = index > self._after
         if wanted and index != self.next_index:
-            raise BadRecord(f"entry {index} where {self.next_index} must stand")
+            raise BadRecord(f"entry {index} where {self.next_index} is expected")
         if kind is _BATCH:
             first, last, count = batch_span(record)
             if not self._last_txn < first <= last <= OPEN_END:
-                raise BadRecord(f"entry {index} has transactions {first} to {last}, which are not behind {self._last_txn}")
+                raise BadRecord(f"entry {index} has transactions {first} to {last}, which are not after {self._last_txn}")
             self._last_txn = last
             self.closed_txn = max(self.closed_txn, last)
             if wanted:
@@ -288,7 +288,7 @@ class Cursor:
             guest.close()
 
     def _damage(self, cause: BadRecord | WalError) -> StreamDamaged:
-        where = f" behind block {self.position.block}, offset {self.position.offset}" if self.position else ""
+        where = f" after block {self.position.block}, offset {self.position.offset}" if self.position else ""
         what = str(cause) if isinstance(cause, Corrupt) else f"{cause}{where}"
         waiting = {lane.stream.partition: (lane.next_index, lane.stream.upto) for lane in self.open_lanes}
         return StreamDamaged(self.log.name, waiting, what, held_bytes=self.held_bytes)

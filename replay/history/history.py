@@ -46,8 +46,8 @@ class HistoryDamaged(ReplayError):
 
     exit_code = 10
     hint = (
-        "tell what can be read with --accept-data-loss, give the directories of other nodes as well, or restore the file from a "
-        "copy; the directory is untouched"
+        "list what can be read with --accept-data-loss, give the directories of other nodes as well, or restore the file from a "
+        "backup; the directory is untouched"
     )
 
 
@@ -55,10 +55,10 @@ class HistoryCutOff(HistoryDamaged):
     """Calls that are wanted stand in front of a log, where archived segments are that do not join it."""
 
     def __init__(self, holes: Sequence[Hole]) -> None:
-        super().__init__("; ".join(f"{hole.told()}: calls up to there are lost, or may be" for hole in holes))
+        super().__init__("; ".join(f"{hole.told()}: calls up to there are or may be lost" for hole in holes))
         self.hint = (
-            f"tell what is behind it with --from {max(hole.upto for hole in holes) + 1}, or with --accept-data-loss; give the "
-            "directories of other nodes as well, or restore the file from a copy; the directory is untouched"
+            f"list what comes after it with --from {max(hole.upto for hole in holes) + 1}, or with --accept-data-loss; give the "
+            f"directories of other nodes as well, or restore the file from a backup; the directory is untouched"
         )
 
 
@@ -75,7 +75,7 @@ class Hole:
         """It, in words."""
         gap = (self.stray.last_block + 1, self.first_block - 1)
         missing = f", and blocks {gap[0]} to {gap[1]} are in no file" if gap[0] <= gap[1] else ""
-        begins = f"the history of {group_names(self.partitions)} begins behind transaction {self.upto} ({_time(self.upto)})"
+        begins = f"the history of {group_names(self.partitions)} begins after transaction {self.upto} ({_time(self.upto)})"
         return f"{told_of(self.stray)}{missing}; {begins}"
 
 
@@ -333,7 +333,7 @@ def _gaps_told(partition: int, pieces: Sequence[tuple[Span, int]], last: int) ->
     notes, told = [], 0
     for begin, upto in [*((span.base, upto) for span, upto in pieces), (last, last)]:
         if begin > told:
-            unknown = f"; calls of entries up to {told} that they took out are told all the same" if told else ""
+            unknown = f"; calls up to entry {told} that were skipped by the unreadable entries are listed anyway" if told else ""
             notes.append(f"partition {partition}: entries {told + 1} to {begin} cannot be read{unknown}")
         told = max(told, upto)
     return notes
@@ -344,11 +344,11 @@ def _damaged(node: NodeEvidence, partitions: Sequence[int]) -> HistoryDamaged:
     place = f"{fault.path} at offset {fault.offset}" if fault.offset is not None else fault.path or node.directory
     block = f", block {fault.block}" if fault.block is not None else ""
     more = f", and {len(node.damage) - 1} more" if len(node.damage) > 1 else ""
-    return HistoryDamaged(f"{place}{block}: {fault.what}{more}; calls of {group_names(partitions)} are lost behind it, or may be")
+    return HistoryDamaged(f"{place}{block}: {fault.what}{more}; later calls of {group_names(partitions)} are or may be lost")
 
 
 def _corrupt(damage: Corrupt, partitions: Sequence[int]) -> HistoryDamaged:
-    return HistoryDamaged(f"{damage.args[0]}; calls of {group_names(partitions)} are lost behind it, or may be")
+    return HistoryDamaged(f"{damage.args[0]}; later calls of {group_names(partitions)} are or may be lost")
 
 
 def _open(files: Files, directory: str, first: int) -> LogSource:

@@ -271,7 +271,7 @@ def source_from(files: Files, directory: str, from_block: int, gaps: Sequence[Ga
     for piece in runs(segments):
         if piece[0].first_block <= from_block <= piece[-1].last_block:
             return alone(files, source, piece)
-    raise PlanOutdated(f"block {from_block} is neither in the log nor in the archive any more")
+    raise PlanOutdated(f"block {from_block} is no longer in the log or in the archive")
 
 
 def _span(low: int, high: int) -> str:
@@ -285,5 +285,5 @@ def time_of(txn: int) -> str:
     try:
         moment = datetime.fromtimestamp(txn_millis(txn) / 1000, UTC)
     except (ValueError, OverflowError):
-        return "no time that a clock can have"
+        return "not a valid time"
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

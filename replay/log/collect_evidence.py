@@ -60,7 +60,7 @@ def gather(files: Files, directory: str, *, known_damage: Iterable[Gap] = ()) ->
         except WalError as error:
             return _refused(directory, instance.identity, error)
         except BadRecord as bad:  # checksums hold, so a program wrote it that knows more, or less
-            return _refused(directory, instance.identity, Corrupt(f"a record with good checksums ({bad})", path=directory))
+            return _refused(directory, instance.identity, Corrupt(f"a record with valid checksums ({bad})", path=directory))
 
 
 def _gather(files: Files, directory: str, instance: Instance, known_damage: Sequence[Gap]) -> NodeEvidence:

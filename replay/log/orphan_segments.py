@@ -61,9 +61,9 @@ def strays_told(files: Files, directory: str) -> str:
 
 def told_of(stray: ArchivedSegment) -> str:
     """It, and why it does not count."""
-    return f"{stray.path} cannot be counted in ({why_stray(stray)})"
+    return f"{stray.path} is not part of the log ({why_stray(stray)})"
 
 
 def why_stray(stray: ArchivedSegment) -> str:
     """What keeps it from being a part of the log."""
-    return stray.problem or stray.doubt or "what follows does not go on from it"
+    return stray.problem or stray.doubt or "what follows does not continue it"

@@ -210,7 +210,7 @@ def _survey(files: Files, directory: str, instance: Instance, *, accept_data_los
             survey = survey_log(files, directory, instance)
             error = refusal(survey)
         except FileNotFoundError as missing:
-            error = Recycled(f"{missing.filename} was let go while it was looked for")
+            error = Recycled(f"{missing.filename} was removed while it was being opened")
         else:
             if error is None:
                 return survey, None

@@ -187,7 +187,7 @@ class GroupView:
         old = "it or another voter is an old copy: too many of them"
         found = self._too_many(
             [one for one in counted if max(one.log.term, one.log.last_term) < led],
-            f"{old} know no term {led}, which had a leader",
+            f"{old} do not know term {led}, which had a leader",
         )
         lacking = [one for one in counted if one.log.last_index < self.floor]
         return found | self._too_many(lacking, f"{old} lack entry {self.floor}, which is committed")
@@ -207,7 +207,8 @@ class GroupView:
             for index in sorted(set(mine) & set(theirs)):
                 if _differ(mine[index], theirs[index]):
                     return (
-                        f"{group_name(self.group)}: entry {index} is known committed in {one} with term {mine[index][0]} and "
+                        f"{group_name(self.group)}: entry {index} is known to be committed in {one} with term {mine[index][0]} "
+                        f"and "
                         f"checksum {mine[index][1]:08x}, in {other_one} with term {theirs[index][0]} and checksum "
                         f"{theirs[index][1]:08x}"
                     )
@@ -253,17 +254,17 @@ class GroupView:
     def missing(self, counted: Sequence[NodeCopy]) -> str:
         """Why these logs do not prove that nothing acknowledged is missing; "" when they do."""
         if self.known is None or not self.known.voters:
-            return "no log at hand states a committed configuration, so nobody knows who votes"
+            return "no log at hand states a committed configuration, so the voters are unknown"
         if counted and counted[0].log.last_index < self.floor:
-            return f"entry {self.floor} is known committed, and no voter that counts holds it"
+            return f"entry {self.floor} is known to be committed, and no voter that counts holds it"
         nodes = {one.node for one in counted}
         for configuration in self._deciding():
             for half in _halves(configuration):
                 needed = len(half) - _majority(half) + 1
                 if len(half & nodes) < needed:
                     return (
-                        f"of the voters {voter_list(half)} of configuration {configuration.index}, {needed} are needed that "
-                        f"count; at hand are {voter_list(half & nodes)}, missing {voter_list(half - nodes)}"
+                        f"{needed} voters of {voter_list(half)} in configuration {configuration.index} have to count; at hand "
+                        f"are {voter_list(half & nodes)}, missing {voter_list(half - nodes)}"
                     )
         return ""
 
@@ -294,7 +295,7 @@ class GroupView:
     def _why(self, chosen: NodeCopy, counted: Sequence[NodeCopy], missing: str) -> str:
         end = f"node {chosen.node} has the best end, term {chosen.log.last_term} index {chosen.log.last_index}"
         if missing:
-            return f"{end}, of all logs at hand; that nothing acknowledged is missing is not proved: {missing}"
+            return f"{end}, of all logs at hand; it is not proved that nothing acknowledged is missing: {missing}"
         among = ", ".join(str(one.node) for one in sorted(counted, key=lambda one: one.node))
         return f"{end}, of the voters {among}, which meet every majority"
 
@@ -338,7 +339,7 @@ def _cluster_logs(nodes: Sequence[NodeEvidence]) -> dict[str, GroupEvidence]:
 
 def _doubt_of_log(log: GroupEvidence, has_configuration: bool, seen: int) -> str:
     if log.last_index == 0 or (has_configuration and not log.configurations):
-        return "it holds nothing of this group: its disk was emptied, or it never got anything"
+        return "it holds nothing of this group: its disk was emptied, or it never received anything"
     if log.unseen > seen:
         return f"its entries up to {log.unseen} cannot all be read, and may hold a configuration that no other log knows"
     return "" if log.end_known else "the end of its log cannot be read"

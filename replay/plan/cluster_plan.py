@@ -90,7 +90,7 @@ class JointPlan:
                 value[name] = tuple(value[name])
             return cls(**value)
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BadPlan(f"this is no recovery plan: {error}") from error
+            raise BadPlan(f"not a recovery plan: {error}") from error
 
 
 def is_joint(data: bytes) -> bool:

@@ -236,7 +236,7 @@ class _Planner:
         problems = dict.fromkeys([*self._damage, *(p for source in self._sources.values() for p in _problems(source))])
         strays = [nearest_stray(self._files, source) for source in self._sources.values()]
         problems |= dict.fromkeys(told_of(stray) for stray in strays if stray is not None)
-        behind = f", so entries up to {of.last_index} behind them cannot be used" if last < of.last_index else ""
+        behind = f", so entries up to {of.last_index} after them cannot be used" if last < of.last_index else ""
         why = first_of(list(problems)) if problems else of.why
         self.lost.append(f"partition {of.group}: entries {reached.index + 1} to {last} are in no log at hand{behind} ({why})")
 
@@ -367,7 +367,7 @@ class _Planner:
 
 _WHY: Final[Mapping[str, str]] = {
     "state": "the leg before it ended here",
-    "snapshot": "furthest whole snapshot from which the logs at hand lead on",
+    "snapshot": "newest intact snapshot that the logs at hand continue",
     "empty": "the logs at hand reach back to the first entry",
 }
 

@@ -139,7 +139,7 @@ class Plan:
             value["catalogs"] = tuple(value.get("catalogs", ()))
             return cls(**value)
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BadPlan(f"this is no recovery plan: {error}") from error
+            raise BadPlan(f"not a recovery plan: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ def _from_archive(search: _Search, source: LogSource, error: ReplayError | Corru
         raise error
     refused = type(error)(f"{error.args[0]}{reach.missing()}")
     if search.until is not None and (ranges := reach.restorable(partial(search.can, source))):
-        refused.hint = f"restorable are {ranges}; for other moments bring the named files back from a copy"
+        refused.hint = f"restorable ranges: {ranges}; restore the named files from a backup to reach other times"
     raise refused from error
 
 
@@ -319,12 +319,12 @@ def _check_end(source: LogSource, candidates: Mapping[int, Sequence[Candidate]],
     for partition, stream in found.streams.items():
         if source.provisional and stream.to_index > max(candidates[partition][0].position.index, stream.digested):
             raise UntilUnreachable(
-                f"partition {partition} may have a skip of entry {stream.to_index} behind block {source.last_block}"
+                f"partition {partition} may have a skip of entry {stream.to_index} after block {source.last_block}"
             )
 
 
 def _too_old(position: Position, base: int) -> str:
-    return f"it stands at index {position.index}; the log begins behind index {base}"
+    return f"it is at index {position.index}; the log begins after index {base}"
 
 
 def _check_code(found: Scan) -> None:
@@ -372,7 +372,7 @@ def _candidates(
         return found
     for candidate in [c for c in found if c.position.txn_id > until]:
         found.remove(candidate)
-        passed.append(Passed(candidate.name, f"it holds transaction {candidate.position.txn_id}, behind the wanted end"))
+        passed.append(Passed(candidate.name, f"it holds transaction {candidate.position.txn_id}, after the requested end"))
     return found
 
 
@@ -416,13 +416,13 @@ def _disproof(position: Position, stream: ScannedStream) -> str:
 
 def _contradiction(position: Position, stream: ScannedStream) -> str:
     if position.index > stream.last_index:
-        return f"it stands at index {position.index}, beyond the log's end at {stream.last_index}"
+        return f"it is at index {position.index}, beyond the log's end at {stream.last_index}"
     if position.index > stream.base and stream.seen.get(position.index) != (position.term, position.checksum):
-        return f"at index {position.index} it holds another entry than the log"
+        return f"at index {position.index} it holds a different entry than the log"
     if position.index and position.index == stream.base and position.index not in stream.seen:
         return f"its last entry, index {position.index}, is in blocks that cannot be read"
     if position.index and position.index == stream.base and stream.seen[position.index] != (position.term, position.checksum):
-        return f"at index {position.index} it holds another entry than the log's head states"
+        return f"at index {position.index} it holds a different entry than the log's head states"
     return ""
 
 
@@ -445,7 +445,7 @@ def _no_source(partition: int, passed: Sequence[Passed], until: int | None) -> R
 
 WHY: Final[Mapping[str, str]] = {
     "state": "written by this boot of the machine, and the log holds its last entry",
-    "snapshot": "newest whole snapshot whose last entry the log holds",
+    "snapshot": "newest intact snapshot whose last entry the log holds",
     "empty": "the log reaches back to the first entry",
 }
 

@@ -35,7 +35,7 @@ def parse_until(text: str) -> int:
     except ValueError:
         raise BadUntil(f"{text!r} is neither a transaction id nor a time such as 2026-01-31T12:00:00Z") from None
     if moment.tzinfo is None:
-        raise BadUntil(f"{text!r} does not say its time zone; write 2026-01-31T12:00:00Z")
+        raise BadUntil(f"{text!r} has no time zone; write 2026-01-31T12:00:00Z")
     millis = int(moment.timestamp() * 1000)
     return ((millis + 1) << MILLIS_SHIFT) - 1
 
@@ -52,7 +52,7 @@ def check_begin(source: LogSource, found: Scan, until: int) -> None:
     records = source.read(from_block=source.first_blocks[0])
     first = next((min(txns) for _, record in records if (txns := transactions_of(record))), 0)
     if until < first:
-        raise UntilBeyond(f"transaction {until} ({time_of(until)}) lies before the first one, {first}, {time_of(first)}")
+        raise UntilBeyond(f"transaction {until} ({time_of(until)}) is before the first one, {first}, {time_of(first)}")
 
 
 def check_newest(files: Files, directory: str, found: Scan, until: int) -> None:
@@ -73,7 +73,7 @@ def check_newest_of_all(files: Files, evidence: Sequence[NodeEvidence], until: i
 def check_begin_of_all(legs: Sequence[Plan], until: int) -> None:
     """Some partition has a snapshot or a transaction at or before the moment. Raises: UntilBeyond."""
     if not any(part.from_index or part.to_txn for leg in legs for part in leg.partitions):
-        raise UntilBeyond(f"transaction {until} ({time_of(until)}) lies before the first one")
+        raise UntilBeyond(f"transaction {until} ({time_of(until)}) is before the first one")
 
 
 def _newest_point(files: Files, directory: str) -> int:

@@ -14,7 +14,7 @@ from procedures.execution.executor import Applied
 from procedures.storage.row_digest import ChangedRow
 from replay.state.touched_rows import Key
 
-UNSTEADY: Final = "replayed again with another result"
+UNSTEADY: Final = "replayed again with a different result"
 RERUNS: Final = 2
 
 

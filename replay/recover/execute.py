@@ -49,7 +49,7 @@ WORKER_BYTES_MIN: Final = KEEP_BYTES  # of entries to apply; below, starting pro
 LOOK_EVERY_RECORDS: Final = 64  # whether all is done: a look costs as much as a record that is passed over
 
 UNPINNED: Final = (
-    "this process has a hash seed of its own, so sets of strings may have another order: start it with PYTHONHASHSEED=0, "
+    "this process has its own hash seed, so sets of strings may iterate in another order: start it with PYTHONHASHSEED=0, "
     "as sites and `cmdlog recover` are"
 )
 
@@ -190,13 +190,13 @@ def prepare(plan: Plan, part: PartitionPlan, files: Files, directory: str) -> Lo
             if part.name not in found:
                 found = {snapshot.name: snapshot for snapshot in list_archived(files, origin, identity)}
             if part.name not in found:
-                raise PlanOutdated(f"snapshot {part.name} is not there any more")
+                raise PlanOutdated(f"snapshot {part.name} no longer exists")
             restore(found[part.name], path)
         state = PartitionState.open(path, partition=part.partition)
         position = state.position
         if (position.index, position.term, position.checksum) != (part.from_index, part.from_term, part.from_checksum):
             state.close()
-            raise PlanOutdated(f"{path} stands at index {position.index}, the plan begins at {part.from_index}")
+            raise PlanOutdated(f"{path} is at index {position.index}, the plan begins at {part.from_index}")
     except (apsw.Error, OSError, MemoryError) as error:
         lock.close()
         raise named_fault(error, path) from error

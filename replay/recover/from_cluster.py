@@ -176,7 +176,7 @@ def _still_as_planned(files: Files, plan: JointPlan) -> ClusterVerdict:
             choice.last_index,
             choice.last_checksum,
         ):
-            raise PlanOutdated(f"the logs of group {choice.group} are not any more what the plan was made from")
+            raise PlanOutdated(f"the logs of group {choice.group} have changed since the plan was made")
     return verdict
 
 

@@ -84,7 +84,7 @@ def _execute(plan: Plan, planned: Planned | Plan, target: Target, **options: Any
     except Divergence as error:
         if gone := [stop.place.partition for stop in error.stops if stop.place.partition in lost]:
             named = ", ".join(map(str, gone))
-            error.hint += f"; the volume had no room to keep the state that partition {named} had before"
+            error.hint += f"; the volume had no room to keep the previous state of partition {named}"
         raise
     drop_kept(plan.directory, [part.partition for part in plan.partitions])
     return report

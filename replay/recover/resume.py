@@ -52,7 +52,7 @@ class CreationMarker:
     def __str__(self) -> str:
         until = "" if self.until is None else f" up to transaction {self.until}"
         shape = "" if self.partitions is None else f" in {self.partitions} partitions"
-        return f"a recovery of {self.directory}{until}{shape}, plan {self.plan[:12]}"
+        return f"recovery of {self.directory}{until}{shape}, plan {self.plan[:12]}"
 
 
 def found_in(out: str) -> CreationMarker | None:
@@ -75,8 +75,8 @@ def goes_on(out: str, wanted: CreationMarker) -> bool:
     if found == wanted:
         return True
     raise WrongDirectory(
-        f"{out} holds {found}, which was broken off; wanted is {wanted}: finish that one (`--apply` its plan), remove the "
-        "directory, or name another one"
+        f"{out} contains an unfinished {found}, but you asked for {wanted}. Finish it (`--apply` its plan), delete the "
+        f"directory, or choose another one"
     )
 
 
@@ -128,7 +128,7 @@ def origin_of(out: str) -> str:
     try:
         marker: Mapping[str, Any] = orjson.loads(Path(_made_path(out)).read_bytes())["marker"]
         until = "" if marker["until"] is None else f" up to transaction {marker['until']}"
-        return f", made of {marker['directory']}{until} by another plan, or with other code"
+        return f", made of {marker['directory']}{until} by a different plan or with different code"
     except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
         return ""
 

@@ -55,7 +55,7 @@ class SetAside:
         """Why no more calls can be set aside; "" when they can."""
         if self._watch.has_room(more):
             return ""
-        return f"{len(self.aside.calls)} calls were set aside before it: code or environment differ altogether"
+        return f"{len(self.aside.calls)} calls were already set aside: code or environment differ entirely"
 
     def add(
         self,

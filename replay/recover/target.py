@@ -97,5 +97,5 @@ def _rest(part: PartitionPlan, target: Target) -> PartitionPlan:
         entries=part.to_index - position.index,
         calls=round(part.calls * (1 - done)),
         bytes=round(part.bytes * (1 - done)),
-        why="an earlier run of this plan came to here",
+        why="an earlier run of this plan reached this point",
     )

@@ -150,7 +150,7 @@ def make_node(
         if not kept:
             give_up(out)
         if isinstance(error, KeyboardInterrupt) and kept:
-            raise Interrupted(" ".join([f"the recovery to {out} was broken off", *map(str, error.args)])) from None
+            raise Interrupted(" ".join([f"the recovery to {out} was interrupted", *map(str, error.args)])) from None
         raise
     owner.close()
     return report
@@ -211,14 +211,14 @@ def reborn(instance: Instance) -> Instance:
 def begin(files: Files, source: str, out: str) -> None:
     """Makes the empty directory `out`. Raises: WrongDirectory when it lies in `source`, or is not empty."""
     if os.path.commonpath([os.path.realpath(source), os.path.realpath(out)]) == os.path.realpath(source):
-        raise WrongDirectory(f"{out} lies in {source}, which stays as it is")
+        raise WrongDirectory(f"{out} lies in {source}, which must not be changed")
     if not files.exists(out):
         os.makedirs(out, mode=0o750)
         files.fsync_dir(parent(out))
     if (marker := read_marker(files, out)) is not None and marker.get("by") == "fork":
-        raise NotEmpty(f"{out} holds a fork that was broken off; remove it and begin again")
+        raise NotEmpty(f"{out} contains an unfinished fork; delete it and start again")
     if resume.is_made(out):
-        raise NotEmpty(f"{out} holds a node already{resume.origin_of(out)}")
+        raise NotEmpty(f"{out} already holds a node{resume.origin_of(out)}")
     if names := files.listdir(out):
         raise NotEmpty(f"{out} is not empty: it holds {', '.join(names[:5])}")
 

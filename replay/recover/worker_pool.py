@@ -183,7 +183,7 @@ class _Crew:
             f"the process was ended by signal {-code}" if code < 0 else f"the process ended with code {code}"
         )
         if code == DEFECT_CODE or running is None or worker.incidents >= INCIDENTS_MAX:
-            raise WorkerFailed(f"a replay process ended with code {code}; its own words are above")
+            raise WorkerFailed(f"a replay process ended with code {code}; see its output above")
         partition, index, position = running
         doomed = {p: dict(of) for p, of in worker.doomed.items()}
         if worker.careful:

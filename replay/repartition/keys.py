@@ -147,8 +147,8 @@ def _together(sources: Sequence[str]) -> Iterator[Sequence[Stored]]:
             whole = [row for row in rows if row is not None]
             if len(whole) < len(rows) or len({row[3] for row in whole}) > 1:
                 raise ReshapeRefused(
-                    "the partitions do not know the same calls on all partitions; recover to a transaction up to which all of "
-                    "them are whole"
+                    "the partitions do not agree on the multi-partition calls they know; recover to a transaction up to which "
+                    "all of them are complete"
                 )
             yield whole
 

@@ -233,7 +233,7 @@ class _Reshaping:
             connection.execute(table.move(), () if table.info.replicated else (table.name, source, partition))
         except apsw.ConstraintError as error:
             raise ReshapeRefused(
-                f"table {table.name}: rows of several old partitions cannot stand together in partition {partition} ({error}): "
+                f"table {table.name}: rows of several old partitions conflict in partition {partition} ({error}): "
                 "what is unique in a table has to contain its partition column"
             ) from None
 

@@ -48,7 +48,7 @@ class RowPlacement:
         for version, catalog in known.items():
             catalogs.add_bundle(version, Bundle.from_bytes(str(catalog.value["bundle"]).encode()))
         if not known:
-            raise ReshapeRefused("the log names no application yet, so nothing says where a row belongs")
+            raise ReshapeRefused("the log names no application yet, so it is unknown where a row belongs")
         return cls(catalogs, sorted(known, reverse=True))
 
     @property
@@ -62,7 +62,7 @@ class RowPlacement:
                 return found
         raise ReshapeRefused(
             f"table {table} is declared in no catalog version of the log ({', '.join(map(str, sorted(self._versions)))}), so "
-            "nothing says by which column it is partitioned; declare it again, or drop it, before another shape is made"
+            f"its partition column is unknown; declare it again, or drop it, before changing the number of partitions"
         )
 
 
@@ -118,11 +118,11 @@ def _home_of(table: TableOfStates, source: int, old: Sequence[int], new: Sequenc
         try:
             slot = slot_of(value)
         except (TypeError, ValueError) as error:
-            raise ReshapeRefused(f"table {table.name}: a row with {column} = {value!r} has no place: {error}") from None
+            raise ReshapeRefused(f"table {table.name}: a row with {column} = {value!r} has no partition: {error}") from None
         if old[slot] != source:
             raise ReshapeRefused(
                 f"table {table.name}: a row with {column} = {value!r} lies in partition {source}, but calls with this value go "
-                f"to partition {old[slot]}; it has no place in another shape"
+                f"to partition {old[slot]}; it has no partition in another shape"
             )
         return new[slot]
 
@@ -139,7 +139,7 @@ def check_copies(sources: Sequence[str], table: str, columns: Sequence[str], key
                 if left != right:
                     raise ReshapeRefused(
                         f"table {table} is replicated, but partition {number} holds other rows than partition 0: "
-                        f"{_first_difference(left, right)}; recover to a transaction up to which all partitions are whole"
+                        f"{_first_difference(left, right)}; recover to a transaction up to which all partitions are complete"
                     )
                 if not left:
                     break
@@ -149,8 +149,8 @@ def _first_difference(left: Sequence[Any], right: Sequence[Any]) -> str:
     for at in range(max(len(left), len(right))):
         one, two = (repr(rows[at]) if at < len(rows) else "no row" for rows in (left, right))
         if one != two:
-            return f"{two[:200]} where that has {one[:200]}"
-    return "the same rows by value, of other types"
+            return f"{two[:200]} where partition 0 has {one[:200]}"
+    return "the same rows by value, but of other types"
 
 
 def _ordered(connection: apsw.Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> Iterable[Any]:
@@ -172,7 +172,7 @@ def tables_of(sources: Sequence[str], placing: RowPlacement) -> tuple[list[Table
                 "ORDER BY rowid",
             ):
                 if found.setdefault(name, (kind, sql)) != (kind, sql):
-                    raise ReshapeRefused(f"{kind} {name} of partition {number} was made by another statement than elsewhere")
+                    raise ReshapeRefused(f"{kind} {name} of partition {number} was made by a different statement than elsewhere")
                 if kind == "table" and name not in tables:
                     tables[name] = _table(connection, name, sql, placing)
     return list(tables.values()), [sql for kind, sql in found.values() if kind != "table"]

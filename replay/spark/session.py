@@ -144,7 +144,7 @@ def check_master(master: str) -> None:
     for address in master.removeprefix(STANDALONE).split(","):
         host, _, port = address.rpartition(":")
         if not (host and port.isdecimal() and int(port) < 1 << 16):
-            silent.append(f"{address} is no HOST:PORT")
+            silent.append(f"{address} is not HOST:PORT")
             continue
         try:
             socket.create_connection((host.strip("[]"), int(port)), MASTER_S_MAX).close()

@@ -189,7 +189,7 @@ class StateLock:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     self._file.close()
-                    raise Locked(f"{path} is still written by another process") from None
+                    raise Locked(f"{path} is still being written by another process") from None
                 time.sleep(LOCK_LOOK_S)
             else:
                 return

@@ -54,7 +54,7 @@ def promise_end(files: Files, directory: str) -> int | None:
 def promise_problem(files: Files, directory: str) -> str:
     """Why it is not known what was promised; "" when it is."""
     path = os.path.join(directory, ARCHIVE, PROMISE_NAME)
-    return f"{path} is damaged: what was promised is not known" if math.isinf(read_promise(files, directory)) else ""
+    return f"{path} is damaged: the promised retention is unknown" if math.isinf(read_promise(files, directory)) else ""
 
 
 def _read(files: Files, directory: str) -> tuple[float, int | None]:

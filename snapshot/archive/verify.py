@@ -45,4 +45,4 @@ def _check_predecessor(manifest: SegmentManifest, by_name: dict[str, ArchivedSeg
     found = by_name.get(before.name) if before is not None else None
     if before is None or found is None or found.manifest is None or found.manifest.sha256 == before.sha256:
         return ""
-    return f"{os.path.join(folder, before.name)} is another file than the one that block {manifest.first_block} followed"
+    return f"{os.path.join(folder, before.name)} is not the file that block {manifest.first_block} followed"

@@ -32,9 +32,9 @@ class Copying:
     def report(self) -> dict[str, Any]:
         """What it is and where it stands: kind, partition, index, term, checksum, txn_id, path; `error` when it failed."""
         if not self._done:
-            raise RuntimeError(f"the capture to {self._path} is still under way")
+            raise RuntimeError(f"the capture to {self._path} is still in progress")
         if self._error or self._position is None:
-            return {"partition": self._state.partition, "path": self._path, "error": self._error or "broken off"}
+            return {"partition": self._state.partition, "path": self._path, "error": self._error or "interrupted"}
         position = self._position
         return {
             "kind": self.kind,

@@ -214,7 +214,7 @@ def apply_deltas(image: str, deltas: Sequence[str], position: Position) -> None:
             _apply(connection, delta)
         found = rows_of(connection, _POSITION)
         if found != [(position.index, position.term, position.checksum, position.txn_id)]:
-            raise SnapshotDamaged(f"{image} stands at {found} with its deltas, and should at {position}")
+            raise SnapshotDamaged(f"{image} is at {found} with its deltas, but should be at {position}")
     except (apsw.SQLError, apsw.ConstraintError, apsw.CorruptError, apsw.NotADBError) as error:
         raise SnapshotDamaged(f"the deltas {', '.join(deltas)} do not fit their base: {error}") from error
     finally:

@@ -87,12 +87,12 @@ def describe(image: str, facts: Mapping[str, Any], rest: Callable[[], bool] = on
         finally:
             connection.close()
     except apsw.Error as error:
-        raise SnapshotDamaged(f"{image} is no image of a state: {error}") from error
+        raise SnapshotDamaged(f"{image} is not an image of a state: {error}") from error
     if check != [("ok",)]:
         raise SnapshotDamaged(f"{image} is damaged: {check[0][0]}")
     stated = tuple(facts[name] for name in ("partition", "index", "term", "checksum", "txn_id"))
     if found != [stated]:
-        raise SnapshotDamaged(f"{image} stands at {found}, the capture said {stated}")
+        raise SnapshotDamaged(f"{image} is at {found}, the capture said {stated}")
     return Manifest(**{"schema": schema, **facts}, tables=tables, files=(entry,))
 
 
@@ -101,7 +101,7 @@ def _describe_delta(files: Files, delta: str, facts: Mapping[str, Any], folder: 
     stated = Base(**facts["base"])
     base = read_manifest(files, os.path.join(folder, stated.name))
     if base.as_base(stated.name) != stated or base.partition != facts["partition"]:
-        raise SnapshotDamaged(f"{delta} is a delta on {stated}; the snapshot of that name is another one")
+        raise SnapshotDamaged(f"{delta} is a delta on {stated}; the snapshot of that name is a different one")
     return describe(delta, {**facts, "base": stated, "schema": base.schema}, rest)  # any change of tables forbids a delta
 
 

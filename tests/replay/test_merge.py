@@ -199,7 +199,7 @@ def test_log_that_ends_too_early_is_named_with_its_stream() -> None:
     assert damage.log == "/data/b"
     assert damage.waiting == {3: (5, 9)}
     assert "partition 3 from index 5 to 9" in str(damage)
-    assert "bytes of it are held" in str(damage)
+    assert "bytes of it are buffered" in str(damage)
 
 
 def test_missing_entry_is_named() -> None:

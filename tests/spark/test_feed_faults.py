@@ -254,7 +254,7 @@ def test_target_is_the_cluster_or_else_the_address(server: Server, tmp_path: Pat
         assert Feeder(f"{scripted.url}/").target() == f"server {scripted.url}"
     error = sent({**order_of(tmp_path, 950), "target": "cluster e15e"}, Feeder(server.url))["error"]
     assert error["kind"] == "OtherServer"
-    assert f"is of {cluster}, and the job was begun with cluster e15e" in error["message"]
+    assert f"belongs to {cluster}, and the job was started with cluster e15e" in error["message"]
     assert counters(server, 950) == []
 
 

@@ -45,7 +45,7 @@ class Remote:
         except FileNotFoundError:
             found = []
         if not found:
-            raise BadOption(f"{uri} is not there, or holds nothing")
+            raise BadOption(f"{uri} does not exist, or is empty")
         self._files = {self._relative(info): info for info in found if info.type == fs.FileType.File}
         self._folders = {self._relative(info) for info in found if info.type == fs.FileType.Directory} | {""}
         for name in self._files:

@@ -60,7 +60,7 @@ def find_java(environ: Mapping[str, str] | None = None, *, cache: str | None = N
     environ = os.environ if environ is None else environ
     passed: list[str] = []
     for found_by, java in _candidates(environ):
-        found = _probe(java) if java else "not there"
+        found = _probe(java) if java else "not set or not found"
         if isinstance(found, str):
             passed.append(f"{found_by}: {java + ' ' if java else ''}{found}")
             continue
@@ -92,7 +92,7 @@ def _probe(java: str) -> tuple[int, bool] | str:
         return said
     version = _VERSION.search(said.stderr)
     if said.returncode or version is None:
-        return f"does not run ({(said.stderr.strip().splitlines() or ['it says nothing'])[0][:200]})"
+        return f"does not run ({(said.stderr.strip().splitlines() or ['no output'])[0][:200]})"
     major = int(version[1])
     if major < MAJOR_MIN:
         return f"is Java {major}, older than {MAJOR_MIN}"
@@ -143,5 +143,5 @@ def _private_folder(path: str) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise JavaMissing(f"{folder} belongs to somebody else, or others may write to it; Java's start script cannot go there")
+        raise JavaMissing(f"{folder} belongs to another user, or others may write to it; Java's start script cannot go there")
     return folder

@@ -56,4 +56,4 @@ def check_versions(wanted: Mapping[str, str], who: str) -> None:
 def check_hash_seed(who: str) -> None:
     """Raises: OtherHashSeed, when this process must not run logged calls."""
     if not is_pinned():
-        raise OtherHashSeed(f"{who} runs under another hash seed than sites")
+        raise OtherHashSeed(f"{who} runs under a different hash seed than sites")

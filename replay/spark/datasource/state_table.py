@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 METADATA: Final[Mapping[str, str]] = {"_partition_id": "int", "_txn_id": "bigint"}
 _NAMES: Final = "SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND substr(name, 1, 8) <> '_cmdlog_' ORDER BY name"
 _HINTS: Final[Mapping[type[ReplayError], str]] = {  # in the words of the options
-    UntilBeyond: "choose a moment in between, or leave asOfTxn and asOfTimestamp out to get the newest state",
-    Incomplete: "restore the missing files from a copy, or read what there is with failOnDataLoss=false",
+    UntilBeyond: "choose a moment in between, or omit asOfTxn and asOfTimestamp to get the newest state",
+    Incomplete: "restore the missing files from a backup, or read what is left with failOnDataLoss=false",
 }
 
 Code = Mapping[int, Mapping[str, Any]]
@@ -245,9 +245,9 @@ def _restored(task: StateTask) -> Iterator[tuple[apsw.Connection, int]]:
         connection = open_image(state_path(walk.target.directory, task.partition))
     except Exception as error:
         if isinstance(error, PlanOutdated):
-            error.hint = "load the table again: what its plan stands on is gone"
+            error.hint = "load the table again: files that its plan needs are gone"
         origin = task.fetched.get(task.legs[0].directory, task.legs[0].directory)
-        error.add_note(f"partition {task.partition} of {origin} could not be brought to {_moment(task)}")
+        error.add_note(f"partition {task.partition} of {origin} could not be rebuilt up to {_moment(task)}")
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -37,7 +37,7 @@ class OtherHistory(ReplayError):
 
     hint = (
         "load the directories that the stream was started with; to read this log, start the query with a new checkpointLocation "
-        "(and with startingTxn, where its sink has the calls before)"
+        "(and with startingTxn if its sink already has the earlier calls)"
     )
 
 
@@ -110,10 +110,12 @@ def check_history(chosen: Chosen, offset: Offset, options: ReadOptions) -> None:
         if options.partitions is not None and partition not in options.partitions:
             continue
         if not reached.batch:
-            _warn(f"the checkpoint is of an earlier release and keeps no checksum of entry {reached.entry}", partition, where)
+            _warn(
+                f"the checkpoint was written by an earlier release without a checksum of entry {reached.entry}", partition, where
+            )
         elif problem := _differs(chosen, partition, reached, where):
             raise OtherHistory(
-                f"the stream's checkpoint is of another history than {where}: of partition {partition} it has given out "
+                f"the stream's checkpoint is of another history than {where}: of partition {partition} it has delivered "
                 f"transaction {reached.txn} in entry {reached.batch} (term {reached.term}, checksum {reached.checksum:08x}), "
                 f"and {problem}"
             )
@@ -133,7 +135,7 @@ def _differs(chosen: Chosen, partition: int, reached: Reached, where: str) -> st
         return f"the log ends at entry {end}: it was recovered to an earlier moment, or is an older copy"
     is_lost = any(gap.partition == partition and gap.first <= reached.batch <= gap.last for gap in chosen.gaps)
     if is_lost or all(reached.batch <= base for base in bases):
-        _warn(f"entry {reached.batch}, the last one that was given out, is not in the log any more", partition, where)
+        _warn(f"entry {reached.batch}, the last one that was delivered, is no longer in the log", partition, where)
         return ""
     return "the log holds no calls in that entry"
 
@@ -172,5 +174,5 @@ def _warn(what: str, partition: int, where: str) -> None:
     if (where, partition) not in _warned:
         _warned.add((where, partition))
         logging.getLogger("replay.spark").warning(
-            "partition %d: %s; whether %s holds what the stream has given out is not checked", partition, what, where
+            "partition %d: %s; whether %s holds what the stream has delivered is not checked", partition, what, where
         )

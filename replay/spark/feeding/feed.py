@@ -53,8 +53,8 @@ _DDL: Final = (
 )
 _CALLS_DDL: Final = f"{PROCEDURE} string, {PARAMS} string"
 ADVICE: Final = (
-    "the job goes on with the calls that it was begun with, on the cluster that it was begun on, or is answered by its report; "
-    "other calls, or another cluster, need a --job and an OUT of their own"
+    "a job resumes only with the calls and the cluster that it was started with, and a finished one returns its report; other "
+    "calls or another cluster need their own --job and OUT"
 )
 
 

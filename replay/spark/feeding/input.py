@@ -61,7 +61,7 @@ class CallFiles:
         path = open_place(path)[1]
         names = sorted(_names(path))
         if not names:
-            raise BadCalls(f"{path} holds no file" if os.path.isdir(path) else f"there is no {path}")
+            raise BadCalls(f"{path} contains no file" if os.path.isdir(path) else f"{path} does not exist")
         is_json = all(Path(name.removesuffix(".gz")).suffix in JSON for name in (names if os.path.isdir(path) else [path]))
         stamps = {name: _stamp(os.path.join(path, name)) for name in names}
         for name in (name for name in names if stamps[name][0]):  # Spark leaves empty files out
@@ -95,7 +95,9 @@ class CallFiles:
         """Raises: BadCalls when they are not as they were when their content was looked at."""
         now = {name: _stamp(os.path.join(self.path, name)) for name in _names(self.path)}
         if changed := sorted(name for name in {*now, *self.stamps} if now.get(name) != self.stamps.get(name)):
-            raise BadCalls(f"{os.path.join(self.path, changed[0]).rstrip('/')} was changed while it was read; nothing was sent")
+            raise BadCalls(
+                f"{os.path.join(self.path, changed[0]).rstrip('/')} was changed while it was being read; nothing was sent"
+            )
 
 
 def uri_of(path: str) -> str:
@@ -138,7 +140,7 @@ def _check_parquet(path: str) -> None:
     try:
         _check_columns(path, parquet.read_schema(path).names)
     except pyarrow.ArrowException as error:
-        raise BadCalls(f"{path} is no Parquet file: {error}") from error
+        raise BadCalls(f"{path} is not a Parquet file: {error}") from error
 
 
 def _check_json(path: str) -> None:
@@ -153,10 +155,10 @@ def _check_line(path: str, line: bytes) -> None:
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise BadCalls(f"{path} holds no JSON lines: its first line is no JSON value: {error}") from error
+        raise BadCalls(f"{path} does not hold JSON lines: its first line is not a JSON value: {error}") from error
     value = value[0] if isinstance(value, list) and value else value
     if not isinstance(value, dict):
-        raise BadCalls(f"{path} holds no JSON lines: its first line is no object")
+        raise BadCalls(f"{path} does not hold JSON lines: its first line is not an object")
     _check_columns(path, list(value))
 
 

@@ -64,15 +64,15 @@ class ServerAway(ReplayError):
     """The service did not answer for too long, or takes no calls from us."""
 
     hint = (
-        "when it takes calls again, the same command goes on where this one ended; --give-up-after-s, of Python "
-        "Feeder(give_up_after_s=…), waits longer for an answer"
+        "once the server accepts calls again, run the same command to resume; --give-up-after-s (in Python "
+        "Feeder(give_up_after_s=…)) waits longer for an answer"
     )
 
 
 class OtherServer(ReplayError):
     """Another cluster answers than the one that the job was begun with."""
 
-    hint = "calls for another cluster need a --job and an OUT of their own"
+    hint = "calls for another cluster need their own --job and OUT"
 
 
 @contextlib.contextmanager
@@ -81,7 +81,7 @@ def serving(send: SendRows) -> Iterator[None]:
     try:
         yield
     except (Unavailable, OutcomeUnknown, Unauthenticated, Forbidden) as error:
-        raise ServerAway(f"{_where(send)} takes no calls: {error}") from error
+        raise ServerAway(f"{_where(send)} accepts no calls: {error}") from error
 
 
 def target_of(send: SendRows, tell: Callable[[str], None]) -> str:
@@ -93,7 +93,7 @@ def target_of(send: SendRows, tell: Callable[[str], None]) -> str:
     try:
         return str(target())
     except CmdlogError as error:
-        raise ServerAway(f"{_where(send)} does not say what it is: {error}") from error
+        raise ServerAway(f"{_where(send)} does not name its cluster: {error}") from error
 
 
 def _where(send: SendRows) -> str:
@@ -108,7 +108,7 @@ def feed_file(order: Mapping[str, Any], attempt: Attempt, send: SendRows) -> dic
     try:
         known = order.get("target", "")
         if known and (found := target_of(send, attempt.waits)) != known:
-            raise OtherServer(f"{_where(send)} is of {found}, and the job was begun with {known}")
+            raise OtherServer(f"{_where(send)} belongs to {found}, and the job was started with {known}")
         return _feed_file(order, attempt, send)
     except ServerAway as error:
         attempt.give_up(str(error.args[0]))
@@ -197,13 +197,13 @@ def call_of(procedure: str | None, params: str | None) -> dict[str, Any] | str:
     try:
         value = json.loads(params, parse_float=_exact, parse_constant=_exact) if _LONG.search(params) else orjson.loads(params)
     except (orjson.JSONDecodeError, RecursionError, ValueError) as error:
-        return f"the column {PARAMS} is no JSON value that can be sent: {error}"
-    return value if isinstance(value, dict) else f"the column {PARAMS} is no JSON object"
+        return f"the column {PARAMS} is not a JSON value that can be sent: {error}"
+    return value if isinstance(value, dict) else f"the column {PARAMS} is not a JSON object"
 
 
 def _exact(text: str) -> float:
     """Raises: ValueError for a number that would be another one as a float."""
     value = float(text)
     if not math.isfinite(value) or Decimal(repr(value)) != Decimal(text):
-        raise ValueError(f"{text} is no number that a float holds; write it as a string")
+        raise ValueError(f"{text} is not a number that a float can hold; write it as a string")
     return value

@@ -69,7 +69,7 @@ def parse_moment(moment: Moment) -> int | None:
         return moment
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
-            raise BadUntil(f"{moment} does not say its time zone")
+            raise BadUntil(f"{moment} has no time zone")
         moment = moment.isoformat()
     return parse_until(moment)
 
@@ -116,7 +116,7 @@ def _warn(history: MomentReplay) -> None:
         ends[part.partition] = max(ends.get(part.partition, 0), part.to_txn)
     stand = ", ".join(f"partition {p} at transaction {txn} ({time_of(txn)})" for p, txn in sorted(ends.items()))
     what = "; ".join(history.notes)
-    logging.getLogger("replay.spark").warning("what was lost is not in the state, which stands so: %s; %s", stand, what)
+    logging.getLogger("replay.spark").warning("the state lacks what was lost; it ends so: %s; %s", stand, what)
 
 
 def _jointly(files: Files, joint: JointPlan) -> MomentReplay:

@@ -118,7 +118,8 @@ def _name(path: str) -> str:
     if urlsplit(uri).password is not None:
         told = f"{uri.partition('://')[0]}://…@{uri.rpartition('@')[2]}"
         raise BadOption(
-            f"{told} holds a secret, which would stand in the output; name it by the environment (AWS_ACCESS_KEY_ID, …)"
+            f"{told} contains a secret, which would be written to the output; pass it through the environment "
+            f"(AWS_ACCESS_KEY_ID, …)"
         )
     return uri
 

@@ -45,7 +45,7 @@ Tell = Callable[[RecoveryProgress], None]
 class SparkFailed(ReplayError):
     """Spark gave a task up: the machine failed as often as tasks are tried, or an executor was lost too often."""
 
-    hint = "what is done is kept: the same job goes on from there, once the cause is gone"
+    hint = "finished tasks are kept: run the same job again to resume, once the cause is removed"
 
 
 class TaskError(RemoteError):
@@ -94,7 +94,7 @@ def _collect(
         rows = spark.range(0, count, 1, count).mapInArrow(_mapper(stamped, work), ROW).collect()
     except (KeyboardInterrupt, Interrupted) as error:
         cancel()
-        raise Interrupted(f"the job was broken off; {folder.folder} keeps what is done") from error
+        raise Interrupted(f"the job was interrupted; {folder.folder} keeps the finished tasks") from error
     except (PySparkException, Py4JError) as error:
         cancel()
         raise SparkFailed(cause_of(error)) from error

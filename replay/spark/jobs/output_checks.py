@@ -20,13 +20,13 @@ def check_apart(out: str, names: Iterable[str]) -> None:
             continue  # no output is written elsewhere
         source = os.path.realpath(name)
         if _lies_in(target, source):
-            raise WrongDirectory(f"{out} lies in {name}, which stays as it is")
+            raise WrongDirectory(f"{out} lies in {name}, which must not be changed")
         if _lies_in(source, target):
-            raise WrongDirectory(f"{out} holds {name}, which stays as it is")
+            raise WrongDirectory(f"{out} contains {name}, which must not be changed")
     folder = target
     while folder != os.path.dirname(folder):
         if any(os.path.exists(os.path.join(folder, name)) for name in (INSTANCE_NAME, CREATING_NAME)):
-            raise WrongDirectory(f"{out} lies in {folder}, the directory of a node, which stays as it is")
+            raise WrongDirectory(f"{out} lies in {folder}, the directory of a node, which must not be changed")
         folder = os.path.dirname(folder)
 
 

@@ -50,13 +50,13 @@ TOLD_MAX: Final = 5  # values that differ
 class OtherJob(ReplayError):
     """The place of the output holds something else."""
 
-    hint = "name another output, or remove what is there"
+    hint = "choose another output, or delete what is there"
 
 
 class OtherRequest(OtherJob):
     """The place of the output holds what another request has made, or begun."""
 
-    hint = "the request that it was begun with goes on with it; another one needs another output"
+    hint = "only the request that started it can resume it; a different request needs another output"
 
 
 class Staging:
@@ -103,7 +103,7 @@ class Staging:
             found = orjson.loads(Path(self._path(REQUEST)).read_bytes())
             known, of, orders = found["request"], found["versions"], list(found["orders"])
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise OtherJob(f"{self._path(REQUEST)} is no request of ours: {error}") from error
+            raise OtherJob(f"{self._path(REQUEST)} is not a request of cmdlog: {error}") from error
         check_same(f"{self.folder} holds an unfinished", known, wanted)
         if of != versions():
             told = ", ".join(f"{name} {of.get(name)} (now {here})" for name, here in versions().items() if of.get(name) != here)
@@ -161,7 +161,7 @@ class Staging:
                 raise
             for name in (REQUEST, *WORKING):
                 _remove(self._path(name))
-            error.hint = "the log went on and let go of what the plan needs; the same command plans anew"
+            error.hint = "the log has moved on and removed what the plan needs; run the same command to plan again"
             raise
 
     # -- the end -----------------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def _made(folder: str, where: str, wanted: Mapping[str, Any]) -> dict[str, Any] 
     except FileNotFoundError:
         return None
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-        raise OtherJob(f"{folder}/{MANIFEST} does not say what was asked for") from None
+        raise OtherJob(f"{folder}/{MANIFEST} does not say what was requested") from None
     check_same(where, known, wanted)
     return value
 

@@ -103,7 +103,7 @@ def _read(files: Files, leg: Plan, part: PartitionPlan) -> Iterator[tuple[Lsn, R
                 continue
             if record.index != reached[0] + 1:
                 raise PlanOutdated(
-                    f"{leg.directory} holds entry {record.index} of partition {part.partition} behind entry {reached[0]}"
+                    f"{leg.directory} holds entry {record.index} of partition {part.partition} after entry {reached[0]}"
                 )
             reached = (record.index, record.term, record.checksum)
             yield lsn, record

@@ -62,7 +62,7 @@ class _CodeLost(DataLoss):
     """No record names the procedures of a version."""
 
     def __init__(self, version: int) -> None:
-        super().__init__(f"calls of catalog version {version} cannot be named: no log at hand has its record")
+        super().__init__(f"calls of catalog version {version} cannot be named: no log at hand has its catalog record")
         self.version = version
 
 
@@ -319,4 +319,6 @@ def _unpacked(record: Record) -> bytes:
 def _corrupt(gathered: _Gathered, number: int, what: str) -> Corrupt:
     path, offset = gathered.places[number]
     record = gathered.records[number]
-    return Corrupt(f"batch with good checksums: {what}", path=path, offset=offset, partition=record.partition, index=record.index)
+    return Corrupt(
+        f"batch with valid checksums: {what}", path=path, offset=offset, partition=record.partition, index=record.index
+    )

@@ -78,7 +78,7 @@ def warn_of_gaps(gaps: Iterable[Gap]) -> None:
 
     for gap in gaps:
         what = f"partition {gap.partition}: entries {gap.first} to {gap.last} are in no log at hand"
-        unknown = f"calls of entries up to {gap.first - 1} that they took out are given all the same"
+        unknown = f"calls up to entry {gap.first - 1} that were skipped by the unreadable entries are returned anyway"
         logging.getLogger("replay.spark").warning("%s; %s", what, unknown)
 
 
@@ -184,8 +184,8 @@ def _lost(logs: Logs, pieces: Sequence[LogRange], gaps: Sequence[Gap], low: int 
         return ""
     wanted = "all transactions" if low is None else f"transactions from {low} on"
     return (
-        f"{wanted} are wanted, and the logs at hand begin behind entry {first.after}, transaction {first.base_txn}: "
-        f"{strays or 'what was before is truncated'}"
+        f"{wanted} were requested, and the logs at hand begin after entry {first.after}, transaction {first.base_txn}: "
+        f"{strays or 'what came before was truncated'}"
     )
 
 

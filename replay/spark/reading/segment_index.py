@@ -145,7 +145,7 @@ def txn_ids(files: Files, look: SegmentLook, partition: int, number: int) -> Seq
         for lsn, record in block.records() if block.header.number == block_number else ():
             if lsn.offset == offset:
                 return decode_batch(record).txn_ids
-    raise Recycled(f"block {block_number} of segment {look.segment.sequence} is not what it was")
+    raise Recycled(f"block {block_number} of segment {look.segment.sequence} has changed")
 
 
 def _look(files: Files, segment: SegmentFile, last_block: int, start: Spot | None = None) -> SegmentLook:
@@ -178,7 +178,7 @@ def _take_block(block: ReadBlock, entries: dict[int, IndexedEntries], names: dic
         try:
             _take(of, lsn, record, names)
         except (BadRecord, KeyError, TypeError, ValueError) as bad:
-            what = f"record of {record.kind.name} with good checksums ({bad})"
+            what = f"record of {record.kind.name} with valid checksums ({bad})"
             raise Corrupt(what, path=block.path, offset=block.offset, block=block.header.number) from bad
 
 
