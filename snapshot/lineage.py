@@ -1,4 +1,4 @@
-"""Lineages: which snapshots stand on which, and on which one the next delta does.
+"""Lineages: which snapshots depend on which, and on which one the next delta is based.
 
 One rule: the two newest snapshots share no file, so that no damage takes both. The *chain* of a snapshot is itself, its base,
 and so on down to a whole image; two are *independent* when their chains share no folder. The base of the next delta is always the

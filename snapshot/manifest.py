@@ -1,8 +1,8 @@
-"""The manifest: what a snapshot is of, where it stands, and how to tell that nothing of it has changed.
+"""The manifest: what a snapshot holds, its position, and checksums that show a change of it.
 
 One rule: it is checked once, here, and trusted inside. It carries its own checksum, the checksums of every file beside it, and
-everything that is needed to go on from the image without the log before it: configuration, catalog with the code bundles, schema,
-environment and key policy.
+everything that is needed to continue from the image without the log before it: configuration, catalog with the code bundles,
+schema, environment and key policy.
 
 A snapshot is the folder `snapshots/p<partition>-<index>` (a further image of the same position: `-2`, `-3`, …) with
 `manifest.json` and one SQLite file: `image.sqlite`, the whole state, or `delta.sqlite`, the rows that changed since another
@@ -66,7 +66,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One snapshot. `values` that the node states are JSON objects as they stand in the log's records."""
+    """One snapshot. `values` that the node states are JSON objects as in the log's records."""
 
     cluster_id: str  # hex
     node_id: int
@@ -110,7 +110,7 @@ class Manifest:
 
 
 def parse_created(created: str) -> float | None:
-    """Seconds since 1970; None for what is no time. A reader's clock may have been anything."""
+    """Seconds since 1970; None for an invalid time. The clock that wrote it may have been anything."""
     try:
         return datetime.fromisoformat(created).timestamp()
     except ValueError:

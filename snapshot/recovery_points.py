@@ -1,6 +1,6 @@
 """Recovery points: one transaction id at which all partitions can be restored together, and what that takes.
 
-One rule: a point names what it needs, and what a point names stays. It is a file `snapshots/points/<txn>.json` that pins one
+One rule: a point names what it needs, and what a point names is kept. It is a file `snapshots/points/<txn>.json` that pins one
 snapshot per partition and the blocks of the log from the oldest of them up to the end; each snapshot lies at or before the point,
 so snapshots plus the log up to the transaction id give every partition's state exactly there (`cmdlog recover --until TXN`).
 
@@ -41,7 +41,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class BadPoint:
-    """A file that cannot be relied on. Nobody knows what it pins: while it is there, nothing leaves the archive."""
+    """A file that cannot be relied on. What it pins is unknown: while it exists, nothing leaves the archive."""
 
     name: str
     problem: str
@@ -62,7 +62,7 @@ def write_point(files: Files, directory: str, point: Point) -> str:
 
 
 def list_points(files: Files, directory: str) -> tuple[list[Point], list[BadPoint]]:
-    """Every point by transaction id, and the files that are none."""
+    """Every point by transaction id, and the files that are not valid points."""
     folder = _folder(directory)
     points, bad = [], []
     for name in sorted(files.listdir(folder)) if files.exists(folder) else ():

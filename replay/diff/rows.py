@@ -1,7 +1,7 @@
 """Rows of a table from several partitions, as one stream in order; and how two such streams are walked side by side.
 
 One rule: a few thousand rows of each partition are in memory at a time. SQLite gives each partition's rows in order; of what was
-read of every partition, all that can be in front of nothing unread is sorted together and becomes a block.
+read of every partition, all that cannot come after an unread row is sorted together and becomes a block.
 
 Most rows of two states are equal. Where the types of all columns are fixed and the same on both sides, stretches of equal rows
 are passed over by comparing lists, ten times as fast as row by row.
@@ -27,7 +27,7 @@ _RANK: Final[Mapping[type, int]] = {type(None): 0, int: 1, float: 1, str: 2, byt
 
 
 def order_of(values: Row) -> Row:
-    """What sorts as SQLite sorts these values, of any types."""
+    """A sort key that orders these values, of any types, as SQLite does."""
     rank = _RANK
     return tuple([(rank[type(value)], value) for value in values])
 
@@ -71,7 +71,7 @@ class Ordered:
 
     @property
     def head(self) -> Any:
-        """What the next row sorts by."""
+        """Sort key of the next row."""
         return self._items[self._at][0]
 
     def take(self, order: Any) -> Iterator[Row]:
@@ -96,7 +96,7 @@ class Ordered:
         return count, count and 1 + sum(map(operator.ne, mine[1:count], mine[: count - 1]))
 
     def _goes_on(self, count: int) -> bool:
-        """Whether the row behind so many belongs to the last of them. No group goes on in the next block: keys are unique."""
+        """Whether the row after so many belongs to the last of them. No group continues in the next block: keys are unique."""
         behind = self._at + count
         return behind < len(self._items) and self._items[behind][0] == self._items[behind - 1][0]
 

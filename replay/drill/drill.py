@@ -1,7 +1,8 @@
-"""The restore drill: proves that what there is would be enough. `python -m replay.drill.drill DIR`, or `cmdlog drill DIR`.
+"""The restore drill: proves that the files at hand suffice for a recovery. `python -m replay.drill.drill DIR`, or `cmdlog drill
+DIR`.
 
-One rule: it only reads what a recovery would read, and writes in a throw-away folder that goes whatever happens. It works beside
-the running node, with the time that nobody else wants, on a view of its files that stays (`replay.drill.view`). A drill that
+One rule: it only reads what a recovery would read, and writes in a temporary folder that is removed whatever happens. It works
+beside the running node, at idle priority, on a fixed view of its files (`replay.drill.view`). A drill that
 could not be run says so, and nothing about the snapshots.
 
 Proofs per partition, each with all that a recovery does (checksums, the log's own evidence, the digests of the live run):
@@ -10,14 +11,14 @@ Proofs per partition, each with all that a recovery does (checksums, the log's o
              a batch drawn at random after it. Without a second proof, or a snapshot, to the end of the log
     second   the newest snapshot that shares no file with it is restored and replayed to exactly the newest one's last entry; all
              tables have the digests of the restored newest one
-    oldest   what is older still, best of all the log's first entry, is replayed to exactly the entry at which the way of the
-             second proof begins, or to the newest snapshot's when there is no second; all tables have the digests of that one
-    moment   where a past was promised: all partitions are restored to a moment drawn at random from it, from the archive
+    oldest   what is older still, at best the log's first entry, is replayed to exactly the entry at which the path of the second
+    proof begins, or to the newest snapshot's when there is no second; all tables have the digests of that one moment   where a
+    past was promised: all partitions are restored to a moment drawn at random from it, from the archive
 
-The second proof compares two ways to one state: an image of what the live run had, and an older image with the log in between. A
+The second proof compares two paths to one state: an image of what the live run had, and an older image with the log in between. A
 row that changed in an image together with its checksums, a procedure that is not deterministic, an entry that is missing in the
-log: each lets the two ways end in different tables. A row that changed in the live state is in both images. What was at hand
-before it changed tells: so the third proof goes back as far as log and archive lead (`replay.drill.longest_path`).
+log: each makes the two paths end in different tables. A row that changed in the live state is in both images. Only what is older
+than the change shows it: so the third proof goes back as far as log and archive lead (`replay.drill.longest_path`).
 
 A report of each drill stays in `drills/<UTC time>.json`.
 """
@@ -70,7 +71,7 @@ ROOM_SHARE: Final = 1.2  # of the snapshots' size: the states grow while they ar
 
 
 class DrillDiverged(ReplayError):
-    """Two ways to one state ended in different tables, or a call did something else than when it was live."""
+    """Two paths to one state ended in different tables, or a call behaved differently from the live run."""
 
     exit_code = 16
     hint = (
@@ -80,7 +81,7 @@ class DrillDiverged(ReplayError):
 
 
 class SnapshotWrong(DrillDiverged):
-    """A snapshot holds other rows than the log leads to: the live state had them when it was taken."""
+    """A snapshot holds rows that differ from those that the log leads to: the live state had them when it was taken."""
 
     hint = (
         "move it and every newer one of the partition out of snapshots/ of a stopped node, and `cmdlog recover DIR --to OUT` "
@@ -112,9 +113,9 @@ def drill(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     make_way: Callable[[], None] = lambda: None,
 ) -> DrillReport:
-    """Runs the proofs and writes the report. `work` is the folder for the throw-away one, else the node directory's `drills`.
+    """Runs the proofs and writes the report. `work` is where the temporary folder is made, else the node directory's `drills`.
 
-    `make_way` is called once the view is taken: before that, a process that waits for idle time would lose every race.
+    `make_way` is called once the view is taken: before that, a process at idle priority would lose every race.
 
     Everything that was found is in the report, errors of the node's files too. Raises: Locked when another drill is running,
     WrongDirectory; OSError when there can be no report.
@@ -142,7 +143,7 @@ def drill(
 def _prove(
     files: Files, report: DrillReport, work: str, progress: Callable[[RecoveryProgress], None], make_way: Callable[[], None]
 ) -> None:
-    """Fills the report. What the archive loses meanwhile is looked for again."""
+    """Fills the report. Tries again when the archive drops files meanwhile."""
     while True:
         temporary = os.path.join(work, f"tmp-{os.urandom(8).hex()}")
         os.makedirs(os.path.join(temporary, STATE_FOLDER), mode=0o750)
@@ -168,7 +169,7 @@ def _prove(
 
 
 class _Attempt:
-    """The proofs of all partitions, of what is there now."""
+    """The proofs of all partitions, over the files as they are now."""
 
     def __init__(
         self, files: Files, report: DrillReport, view: str, temporary: str, progress: Callable[[RecoveryProgress], None]
@@ -223,7 +224,7 @@ class _Attempt:
         self._clear()
 
     def _second(self, planned: Planned, newest: Mapping[int, Snapshot | None], seconds: Mapping[int, Snapshot]) -> None:
-        """Each second way leads to the tables of the newest snapshot."""
+        """Each second path leads to the tables of the newest snapshot."""
         if not seconds:
             return
         self._check_room(list(seconds.values()))
@@ -252,7 +253,7 @@ class _Attempt:
         self._clear()
 
     def _oldest(self, planned: Planned, ways: Ways, targets: Mapping[int, Snapshot]) -> None:
-        """What was there before leads to the tables that the other proofs began with."""
+        """The older states lead to the tables that the other proofs began with."""
         if not ways.starts:
             return
         self._check_room([targets[p] for p in ways.starts])
@@ -278,7 +279,7 @@ class _Attempt:
         self._clear()
 
     def _moment(self, planned: Planned) -> None:
-        """A moment of the promised past can be restored, from whatever a recovery would choose for it."""
+        """A moment of the promised past can be restored, from the files that a recovery would choose for it."""
         files, directory = self._files, self._directory
         newest = max(part.to_txn for part in planned.plan.partitions)
         draw = partial(draw_moment, files, directory, planned.source, newest=newest)
@@ -312,7 +313,7 @@ class _Attempt:
         return [f for of in (list_archived, list_snapshots) for f in of(self._files, self._directory, identity)]
 
     def _restored(self, part: PartitionPlan, snapshot: Snapshot) -> PartitionPlan:
-        """Puts the snapshot into the throw-away folder; the part then begins with what is there."""
+        """Restores the snapshot into the temporary folder; the part then begins with that state."""
         path = state_path(self._temporary, part.partition)
         restore(snapshot, path)
         return replace(part, source="state", name=path)
@@ -449,7 +450,7 @@ def _meaning(error: Exception) -> Exception:
 
 
 def lower_priority() -> None:
-    """From here on this process and those that it starts take the time that nobody else wants."""
+    """From here on this process and those that it starts run at idle priority."""
     os.nice(NICENESS)
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -461,7 +462,7 @@ def end_orderly() -> None:
 
 
 def _end_with_the_node() -> None:
-    """Standard input is a pipe from the node that nobody writes to; its end is the node's."""
+    """Standard input is a pipe from the node that carries no data; it ends when the node ends."""
     os.read(sys.stdin.fileno(), 1)
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -1,8 +1,8 @@
-"""The history as it was: a partition's entries behind a fork, applied batch by batch with their own code.
+"""The history as it was: a partition's entries after a fork point, applied batch by batch with their own code.
 
 One rule: it is the live run again, or it stops: results and rows are compared with the digests of the log.
 (`replay.recover.partition_replay` does that for a recovery, where an entry waits for its digest; here each batch is applied when
-it comes, since another history goes beside it.)
+it comes, since another history runs beside it.)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PENDING_MAX: Final = 1024  # batches that wait for their digest; it stands a few
 
 
 class LeftSide:
-    """One partition behind the fork. One thread."""
+    """One partition after the fork point. One thread."""
 
     def __init__(
         self, stream: ScannedStream, place: ForkPlace, state: PartitionState, catalogs: Catalogs, *, row_digests: bool

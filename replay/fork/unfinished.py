@@ -1,7 +1,7 @@
-"""A directory in which a fork was begun: what its marker says, how far each partition has come, and going on there.
+"""A directory with an unfinished fork: its marker, how far each partition has come, and resuming there.
 
-One rule: it is gone on with for the very same fork only: of the same log, at the same places, with the same code. How far a
-partition has come is a row in its own state file, in the transaction that it speaks of, so it is never wrong; it is taken out
+One rule: only the same fork resumes it: of the same log, at the same places, with the same code. How far a
+partition has come is a row in its own state file, in the transaction that it describes, so it is never wrong; it is removed
 before the file becomes that of a node.
 """
 
@@ -72,7 +72,7 @@ class ForkMarker:
 
 
 def goes_on(files: Files, out: str, wanted: ForkMarker) -> bool:
-    """Whether the directory holds this very fork, unfinished.
+    """Whether the directory holds this same fork, unfinished.
 
     Raises: WrongDirectory, when it holds another one, naming both; NotEmpty, when a marker does not say which.
     """
@@ -110,7 +110,7 @@ def done_of(state: PartitionState) -> RerunProgress | None:
 
 
 def all_done(trust: Trust, out: str, partitions: range) -> dict[int, RerunProgress]:
-    """Partition -> how far an earlier run has come behind the fork; without those whose state file is not to be trusted."""
+    """Partition -> how far an earlier run has come after the fork point; without those whose state file is not to be trusted."""
     found = {}
     for partition in partitions:
         if trust.doubt(partition):
@@ -128,7 +128,7 @@ def all_done(trust: Trust, out: str, partitions: range) -> dict[int, RerunProgre
 
 
 def forget(out: str, partitions: range) -> None:
-    """The states become those of a node."""
+    """Removes the notes: the states become those of a node."""
     for partition in partitions:
         state = PartitionState.open(state_path(out, partition), partition=partition)
         try:

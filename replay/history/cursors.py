@@ -1,10 +1,10 @@
 """The reading side of a merge: cursors over logs, and the lanes (one per partition) that they fill.
 
 One rule: a lane's entries come in once each, in index order, void ones never; what is held is counted to the byte. Whose turn it
-is to read, and what may be given out, is decided in `replay.history.merge`.
+is to read, and what may be released, is decided in `replay.history.merge`.
 
 A log has one cursor that serves all of its lanes. A lane that lags may leave it for a cursor of its own, which reads ahead for
-that lane alone; the first one passes over what was taken, and has the lane back when it comes to where the other one stands.
+that lane alone. The first one passes over what was taken, and has the lane back when it reaches the position of the other.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChosenLog:
-    """One node's log. Reading begins at `from_block`, the first block of a segment in front of all that is wanted."""
+    """One node's log. Reading begins at `from_block`, the first block of a segment before all that is wanted."""
 
     name: str  # the directory, for messages
     source: Readable
@@ -64,7 +64,7 @@ Held = tuple[Record, int, int, int, int]  # a batch that waits: its first and la
 
 
 class Lowest:
-    """The lowest of the numbers that stand at later places of a log."""
+    """The lowest of the numbers at later places of a log."""
 
     def __init__(self, places: Sequence[Place]) -> None:
         self._places = [Lsn(BlockNumber(block), offset) for block, offset, _ in places]
@@ -77,7 +77,7 @@ class Lowest:
 
 
 class MergeLane:
-    """One partition's stream on its way. Invariant: `held` and `controls` ascend, and hold nothing of what was given out."""
+    """One partition's stream while it is merged. Invariant: `held` and `controls` ascend, and hold nothing that was released."""
 
     __slots__ = (
         "_after", "_head_first", "_last_txn", "_low", "_untrue", "_upto", "_voids",
@@ -100,7 +100,7 @@ class MergeLane:
 
     @property
     def first_call_txn(self) -> int:
-        """Of what is held; behind every TxnId when nothing is."""
+        """First TxnId of what is held; above every TxnId when nothing is."""
         if not self.held:
             return OPEN_END + 1
         return self._head_first if self._low else self.held[0][1]
@@ -165,7 +165,7 @@ class MergeLane:
             self.held_bytes += size
 
     def release(self, bound: int, into: Gathered) -> None:
-        """Gives out what has a TxnId up to `bound`. Raises: BadBatch."""
+        """Releases what has a TxnId up to `bound`. Raises: BadBatch."""
         held, number = self.held, len(into.records)
         while held and held[0][2] <= bound:
             record, _, _, count, size = held.popleft()
@@ -186,7 +186,7 @@ class MergeLane:
             self.held_bytes -= size
 
     def _cut(self, head: Held, bound: int) -> tuple[int, int]:
-        """The calls of the first held batch that have a TxnId up to `bound`; the rest is held on."""
+        """The calls of the first held batch that have a TxnId up to `bound`; the rest stays held."""
         record, first, _, _, _ = head
         low, column = self._low, column_of(record)
         self._low = (bound - first) // TICK + 1 if column is None else int(column.searchsorted(bound, side="right"))
@@ -205,7 +205,7 @@ class MergeLane:
 
 
 class Cursor:
-    """Reads one log for some lanes. Invariant: it stands nowhere in front of a lane's own last record."""
+    """Reads one log for some lanes. Invariant: it is never before a lane's own last record."""
 
     def __init__(self, log: ChosenLog, lanes: Mapping[int, MergeLane], after: Lsn | None, *, with_controls: bool) -> None:
         self.log, self.lanes = log, dict(lanes)
@@ -269,7 +269,7 @@ class Cursor:
         return cursor
 
     def _take_back(self, lsn: Lsn) -> int:
-        """Lanes whose own cursor stands in front of `lsn` are served here again; how many of them are open."""
+        """Lanes whose own cursor is before `lsn` are served here again; how many of them are open."""
         back = [p for p, guest in self.guests.items() if guest.position is None or guest.position < lsn]
         count = 0
         for partition in back:
@@ -280,7 +280,7 @@ class Cursor:
         return count
 
     def close(self) -> None:
-        """Lets go of the files."""
+        """Closes the files."""
         close = getattr(self._source, "close", None)
         if close is not None:
             close()

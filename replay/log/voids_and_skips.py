@@ -1,18 +1,18 @@
-"""A first look at a log for a merge: which entries are void, which calls were taken out, which marks promised too much.
+"""A first pass over a log for a merge: which entries are void, which calls are skipped, which marks promised too much.
 
 One rule: it looks at every record up to the log's end, and keeps three numbers for each of those,
 two for each multi-partition call, and nothing else. A recovery
-knows the first two from its plan (`replay.log.scan`); this look is for whoever has only the log.
+knows the first two from its plan (`replay.log.scan`); this pass is for a caller that has only the log.
 
-None of it can be known on the way. A SKIP is an entry of its own and may stand anywhere behind the batch that it concerns: in
-front of the batch's digest when the node that executed it wrote it, behind the digest when another node's leader could not
-execute what this one could. A void suffix is known to be void only where its replacement stands. What is *not* made void by any
-later record is either below a commit mark or belongs to the end of the log, where the chosen log counts up to its given last
-index: so nothing in the second pass has to wait for a mark to be sure of an entry.
+None of it can be known during the merge. A SKIP is an entry of its own and may come anywhere after the batch that it concerns:
+before the batch's digest when the node that executed it wrote it, after the digest when another node's leader could not execute
+what this one could. A void suffix is known to be void only at its replacement. What is *not* made void by any later record is
+either below a commit mark or belongs to the end of the log, where the chosen log counts up to its given last index: so nothing
+in the second pass has to wait for a mark to be sure of an entry.
 
 Marks also say up to which TxnId a stream is closed, and that word is only as good as who gave it: a leader that was deposed
-without knowing it promised for itself, while its successor's clock may have been behind. Where an entry of the log contradicts
-what was said in front of it, the entry is right.
+without knowing it promised for itself, while its successor's clock may have been slow. Where an entry of the log contradicts
+what was stated before it, the entry is right.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Place = tuple[int, int, int]  # (block, offset, number): what a record there say
 
 @dataclass(slots=True)
 class Look:
-    """One partition's stream, as far as it concerns what is left out."""
+    """The void and skipped parts of one partition's stream."""
 
     last_index: int = 0
     claimed_txn: int = 0  # the highest that was said to be closed, and that nothing has contradicted yet

@@ -10,12 +10,13 @@ one at hand, since it may have been committed too. One that no log at hand holds
 each other so: a change is joint, or starts from an odd number of voters. From an even number, a change of one voter could commit
 beside all logs that suffice here: A and B vote, D joins, and B and D acknowledge what A never saw.
 
-Counted (*viable*) is the log of a voter whose directory is not known to have forgotten anything. Fault logs tell who was being
-filled anew or was put back from an old copy; so do votes and commit marks that another log knows. What cannot be detected is an
-old copy of a directory when no log at hand knows anything that it has forgotten: it looks like a node that lagged.
+Counted (*viable*) is the log of a voter whose directory is not known to have forgotten anything. Fault logs show which
+directories were being refilled or were restored from an old copy; so do votes and commit marks that another log knows. What
+cannot be detected is an old copy of a directory when no log at hand knows anything that it has forgotten: it looks like a node
+that lagged.
 
 Nothing is discarded on a fault log's word alone (A, B, C vote; x is on A and B; B is declared failed while
-C lags; A's disk dies). Where completeness is not proved, the log with the best end wins whoever holds it: every log is a piece of
+C lags; A's disk dies). Where completeness is not proved, the log with the best end wins on any node: every log is a piece of
 some leader's, so a better end never holds less of what was committed.
 """
 
@@ -34,7 +35,7 @@ from replay.plan.fault_lineage import doubt_of, lineage_of, unbroken_end
 
 
 class Use(enum.Enum):
-    """What becomes of a log."""
+    """How a log is used."""
 
     CHOSEN = "chosen"
     AGREES = "agrees"  # viable, behind or equal; not needed
@@ -96,7 +97,7 @@ def decide(evidence: Sequence[NodeEvidence], *, accept_data_loss: bool = False) 
 
 
 def _views(nodes: Sequence[NodeEvidence], doubts: dict[str, str]) -> dict[int, GroupView]:
-    """Every group. A directory that one group shows to be an old copy is one in all of them, and shows more then, perhaps."""
+    """Every group. A directory that one group shows to be an old copy is one in all of them, and may show more then."""
     while True:
         views = {group: GroupView.of(group, nodes, doubts) for group in _groups(nodes)}
         found = {directory: why for view in views.values() for directory, why in view.forgetful().items()}
@@ -178,7 +179,7 @@ class GroupView:
         """Directories that may be old copies, with why: their logs, taken together, have forgotten something.
 
         A committed entry is on a majority of the voters, and so is the term of a leader, whose entries any log may hold. If more
-        voters lack it here than a majority can spare, one of those is an old copy; which one, nothing tells.
+        voters lack it here than a majority can spare, one of those is an old copy; which one is unknown.
         """
         if self.known is None or self.later:
             return {}
@@ -215,7 +216,7 @@ class GroupView:
         return ""
 
     def _denial(self, known: StatedConfiguration) -> str:
-        """Which log knows another entry to be committed where the newest committed configuration stands."""
+        """Which log knows another entry to be committed at the index of the newest committed configuration."""
         for one in self.held:
             stated = [(c.index, c.term) for c in one.log.configurations if _is_committed(c, one.log) and not one.log.unseen]
             if stated and known.index <= one.log.commit and stated[-1] != (known.index, known.term):
@@ -274,7 +275,7 @@ class GroupView:
         return (reachable or self.held)[0]
 
     def _is_reachable(self, one: NodeCopy) -> bool:
-        """A log that is being filled anew may begin where nothing at hand leads to."""
+        """A log that is being refilled may begin at an entry that nothing at hand leads to."""
         base = one.log.runs[-1].base_index if one.log.runs else 0
         runs = {(run.base_index, run.last_index) for other in self.held for run in other.log.runs}
         reached = 0  # everything up to here, or from a snapshot up to here, is at hand
@@ -325,7 +326,7 @@ def configurations_of(logs: Sequence[GroupEvidence]) -> tuple[StatedConfiguratio
 
 
 def _seen(logs: Iterable[GroupEvidence]) -> int:
-    """Whatever configuration is committed up to here, a log states it, or a later one."""
+    """Up to here a log states every committed configuration, or a later one."""
     return max((log.commit for log in logs if not log.unseen), default=0)
 
 
@@ -380,10 +381,10 @@ def _differ(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def voter_list(nodes: Iterable[int]) -> str:
-    """Nodes for people, ascending."""
+    """Node ids as text, ascending."""
     return "{" + ", ".join(map(str, sorted(nodes))) + "}" if nodes else "none"
 
 
 def group_name(group: int) -> str:
-    """A group for people."""
+    """Name of a group as text."""
     return "cluster group" if group == CLUSTER_GROUP else f"partition {group}"

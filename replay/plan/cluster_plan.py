@@ -2,7 +2,7 @@
 
 `replay.plan.cluster_planner` makes it, `replay.recover.from_cluster` carries it out.
 
-One rule: values only; how they are found and carried out is said elsewhere.
+One rule: values only; how they are found and carried out is elsewhere.
 """
 
 from __future__ import annotations

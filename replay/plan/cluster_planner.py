@@ -2,10 +2,10 @@
 
 One rule: `replay.plan.authority` decides where every partition's line of entries ends, and nothing here shortens it silently. A
 line is taken from the chosen log where that can be read; what is damaged there comes from another log that agrees
-(`replay.log.spans`); what no log has is named, and then there is a plan only for who accepts the loss.
+(`replay.log.spans`); what no log has is reported, and then there is a plan only if the loss is accepted.
 
 A plan is a list of *legs*, carried out in order (`replay.recover.from_cluster`): each is an ordinary plan over one directory for
-some of the partitions. A leg that is not the first of its partition goes on from the state that the leg before left.
+some of the partitions. A leg that is not the first of its partition continues from the state of the leg before.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def make_joint_plan(
 ) -> JointPlan:
     """Looks at the directories of one cluster's nodes; changes nothing. Says what would be lost; see `check_complete`.
 
-    With `accept_data_loss` logs that contradict each other do not stop it. `starts`: for who has these partitions' states at
-    these entries, and wants all that lies behind them, in legs. `missing_code` as for `make_plan`.
+    With `accept_data_loss` logs that contradict each other do not stop it. `starts`: for a caller that has these partitions'
+    states at these entries, and wants all later entries, in legs. `missing_code` as for `make_plan`.
 
     Raises: what `decide` refuses; NoLogs; UntilBeyond, CatalogMissing, BundleForged.
     """
@@ -85,7 +85,7 @@ def make_joint_plan(
 
 
 def unproved(verdict: ClusterVerdict) -> list[str]:
-    """What is not proved; groups of which the same is to be said together."""
+    """What is not proved; groups with the same reason together."""
     said: dict[str, list[int]] = {}
     for _, of in sorted(verdict.groups.items()):
         if not of.proved:
@@ -94,7 +94,7 @@ def unproved(verdict: ClusterVerdict) -> list[str]:
 
 
 def _not_counted(evidence: Iterable[NodeEvidence], unproved: Iterable[GroupVerdict]) -> list[str]:
-    """Every directory that has no say, with the reason and the file, once."""
+    """Every directory that does not count, with the reason and the file, once."""
     doubts = {directory: why for of in unproved for directory, (use, why) in of.uses.items() if use is Use.UNUSABLE}
     told = []
     for node in evidence:
@@ -106,7 +106,7 @@ def _not_counted(evidence: Iterable[NodeEvidence], unproved: Iterable[GroupVerdi
 
 
 def group_names(groups: Sequence[int]) -> str:
-    """Several groups for people, ascending; numbers that follow each other as a range."""
+    """Names of several groups as text, ascending; consecutive numbers as a range."""
     partitions = sorted(group for group in groups if group != CLUSTER_GROUP)
     starts = [p for p in partitions if p - 1 not in partitions]
     ends = [p for p in partitions if p + 1 not in partitions]
@@ -177,7 +177,7 @@ class _Planner:
     def _note_line(
         self, partition: int, stream: ScannedStream, source: LogSource, from_block: int, *, upto: int | None = None
     ) -> None:
-        """What a leg holds; of the first one also what stands before it."""
+        """What a leg holds; of the first one also what precedes it."""
         found = stream.line()
         line = self._lines.setdefault(partition, PartitionSpan(found.start_txn))
         line.calls |= {txn: index for txn, index in found.calls.items() if upto is None or index <= upto}
@@ -186,7 +186,7 @@ class _Planner:
         self._read_at.setdefault(partition, (source, from_block))
 
     def is_settled(self) -> bool:
-        """Whether every partition has passed the moment in blocks that stand in front of all damage."""
+        """Whether every partition has passed the moment in blocks before all damage."""
         return not self.lost and self._settled >= {group for group in self._verdict.groups if group < PARTITIONS_MAX}
 
     def _tell(self, note: str) -> None:
@@ -340,7 +340,7 @@ class _Planner:
         return replace(plan, catalogs=catalogs, key_policy=cluster_policy(chosen)), ended
 
     def _is_before_damage(self, partition: int, step: SpanStep, first: int, to: Mark, *, ended: bool) -> bool:
-        """Whether all that is applied stands in front of the damage, and nothing up to the moment can stand in it."""
+        """Whether all that is applied is before the damage, and nothing up to the moment can be in it."""
         if self._until is None or first >= self._bad:
             return False
         source = restricted(self._sources[step.span.directory], self._bad - 1)
@@ -349,7 +349,7 @@ class _Planner:
         return passed and max(front.streams[partition].to_index, step.from_mark.index) >= to.index
 
     def _code(self, partition: int, versions: Iterable[int], found: Scan) -> tuple[Mapping[str, Any], ...]:
-        """Catalog records of these versions, from whichever log names them. Raises: CatalogMissing, BundleForged, unless left."""
+        """Catalog records of these versions, from any log that names them. Raises: CatalogMissing, BundleForged, unless left."""
         values = {version: catalog.value for version, catalog in found.catalogs.items()}
         for directory in self._usable:
             groups = self._groups.get(directory)

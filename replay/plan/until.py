@@ -1,7 +1,7 @@
-"""Whether there ever was the moment that a recovery is to stop at.
+"""Checks that the moment at which a recovery is to stop exists.
 
-One rule: what has not happened is refused, not rounded. A moment behind the newest transaction would silently be the newest
-state, which somebody takes for the one that they asked for; one before the first transaction would be nothing at all.
+One rule: what has not happened is refused, not rounded. A moment after the newest transaction would silently be the newest
+state, which a user takes for the requested one; one before the first transaction would be nothing at all.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def parse_until(text: str) -> int:
 
 
 def parse_first(text: str) -> int:
-    """The lowest TxnId that is at or behind a moment. Raises: BadUntil."""
+    """The lowest TxnId at or after a moment. Raises: BadUntil."""
     return int(text) if text.isdecimal() else parse_until(text) + 1 - (1 << MILLIS_SHIFT)
 
 
@@ -56,7 +56,7 @@ def check_begin(source: LogSource, found: Scan, until: int) -> None:
 
 
 def check_newest(files: Files, directory: str, found: Scan, until: int) -> None:
-    """The log has come to the moment, or a recovery point says so. A time means its whole millisecond.
+    """The log has reached the moment, or a recovery point says so. A time means its whole millisecond.
 
     Raises: UntilBeyond.
     """
@@ -64,7 +64,7 @@ def check_newest(files: Files, directory: str, found: Scan, until: int) -> None:
 
 
 def check_newest_of_all(files: Files, evidence: Sequence[NodeEvidence], until: int) -> None:
-    """One of the logs has come to the moment, or a recovery point of one of these nodes says so. Raises: UntilBeyond."""
+    """One of the logs has reached the moment, or a recovery point of one of these nodes says so. Raises: UntilBeyond."""
     usable = [node for node in evidence if node.refused is None]
     calls = [group.last_txn for node in usable for group in node.groups.values()]
     _check_reached(until, max([*calls, *(_newest_point(files, node.directory) for node in usable)], default=0))

@@ -2,8 +2,8 @@
 
 `replay.recover.worker_pool` starts it, with its order as a line of JSON on standard input.
 
-One rule: it does what the plan says for its partitions and tells it in JSON lines on standard output; whoever started it writes
-the trust record. SIGTERM, or the end of who started it, ends it at any moment: an unfinished SQLite transaction was never there.
+One rule: it does what the plan says for its partitions and reports in JSON lines on standard output; its parent writes the trust
+record. SIGTERM, or the end of its parent, ends it at any moment: SQLite rolls an unfinished transaction back.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def claim_stdout() -> None:
 
 
 def tell(message: dict[str, Any]) -> None:
-    """One line to whoever started us."""
+    """Writes one line to the parent process."""
     _lines[0].write(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE))
     _lines[0].flush()
 
@@ -87,7 +87,7 @@ def main() -> int:
 
 
 def serve_order(carry_out: Callable[[dict[str, Any]], None]) -> int:
-    """The life of a process for one order, a line on standard input; its exit code. What fails is told, a defect is printed."""
+    """The life of a process for one order, a line on standard input; its exit code. An error is reported, a defect is printed."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_children()
     claim_stdout()
@@ -108,7 +108,7 @@ def serve_order(carry_out: Callable[[dict[str, Any]], None]) -> int:
 
 
 def told_of(error: Exception, exit_code: int) -> dict[str, Any]:
-    """An error, for `replay.errors.RemoteError`."""
+    """An error as `replay.errors.RemoteError` reads it."""
     return {
         "kind": type(error).__name__,
         "message": message_of(error),
@@ -118,19 +118,19 @@ def told_of(error: Exception, exit_code: int) -> dict[str, Any]:
 
 
 def writer(descriptor: int) -> Callable[[int, int, int], None]:
-    """Says in shared memory what is about to run."""
+    """Writes what is about to run to shared memory."""
     cell, pack = mmap.mmap(descriptor, mmap.PAGESIZE), CELL.pack_into
     return lambda partition, index, position: pack(cell, 0, partition, index, position)
 
 
 def end_with_parent() -> None:
-    """Whoever started us keeps our standard input open as long as it lives."""
+    """The parent keeps our standard input open as long as it lives."""
     os.read(sys.stdin.fileno(), 1)
     os._exit(0)
 
 
 def exit_code_of(error: Exception) -> int | None:
-    """Exit code of the errors of `procedures`, which know none; None for a defect of ours."""
+    """Exit code of the errors of `procedures`, which have none; None for a defect of ours."""
     if isinstance(error, BundleError):
         return 13
     return 1 if isinstance(error, ProceduresError) else None

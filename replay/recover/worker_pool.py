@@ -1,10 +1,10 @@
-"""The worker processes of a recovery, seen from who started them: orders, what they tell, and calls that they do not survive.
+"""The worker processes of a recovery, seen from their parent: orders, what they report, and calls that they do not survive.
 
-One rule: a process may die or hang at any call, and the recovery knows at which. Each worker says in a few shared bytes what it
-is about to run. One that hangs is killed. After the first time the process is started again and says so before each call instead
-of each batch; after the second time the call is known, and the next process stops before it, or sets it aside.
+One rule: a process may die or hang at any call, and the recovery knows at which. Each worker writes to a few shared bytes what
+it is about to run. One that hangs is killed. After the first time the process is started again and says so before each call
+instead of each batch; after the second time the call is known, and the next process stops before it, or sets it aside.
 
-Workers end with who started them: their standard input stays open, and its end is theirs.
+Workers end with their parent: it keeps their standard input open, and they end when that ends.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ReplayWorker:
 
 
 def share_out(parts: Sequence[PartitionPlan], count: int) -> list[list[PartitionPlan]]:
-    """Partitions for each worker, so that the largest load is small: largest first, each to who has least."""
+    """Partitions for each worker, so that the largest load is small: largest first, each to the worker with the least."""
     loads: list[tuple[int, list[PartitionPlan]]] = [(0, []) for _ in range(count)]
     for part in sorted(parts, key=lambda part: (-part.bytes, part.partition)):
         at = min(range(count), key=lambda i: loads[i][0])
@@ -224,7 +224,7 @@ def _spawn(
 def start_process(module: str, order: Mapping[str, Any], *, hash_seed: str = PINNED) -> tuple[subprocess.Popen[bytes], mmap.mmap]:
     """`python -m module` with its order, a line of JSON; and the memory in which it says what is about to run.
 
-    It lives as long as we do: the rest of its standard input says so (`replay.recover.worker.serve_order`).
+    It ends when we end, which its standard input shows (`replay.recover.worker.serve_order`).
     """
     descriptor, cell = _make_cell()
     try:

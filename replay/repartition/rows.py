@@ -1,9 +1,9 @@
-"""The tables of states, and the new home of each of their rows: what is asked before anything is moved.
+"""The tables of states, and the new home of each of their rows: decided before anything is moved.
 
-One rule: the newest catalog version says by which column a table is partitioned, for tables that it does not name any more an
-older one; a table that none names, and a row whose column does not say where it is already, are refused.
+One rule: the newest catalog version says by which column a table is partitioned, or an older one for tables that it no longer
+names; a table that none names, and a row that is not where its column says, are refused.
 
-The homes of all values of all partition columns stand in a scratch database. So rows are moved by joins in SQLite, each value is
+The homes of all values of all partition columns are in a scratch database. So rows are moved by joins in SQLite, each value is
 looked at once, and a refusal comes before anything is moved.
 """
 
@@ -35,7 +35,7 @@ _HOMES: Final = """CREATE TABLE homes (
 
 
 class RowPlacement:
-    """What the code says about tables: the newest catalog version, for tables that it does not name any more an older one."""
+    """What the code says about tables: the newest catalog version, or an older one for tables that it no longer names."""
 
     def __init__(self, catalogs: Catalogs, versions: Sequence[int]) -> None:
         self._catalogs, self._versions = catalogs, versions
@@ -68,7 +68,7 @@ class RowPlacement:
 
 @dataclass(frozen=True, slots=True)
 class TableOfStates:
-    """One of them."""
+    """One table of the states."""
 
     name: str
     sql: str
@@ -92,7 +92,8 @@ class TableOfStates:
 
 
 def write_homes(path: str, sources: Sequence[str], tables: Iterable[TableOfStates], *, partitions: int) -> None:
-    """Makes the scratch database. Raises: ReshapeRefused for a value that has no place, or a row that lies elsewhere already."""
+    """Makes the scratch database. Raises: ReshapeRefused for a value that has no place, or a row that is already in the wrong
+    partition."""
     old, new = partition_by_slot(len(sources)), partition_by_slot(partitions)
     with closing(loader(path)) as connection:
         connection.execute(_HOMES)
@@ -204,10 +205,10 @@ def reader(path: str) -> apsw.Connection:
 
 
 def has_table(connection: apsw.Connection, table: str, schema: str = "main") -> bool:
-    """Whether it is there."""
+    """Whether the table exists."""
     return bool(rows_of(connection, f"SELECT 1 FROM {schema}.sqlite_schema WHERE type = 'table' AND name = ?", (table,)))  # noqa: S608
 
 
 def quoted(name: str) -> str:
-    """A name as SQL takes any."""
+    """Any name, quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'

@@ -1,7 +1,7 @@
 """What every copy of a partition's state has in common, whole image or delta: how it begins, ends, fails and reports.
 
-One rule: the file is the copy's own or nobody's. It is made here, exclusively; a copy that fails or is broken off removes it, and
-a file that was there before stays as it was. A failure is reported, not raised: the partition itself is unharmed and goes on.
+One rule: the copy only touches a file of its own. It is made here, exclusively; a copy that fails or is interrupted removes it,
+and a file that existed before is not changed. A failure is reported, not raised: the partition itself is unharmed and continues.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from snapshot.capture.pacing import CapturePacing
 
 
 class Copying:
-    """A copy under way. Owned by the site's thread."""
+    """A copy in progress. Owned by the site's thread."""
 
     kind: ClassVar[str]
 
@@ -30,7 +30,7 @@ class Copying:
         self._position: Position | None = None  # where the copy stands; known when it is complete at the latest
 
     def report(self) -> dict[str, Any]:
-        """What it is and where it stands: kind, partition, index, term, checksum, txn_id, path; `error` when it failed."""
+        """What it is, and its position: kind, partition, index, term, checksum, txn_id, path; `error` when it failed."""
         if not self._done:
             raise RuntimeError(f"the capture to {self._path} is still in progress")
         if self._error or self._position is None:

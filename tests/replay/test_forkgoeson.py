@@ -163,9 +163,9 @@ def test_only_the_very_same_fork_goes_on(node: Path, versions: Versions, tmp_pat
     before = sorted(path.name for path in out.rglob("*"))
     at = deposits_of(node)[3].txn_id
     for options in ({"at": at}, {"at": START, "until": at}, {"at": START, "missing": "skip"}):
-        with pytest.raises(WrongDirectory, match="contains an unfinished fork of .*, but you asked for"):
+        with pytest.raises(WrongDirectory, match=r"contains an unfinished fork of .*, but you asked for"):
             forked(node, db, out, **options)
-    with pytest.raises(WrongDirectory, match="contains an unfinished fork of .*, but you asked for"):
+    with pytest.raises(WrongDirectory, match=r"contains an unfinished fork of .*, but you asked for"):
         forked(node, versions.load("ledger_v1"), out, START)
     (out / "precious").touch()
     with pytest.raises(NotEmpty, match="precious"):

@@ -1,6 +1,6 @@
-"""The options of `format("cmdlog")`: camelCase, case-insensitive, each checked, an unknown one refused with the near name.
+"""The options of `format("cmdlog")`: camelCase, case-insensitive, each checked, an unknown one refused with the nearest name.
 
-One rule: text in, values out; nothing is looked at on disk here. Bounds are inclusive on both sides, like `--until`.
+One rule: text in, values out; nothing is read from disk here. Bounds are inclusive on both sides, like `--until`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LATEST_POINT: Final = "latestPoint"
 
 
 class BadOption(ReplayError):
-    """An option that is none, or whose value does not fit."""
+    """An unknown option, or a value that does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read is asked for."""
+    """The options of one read."""
 
     paths: tuple[str, ...]
     table: str = CALLS
@@ -197,7 +197,7 @@ def _table(text: str | None) -> str:
 
 
 def _check_fit(table: str, given: Collection[str]) -> None:
-    """Raises: BadOption for one that would say nothing about this table."""
+    """Raises: BadOption for one that has no meaning for this table."""
     of_state = table.startswith(STATE)
     for name in given:
         if of_state and name in _OF_CALLS:
@@ -264,7 +264,7 @@ def _ending(txn: str | None, timestamp: str | None) -> Bound:
 
 
 def _check_order(given: Mapping[str, str], starting: Bound, ending: Bound) -> None:
-    """Raises: BadOption for a range that ends before it begins: it would have no rows, and nothing would say why."""
+    """Raises: BadOption for a range that ends before it begins: it would silently have no rows."""
     first = "startingTimestamp" if "startingTimestamp" in given else "startingTxn"
     last = "endingTimestamp" if "endingTimestamp" in given else "endingTxn"
     for partition in (None, *sorted({*(starting.by_partition or ()), *(ending.by_partition or ())})):

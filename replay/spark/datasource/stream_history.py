@@ -1,14 +1,14 @@
 """The history that a stream's checkpoint belongs to, and whether the log at hand is that one.
 
-One rule: an entry proves a history. Of the last batch that was given out of each partition an offset keeps index, term and
-checksum, and it is resumed only on a log that holds those very batches. The same log recovered to an earlier moment reaches those
+One rule: an entry proves a history. Of the last batch that was delivered of each partition an offset keeps index, term and
+checksum, and it is resumed only on a log that holds the same batches. The same log recovered to an earlier moment reaches those
 indexes again with other batches, or does not reach them; another cluster says so itself. A recovery to a later moment, another
 node of the cluster and a log that was archived hold the same batches, whatever epoch their configuration has, and are resumed.
 
-What is checked: a batch by reading it; one right in front of a log, whose blocks are gone, by what the head of the first segment
-states of the last entry before it. What lies further back is not there to be read, so it is data loss before it is a question of
+What is checked: a batch by reading it; one right before a log, whose blocks are gone, by what the head of the first segment
+states of the last entry before it. What lies further back cannot be read, so it is data loss before it is a question of
 history; with failOnDataLoss=false a warning says that it was not checked. Nor is a checkpoint of an earlier release, which kept
-no checksums: that is said once, and the next offset has them.
+no checksums: a warning says so once, and the next offset has them.
 
 An offset has at most 90 bytes for each partition.
 """
@@ -33,7 +33,7 @@ CLUSTER: Final = "cluster"  # the key beside those of partitions
 
 
 class OtherHistory(ReplayError):
-    """The checkpoint is of calls that this log does not hold."""
+    """The checkpoint belongs to calls that this log does not hold."""
 
     hint = (
         "load the directories that the stream was started with; to read this log, start the query with a new checkpointLocation "
@@ -42,7 +42,7 @@ class OtherHistory(ReplayError):
 
 
 class Reached(NamedTuple):
-    """How far a partition was given out."""
+    """How far a partition was delivered."""
 
     txn: int
     entry: int  # the last one of which everything was given out
@@ -61,7 +61,7 @@ class Reached(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """How far a stream is."""
+    """How far a stream was delivered."""
 
     reached: Mapping[int, Reached] = field(default_factory=dict)
     cluster: str = ""
@@ -73,7 +73,7 @@ class Offset:
         return cls(reached, str(value.get(CLUSTER, "")))
 
     def to_json(self) -> dict[str, str]:
-        """The inverse; nothing for a stream that gave nothing yet."""
+        """The inverse; nothing for a stream that has delivered nothing yet."""
         value = {str(partition): str(of) for partition, of in sorted(self.reached.items())}
         return value | ({CLUSTER: self.cluster} if any(of.batch for of in self.reached.values()) else {})
 
@@ -87,7 +87,7 @@ class Offset:
 
 
 def cluster_of(chosen: Chosen) -> str:
-    """The cluster that all the directories are of."""
+    """The cluster to which all the directories belong."""
     return next((log.evidence.cluster_id for log in chosen.logs.logs if log.evidence.cluster_id), "")
 
 
@@ -102,7 +102,7 @@ def counting(look: SegmentLook, partition: int, want: Want) -> Iterator[int]:
 
 
 def check_history(chosen: Chosen, offset: Offset, options: ReadOptions) -> None:
-    """Raises: OtherHistory when the log does not hold what the offset says was given out."""
+    """Raises: OtherHistory when the log does not hold what the offset says was delivered."""
     where, cluster = ", ".join(options.paths), cluster_of(chosen)
     if offset.cluster and offset.cluster != cluster:
         raise OtherHistory(f"the stream's checkpoint is of cluster {offset.cluster}, and {where} is of cluster {cluster}")
@@ -122,7 +122,7 @@ def check_history(chosen: Chosen, offset: Offset, options: ReadOptions) -> None:
 
 
 def _differs(chosen: Chosen, partition: int, reached: Reached, where: str) -> str:
-    """What the log holds instead of the batch; "" if it holds that very one, or nothing there can be read."""
+    """What the log holds instead of the batch; "" if it holds the same one, or nothing there can be read."""
     found = list(_stated(chosen, partition, reached.batch))
     if (reached.term, reached.checksum) in found:
         return ""
@@ -141,9 +141,9 @@ def _differs(chosen: Chosen, partition: int, reached: Reached, where: str) -> st
 
 
 def _stated(chosen: Chosen, partition: int, index: int) -> Iterator[tuple[int, int]]:
-    """Term and checksum of the entry in every log where it counts: by the batch itself, or by the head behind it.
+    """Term and checksum of the entry in every log where it counts: by the batch itself, or by the head after it.
 
-    A log that the mark of commitment has not reached yet counts up to that entry: what was given out was committed.
+    A log that the commit mark has not yet reached counts up to that entry: what was delivered was committed.
     """
     for log, wants in chosen.wants:
         if (want := wants.get(partition)) is None:
@@ -162,7 +162,7 @@ def _stated(chosen: Chosen, partition: int, index: int) -> Iterator[tuple[int, i
 
 
 def _first(log: NodeLog, partition: int) -> IndexedEntries | None:
-    """What is read of the log begins with it."""
+    """The first range that is read of the log."""
     return next((of for look in log.looks if (of := look.by_partition.get(partition)) is not None), None)
 
 

@@ -1,6 +1,6 @@
 """Where an output must not be: in what a job reads, around it, or in the directory of any node.
 
-One rule: what a job reads stays as it is, also when the job is killed. `cmdlog recover --to` keeps the same rule.
+One rule: a job never changes what it reads, even when it is killed. `cmdlog recover --to` keeps the same rule.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A task's blocks into Arrow record batches, from the columns that the log has.
 
-One rule: no work per row but numpy's and Arrow's; a column that nobody asked for is not made. What is not as the plan saw it is
-an error that names segment and offset, before any row of that block is given out.
+One rule: no work per row but numpy's and Arrow's; a column that was not requested is not made. A difference from the plan is an
+error that names segment and offset, before any row of that block is returned.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _CodeLost(DataLoss):
 
 @dataclass(slots=True)
 class _Gathered:
-    """Batches that become rows together."""
+    """Batches that are turned into rows together."""
 
     records: list[Record] = field(default_factory=list)
     wants: list[Want] = field(default_factory=list)
@@ -121,7 +121,7 @@ def read_task(task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _blocks(files: Files, stretch: Stretch, *, fail: bool) -> Iterator[ReadBlock]:
-    """Ends at a block that went bad since the plan was made, unless it shall `fail` there. Raises: Corrupt, Recycled."""
+    """Ends at a block that went bad since the plan was made, or raises if it must `fail` there. Raises: Corrupt, Recycled."""
     try:
         yield from read_segment(files, stretch.segment, upto=stretch.upto, start=stretch.start)
     except FileNotFoundError as error:
@@ -172,7 +172,7 @@ class _Maker:
             yield made.slice(at, ROWS_MAX)
 
     def _rows(self, gathered: _Gathered) -> _Rows:
-        """Calls of code that was lost are told by number, if loss is accepted. Raises: Corrupt, DataLoss, BadBatch."""
+        """Calls of code that was lost are named by number, if loss is accepted. Raises: Corrupt, DataLoss, BadBatch."""
         columns = check_batches(gathered.records)
         while True:
             try:
@@ -230,7 +230,7 @@ class _Rows:
             self.txn_ids, self.procedures = self.txn_ids[self._chosen], self.procedures[self._chosen]
 
     def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Of values per batch those of the rows."""
+        """Spreads values per batch over the rows."""
         spread = values.repeat(self._columns.counts)
         return spread if self._chosen is None else spread[self._chosen]
 

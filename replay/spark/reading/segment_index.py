@@ -1,13 +1,13 @@
-"""One segment, looked through before a read is planned: what stands where, which entries are void, which calls were taken out.
+"""One segment, scanned before a read is planned: what is where, which entries are void, which calls were skipped.
 
-One rule: every block is checked here, so that nothing is planned on bytes that are damaged; a row is not decoded. None of void
-entries and SKIPs can be known on the way through a log (`replay.log.voids_and_skips`), and tasks that read parts of it at the
-same time cannot tell each other.
+One rule: every block is checked here, so that nothing is planned on bytes that are damaged; a row is not decoded. Void entries
+and SKIPs cannot be known while a log is read (`replay.log.voids_and_skips`), and tasks that read parts of it at the same time
+cannot inform each other.
 
-A look ends at damage. Behind it the next good block of the same life begins another one (`replay.log.salvage`), which knows
-nothing of what was lost: where a partition stands there, its first entry says.
+A scan ends at damage. After it the next good block of the same life begins another one (`replay.log.salvage`), which knows
+nothing about what was lost: its first entry says where a partition is.
 
-A sealed segment never changes, so what was seen of it is kept for the next look.
+A sealed segment never changes, so what was found in it is kept for the next scan.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ _kept: OrderedDict[tuple[str, int, int], SegmentLook] = OrderedDict()
 
 
 def look_at(files: Files, segment: SegmentFile, last_block: int, *, anew: bool = False) -> SegmentLook:
-    """Reads the segment's blocks up to that one; damage ends the look, and is told.
+    """Reads the segment's blocks up to that one; damage ends the scan, and is reported.
 
-    A block that goes bad after a look is met by the task that reads it. Whoever must know before looks `anew`.
+    A block that goes bad after a scan is met by the task that reads it. A caller that must know before scans `anew`.
 
     Raises: Recycled.
     """
@@ -114,7 +114,7 @@ class Stretches:
 
 
 def looks_at(files: Files, segment: SegmentFile, last_block: int, *, anew: bool = False) -> Stretches:
-    """The same, and behind damage a look at each stretch of good blocks. Raises: Recycled."""
+    """The same, and after damage a scan of each stretch of good blocks. Raises: Recycled."""
     found = [look_at(files, segment, last_block, anew=anew)]
     if found[0].damage is not None:
         places = good_blocks(files, SalvagedSegment(segment, last_block))
