@@ -44,7 +44,7 @@ class Snapshot:
     copy: int
     manifest: Manifest | None
     problem: str = ""
-    bases: tuple[Snapshot, ...] = ()  # of a delta: what it stands on, down to a whole image
+    bases: tuple[Snapshot, ...] = ()  # of a delta: what it depends on, down to a whole image
 
     @property
     def chain(self) -> tuple[Snapshot, ...]:

@@ -92,7 +92,7 @@ class TableSource:
 
     partition: int
     cluster_id: str
-    stands: Mapping[str, Any]  # where the rows come from, for whoever finds the file
+    stands: Mapping[str, Any]  # where the rows come from, as metadata of the file
     connection: apsw.Connection
 
 

@@ -28,7 +28,7 @@ class Wish:
     path: str
     base: Position | None  # None: the image has to be whole
     keys_max: int  # more changed keys than this, and the whole image is cheaper
-    keep: tuple[int, ...]  # indexes of the snapshots that later deltas may stand on, besides this one
+    keep: tuple[int, ...]  # indexes of the snapshots that later deltas may be based on, besides this one
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Wish:

@@ -61,7 +61,7 @@ class Base:
     index: int
     term: int
     checksum: int
-    manifest_crc32c: int  # tells it from any other snapshot that may ever bear this name
+    manifest_crc32c: int  # distinguishes it from any other snapshot that may ever have this name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Manifest:
     term: int
     checksum: int  # of that entry's record
     txn_id: int  # the last transaction that the snapshot holds
-    log_block: int  # every later entry of the partition lies in this block of this node's log, or behind it
+    log_block: int  # every later entry of the partition is in this block of this node's log, or after it
     epoch: int  # of the configuration in force
     configuration: dict[str, Any] | None
     catalogs: dict[str, Any]  # catalog version -> the catalog record's value, with its bundle

@@ -32,7 +32,7 @@ _FIELDS: Final = {"txn_id", "created", "snapshots", "from_block", "to_block"}
 class Point:
     """A recovery point."""
 
-    txn_id: int  # every transaction up to this one, and none behind it
+    txn_id: int  # every transaction up to this one, and none after it
     created: str  # RFC 3339; for the reader, decides nothing
     snapshots: Mapping[int, str]  # partition -> name of its snapshot
     from_block: int  # of the log: all that these snapshots do not hold, up to the point, lies in [from_block, to_block]
@@ -67,7 +67,7 @@ def list_points(files: Files, directory: str) -> tuple[list[Point], list[BadPoin
     points, bad = [], []
     for name in sorted(files.listdir(folder)) if files.exists(folder) else ():
         if (match := _NAME.fullmatch(name)) is None:
-            continue  # what an operator or a broken-off write left
+            continue  # what an operator or an interrupted write left
         data = b""
         try:
             data = files.read_file(os.path.join(folder, name))

@@ -52,7 +52,7 @@ class Reserve:
                 self.problem = ""
             except OSError as error:
                 if error.errno in _SHORT:
-                    os.ftruncate(descriptor, self.held_bytes)  # what a broken-off allocation added goes back
+                    os.ftruncate(descriptor, self.held_bytes)  # what a partial allocation added is given back
                 raise
             finally:
                 os.close(descriptor)

@@ -21,7 +21,7 @@ import apsw
 Row = tuple[Any, ...]
 Item = tuple[Any, Row]  # what sorts as SQLite sorts, and the row
 CHUNK_ROWS: Final = 1000  # of one partition
-STEP_MIN: Final = 16  # rows that are compared at once behind a difference …
+STEP_MIN: Final = 16  # rows that are compared at once after a difference …
 STEP_MAX: Final = 1024  # … and in a long stretch of equal ones
 _RANK: Final[Mapping[type, int]] = {type(None): 0, int: 1, float: 1, str: 2, bytes: 3}  # SQLite's order of storage classes
 
@@ -83,7 +83,8 @@ class Ordered:
     def pass_equal(self, other: Ordered, step: int) -> tuple[int, int]:
         """Passes over at most `step` rows that both sides have next. Returns how many, and how many different ones they are.
 
-        Only whole groups of rows with one order are passed over, and only where `==` tells all: for exact rows with unique keys.
+        Only whole groups of rows with one order are passed over, and only where `==` decides everything: for exact rows with
+        unique keys.
         """
         count = min(step, len(self._items) - self._at, len(other._items) - other._at)
         mine = self._items[self._at : self._at + count]

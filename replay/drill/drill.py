@@ -294,7 +294,7 @@ class _Attempt:
         except (ReplayError, SnapshotError, WalError, OSError) as error:
             oldest = oldest_moment(files, directory, planned.source, newest=newest)
             if oldest is None or until < oldest or isinstance(error, FileNotFoundError | PlanOutdated):
-                raise ViewChanged from error  # the window went on meanwhile, or a file went into the archive
+                raise ViewChanged from error  # the window advanced meanwhile, or a file was moved into the archive
             if isinstance(error, UntilUnreachable | UntilBeyond):
                 raise DrillDamaged(f"transaction {until} of the promised window cannot be restored: {error.args[0]}") from error
             raise

@@ -18,7 +18,7 @@ from snapshot.archive_layout import ArchivedSegment, list_segments
 from snapshot.catalog import list_archived, list_snapshots
 from snapshot.retention import oldest_restorable, window_begin
 
-WINDOW_S_MAX = 1e10  # stands for all of it
+WINDOW_S_MAX = 1e10  # means all of it
 
 
 def draw_moment(files: Files, directory: str, source: LogSource, chance: random.Random, *, newest: int) -> int | None:

@@ -23,7 +23,7 @@ from replay.log.scan import ScannedStream
 from replay.recover.partition_replay import GROUP_CALLS_MAX
 from replay.state.row_hooks import Steps, Trail, Trails
 
-PENDING_MAX: Final = 1024  # batches that wait for their digest; it stands a few blocks behind in the log
+PENDING_MAX: Final = 1024  # batches that wait for their digest; it comes a few blocks later in the log
 
 
 class LeftSide:
@@ -42,7 +42,7 @@ class LeftSide:
         self._skips = {index: frozenset(positions) for index, positions in stream.skips.items()}
 
     def take(self, lsn: Lsn, record: Record) -> tuple[Batch, Applied, Trails] | None:
-        """Applies an entry; of a batch, what it did behind the fork. Raises: Divergence."""
+        """Applies an entry; of a batch, what it did after the fork point. Raises: Divergence."""
         if record.partition == CLUSTER_GROUP:
             self._take_policy(record)
         elif record.partition != self._place.partition:

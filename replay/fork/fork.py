@@ -76,7 +76,7 @@ class RestUnreadable(UntilUnreachable):
 class ForkReport:
     """What a fork did."""
 
-    results: Sequence[PartitionResult]  # by partition: calls behind the fork, and where the new node begins
+    results: Sequence[PartitionResult]  # by partition: calls after the fork point, and where the new node begins
     kept: int  # calls before the fork that were replayed with their own code
     tally: RerunTally
     identity: Identity
@@ -256,7 +256,7 @@ class _ForkRan:
     results: list[PartitionResult]
     tally: RerunTally
     kept: int
-    gone: list[Any]  # what the log took out of them, as `_gone` says it
+    gone: list[Any]  # what the log skips of them, as `_gone` says it
 
     def to_json(self) -> dict[str, Any]:
         results = [asdict(result) for result in self.results]
@@ -356,7 +356,7 @@ def _ran_before(files: Files, out: str, rest: Rest, value: Mapping[str, Any] | N
         return None
     ran, trust = _ForkRan.from_json(value), Trust(files, out)
     if ran.gone != _gone(rest, {p: end for p, end, _ in ran.gone}):
-        for result in ran.results:  # nothing says any more how far these states have come
+        for result in ran.results:  # how far these states have come is no longer recorded
             trust.discard(result.partition)
         return None
     for result in ran.results:

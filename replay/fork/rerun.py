@@ -39,7 +39,7 @@ from replay.recover.execute import end_of
 from replay.results import PartitionResult
 
 VERSION: Final = 1  # of the only code that runs here
-PENDING_MAX: Final = 1024  # batches of a partition that wait for their digest; it stands a few blocks behind in the log
+PENDING_MAX: Final = 1024  # batches of a partition that wait for their digest; it comes a few blocks later in the log
 GROUP_CALLS_MAX: Final = 2000  # in one SQLite transaction, which is cheaper than one per batch
 REPORT_EVERY_CALLS: Final = 2000
 Missing = Literal["refuse", "skip"]
@@ -78,7 +78,7 @@ class Difference:
     outcome: Any
     live_status: str = ""  # "": not looked for, or not found
     live_outcome: Any = None
-    block: int = 0  # of the log, where its batch stands; 0 = not noted
+    block: int = 0  # of the log, where its batch is; 0 = not noted
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -112,7 +112,7 @@ class RerunTally:
     """What the calls did."""
 
     compared: int = 0  # calls whose live outcome the log knows
-    changed: int = 0  # … and that ended otherwise
+    changed: int = 0  # … and that ended differently
     first: Difference | None = None  # by transaction id
     statuses: Counter[int] = field(default_factory=Counter)  # `Status` -> calls
     left_out: dict[tuple[str, str], LeftOut] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class RerunProgress:
     entries: int = 0
     calls: int = 0
     tally: RerunTally = field(default_factory=RerunTally)
-    gone: list[list[Any]] = field(default_factory=list)  # [index of a batch, positions that the log had taken out], ascending
+    gone: list[list[Any]] = field(default_factory=list)  # [index of a batch, positions that the log skipped], ascending
     open: list[int] = field(default_factory=list)  # batches of which no digest had come: the log may have grown one since
 
     def kept(self) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Outcomes:
     """How the calls ended on both sides."""
 
     calls: int = 0  # that ran on both
-    changed: int = 0  # … and ended otherwise
+    changed: int = 0  # … and ended differently
     first: Difference | None = None
     statuses: dict[str, int] = field(default_factory=dict)  # of the right side
 

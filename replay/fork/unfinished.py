@@ -35,7 +35,7 @@ _DROP: Final = "DROP TABLE IF EXISTS _cmdlog_fork"
 class ForkMarker:
     """What `creating.json` says: which fork it is."""
 
-    places: str  # hash of where each partition leaves its log, what the log takes out in front of that, and which log it is
+    places: str  # hash of where each partition leaves its log, what the log skips before that, and which log it is
     directory: str  # that is forked
     at: int
     until: int | None

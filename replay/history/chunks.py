@@ -142,8 +142,8 @@ class Gathered:
 
     records: list[Record] = field(default_factory=list)
     parts: list[tuple[int, int, int]] = field(default_factory=list)  # (batch number, low, high): only calls [low, high) of it
-    gone: list[tuple[int, int]] = field(default_factory=list)  # (batch number, position) of calls that were taken out
-    controls: list[tuple[int, Record]] = field(default_factory=list)  # (TxnId that it stands behind, record)
+    gone: list[tuple[int, int]] = field(default_factory=list)  # (batch number, position) of calls that were skipped
+    controls: list[tuple[int, Record]] = field(default_factory=list)  # (TxnId that it comes after, record)
 
 
 def column_of(record: Record) -> Int64s | None:
@@ -167,7 +167,7 @@ class Columns:
     counts: Int64s
     flags: Uint16s
     procedures_at: Int64s  # of its first call, in `words`
-    words: Uint16s  # the columns of offsets and procedures of all batches, one behind the other
+    words: Uint16s  # the columns of offsets and procedures of all batches, consecutive
 
 
 def check_batches(records: Sequence[Record]) -> Columns:
@@ -210,7 +210,7 @@ def make_chunk(gathered: Gathered) -> Chunk:
     for number, low, high in gathered.parts:
         lows[number], highs[number] = low, high
     counts = highs - lows
-    zeros = np.cumsum(counts) - highs  # the row at which a batch's first call stands, or would stand
+    zeros = np.cumsum(counts) - highs  # the row of a batch's first call, even if that is skipped
     rows = int(counts.sum())
     numbers = np.repeat(np.arange(len(records), dtype=np.int32), counts)
     txn_ids = np.repeat(columns.firsts - zeros * TICK, counts) + np.arange(0, rows * TICK, TICK, dtype=np.int64)

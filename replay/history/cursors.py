@@ -26,7 +26,7 @@ from replay.log.split_calls import PartitionSpan
 from replay.log.voids_and_skips import Place
 
 _BATCH: Final = RecordKind.BATCH
-OPEN_END: Final = (1 << 63) - 1  # behind every TxnId
+OPEN_END: Final = (1 << 63) - 1  # above every TxnId
 HELD_OVERHEAD_BYTES: Final = 400  # of a held record, beside its bytes: the objects around them
 
 
@@ -54,8 +54,8 @@ class MergeStream:
     after: int
     upto: int
     skips: Mapping[int, Collection[int]] = field(default_factory=dict)  # index -> positions that are not run
-    voids: Sequence[Place] = ()  # ascending: entries from the index on that stand in front of the place are void
-    untrue: Sequence[Place] = ()  # ascending: what marks in front of the place say is closed, is so up to the TxnId at most
+    voids: Sequence[Place] = ()  # ascending: entries from the index on that come before the place are void
+    untrue: Sequence[Place] = ()  # ascending: what marks before the place say is closed, is so up to the TxnId at most
     upto_calls: int = -1  # of the last entry's calls that count, -1 = all
     line: PartitionSpan = field(default_factory=PartitionSpan)  # multi-partition calls in it
 
@@ -87,7 +87,7 @@ class MergeLane:
     def __init__(self, stream: MergeStream) -> None:
         self.stream = stream
         self.held: deque[Held] = deque()
-        self.controls: deque[tuple[int, Record, int]] = deque()  # (TxnId that it stands behind, record, bytes)
+        self.controls: deque[tuple[int, Record, int]] = deque()  # (TxnId that it comes after, record, bytes)
         self._low = self._head_first = 0  # of the first held batch, calls that have been given out, and TxnId of the next one
         self.held_bytes = 0
         self._after, self._upto = stream.after, stream.upto

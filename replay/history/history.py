@@ -38,7 +38,7 @@ from replay.plan.cluster_planner import group_names, unproved
 from replay.plan.sole_voter import votes_alone
 from snapshot.archive_layout import ArchivedSegment, list_segments, run_before
 
-Wanted = dict[int, tuple[int, int, int]]  # partition -> number of its log, index that it begins behind, last index
+Wanted = dict[int, tuple[int, int, int]]  # partition -> number of its log, index that it begins after, last index
 
 
 class HistoryDamaged(ReplayError):

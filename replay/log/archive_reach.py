@@ -162,7 +162,7 @@ class Reach:
         """What a message says about the blocks that are not there; "" when none are."""
         parts = [self._damaged(damage) for damage in self._damages]
         parts += [self._hole(first, last) for first, last in self._holes()]
-        if not parts and (stray := nearest_stray(self._files, self._source)) is not None:  # it stands where another belongs
+        if not parts and (stray := nearest_stray(self._files, self._source)) is not None:  # it is where another belongs
             parts = [told_of(stray)]
         return "".join(f"; {part}" for part in parts)
 

@@ -40,7 +40,7 @@ def behind_damage(data: bytes, walk: SegmentWalk, snapshots: Iterable[Manifest])
         return None
     front, end = folded(data, walk.places), folded(data, [*walk.places, *places])
     known: dict[int, int] = {}
-    marked = set()  # snapshots that the log names behind the place: their block numbers are of this life
+    marked = set()  # snapshots that the log names after the place: their block numbers are of this life
     for place in places:
         for _, record in records_of(data, place):
             if record.is_entry and record.partition not in known:

@@ -31,7 +31,7 @@ KEEP_BYTES: Final = 8 << 20  # of records that are kept; replayed in the same ti
 class ScannedStream:
     """One partition's entries in the scanned range."""
 
-    base: int = 0  # the log holds every entry behind this index
+    base: int = 0  # the log holds every entry after this index
     last_index: int = 0  # of the stream in the log
     proved: int = 0  # a digest, or an entry without calls, says that the live run came to here
     digested: int = 0  # the last batch whose digest was met: the live run had executed it, so no skip of it can follow
@@ -40,7 +40,7 @@ class ScannedStream:
     to_term: int = 0
     to_checksum: int = 0
     to_txn: int = 0
-    entries: int = 0  # behind the index from which is counted, up to to_index
+    entries: int = 0  # after the index where counting begins, up to to_index
     calls: int = 0
     bytes: int = 0
     calls_of: Counter[tuple[int, int]] = field(
@@ -57,7 +57,7 @@ class ScannedStream:
     last_term: int = 0  # of the entry at last_index
     start_txn: int = 0  # the highest TxnId up to the index from which is counted
     multi: dict[int, int] = field(default_factory=dict)  # TxnId -> index of the multi-partition calls that are counted
-    gapped: bool = False  # blocks are missing behind the last record, and nothing has yet said that they held none of this stream
+    gapped: bool = False  # blocks are missing after the last record, and nothing has yet shown that they held none of this stream
 
     def line(self) -> PartitionSpan:
         """What is counted, for `replay.log.split_calls`."""
@@ -231,7 +231,7 @@ class _ScanPass:
             stream.proved = record.index
         if (
             record.kind is RecordKind.SKIP
-        ):  # also behind `until`: the batch that it concerns stands before it, and nobody else says so
+        ):  # also after `until`: the batch that it concerns comes before it, and nothing else says so
             value = record.json()
             stream.taken_out.append((record.index, int(value["index"]), int(value["position"])))
         if stream.ended:

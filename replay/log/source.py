@@ -32,7 +32,7 @@ from snapshot.archive_layout import ArchivedSegment
 
 SURVEYS_MAX: Final = 10  # looks at the directory of a running node, which may recycle between two file names
 LOOKS_MAX: Final = 5  # of a reading that can begin again; each of them reads some of the log
-BEHIND_BLOCK: Final = 1 << 40  # an offset behind every record of a block
+BEHIND_BLOCK: Final = 1 << 40  # an offset after every record of a block
 
 T = TypeVar("T")
 Records = Iterator[tuple[Lsn, Record]]
@@ -51,8 +51,8 @@ class LogSource:
     records: Callable[[Lsn | None, Lsn | None], Records]  # (after, upto]
     segments: Sequence[SegmentFile]  # oldest first
     archived: tuple[str, ...] = ()  # names of those that lie in the archive
-    provisional: bool = False  # the log goes on behind `last_block`: a plan must prove that it needs nothing from there
-    txn_id_max: int = 0  # a transaction id that the log knows behind `last_block`; a recovered node must not give it again
+    provisional: bool = False  # the log continues after `last_block`: a plan must prove that it needs nothing from there
+    txn_id_max: int = 0  # a transaction id that the log knows after `last_block`; a recovered node must not give it again
     partitions: tuple[int, ...] = ()  # where heads of segments may be unreadable; else what the newest one says
     patchwork: Patchwork | None = None  # blocks may be left out, and it knows which
 

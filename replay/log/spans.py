@@ -49,11 +49,11 @@ class Span:
     base: int
     base_mark: Mark | None
     from_block: int
-    last_block: int  # digests of the last entries stand behind them: up to the gap, or the log's end
+    last_block: int  # digests of the last entries come after them: up to the gap, or the log's end
     terms: array[int] = field(default_factory=lambda: array("Q"))
     checksums: array[int] = field(default_factory=lambda: array("I"))
     taken_out: list[tuple[int, int, int]] = field(default_factory=list)  # of a SKIP: its index, its batch's, position there
-    commit: int = 0  # entries up to here are known committed, by what stands in front of the next gap
+    commit: int = 0  # entries up to here are known to be committed, by what comes before the next gap
 
     @property
     def last(self) -> int:

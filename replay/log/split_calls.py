@@ -37,7 +37,7 @@ class PartitionSpan:
 
     start_txn: int = 0  # the start holds every call up to here
     calls: dict[int, int] = field(default_factory=dict)  # TxnId -> index, ascending
-    skipped: set[int] = field(default_factory=set)  # indexes of those that a SKIP takes out
+    skipped: set[int] = field(default_factory=set)  # indexes of those that a SKIP skips
     executed: int = 0  # the live run is known to have executed the entries up to here
 
     def has_run(self, txn_id: int) -> bool:

@@ -25,7 +25,7 @@ from cmdlog.wal.format.record import Record, RecordKind, decode_commit_mark
 from cmdlog.wal.ids import Lsn
 from replay.log.split_calls import PartitionSpan, multi_txn
 
-Place = tuple[int, int, int]  # (block, offset, number): what a record there says about those in front of it
+Place = tuple[int, int, int]  # (block, offset, number): what a record there says about those before it
 
 
 @dataclass(slots=True)
@@ -34,10 +34,10 @@ class Look:
 
     last_index: int = 0
     claimed_txn: int = 0  # the highest that was said to be closed, and that nothing has contradicted yet
-    voids: list[Place] = field(default_factory=list)  # entries from that index on, in front of there, are void
-    untrue: list[Place] = field(default_factory=list)  # of what was said in front of there, only that TxnId is closed
+    voids: list[Place] = field(default_factory=list)  # entries from that index on, before there, are void
+    untrue: list[Place] = field(default_factory=list)  # of what was said before there, only that TxnId is closed
     taken_out: list[tuple[int, int, int]] = field(default_factory=list)  # (index of the SKIP, index of the batch, position)
-    start_txn: int = 0  # what stands in front of the first entry holds every call up to here
+    start_txn: int = 0  # what precedes the first entry holds every call up to here
     multi: dict[int, int] = field(default_factory=dict)  # TxnId -> index of the multi-partition calls
     executed: int = 0  # the last batch whose digest was met
 

@@ -38,7 +38,7 @@ class Use(enum.Enum):
     """How a log is used."""
 
     CHOSEN = "chosen"
-    AGREES = "agrees"  # viable, behind or equal; not needed
+    AGREES = "agrees"  # viable, with an older or equal end; not needed
     DISCARDED = "discarded"  # no configuration in force, or that may be, lists its node as a voter
     UNUSABLE = "unusable"  # emptied, rejoining, an old copy, or its end cannot be read: not counted
 
@@ -151,7 +151,7 @@ class GroupView:
     group: int
     held: tuple[NodeCopy, ...]  # of every directory, best end first
     known: StatedConfiguration | None  # C: the newest one known committed
-    later: tuple[StatedConfiguration, ...]  # behind C, and not known to be void
+    later: tuple[StatedConfiguration, ...]  # after C, and not known to be void
     floor: int  # entries up to here are known committed
     places: Mapping[str, Mapping[int, tuple[int, int]]]  # directory -> index -> (term, checksum), known committed
     starts: frozenset[int]  # indexes at which there are snapshots

@@ -17,7 +17,7 @@ from replay.errors import BadPlan, Incomplete
 from replay.plan.planner import Plan
 
 FORMAT: Final = 1
-KIND: Final = "joint"  # tells a plan over several directories from one over a single directory
+KIND: Final = "joint"  # distinguishes a plan over several directories from one over a single directory
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,12 +62,12 @@ def make_joint_plan(
         )
     doubtful = [of for _, of in sorted(verdict.groups.items()) if not of.proved]
     planner = _Planner(files, evidence, verdict, until, starts or {}, missing_code=missing_code)
-    if until is not None and not accept_data_loss and not doubtful:  # else nobody knows how far they reached
+    if until is not None and not accept_data_loss and not doubtful:  # else it is unknown how far they reached
         check_newest_of_all(files, evidence, until)
     legs = planner.legs()
     doubts = [*unproved(verdict), *(_not_counted(evidence, doubtful) if doubtful else ())]
     if len(evidence) == 1 and votes_alone(evidence[0]) and planner.is_settled():
-        doubts = []  # whatever is missing behind the moment, nobody else could have changed what is in front of it
+        doubts = []  # whatever is missing after the moment, no other node could have changed what precedes it
     if until is not None and not planner.lost and not doubts:
         check_begin_of_all(legs, until)
     return JointPlan(
@@ -140,7 +140,7 @@ class _Planner:
         self._usable = [node.directory for node in evidence if node.refused is None]
         self._damage = [_say(fault) for node in evidence for fault in node.damage]
         self._bad = min((fault.block or 0 for node in evidence for fault in node.damage), default=0)  # first block; 0: not known
-        self._settled: set[int] = set()  # partitions with all that they need in front of it
+        self._settled: set[int] = set()  # partitions with all that they need before it
         self._sources: dict[str, LogSource] = {}
         self._spans: dict[str, dict[int, list[Span]]] = {}
         self._groups: dict[str, GroupStates] = {}
@@ -278,7 +278,7 @@ class _Planner:
     ) -> tuple[list[Plan], Mark | None]:
         """The legs, and the entry at which they end; None when that is where `until` ends them."""
         chosen = self._verdict.groups[partition].chosen
-        if snapshot is not None and snapshot.manifest is not None:  # legs may not read what stands before it
+        if snapshot is not None and snapshot.manifest is not None:  # legs may not read what precedes it
             self._lines[partition] = PartitionSpan(snapshot.manifest.txn_id)
         origin = next((d for d in self._sources if snapshot is not None and snapshot.path.startswith(f"{d}/")), chosen)
         skips = skips_of(

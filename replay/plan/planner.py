@@ -65,7 +65,7 @@ class PartitionPlan:
     partition: int
     source: Kind
     name: str  # path of the state file, or name of the snapshot; "" for nothing
-    from_index: int  # entries behind it are applied …
+    from_index: int  # entries after it are applied …
     from_term: int
     from_checksum: int
     to_index: int  # … up to this one
@@ -82,7 +82,7 @@ class PartitionPlan:
     passed: tuple[Passed, ...] = ()  # sources that were not used
     set_aside: tuple[str, ...] = ()  # snapshots that the log contradicts
     skips: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # index -> positions that are not run
-    voids: tuple[tuple[int, int, int], ...] = ()  # (block, offset, index): entries from index on that stand before are void
+    voids: tuple[tuple[int, int, int], ...] = ()  # (block, offset, index): entries from index on that come before are void
     dropped: tuple[int, ...] = ()  # multi-partition calls that not every partition holds: noted, not run
 
 

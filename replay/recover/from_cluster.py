@@ -120,7 +120,7 @@ def run_legs(
                 report = execute(
                     one, target, workers=workers, progress=tell, quarantine=quarantine, go_on=first, hang_after_s=hang_after_s
                 )
-            except (Divergence, Poison) as stop:  # the other partitions go on to their ends, also in other logs
+            except (Divergence, Poison) as stop:  # the other partitions are replayed to their ends, also in other logs
                 stops += [stop, *(other for other in stop.also if isinstance(other, Divergence | Poison))]
                 done += leg.calls
                 continue

@@ -37,8 +37,8 @@ class SetAside:
         if file is not None:
             self._watch.remember(file.read(), Tables(connection))
         self._positions: dict[int, frozenset[int]] = {}  # index -> positions, of what this replay set aside
-        self._accepted = -1  # index of a batch that is not compared: it does otherwise since a call was set aside
-        self._accepted_calls = NONE  # those of it that do otherwise
+        self._accepted = -1  # index of a batch that is not compared: it differs since a call was set aside
+        self._accepted_calls = NONE  # those of it that differ
 
     def __bool__(self) -> bool:
         return bool(self.aside.calls)

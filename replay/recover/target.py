@@ -17,7 +17,7 @@ from replay.state.live_rows import LiveRows
 from replay.state.set_aside_state import kept_path
 from replay.state.trust import STATE_FOLDER, Trust, read_position, state_path
 
-HANG_AFTER_S: Final = 3600.0  # of one call, in worker processes: as long as a node can be told to let a call run
+HANG_AFTER_S: Final = 3600.0  # of one call, in worker processes: as long as a node can be configured to let a call run
 
 
 @dataclass(slots=True)

@@ -51,7 +51,7 @@ from snapshot.errors import SnapshotFailed
 from snapshot.manifest import IMAGE_NAME
 
 GONE_ON: Final = (KeyboardInterrupt, SystemExit, Interrupted, Divergence, Poison, WorkerFailed)  # what is left is of use
-FIRST_RECORDS_BLOCK: Final = 2  # of a fresh log: where the checkpoint records stand; every later entry is behind
+FIRST_RECORDS_BLOCK: Final = 2  # of a fresh log: where the checkpoint records are; every later entry comes after
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class DirectoryWork:
     marker: CreationMarker
     instance: Instance  # of the new node
     groups: GroupStates  # as the old logs say
-    execute: Callable[[Target, bool], RecoveryReport]  # brings the states to the end; True: goes on with those that are there
-    settle: Callable[[GroupStates], None] = lambda _groups: None  # once every group ends where its state stands
+    execute: Callable[[Target, bool], RecoveryReport]  # brings the states to the end; True: resumes from those that are there
+    settle: Callable[[GroupStates], None] = lambda _groups: None  # once every group ends where its state is
     lineage: Sequence[FaultRecord] = ()  # what the fault log continues
 
 
@@ -239,7 +239,7 @@ def end_at(groups: GroupStates, result: PartitionResult) -> None:
     state = groups.state(result.partition)
     state.configurations = [s for s in state.configurations if s.index <= result.index] or state.configurations[:1]
     if state.schema is not None and state.schema.index > result.index:
-        state.schema = None  # the image holds the tables; the record that made them is not at hand any more
+        state.schema = None  # the image holds the tables; the record that made them is no longer at hand
     state.last_index, state.last_term, state.last_checksum = result.index, result.term, result.checksum
     state.term = max(state.term, result.term)
     state.commit = result.index

@@ -93,12 +93,12 @@ def serve_order(carry_out: Callable[[dict[str, Any]], None]) -> int:
     claim_stdout()
     try:
         line = sys.stdin.buffer.readline()
-        if not line:  # whoever started us was ended before it said what for
+        if not line:  # the parent ended before it gave an order
             return 0
         order = orjson.loads(line)
         threading.Thread(target=end_with_parent, daemon=True).start()
         carry_out(order)
-    except Exception as error:  # noqa: BLE001 - told to whoever started us, or printed as the defect that it is
+    except Exception as error:  # noqa: BLE001 - reported to the parent, or printed as the defect that it is
         code = getattr(error, "exit_code", None) or exit_code_of(error)
         if code is None:
             traceback.print_exc()

@@ -159,7 +159,7 @@ class _Reshaping:
         for table in self._tables:
             if table.info.replicated:
                 check_copies(self._sources, table.name, table.columns, table.key)
-        shutil.rmtree(self._folder, ignore_errors=True)  # of a run that was broken off
+        shutil.rmtree(self._folder, ignore_errors=True)  # of an interrupted run
         self._files.mkdir(self._folder)
         write_homes(self._homes, self._sources, self._tables, partitions=self._new)
         for partition in range(self._new):

@@ -200,7 +200,7 @@ def loader(path: str) -> apsw.Connection:
 
 
 def reader(path: str) -> apsw.Connection:
-    """A connection to a state that nobody writes."""
+    """A connection to a state that no one writes to."""
     return apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
 
 

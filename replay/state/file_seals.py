@@ -15,7 +15,7 @@ import apsw
 
 from snapshot.capture import seal
 
-Content = list[int]  # bytes, CRC-32C; as it stands in JSON
+Content = list[int]  # bytes, CRC-32C; as in JSON
 
 
 class Hurried(Exception):
@@ -42,7 +42,7 @@ def bring_in(path: str) -> bool:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             finally:
                 connection.close()
-        except apsw.Error:  # somebody reads it, or the disk is full: it stays as it is, and is no file at rest
+        except apsw.Error:  # a process reads it, or the disk is full: it is not changed, and is not a file at rest
             return False
     return not has_log(path)
 

@@ -37,7 +37,7 @@ COPY_BYTES_MAX: Final = 4 << 30  # of a state file or snapshot that is copied to
 class Found:
     """A row as the live run had it."""
 
-    index: int  # the state is that behind this entry
+    index: int  # the state is that after this entry
     rows: Mapping[Key, Row | None]
 
 

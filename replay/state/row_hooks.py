@@ -22,7 +22,7 @@ class Steps:
 
     def __init__(self, before: Row | None) -> None:
         self.before = before
-        self.behind: list[tuple[int, Row | None]] = []  # position of the call -> the row behind it; ascending
+        self.behind: list[tuple[int, Row | None]] = []  # position of the call -> the row after it; ascending
 
     def note(self, position: int, row: Row | None) -> None:
         if self.behind and self.behind[-1][0] == position:

@@ -17,7 +17,7 @@ from replay.state.trust import StateLock, read_position, state_path
 from snapshot.catalog import remove_state
 
 ENDING: Final = ".set-aside"
-LOG: Final = "-wal"  # of SQLite, beside the file; the others are made anew
+LOG: Final = "-wal"  # of SQLite, beside the file; the others are made again
 SPARE_BYTES: Final = 64 << 20  # that are left free beside the old state and the new one
 
 

@@ -50,7 +50,7 @@ class Trust:
         self._path = os.path.join(directory, STATE_FOLDER, TRUST_NAME)
         self._boot_id = files.boot_id()
         self._files: dict[str, list[int]] = {}
-        self._seals: dict[str, Content] = {}  # of those of `_files` that nobody writes to
+        self._seals: dict[str, Content] = {}  # of those of `_files` that no one writes to
         self._whole: set[str] = set()  # sealed files that were found to hold what they should: they are read once
         with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
             value = orjson.loads(Path(self._path).read_bytes())

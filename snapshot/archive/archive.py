@@ -63,7 +63,7 @@ class ArchiveFolder:
         return os.path.join(self.directory, ARCHIVE)
 
     def temporary(self) -> str:
-        """A new name for something that is being put in or taken out."""
+        """A new name for something that is being added or removed."""
         return os.path.join(self.folder, f"tmp-{os.urandom(8).hex()}")
 
     def segment_path(self, segment: SegmentFile, last_block: int) -> str:
@@ -113,7 +113,7 @@ def remove_segment(place: ArchiveFolder, archived: ArchivedSegment) -> None:
 def add_snapshot(place: ArchiveFolder, snapshot: Snapshot) -> str:
     """Moves a snapshot's folder into the archive; returns its path. Durable on return. Raises: DiskFull, WriteFailed."""
     files, target = place.files, os.path.join(place.folder, snapshot_folder_name(place.identity, snapshot.name))
-    if files.exists(target):  # of an earlier move between volumes that was broken off behind its rename
+    if files.exists(target):  # of an earlier move between volumes that was interrupted after its rename
         remove_folder(place, target)
     try:
         files.rename(snapshot.path, target)

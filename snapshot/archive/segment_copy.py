@@ -9,9 +9,9 @@ Only what the blocks take is copied: after them a recycled file still holds reco
 
 It is a process of its own, of low priority, which rests often (`snapshot.background_io`) and lives as long as the node: decoding
 and checksums would hold the interpreter lock against the node's threads, and a thread of low priority that holds that lock makes
-all others as slow as itself. It writes only the given temporary file; it ends when its input does, so a killed node leaves none
-behind. One order and one answer per line, as JSON: {"source", "last_block", "target"} -> {"bytes", "sha256", "last_chain",
-"partitions"} or {"error", "kind"}.
+all others as slow as itself. It writes only the given temporary file; it ends when its input does, so a killed node leaves none.
+One order and one answer per line, as JSON: {"source", "last_block", "target"} -> {"bytes", "sha256", "last_chain", "partitions"}
+or {"error", "kind"}.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Copying:
         self._done = False
         self._ours = False  # the file at `path` was made here, so it may be removed here
         self._target: apsw.Connection | None = None
-        self._position: Position | None = None  # where the copy stands; known when it is complete at the latest
+        self._position: Position | None = None  # position of the copy; known when it is complete at the latest
 
     def report(self) -> dict[str, Any]:
         """What it is, and its position: kind, partition, index, term, checksum, txn_id, path; `error` when it failed."""

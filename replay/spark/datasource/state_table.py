@@ -164,7 +164,7 @@ def _snapshots(places: Sequence[NodePlace]) -> list[Snapshot]:
     """Of these nodes, the newest first."""
     found = []
     for files, directory in places:
-        with contextlib.suppress(WalError):  # whoever replays says what is wrong with it
+        with contextlib.suppress(WalError):  # the replay says what is wrong with it
             identity = load_instance(files, directory).identity
             found += [*list_snapshots(files, directory, identity), *list_archived(files, directory, identity)]
     return sorted(found, key=lambda one: -one.index)

@@ -209,7 +209,7 @@ def chance_stated(frame: DataFrame) -> dict[str, Any] | None:
     not say; rows there count as constant.
     """
     try:
-        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark itself does not tell
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark itself does not show it
         if plan.deterministic():
             return None
     except Exception:  # noqa: BLE001 - of Spark Connect, where errors differ by version

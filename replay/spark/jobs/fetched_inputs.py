@@ -41,7 +41,7 @@ class Inputs:
     files: Files  # that show all of them
 
     def stamp(self, orders: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Orders that tell tasks where to read from."""
+        """Adds to the orders where tasks read from."""
         return [{**self._told(order), FETCHED: self.fetched} for order in orders]
 
     def _told(self, order: dict[str, Any]) -> dict[str, Any]:

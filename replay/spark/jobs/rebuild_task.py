@@ -54,7 +54,7 @@ class StateRebuild:
                 continue
             bring_images(self.target.files, [leg])
             with naming_damage(self.target.files, leg.directory, leg.from_block, leg):
-                workers = 0 if hash_seed.is_pinned() else 1  # Spark pins the seed of its Pythons, unless it was told another one
+                workers = 0 if hash_seed.is_pinned() else 1  # Spark pins the seed of its Pythons, unless it was given another one
                 report = execute(leg, self.target, workers=workers, progress=self._tell, go_on=True)
             result = report.results[0]
             self.calls += result.calls

@@ -84,7 +84,7 @@ def read_legs(files: Files, legs: Sequence[Plan]) -> Iterator[tuple[Lsn, Record]
 
     Raises: PlanOutdated when a leg does not hold what its plan says; what the log raises.
     """
-    if policy := legs[0].key_policy:  # in force where the log begins, which may not say it any more
+    if policy := legs[0].key_policy:  # in force where the log begins, which may no longer state it
         value = {"key_policy": policy}
         yield (
             Lsn(BlockNumber(0), 0),

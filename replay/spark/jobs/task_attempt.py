@@ -117,7 +117,7 @@ def carry_out(order: Mapping[str, Any], work: Work) -> str:
     scratch = tempfile.mkdtemp(prefix=f"cmdlog-{name}-", dir=local_folder())
     try:
         check_versions(order["versions"], f"the executor of {key}")
-        os.mkdir(folder, mode=0o750)  # not its parents: a folder that is gone was published, and is none of ours any more
+        os.mkdir(folder, mode=0o750)  # not its parents: a folder that is gone was published, and is no longer ours
         row = {"key": key, "attempt": name, **work(order, Attempt(key, folder, scratch, staging))}
         _save_row(staging, name, row)
         return orjson.dumps(row).decode()

@@ -33,7 +33,7 @@ ROWS_MAX: Final = 10_000  # of one record batch: Spark does not cut those that a
 TEXT_BYTES_MAX: Final = 8 << 20  # of parameters that are gathered for one; a single entry may hold more
 PROCEDURES_MAX: Final = 1 << 16  # of a catalog: the log has two bytes for the number of one
 KEY_BYTES: Final = len(NO_KEY)
-LIST_BYTES_MIN: Final = 2  # of the shortest text of parameters, with the sign behind it
+LIST_BYTES_MIN: Final = 2  # of the shortest text of parameters, with the character after it
 _KEYS_AT: Final = RECORD.bytes + BATCH.bytes  # the first column, where a batch has keys
 _COUNT, _JSON_BYTES = (
     slice(field.offset, field.offset + field.size) for field in BATCH.fields if field.name in ("count", "json_bytes")
@@ -216,7 +216,7 @@ class _Rows:
         self.gathered, self._columns = gathered, columns
         heads = [BATCH.unpack_from(record.raw, RECORD.bytes) for record in gathered.records]
         self._texts_at = [len(record.raw) - head[5] for record, head in zip(gathered.records, heads, strict=True)]
-        self._zeros = columns.counts.cumsum() - columns.counts  # rows in front of each batch
+        self._zeros = columns.counts.cumsum() - columns.counts  # rows before each batch
         self._chosen: Ints | None = None
         self.txn_ids = self.spread(columns.firsts - self._zeros * TICK)
         self.txn_ids += np.arange(0, len(self.txn_ids) * TICK, TICK)

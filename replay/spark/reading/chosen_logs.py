@@ -37,7 +37,7 @@ class SegmentRun:
     """Segments of one log that follow each other, all read well; or a stretch of a damaged one, and those after it."""
 
     looks: Sequence[SegmentLook]
-    whole: bool  # it goes on to the log's end
+    whole: bool  # it reaches the log's end
 
     def base(self, partition: int) -> tuple[int, int]:
         """The last entry before it, and the highest TxnId."""
@@ -76,7 +76,7 @@ class NodeLog:
     segments: Sequence[tuple[SegmentFile, int]] = ()  # archived and live, with the last block of each
     identity: Identity | None = None
     problem: str = ""  # why nothing of it is read
-    strays: Sequence[ArchivedSegment] = ()  # in front of what is read, and nothing says that it belongs there
+    strays: Sequence[ArchivedSegment] = ()  # before what is read, and nothing says that it belongs there
     runs: Sequence[SegmentRun] = ()
     damages: list[Corrupt] = field(default_factory=list)
 
@@ -113,7 +113,7 @@ class NodeLog:
             return
         self.identity = source.instance.identity
         archived, self.strays = archived_of(self.files, source)
-        if not fail:  # as far as it can be read; the holes are told
+        if not fail:  # as far as it can be read; the gaps are reported
             self.damages += [Corrupt(why_stray(one), path=one.path) for one in self.strays]
             archived = [*_apart(self.strays, first_block_of(archived, source)), *archived] if self.strays else archived
         self.segments = [(one.segment, one.last_block) for one in archived if one.segment is not None] + _live(source)

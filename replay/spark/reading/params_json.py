@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.signedinteger[Any]]
 Bools = npt.NDArray[np.bool_]
 Signs = npt.NDArray[np.uint8]
-UNKNOWN: Final = -1  # number of parameters of a procedure whose names nobody states: its rows stay lists
+UNKNOWN: Final = -1  # number of parameters of a procedure whose names are unknown: its rows stay lists
 _COMMA, _QUOTE, _OPEN, _CLOSE, _SLASH, _LIST = (ord(sign) for sign in ',"{}\\[')
 _TELLING: Final = np.isin(np.arange(256), list(b',"\\[]{}'))  # signs that say what is nested in what
 _DEEPER: Final = (np.isin(np.arange(256), list(b"[{")) * 1 - np.isin(np.arange(256), list(b"]}"))).astype(np.int8)
@@ -54,11 +54,11 @@ class Texts:
     """The parameter lists of some rows, consecutive, each followed by one character."""
 
     parts: Sequence[bytes | memoryview | pa.Buffer]
-    bounds: Ints  # [rows + 1]; row i is text[bounds[i] : bounds[i + 1] - 1], where one sign more is in front of the parts
+    bounds: Ints  # [rows + 1]; row i is text[bounds[i] : bounds[i + 1] - 1], where one more character is before the parts
 
     def joined(self, literals: Sequence[bytes] = ()) -> bytearray:
         """The text, writable, after the literals."""
-        return bytearray().join((*literals, b"[", *self.parts, b"]"))  # one more in front and behind, which `objects` overwrites
+        return bytearray().join((*literals, b"[", *self.parts, b"]"))  # one more before and after, which `objects` overwrites
 
     def only(self, rows: Ints) -> Texts:
         """These rows, ascending."""
@@ -78,7 +78,7 @@ def objects(texts: Texts, keys: ParameterNames, procedures: Numbers) -> pa.Strin
     view = np.frombuffer(text, np.uint8)[begin:]
     view[bounds[1:] - 1] = _COMMA  # where a batch ends it is a bracket
     commas, lasts = _separators(view, bounds, counts)
-    sizes = _steps(lasts)  # values: the comma behind a row is the last value's
+    sizes = _steps(lasts)  # values: the comma after a row is the last value's
     fits = (sizes == counts) & (bounds[1:] - bounds[:-1] > len("[],"))
     others = None if fits.all() else _others(view, bounds, counts, fits)
     view[bounds[1:] - 2], view[bounds[:-1] - 1], view[bounds[:-1]] = _CLOSE, _OPEN, _QUOTE
@@ -148,7 +148,7 @@ def _ending(view: Signs, lasts: Ints) -> Bools:
     commas = np.flatnonzero(signs == _COMMA)
     ending: Bools = (~inside & (depth == 1))[commas]
     behind = commas[lasts]
-    if (inside[behind] | (depth[behind] != 0)).any():  # a row that is no JSON must not spoil those behind it
+    if (inside[behind] | (depth[behind] != 0)).any():  # a row that is not JSON must not spoil those after it
         if len(lasts) > 1:
             high = marks[behind] + 1
             rows = zip(np.concatenate([[0], high[:-1]]).tolist(), high.tolist(), _steps(lasts), strict=True)

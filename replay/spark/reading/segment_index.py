@@ -47,11 +47,11 @@ class IndexedEntries:
     """The batches of one partition, in the order of the log; and what else its records say."""
 
     base: int = 0  # where the look begins: the last entry before it …
-    base_txn: int = 0  # … and the highest TxnId, or one that is higher and stands in front of all that follow
+    base_txn: int = 0  # … and the highest TxnId, or one that is higher and below all that follow
     based: bool = False  # a head, or an entry, has said so
     base_term: int = 0  # of that entry, with its checksum, where a head states them
     base_checksum: int = 0
-    last: int = 0  # the last entry behind it
+    last: int = 0  # the last entry after it
     commit: int = 0  # entries up to here are known committed
     blocks: array[int] = field(default_factory=_numbers)
     offsets: array[int] = field(default_factory=_numbers)  # of the record in the block's body
@@ -76,7 +76,7 @@ class SegmentLook:
     by_partition: Mapping[int, IndexedEntries]
     names: Names
     damage: Corrupt | None = None  # why it ends before the segment does
-    chain: int = 0  # what the block behind it must carry
+    chain: int = 0  # what the block after it must carry
 
     @property
     def first_block(self) -> int:
