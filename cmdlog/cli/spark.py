@@ -35,7 +35,7 @@ FEED_HELP: Final = """Send calls from Parquet or JSON files to a running server,
 
 Exit code 0 when every call came to an outcome: done, aborted or failed by its own procedure. 1 when a call was refused, so that
 it was not executed (no such procedure, parameters that do not fit, a key that was used up): OUT/report names them. The same
-command again sends nothing and ends as the first one did; mended calls need their own --job and OUT.
+command again sends nothing and ends as the first one did; mended calls need a --job and an OUT of their own.
 """
 TELL_EVERY_S: Final = 1.0  # a line of progress for a scheduler
 DirectoriesArgument = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Node directories of one cluster.")]

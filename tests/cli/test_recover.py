@@ -180,7 +180,7 @@ def test_fork_over_a_damaged_archive_says_what_can_be_restored(tmp_path: Path, c
     code, failed = command(*arguments, "--at", "start", "--to", tmp_path / "out")
     error = failed["error"]
     assert (code, rig.names(".seg")[0] in error["message"]) == (10, True)
-    assert "restorable are transactions" in error["hint"]
+    assert "restorable ranges: transactions" in error["hint"]
     first, last = (int(word) for word in error["hint"].rpartition("transactions ")[2].split()[:3:2])
     assert first <= last == rig.history[-1][0]
 

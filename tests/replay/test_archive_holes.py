@@ -134,7 +134,7 @@ def test_history_that_would_begin_behind_a_hole_is_refused(rig: ArchiveRig, node
     begin = int(error["hint"].split("--from ")[1].split(",")[0])
     behind = [txn for txn in every if txn >= begin]
     assert 0 < len(behind) < len(every)
-    assert f"behind transaction {begin - 1} ({time_of(begin - 1)[:19]}" in error["message"]
+    assert f"after transaction {begin - 1} ({time_of(begin - 1)[:19]}" in error["message"]
 
     code, told = command.values("log", "history", node, "--from", begin)
     assert (code, txn_ids(told)) == (0, behind)

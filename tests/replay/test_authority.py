@@ -234,7 +234,7 @@ def test_old_copies_are_found_by_a_term_that_too_many_have_forgotten() -> None:
     d = node(D, log(6, 5, listed, term=4))
     of = judge(node(B, log(9, 5, listed, term=3)), node(C, log(9, 5, listed, term=3)), d)
     assert (of.chosen, of.proved, use_of(of, "B"), use_of(of, "C")) == ("D", False, Use.UNUSABLE, Use.UNUSABLE)
-    assert "no term 4" in of.uses["B"][1]
+    assert "not know term 4" in of.uses["B"][1]
     assert judge(node(B, log(9, 5, listed, term=3, seen=4)), node(C, log(9, 5, listed, term=3)), d).proved
 
 

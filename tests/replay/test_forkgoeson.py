@@ -232,7 +232,7 @@ def test_call_that_does_not_come_back_is_named_and_the_fork_goes_on(
         if number is signal.SIGINT:
             assert code == failed["error"]["exit_code"] == 130
             assert f"in partition {call.partition} at index {call.index}" in failed["error"]["message"]
-            assert "same command goes on" in failed["error"]["hint"]
+            assert "run the same command again to resume" in failed["error"]["hint"]
         wait_until_gone(worker)
     code, report = ended(begun(node, tmp_path / "out", ""))
     whole = forked(node, versions.load("ledger_trap", versions.loaded["ledger_trap"]), tmp_path / "whole", START)

@@ -131,7 +131,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("none", None, "there is no {path}"),
+        ("none", None, "{path} does not exist"),
         ("empty/", None, "{path} contains no file"),
         ("text.json", b"procedure,params\n", "{path} does not hold JSON lines: its first line is not a JSON value"),
         ("number.json", b"\n12\n", "{path} does not hold JSON lines: its first line is not an object"),

@@ -199,7 +199,7 @@ def test_server_that_does_not_answer_ends_the_job_in_time(tmp_path: Path, way: s
         error = sent(order, Watching(url, give_up_after_s=0.8))["error"]
         assert 0.8 <= time.monotonic() - began < 8
     assert (error["kind"], url in error["message"], "no answer for 0.8 s" in error["message"]) == ("ServerAway", True, True)
-    assert "the same command goes on" in error["hint"]
+    assert "run the same command to resume" in error["hint"]
     assert {of["calls"] for of in told} == ({0} if way == "down" else set())  # the only request took all of the time
     assert all(of["waiting"].startswith("server unreachable, retrying: ") for of in told)
     other = sent({**order, "key": "c000001"}, None)["error"]

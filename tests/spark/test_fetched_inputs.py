@@ -147,7 +147,7 @@ def test_damage_behind_the_plan_is_named_by_its_uri(node: Path, store: fs.FileSy
 
 def test_what_is_not_in_a_store_is_named(store: fs.FileSystem) -> None:
     """No directory, and no file system."""
-    with pytest.raises(BadOption, match="store://bucket/none is not there"), fetched_inputs.inputs(["store://bucket/none"]):
+    with pytest.raises(BadOption, match="store://bucket/none does not exist"), fetched_inputs.inputs(["store://bucket/none"]):
         pass
     store.create_dir("bucket")
     with (

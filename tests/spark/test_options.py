@@ -105,7 +105,7 @@ def test_times_take_whole_milliseconds_on_both_sides() -> None:
         ({"endingTxn": '{"0": "earliest"}'}, "a read that ends before it begins has no rows"),
         ({"startingTimestamp": "2023-11-14 22:13"}, "has no time zone"),
         ({"partitions": "0,1000"}, "'1000' is not a partition"),
-        ({"procedures": " , "}, "names none"),
+        ({"procedures": " , "}, "procedures is empty"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"minPartitions": "0"}, "number from 1"),
         ({"maxTxnsPerTrigger": "many"}, "number from 1"),

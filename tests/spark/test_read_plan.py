@@ -323,7 +323,7 @@ def test_start_in_front_of_the_log_is_data_loss(rotated: ArchiveRig, tmp_path: P
 
 def test_path_that_is_not_there_says_so(tmp_path: Path) -> None:
     """A typo is no empty table."""
-    with pytest.raises(BadOption, match="is not there"):
+    with pytest.raises(BadOption, match="does not exist"):
         plan_of(str(tmp_path / "nowhere"))
 
 

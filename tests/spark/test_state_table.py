@@ -255,7 +255,7 @@ def test_directory_in_a_store_is_read_like_a_folder(
     assert rows("store://node", "accounts", asOfTxn="latestPoint") == rows(node, "accounts", asOfTxn="latestPoint")
     assert list(scratch.iterdir()) == []
     for nowhere in (tmp_path / "nowhere", "store://nowhere"):
-        with pytest.raises(BadOption, match="is not there"):
+        with pytest.raises(BadOption, match="does not exist"):
             find_table(asked(nowhere, "a"))
     with pytest.raises(BadOption, match="given twice"):
         find_table(asked([node, f"file://{node}"], "accounts"))
