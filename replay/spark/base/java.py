@@ -60,7 +60,7 @@ def find_java(environ: Mapping[str, str] | None = None, *, cache: str | None = N
     environ = os.environ if environ is None else environ
     passed: list[str] = []
     for found_by, java in _candidates(environ):
-        found = _probe(java) if java else "not set or not found"
+        found = _probe(java) if java else "not found"
         if isinstance(found, str):
             passed.append(f"{found_by}: {java + ' ' if java else ''}{found}")
             continue
