@@ -19,7 +19,7 @@ from procedures.execution.executor import Applied, Executor, Invocations
 from procedures.execution.idempotency import KeyPolicy
 from procedures.storage.state import PartitionState
 
-FRAMES_MORE: Final = 250  # a replay stands deeper on Python's stack than a node does: 20 frames in a worker, 100 in a tool
+FRAMES_MORE: Final = 250  # a replay is deeper on Python's stack than a node: 20 frames in a worker, 100 in a tool
 NO_SKIPS: Final[Mapping[int, frozenset[int]]] = {}
 
 
@@ -47,7 +47,7 @@ class Catalogs:
         """Raises: CatalogMissing when the log never named the version; BundleForged when its bundle was changed."""
         if version not in self._databases:
             if version not in self._bundles:
-                raise CatalogMissing(f"catalog version {version} is in no catalog record of this log")
+                raise CatalogMissing(f"catalog version {version} is not in any catalog record of this log")
             self._databases[version] = load_bundle(self._bundles[version])
         return self._databases[version]
 

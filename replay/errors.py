@@ -1,4 +1,4 @@
-"""What can stop a recovery, told so that an operator can act. `exit_code` is the command line's exit code for it."""
+"""Errors that stop a recovery, worded so that an operator can act. `exit_code` is the command line's exit code for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ReplayError(Exception):
 
     exit_code: ClassVar[int] = 1
     hint: str = ""
-    details: tuple[str, ...] = ()  # lines below the message, for who wants all of it
+    details: tuple[str, ...] = ()  # lines below the message, with all details
 
     def __str__(self) -> str:
         message = super().__str__()
@@ -25,14 +25,14 @@ class ReplayError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RowDifference:
-    """One row behind the batch in question, as the replay left it and as the live run had it."""
+    """One row after the batch in question, as the replay left it and as the live run had it."""
 
     table: str
     key: Mapping[str, Any]  # column -> value, of the primary key; bytes as base64
     txn_id: int  # of the call that changed it last in the batch; 0 = not known
     replayed: Mapping[str, Any] | None  # None: there is no such row
     live: Mapping[str, Any] | None
-    live_as_of_index: int | None  # where the live row was read; None: no live state at or behind the batch is at hand
+    live_as_of_index: int | None  # where the live row was read; None: no live state at or after the batch is at hand
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "txn_id": str(self.txn_id)}
@@ -55,7 +55,7 @@ class RowDifference:
 
 @dataclass(frozen=True, slots=True)
 class DivergencePlace:
-    """The invocation at which a replay left the path of the live run. `position` is -1 when only the batch is known."""
+    """The invocation at which a replay diverged from the live run. `position` is -1 when only the batch is known."""
 
     partition: int
     index: int
@@ -85,7 +85,7 @@ class DivergencePlace:
 
     @property
     def call(self) -> str:
-        """Which code, in words."""
+        """Describes the call and its code."""
         name = f"call {self.position} ({self.procedure}" if self.position >= 0 else f"one of ({self.procedure}"
         version = f" of catalog version {self.catalog}" if self.catalog else ""
         return f"{name}{version}{f', code {self.source_hash[:12]}' if self.source_hash else ''})"
@@ -95,7 +95,7 @@ class DivergencePlace:
 
 
 class _AtPlace(ReplayError):
-    """A partition's replay ended at a call; the others went on to their ends, or to places of their own."""
+    """A partition's replay ended at a call; the others continued to their ends, or to places of their own."""
 
     what: ClassVar[str]
     cause: str
@@ -119,7 +119,7 @@ class _AtPlace(ReplayError):
 
     @property
     def headline(self) -> str:
-        """The call, and what it did, in a line; its rows are another matter."""
+        """The call, and what it did, in one line, without its rows."""
         text = f"{self.what} in {self.place}: {self.why()}"
         return f"{text}; {self.place.reruns}" if self.place.reruns else text
 
@@ -127,14 +127,14 @@ class _AtPlace(ReplayError):
         return f"live {self.place.expected}, replayed {self.place.got}"
 
     def keeps(self, paths: Sequence[str]) -> None:
-        """Says where the states are that were not trusted, if the live run left any."""
+        """Adds where the untrusted states are kept, if the live run left any."""
         if paths:
             kept = "is" if len(paths) == 1 else "are"
             self.cause += f"; the state that was not trusted {kept} kept as {', '.join(paths)} until a start succeeds"
             self.hint = self.cause
 
     def advise(self, command: str) -> None:
-        """Names the command that recovers without the calls in question. No advice where it would stop as well."""
+        """Names the command that recovers without the calls in question. No advice where that command would stop as well."""
         if not all(stop.place.suspects for stop in self.stops):
             return
         calls = [f"{txn_id} ({name})" for stop in self.stops for txn_id, name in stop.place.suspects]
@@ -148,7 +148,7 @@ class _AtPlace(ReplayError):
 
 
 class Divergence(_AtPlace):
-    """The same invocation did something else than when it was live."""
+    """The same invocation behaved differently from the live run."""
 
     exit_code = 16
     what = "divergence"
@@ -159,10 +159,10 @@ class Divergence(_AtPlace):
 
 
 class Poison(_AtPlace):
-    """An invocation that cannot be run, though it could when it was live. The partition's state stands before its batch."""
+    """An invocation that cannot be run, though it could when it was live. The partition's state is as before its batch."""
 
     what = "a call that cannot be replayed"
-    cause = "repair what is named and start again"
+    cause = "repair the named cause and start again"
 
     @property
     def exit_code(self) -> int:  # type: ignore[override]
@@ -173,17 +173,17 @@ class Poison(_AtPlace):
 
 
 class StateDamaged(ReplayError):
-    """A state file of a node that was killed is no whole database. It is not trusted any more."""
+    """A state file of a node that was killed is not an intact database. It is no longer trusted."""
 
     exit_code = 10
     hint = "start again: the partition is rebuilt from snapshot and log"
 
 
 class Interrupted(ReplayError):
-    """The run was broken off from outside; every state file stands whole at an entry's end."""
+    """The run was interrupted from outside; every state file is intact at the end of an entry."""
 
     exit_code = 130  # as of any program that Ctrl-C ends; the command line knows when it was another signal
-    hint = "the same command goes on from there"
+    hint = "run the same command again to resume"
 
 
 class Incomplete(ReplayError):
@@ -191,7 +191,7 @@ class Incomplete(ReplayError):
 
     exit_code = 17
     headline = ""  # where the text says several things
-    hint = "restore the missing files from a copy, or recover what there is with `--accept-data-loss --to OUT`"
+    hint = "restore the missing files from a backup, or recover what is left with `--accept-data-loss --to OUT`"
 
     @classmethod
     def of(cls, losses: Sequence[str]) -> Incomplete:
@@ -211,68 +211,71 @@ class NotSoleVoter(Incomplete):
 
 
 class BadUntil(ReplayError):
-    """What was given as `--until` is no moment."""
+    """Invalid `--until`."""
 
     exit_code = 2
-    hint = "give a transaction id, or a time with its offset from UTC"
+    hint = "give a transaction id, or a time with its UTC offset"
 
 
 class UntilUnreachable(ReplayError):
-    """No snapshot before that moment is left, and the log does not reach back."""
+    """No snapshot before that moment is left, and the log does not reach back far enough."""
 
     hint = "choose a later moment, or restore an older snapshot"
 
 
 class UntilBeyond(ReplayError):
-    """The moment lies behind the newest transaction, or before the first one: there is no such state."""
+    """The moment is after the newest transaction, or before the first one: there is no such state."""
 
-    hint = "choose a moment in between, or leave --until out to get the newest state"
+    hint = "choose a moment in between, or omit --until to get the newest state"
 
 
 class PlanOutdated(ReplayError):
-    """The directory is not any more what the plan was made from."""
+    """The directory has changed since the plan was made."""
 
     hint = "make a new plan with `cmdlog recover --plan`"
 
 
 class EntryMissing(ReplayError):
-    """The log leaves out an entry of a partition."""
+    """The log lacks an entry of a partition."""
 
     exit_code = 10
-    hint = "see `cmdlog log verify`; restore the log from a copy, or recover from another node's directory"
+    hint = "see `cmdlog log verify`; restore the log from a backup, or recover from another node's directory"
 
 
 class BadPlan(ReplayError):
-    """The plan file is none."""
+    """The file is not a recovery plan."""
 
     exit_code = 2
 
 
 class StreamDamaged(ReplayError):
-    """A chosen log cannot be read on to where it must serve its partitions."""
+    """A chosen log cannot be read as far as its partitions need it."""
 
     exit_code = 10
-    hint = "the directory is untouched; take the range from another node's log, or restore the file from a copy"
+    hint = "the directory is untouched; take the range from another node's log, or restore the file from a backup"
 
     def __init__(self, log: str, waiting: Mapping[int, tuple[int, int]], what: str, *, held_bytes: int) -> None:
         """`waiting` is partition -> (index that comes next, last index that is wanted)."""
         self.log, self.waiting, self.held_bytes = log, dict(waiting), held_bytes
         streams = ", ".join(f"partition {p} from index {n} to {upto}" for p, (n, upto) in sorted(self.waiting.items()))
-        super().__init__(f"log {log} cannot be read on for {streams or 'nothing'}: {what}; {held_bytes:,} bytes of it are held")
+        super().__init__(
+            f"log {log} cannot be read further for {streams or 'nothing'}: {what}; {held_bytes:,} bytes of it are buffered"
+        )
 
 
 class ReshapeRefused(ReplayError):
-    """What the states hold has no place in the wanted number of partitions; nothing was made."""
+    """The states cannot be placed in the requested number of partitions; nothing was made."""
 
-    hint = "without --partitions the node is recovered as it is"
+    hint = "without --partitions the node is recovered in its present shape"
 
 
 class WorkerFailed(ReplayError):
-    """A replay process ended without an answer. The state files are whole; recovery goes on from them when started again."""
+    """A replay process ended without an answer. The state files are intact; a recovery that is started again resumes from
+    them."""
 
 
 class RemoteError(ReplayError):
-    """An error of a replay process, as it told it."""
+    """An error that a replay process reported."""
 
     def __init__(self, told: dict[str, Any]) -> None:
         self.kind = str(told["kind"])
@@ -286,7 +289,7 @@ class RemoteError(ReplayError):
 
 
 def first_of(items: Sequence[str]) -> str:
-    """The first of several things to say, and how many more there are: for an error of one line."""
+    """The first of several messages, and how many more there are: for an error of one line."""
     return items[0] + (f" (and {len(items) - 1} more)" if len(items) > 1 else "")
 
 
@@ -317,15 +320,15 @@ class ForeignDirectory(ReplayError):
 
 
 class TwoCopies(ReplayError):
-    """Two directories of the same node: at most one of them is its present one."""
+    """Two directories of the same node: at most one of them is current."""
 
-    hint = "give the newer one, or recover each by itself"
+    hint = "give the newer one, or recover each of them separately"
 
 
 class ForkedFaultLogs(ReplayError):
-    """Two fault records that cannot be in one history. Each is told as (directory, sequence, checksum)."""
+    """Two fault records that cannot be in one history. Each is given as (directory, sequence, checksum)."""
 
-    hint = "these directories have gone on separately; recover each side by itself, and compare them with `cmdlog diff`"
+    hint = "these directories have diverged; recover each side separately, and compare them with `cmdlog diff`"
 
     def __init__(self, one: tuple[str, int, int], other: tuple[str, int, int]) -> None:
         self.one, self.other = one, other
@@ -339,4 +342,4 @@ class ForkedFaultLogs(ReplayError):
 class ConflictingCommits(ReplayError):
     """Two logs know different entries to be committed in one place."""
 
-    hint = "these directories have gone on separately, or one was made with lost data; recover each side by itself"
+    hint = "these directories have diverged, or one was made with lost data; recover each side separately"

@@ -1,6 +1,6 @@
 """What a fault of the machine means to an operator: a full or failed disk, a file that cannot be used, a limit of the process.
 
-One rule: what is not the machine's stays what it is, a defect or an outcome.
+One rule: an error that is not the machine's fault stays what it is, a defect or an outcome.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a replay did for one partition."""
+"""The result of replaying one partition."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class PartitionResult:
-    """What was done for one partition."""
+    """The result of replaying one partition."""
 
     partition: int
     entries: int = 0

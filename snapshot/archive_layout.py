@@ -1,13 +1,13 @@
-"""The archive as it lies on disk: names, manifests, and which files follow each other without a gap.
+"""The archive on disk: names, manifests, and which files follow each other without a gap.
 
-One rule: it only looks, and a name decides nothing but where to look. `archive/` holds
+One rule: it only reads, and a name decides only where to look. `archive/` holds
 
     log-<cluster>-n<node>-<first block>-<last block>.seg    the blocks of one segment of the log, byte for byte
     log-<cluster>-n<node>-<first block>-<last block>.json   its manifest: checksums, transactions, and the file before it
     snap-<cluster>-n<node>-<snapshot name>                  a snapshot's folder, as it was in snapshots/
 
 A segment needs its manifest for nothing but knowing what it holds without reading it: header, block chain and checksums are in
-the file itself, so a recovery still reads one whose manifest is lost. A manifest without its file tells exactly what is missing.
+the file itself, so a recovery still reads one whose manifest is lost. A manifest without its file says exactly what is missing.
 Two files follow each other when the blocks do and the later one's header names the generation of the earlier.
 """
 
@@ -96,7 +96,7 @@ class ArchivedSegment:
         return os.path.basename(self.path)
 
     def follows(self, header: SegmentHeader, last_block: int) -> bool:
-        """Whether it goes on where a segment with this header and last block ends."""
+        """Whether it continues where a segment with this header and last block ends."""
         mine = self.segment
         return (
             mine is not None
@@ -106,7 +106,7 @@ class ArchivedSegment:
 
 
 def prefix_of(identity: Identity) -> str:
-    """How names say whose file it is; the manifest and the header say it whole."""
+    """The part of a name that says whose file it is; manifest and header state it in full."""
     return f"{identity.cluster_id.hex()[:8]}-n{identity.node_id}"
 
 
@@ -136,7 +136,7 @@ def list_segments(files: Files, directory: str, identity: Identity) -> list[Arch
 
 
 def segment_names(files: Files, folder: str) -> list[str]:
-    """Names of the .seg files that are in the archive, or of which the manifest is, ascending."""
+    """Names of the .seg files that are in the archive, or whose manifest is, ascending."""
     names = [name for name in files.listdir(folder) if _LOG_NAME.fullmatch(name)] if files.exists(folder) else []
     return sorted({name.rpartition(".")[0] + SEGMENT_SUFFIX for name in names})
 
@@ -258,7 +258,7 @@ def _misplaced(header: SegmentHeader, identity: Identity, first_block: int) -> s
 
 
 def _disagreement(manifest: SegmentManifest, header: SegmentHeader, size: int, last_block: int) -> str:
-    """Why manifest and file are not of each other; "" when they are."""
+    """Why manifest and file do not belong together; "" when they do."""
     stated = (manifest.generation, manifest.first_block, manifest.last_block, manifest.bytes)
     found = (header.generation, int(header.first_block), last_block, size)
     return "" if stated == found else f"the manifest is of (generation, blocks, bytes) {stated}, the file of {found}"

@@ -5,10 +5,11 @@ disk's queue; measured beside one, with a file of 600 MB (virtio disk, ext4 moun
 held a sync of the log up for 395 ms, in pieces 6 ms; one unlink for 160 ms (the discards), cut off in pieces 16 ms.
 
 It also waits for a thread of the kernel that gives the disk its flush, and that thread for a processor. A process of SCHED_IDLE
-should make way for it at once. Traced on Linux 6.18 with autogroups: that thread, woken, got the processor 744 ms later; one of
+should yield to it at once. Traced on Linux 6.18 with autogroups: that thread, woken, got the processor 744 ms later; one of
 SCHED_IDLE had it, which had not slept. (Probably its group's slice, counted in a share that is tiny while the site works, stays
-protected when the share grows, because the site waits.) One of normal policy did the same for 200 ms. Who sleeps gives it up:
-`Breath`, and `snapshot.background_process` for imports, during which a process is not idle yet: `make_way` comes behind them.
+protected when the share grows, because the site waits.) One of normal policy did the same for 200 ms. A process that sleeps
+gives it up: `Breath`, and `snapshot.background_process` for imports, during which a process is not yet idle: `make_way` comes
+after them.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ CUT_PAUSE_S: Final = 0.02  # 1 GB in 2.5 s; the discards follow in the file syst
 
 
 class Breath:
-    """Called again and again by who works long, it sleeps a moment when the last time was `WORK_S` ago. One thread's.
+    """Called repeatedly during long work, it sleeps a moment when the last time was `WORK_S` ago. For one thread.
 
-    It answers False: no reason to break off, as SQLite's progress handler says it.
+    It returns False: no reason to interrupt, in the terms of SQLite's progress handler.
     """
 
     __slots__ = ("_until",)
@@ -47,12 +48,12 @@ class Breath:
 
 
 def on_and_on() -> bool:
-    """For who need not rest."""
+    """Never rests, and never ends the work."""
     return False
 
 
 def make_way(policy: int) -> None:
-    """This process gets the processor by `policy`, os.SCHED_IDLE or os.SCHED_OTHER, in either case behind the sites and the log.
+    """This process gets the processor by `policy`, os.SCHED_IDLE or os.SCHED_OTHER, in either case after the sites and the log.
 
     Where the machine does not allow it, it stays as it is.
     """
@@ -62,7 +63,7 @@ def make_way(policy: int) -> None:
 
 
 def write_out(path: str) -> None:
-    """Makes the content of a file durable that nobody else writes; its name and size need an fsync still. Raises: OSError.
+    """Makes the content of a file durable that no one else writes; its name and size still need an fsync. Raises: OSError.
 
     Each piece is written once more as it is, by a write that returns when it is on the disk (RWF_DSYNC): Python has no other
     way to sync a part of a file.

@@ -1,4 +1,4 @@
-"""Starts a process that makes way for others: `python -m snapshot.background_process MODULE ARGUMENTS…` runs its `main`.
+"""Starts a process that yields to others: `python -m snapshot.background_process MODULE ARGUMENTS…` runs its `main`.
 
 One rule: it rests from its first line on (`snapshot.background_io`). The imports of the process that checks an image take 0.2 s
 of a processor without a pause, and held a sync of the log up for as long; they cannot call a `Breath`, so a timer does it for

@@ -1,7 +1,7 @@
 """The catalog: which snapshots a node has, which of them can be relied on, how one is restored and removed.
 
-One rule: a name decides nothing but where to look. Only folders of the strict pattern are looked at; a snapshot counts after its
-manifest, its owner and its checksums were compared, and one that fails is named and passed over for its predecessor.
+One rule: a name decides only where to look. Only folders of the strict pattern are read; a snapshot counts after its
+manifest, its owner and its checksums were compared, and one that fails is reported and its predecessor is used instead.
 
 Removal is a rename to a temporary name first: what a crash leaves of it is never taken for a snapshot.
 """
@@ -36,7 +36,7 @@ STATE_SIDE_FILES: Final = ("-wal", "-shm", "-journal")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot folder. `manifest` is None when it, or what it stands on, cannot be relied on, and `problem` says why."""
+    """A snapshot folder. `manifest` is None when it, or what it depends on, cannot be relied on, and `problem` says why."""
 
     path: str
     partition: int
@@ -44,7 +44,7 @@ class Snapshot:
     copy: int
     manifest: Manifest | None
     problem: str = ""
-    bases: tuple[Snapshot, ...] = ()  # of a delta: what it stands on, down to a whole image
+    bases: tuple[Snapshot, ...] = ()  # of a delta: what it depends on, down to a whole image
 
     @property
     def chain(self) -> tuple[Snapshot, ...]:
@@ -59,7 +59,7 @@ class Snapshot:
 
     @property
     def archived(self) -> bool:
-        """It lies in the archive: it does not count any more, and a promised window or a recovery point needs it."""
+        """It is in the archive: it no longer counts, but a promised window or a recovery point needs it."""
         return os.path.basename(parent(self.path)) == ARCHIVE
 
     @property
@@ -117,7 +117,7 @@ def _linked(found: list[Snapshot], elsewhere: Callable[[], list[Snapshot]]) -> l
 
 
 class _Links:
-    """Finds the base of each delta: of the name that it states, and of the very manifest."""
+    """Finds the base of each delta: by the name that it states, and by the checksum of the manifest."""
 
     def __init__(self, by_name: Mapping[tuple[int, str], Sequence[Snapshot]]) -> None:
         self._by_name = by_name
@@ -130,7 +130,7 @@ class _Links:
             return snapshot
         if snapshot.path not in self._resolved:
             # Whatever refers to it meanwhile would be a ring: no such thing can be written, but it could be forged.
-            self._resolved[snapshot.path] = _without_base(snapshot, base.name, "which stands on it in turn")
+            self._resolved[snapshot.path] = _without_base(snapshot, base.name, "which in turn depends on it")
             self._resolved[snapshot.path] = self._on_base(snapshot, base)
         return self._resolved[snapshot.path]
 
@@ -145,7 +145,7 @@ class _Links:
                     return _without_base(snapshot, stated.name, f"which cannot be relied on: {base.problem}")
                 return replace(snapshot, bases=base.chain)
         problems = [candidate.problem for candidate in named if candidate.manifest is None]
-        why = f"which cannot be relied on: {problems[0]}" if problems else "and another snapshot bears that name now"
+        why = f"which cannot be relied on: {problems[0]}" if problems else "and a different snapshot has that name now"
         return _without_base(snapshot, stated.name, why)
 
 
@@ -154,7 +154,7 @@ def _without_base(snapshot: Snapshot, name: str, why: str) -> Snapshot:
 
 
 def check(files: Files, snapshot: Snapshot) -> str:
-    """Reads the whole snapshot with all that it stands on; why it cannot be relied on, "" when it can."""
+    """Reads the whole snapshot with all that it depends on; why it cannot be relied on, "" when it can."""
     if snapshot.manifest is None:
         return snapshot.problem
     try:
@@ -167,9 +167,9 @@ def check(files: Files, snapshot: Snapshot) -> str:
 
 
 def restore(snapshot: Snapshot, target: str) -> None:
-    """Puts what the snapshot holds in the place of a state file: a copy of the image, with the deltas that lie on it applied.
+    """Restores the snapshot as a state file: a copy of the image, with its deltas applied.
 
-    A crash on the way leaves no state file at `target`, so it is done again. Not durable: the snapshot and the log are. Raises:
+    A crash in between leaves no state file at `target`, so it is done again. Not durable: the snapshot and the log are. Raises:
     SnapshotDamaged when a file is not what its manifest says; OSError, apsw.FullError, apsw.IOError.
     """
     if snapshot.manifest is None:
@@ -211,7 +211,7 @@ def _apply_chain(snapshot: Snapshot, deltas: Sequence[Snapshot], target: str) ->
 
 
 def data_path(snapshot: Snapshot) -> str:
-    """The image, or the changes of a delta."""
+    """Path of the image, or of the changes of a delta."""
     return os.path.join(snapshot.path, DATA_NAME[snapshot.manifest.kind if snapshot.manifest is not None else "full"])
 
 
@@ -236,7 +236,8 @@ def temporary_path(directory: str, partition: int) -> str:
 def free_path(files: Files, directory: str, *, partition: int, index: int) -> str:
     """The folder that the next snapshot of this position gets.
 
-    Behind all that are there: an idle partition's newest must sort as the newest, or retention would take it for the oldest.
+    It sorts after all existing ones: an idle partition's newest must sort as the newest, or retention would take it for the
+    oldest.
     """
     parsed = [parse_name(name) for name in files.listdir(os.path.join(directory, FOLDER))]
     copies = [name[2] for name in parsed if name is not None and name[:2] == (partition, index)]
@@ -244,7 +245,7 @@ def free_path(files: Files, directory: str, *, partition: int, index: int) -> st
 
 
 def clean(files: Files, directory: str) -> list[str]:
-    """Removes what broken-off captures, seals and removals left; returns the names."""
+    """Removes what interrupted captures, seals and removals left; returns the names."""
     folder = os.path.join(directory, FOLDER)
     names = [name for name in files.listdir(folder) if TEMPORARY.fullmatch(name)] if files.exists(folder) else []
     for name in names:
@@ -253,7 +254,7 @@ def clean(files: Files, directory: str) -> list[str]:
 
 
 def remove(files: Files, snapshot: Snapshot) -> None:
-    """Takes the snapshot's name away, durably, then its files."""
+    """Removes the snapshot's name, durably, then its files."""
     folder = parent(snapshot.path)
     temporary = temporary_path(parent(folder), snapshot.partition)
     files.rename(snapshot.path, temporary)
@@ -262,7 +263,7 @@ def remove(files: Files, snapshot: Snapshot) -> None:
 
 
 def set_aside(files: Files, snapshot: Snapshot) -> str:
-    """Takes a snapshot that must never be used out of the catalog, for whoever wants to look at it; durable on return."""
+    """Moves a snapshot that must never be used out of the catalog, but keeps it for inspection; durable on return."""
     folder = parent(snapshot.path)
     target = os.path.join(folder, f"void-{snapshot.name}")
     if files.exists(target):

@@ -1,4 +1,4 @@
-"""JSON that carries the checksum of its own fields, so that a file proves by itself that it is whole.
+"""JSON that carries the checksum of its own fields, so that a file itself proves that it is intact.
 
 One rule: the checksum is of the fields sorted by name, without white space and without itself; how the file is laid out is not
 part of it.
@@ -23,16 +23,16 @@ def checksum(value: Mapping[str, Any]) -> int:
 
 
 def encode_manifest_fields(value: Mapping[str, Any]) -> bytes:
-    """A manifest's bytes, for people to read, too."""
+    """A manifest's bytes, readable for people, too."""
     return orjson.dumps({**value, KEY: checksum(value)}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def decode_manifest_fields(data: bytes, *, path: str) -> dict[str, Any]:
-    """The inverse; what the fields hold is not looked at. Raises: SnapshotDamaged."""
+    """The inverse; the content of the fields is not checked. Raises: SnapshotDamaged."""
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise SnapshotDamaged(f"{path} is no JSON: {error}") from error
+        raise SnapshotDamaged(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict) or value.pop(KEY, None) != checksum(value):
         raise SnapshotDamaged(f"{path} does not match its own checksum")
     return value

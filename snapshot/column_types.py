@@ -1,7 +1,7 @@
 """The type of a column outside SQLite, of Arrow and of Spark, and how a value gets there.
 
 One rule: it follows from the declaration alone, never from the rows. So exports, tables on Spark, rebuilds and differences agree,
-files of different partitions are one table, and what a table looks like is known before it is read.
+files of different partitions are one table, and the columns of a table are known before it is read.
 
 | declared | in SQLite | in Arrow and Parquet |
 |---|---|---|
@@ -15,7 +15,7 @@ files of different partitions are one table, and what a table looks like is know
 | Uuid, JSON, String, Text, Enum | TEXT | string |
 | LargeBinary | BLOB | binary |
 
-A column that is not declared any more has the type that SQLite has for it.
+A column that is no longer declared has the type that SQLite has for it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SPARK: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """What becomes of the values of a column."""
+    """The exported type of a column, and the conversion of its values."""
 
     arrow: Any  # pyarrow.DataType
     convert: Convert  # of a value that is not NULL; raises what `UNFIT` lists
@@ -80,7 +80,7 @@ def column_type(arrow: Any, kind: str, declared: Any) -> ColumnType:
 
 
 def _only(kind: type) -> Convert:
-    """Lets values of this very type through: Arrow would take 1 for 1.0, and "1" for nothing it knows."""
+    """Lets only values of this type through: Arrow would take 1 for 1.0, and "1" for nothing it knows."""
 
     def convert(value: Any) -> Any:
         if type(value) is not kind:
@@ -99,7 +99,7 @@ def _to_bool(value: Any) -> bool:
 def _to_datetime(value: Any) -> datetime:
     moment = datetime.fromisoformat(value)
     if moment.tzinfo is None:
-        raise ValueError("a time without its offset from UTC")
+        raise ValueError("a time without its UTC offset")
     return moment
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a snapshot. Each error names the snapshot and says what to do; `exit_code` is the command line's."""
+"""Errors of snapshots. Each error names the snapshot and says what to do; `exit_code` is the command line's."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ class SnapshotError(Exception):
 
 
 class SnapshotDamaged(SnapshotError):
-    """Its bytes have changed, or a part is missing. Recovery falls back to an older one and a longer log."""
+    """A snapshot's bytes have changed, or a part is missing. Recovery falls back to an older one and a longer log."""
 
     exit_code = 10
 
 
 class SnapshotForeign(SnapshotError):
-    """It is of another cluster, node or partition, or of a newer format."""
+    """A snapshot of another cluster, node or partition, or of a newer format."""
 
     exit_code = 11
 
 
 class SnapshotFailed(SnapshotError):
-    """It could not be made; what was there before is unchanged."""
+    """A snapshot could not be made; what existed before is unchanged."""

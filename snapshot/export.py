@@ -1,10 +1,10 @@
 """Export: what snapshots hold as Parquet files, one per table, with the types that the application declared.
 
 One rule: a value that does not have its column's type is an error that names table, row and column; nothing is rounded, cut or
-guessed. A file appears under its name only when it is whole and durable: all of them are written in a folder with a temporary
+guessed. A file appears under its name only when it is complete and durable: all of them are written in a folder with a temporary
 name, which is renamed at the end.
 
-Types are those of `snapshot.column_types`. Rows of all partitions stand in one file, in the order of partitions and keys; of a
+Types are those of `snapshot.column_types`. Rows of all partitions are in one file, in the order of partitions and keys; of a
 replicated table, which every partition holds, those of one.
 """
 
@@ -42,7 +42,7 @@ _VALUE_BYTES: Final = 16  # of a number, for the size of a chunk
 
 
 class ExportError(SnapshotError):
-    """What was asked for cannot be exported."""
+    """The requested export is not possible."""
 
 
 class ParquetMissing(ExportError):
@@ -59,7 +59,7 @@ class BadValue(ExportError):
 
 @dataclass(frozen=True, slots=True)
 class ExportProgress:
-    """How far an export is."""
+    """Progress of an export."""
 
     table: str
     rows: int  # of all tables
@@ -92,7 +92,7 @@ class TableSource:
 
     partition: int
     cluster_id: str
-    stands: Mapping[str, Any]  # where the rows come from, for whoever finds the file
+    stands: Mapping[str, Any]  # where the rows come from, as metadata of the file
     connection: apsw.Connection
 
 
@@ -107,7 +107,7 @@ def export(
     """Writes the tables of these snapshots, one of each partition, into the new folder `out`; durable on return.
 
     `db` declares the tables; None: the code that the snapshots hold, which is run for that. Bounded memory.
-    Raises: ParquetMissing, BadValue, SnapshotDamaged, NotEmpty when `out` is there and not empty, OSError.
+    Raises: ParquetMissing, BadValue, SnapshotDamaged, NotEmpty when `out` exists and is not empty, OSError.
     """
     arrow = _pyarrow()
     if files.exists(out) and files.listdir(out):
@@ -132,7 +132,7 @@ def export(
 def write_tables(
     source: TableSource, folder: str, *, declared: Mapping[str, Any], skip: Callable[[str], bool] = lambda _table: False
 ) -> list[Exported]:
-    """Writes the tables of one partition, as `export` writes those of all, into a folder that is there; not synced.
+    """Writes the tables of one partition, as `export` writes those of all, into an existing folder; not synced.
 
     `declared` is what `declarations` gives.
     Raises: ParquetMissing, BadValue, OSError.
@@ -176,7 +176,7 @@ def _pyarrow() -> Any:
 
 
 def _open(files: Files, snapshot: Snapshot, folder: str, opened: ExitStack) -> TableSource:
-    """The verified image; of a delta, what it makes of its base, in a file that goes at the end."""
+    """The verified image; of a delta, the result on its base, in a file that is removed at the end."""
     problem = check(files, snapshot)
     if problem or snapshot.manifest is None:
         raise SnapshotDamaged(f"{snapshot.name} cannot be exported: {problem}")
@@ -227,7 +227,7 @@ def _export_all(
             holders.setdefault(table, []).append(source)
     for table, of in holders.items():
         if not TABLE_NAME.fullmatch(table):
-            raise ExportError(f"table {table!r} has a name that no application can declare, and so no file can have")
+            raise ExportError(f"table {table!r} has a name that no application can declare, so it cannot be exported to a file")
         if table in declared and declared[table].replicated:
             del of[1:]
     total = sum(_count(source, table) for table, of in holders.items() for source in of)
@@ -251,7 +251,7 @@ def _count(source: TableSource, table: str) -> int:
 
 
 class _File:
-    """The rows of one table on their way to its file."""
+    """Writes the rows of one table to its file."""
 
     def __init__(
         self,
@@ -305,7 +305,7 @@ class _File:
             yield self._batch(chunk, schema)
 
     def _about(self) -> dict[str, Any]:
-        """Where the rows come from, for whoever finds the file."""
+        """Where the rows come from, as metadata of the file."""
         of = {str(source.partition): source.stands for source in self._sources}
         return {"table": self._table, "cluster_id": self._sources[0].cluster_id, "partitions": of}
 
@@ -347,7 +347,7 @@ class _File:
                 key = ", ".join(f"{name}={row[names.index(name)]!r}" for name in self._keys if name in names)
                 shown = repr(row[at])[:100]
                 return BadValue(
-                    f"table {self._table}, row {key}, column {column.name}: {shown} is no {column.type.arrow} ({error})"
+                    f"table {self._table}, row {key}, column {column.name}: {shown} is not a valid {column.type.arrow} ({error})"
                 )
         return None
 
@@ -371,5 +371,5 @@ def _quoted(name: str) -> str:
 
 
 def describe_exported(exported: Sequence[Exported]) -> list[dict[str, Any]]:
-    """The files as the command line tells them."""
+    """The files as the command line lists them."""
     return [asdict(one) for one in exported]

@@ -1,4 +1,4 @@
-"""Lineages: which snapshots stand on which, and on which one the next delta does.
+"""Lineages: which snapshots depend on which, and on which one the next delta is based.
 
 One rule: the two newest snapshots share no file, so that no damage takes both. The *chain* of a snapshot is itself, its base,
 and so on down to a whole image; two are *independent* when their chains share no folder. The base of the next delta is always the
@@ -28,7 +28,7 @@ class Wish:
     path: str
     base: Position | None  # None: the image has to be whole
     keys_max: int  # more changed keys than this, and the whole image is cheaper
-    keep: tuple[int, ...]  # indexes of the snapshots that later deltas may stand on, besides this one
+    keep: tuple[int, ...]  # indexes of the snapshots that later deltas may be based on, besides this one
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Wish:

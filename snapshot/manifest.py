@@ -1,8 +1,8 @@
-"""The manifest: what a snapshot is of, where it stands, and how to tell that nothing of it has changed.
+"""The manifest: what a snapshot holds, its position, and checksums that show a change of it.
 
 One rule: it is checked once, here, and trusted inside. It carries its own checksum, the checksums of every file beside it, and
-everything that is needed to go on from the image without the log before it: configuration, catalog with the code bundles, schema,
-environment and key policy.
+everything that is needed to continue from the image without the log before it: configuration, catalog with the code bundles,
+schema, environment and key policy.
 
 A snapshot is the folder `snapshots/p<partition>-<index>` (a further image of the same position: `-2`, `-3`, …) with
 `manifest.json` and one SQLite file: `image.sqlite`, the whole state, or `delta.sqlite`, the rows that changed since another
@@ -61,12 +61,12 @@ class Base:
     index: int
     term: int
     checksum: int
-    manifest_crc32c: int  # tells it from any other snapshot that may ever bear this name
+    manifest_crc32c: int  # distinguishes it from any other snapshot that may ever have this name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One snapshot. `values` that the node states are JSON objects as they stand in the log's records."""
+    """One snapshot. `values` that the node states are JSON objects as in the log's records."""
 
     cluster_id: str  # hex
     node_id: int
@@ -76,7 +76,7 @@ class Manifest:
     term: int
     checksum: int  # of that entry's record
     txn_id: int  # the last transaction that the snapshot holds
-    log_block: int  # every later entry of the partition lies in this block of this node's log, or behind it
+    log_block: int  # every later entry of the partition is in this block of this node's log, or after it
     epoch: int  # of the configuration in force
     configuration: dict[str, Any] | None
     catalogs: dict[str, Any]  # catalog version -> the catalog record's value, with its bundle
@@ -110,7 +110,7 @@ class Manifest:
 
 
 def parse_created(created: str) -> float | None:
-    """Seconds since 1970; None for what is no time. A reader's clock may have been anything."""
+    """Seconds since 1970; None for an invalid time. The clock that wrote it may have been anything."""
     try:
         return datetime.fromisoformat(created).timestamp()
     except ValueError:

@@ -1,6 +1,6 @@
 """Recovery points: one transaction id at which all partitions can be restored together, and what that takes.
 
-One rule: a point names what it needs, and what a point names stays. It is a file `snapshots/points/<txn>.json` that pins one
+One rule: a point names what it needs, and what a point names is kept. It is a file `snapshots/points/<txn>.json` that pins one
 snapshot per partition and the blocks of the log from the oldest of them up to the end; each snapshot lies at or before the point,
 so snapshots plus the log up to the transaction id give every partition's state exactly there (`cmdlog recover --until TXN`).
 
@@ -32,7 +32,7 @@ _FIELDS: Final = {"txn_id", "created", "snapshots", "from_block", "to_block"}
 class Point:
     """A recovery point."""
 
-    txn_id: int  # every transaction up to this one, and none behind it
+    txn_id: int  # every transaction up to this one, and none after it
     created: str  # RFC 3339; for the reader, decides nothing
     snapshots: Mapping[int, str]  # partition -> name of its snapshot
     from_block: int  # of the log: all that these snapshots do not hold, up to the point, lies in [from_block, to_block]
@@ -41,7 +41,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class BadPoint:
-    """A file that cannot be relied on. Nobody knows what it pins: while it is there, nothing leaves the archive."""
+    """A file that cannot be relied on. What it pins is unknown: while it exists, nothing leaves the archive."""
 
     name: str
     problem: str
@@ -62,12 +62,12 @@ def write_point(files: Files, directory: str, point: Point) -> str:
 
 
 def list_points(files: Files, directory: str) -> tuple[list[Point], list[BadPoint]]:
-    """Every point by transaction id, and the files that are none."""
+    """Every point by transaction id, and the files that are not valid points."""
     folder = _folder(directory)
     points, bad = [], []
     for name in sorted(files.listdir(folder)) if files.exists(folder) else ():
         if (match := _NAME.fullmatch(name)) is None:
-            continue  # what an operator or a broken-off write left
+            continue  # what an operator or an interrupted write left
         data = b""
         try:
             data = files.read_file(os.path.join(folder, name))
@@ -124,7 +124,7 @@ def _parse(data: bytes, txn_id: int) -> Point:
     if value.pop("crc32c") != checksum(value):
         raise ValueError("it does not match its own checksum")
     if set(value) != _FIELDS or int(value["txn_id"]) != txn_id:
-        raise ValueError("it has other fields than a recovery point, or was renamed")
+        raise ValueError("its fields are not those of a recovery point, or it was renamed")
     snapshots = {int(partition): str(name) for partition, name in value["snapshots"].items()}
     for partition, name in snapshots.items():
         parsed = parse_name(name)

@@ -33,7 +33,8 @@ def read_speeds(folder: str) -> dict[str, float]:
 
 
 def note_speed(folder: str, step: Step, *, size_bytes: int, seconds: float) -> None:
-    """This step took so long. Half of what was believed before stays, so that one slow hour is not the truth. Best effort."""
+    """Records how long this step took. The average with the earlier figure is kept, so that one slow hour does not decide. Best
+    effort."""
     if size_bytes < BYTES_MIN:
         return
     measured, stated = size_bytes / max(seconds, SECONDS_MIN), _read(folder)
@@ -52,7 +53,7 @@ def write_speeds(folder: str, value: dict[str, Any]) -> None:
 
 
 def restore_speeds_of(folder: str) -> dict[str, Any]:
-    """What was measured, as it stands in the file: for who writes the rest of it."""
+    """The measured values as the file holds them, for a caller that writes the rest of it."""
     return {key: value for key, value in _read(folder).items() if key in map(_key, FIRST_BYTES_PER_S)}
 
 

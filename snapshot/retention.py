@@ -1,14 +1,14 @@
-"""Retention: which snapshots may go, and which part of the log recovery and its promises still need.
+"""Retention: which snapshots may be removed, and which part of the log recovery and its promises still need.
 
-One rule: what a recovery may fall back to stays. The log is needed from the newest usable snapshot on that is independent of the
-newest (`snapshot.lineage`), so that damage to the newest, or to what it stands on, costs a longer replay and nothing else.
+One rule: what a recovery may fall back to is kept. The log is needed from the newest usable snapshot on that is independent of
+the newest (`snapshot.lineage`), so that damage to the newest, or to what it depends on, costs a longer replay and nothing else.
 
-Beside that, moments may be promised: all of them since the begin of a window, and single ones, the recovery points. A moment can
-be restored from a snapshot at or before it and the log behind that snapshot. So a window needs, of each partition, the newest
+Beside that, moments may be promised: all of them since the beginning of a window, and single ones, the recovery points. A moment
+can be restored from a snapshot at or before it and the log after that snapshot. So a window needs, of each partition, the newest
 usable snapshot at or before its begin (its *base*), and the log from there on; the later snapshots make a restore of later
 moments quicker, and stay while there is room. A point needs what its file names. A snapshot always needs its whole chain. `needs`
-is that decision, a pure function; times are those of transaction ids, so that a wall clock that is set back moves the begin of
-the window back, and never lets anything go early.
+is that decision, a pure function; times are those of transaction ids, so that a wall clock that is set back moves the beginning
+of the window back, and nothing is removed early.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def window_begin(*, now_millis: int, window_s: float) -> int | None:
 
 
 def needs(snapshots: Iterable[Snapshot], partitions: Sequence[int], *, begin: int | None, points: Iterable[Point] = ()) -> Needs:
-    """What must stay, of all snapshots that there are, so that every moment from `begin` on and every point can be restored."""
+    """What must be kept of all existing snapshots, so that every moment from `begin` on and every point can be restored."""
     by_name = {(s.partition, s.name): s for s in snapshots}
     wanted = {(p, name) for point in points for p, name in point.snapshots.items()}
     bases = set(wanted)
@@ -70,10 +70,10 @@ def _with_chains(names: set[tuple[int, str]], by_name: Mapping[tuple[int, str], 
 def retain(
     files: Files, snapshots: Iterable[Snapshot], *, kept: int, let_go: Callable[[Snapshot], None] | None = None
 ) -> list[str]:
-    """Lets all but the newest `kept` usable snapshots of each partition go; returns the names of those that went.
+    """Removes all but the newest `kept` usable snapshots of each partition; returns the names of those removed.
 
-    `let_go` says what becomes of one; None: it is removed. The chains of those that stay do, too, and whatever recovery may fall
-    back to. Damaged ones go once `kept` usable ones are newer; until then they stay for whoever wants to know what happened.
+    `let_go` replaces the removal of one; None: it is deleted. The chains of those that stay are kept, too, and whatever recovery
+    may fall back to. Damaged ones are removed once `kept` usable ones are newer; until then they are kept for inspection.
     """
     if kept < 2:
         raise ValueError("at least two snapshots are kept: the log is cut at the second-newest")
@@ -107,7 +107,7 @@ def anchor_block(snapshots: Iterable[Snapshot]) -> int | None:
 def oldest_restorable(snapshots: Iterable[Snapshot], partitions: Sequence[int], *, log_from: int) -> int | None:
     """The first transaction from which on every moment can be restored, with the log without a gap from block `log_from` on.
 
-    None: some partition has no snapshot whose log is there.
+    None: some partition has no snapshot whose log exists.
     """
     earliest: dict[int, int] = {}
     for snapshot in snapshots:

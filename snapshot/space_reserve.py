@@ -1,10 +1,10 @@
 """The space reserve: room on the volume that the next image will need, held while there is some.
 
-One rule: a snapshot is what gets a full log out of being full, so it must not fail for want of space that others took in the
+One rule: only a snapshot frees space in a full log, so it must not fail for want of space that others took in the
 meantime. The file `snapshots/reserve` holds as many bytes as the largest image may take. When an image begins, or a node starts,
-and the volume has not as much besides, it is let go, and held again when retention has removed what became superfluous.
+and the volume has less than that free, the file is deleted; it is made again when retention has removed what became superfluous.
 
-The blocks are allocated, not written. On file systems that copy on write an allocation promises nothing; the snapshot is then as
+The blocks are allocated, not written. On copy-on-write file systems an allocation promises nothing; the snapshot is then as
 safe as it would be without.
 """
 
@@ -38,7 +38,7 @@ class Reserve:
         self.held_bytes = self._size()
 
     def hold(self, wanted: int) -> None:
-        """Holds as many bytes. When the volume has not got them, keeps what it held and says so in `problem`."""
+        """Reserves that many bytes. When the volume lacks them, keeps what it held and says so in `problem`."""
         if self.held_bytes == wanted:
             self.problem = ""
             return
@@ -52,7 +52,7 @@ class Reserve:
                 self.problem = ""
             except OSError as error:
                 if error.errno in _SHORT:
-                    os.ftruncate(descriptor, self.held_bytes)  # what a broken-off allocation added goes back
+                    os.ftruncate(descriptor, self.held_bytes)  # what a partial allocation added is given back
                 raise
             finally:
                 os.close(descriptor)
@@ -61,7 +61,7 @@ class Reserve:
         self.held_bytes = self._size()
 
     def make_room(self, wanted: int) -> None:
-        """Lets the space go, unless the volume has `wanted` bytes besides."""
+        """Frees the space, unless the volume has `wanted` other bytes free."""
         if self.held_bytes and self._free() < wanted:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)

@@ -1,10 +1,10 @@
-"""What a state holds, as numbers: rows and a digest of every table of an image or of a closed state file.
+"""The content of a state as numbers: rows and a digest of every table of an image or of a closed state file.
 
 One rule: the digest follows from the rows alone, not from pages, free space or the order of insertion, so that two replicas, or a
 snapshot and a replay, compare equal exactly when their tables are equal. The idempotency keys are tables too and take part.
 
-A table's digest is SHA-256 over its rows in key order, each as the UTF-8 text of Python's `repr` of its values (which tells 1
-from 1.0 and '1', and -0.0 from 0.0). Reading is by chunks: memory does not grow with the table.
+A table's digest is SHA-256 over its rows in key order, each as the UTF-8 text of Python's `repr` of its values (which
+distinguishes 1 from 1.0 and '1', and -0.0 from 0.0). Reading is by chunks: memory does not grow with the table.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TableDigest:
 
 
 def open_image(path: str | Path) -> apsw.Connection:
-    """A read-only connection to a file that nobody writes: no lock is taken and no file is made beside it."""
+    """A read-only connection to a file that no one writes: no lock is taken and no file is made beside it."""
     uri = f"file:{quote(str(path))}?mode=ro&immutable=1"
     return apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
 

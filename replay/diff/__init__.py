@@ -1,1 +1,1 @@
-"""What two states hold differently, table by table and row by row."""
+"""Differences between two states, table by table and row by row."""

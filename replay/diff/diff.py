@@ -1,10 +1,10 @@
-"""`cmdlog diff`: what two states of an application hold otherwise, table by table and row by row.
+"""`cmdlog diff`: differences between two states of an application, table by table and row by row.
 
 One rule: rows are read once, in the order of their keys, from both sides at the same time, and never gathered: memory does not
 grow with the tables. All partitions of a side are one stream, so sides with different numbers of partitions compare.
 
 Rows are matched by primary key, over the columns that both sides have, and compared with their types: 1 is not 1.0. A replicated
-table stands in every partition; equal copies count once, since two partitions hold the same row only of such a table, and a copy
+table is in every partition; equal copies count once, since two partitions hold the same row only of such a table, and a copy
 that differs shows. Tables without a primary key, or with another one on the other side, are compared as multisets of rows.
 """
 
@@ -36,7 +36,7 @@ _STRICT: Final = "SELECT strict FROM pragma_table_list WHERE schema = 'main' AND
 
 
 class DiffRefused(ReplayError):
-    """There is nothing to be compared."""
+    """There is nothing to compare."""
 
     exit_code = 2
 
@@ -61,7 +61,7 @@ class RowChange:
 
 @dataclass(slots=True)
 class TableDiff:
-    """What came of one table."""
+    """The comparison of one table."""
 
     name: str
     left: Shape | None  # None: the side does not have the table
@@ -96,7 +96,7 @@ class TableDiff:
 
 @dataclass(frozen=True, slots=True)
 class DiffReport:
-    """What two sides hold otherwise."""
+    """All differences between two sides."""
 
     tables: Sequence[TableDiff]
     keys: KeysDiff | None = None  # if they were asked for
@@ -110,7 +110,7 @@ Sink = Callable[[TableDiff], Callable[[RowChange], None]]
 
 
 def no_sink(_table: TableDiff) -> Callable[[RowChange], None]:
-    """Takes no changes."""
+    """Discards all changes."""
     return lambda _change: None
 
 
@@ -145,7 +145,7 @@ def _shapes(side: States) -> dict[str, Shape]:
         for (name,) in rows_of(connection, _TABLES):
             shape = _shape(connection, name)
             if found.setdefault(name, shape) != shape:
-                raise DiffRefused(f"{side.path}: partition {partition} declares table {name} otherwise than another one")
+                raise DiffRefused(f"{side.path}: partition {partition} declares table {name} differently from another one")
     return found
 
 
@@ -192,7 +192,7 @@ def _has(connection: apsw.Connection, table: str) -> bool:
 
 
 def _joined(table: TableDiff, left: Ordered, right: Ordered) -> Iterator[tuple[Counter[Typed], Counter[Typed]]]:
-    """Rows of both sides under each key, as (types, row) with their number; where both sides go on alike, nothing."""
+    """Rows of both sides under each key, as (types, row) with their number; nothing while both sides are equal."""
     step = STEP_MIN
     while left.more | right.more:
         if table.exact and left.more and right.more:
@@ -211,7 +211,8 @@ def _joined(table: TableDiff, left: Ordered, right: Ordered) -> Iterator[tuple[C
 
 
 def _pair_rows(old: Counter[Typed], new: Counter[Typed]) -> Iterator[RowChange]:
-    """Under one primary key: copies of a row count once, and what one side alone has is paired with what the other alone has."""
+    """Under one primary key: copies of a row count once, and rows that only one side has are paired with those that only the
+    other has."""
     if old.keys() == new.keys():
         return
     for before, after in itertools.zip_longest(_sorted(old.keys() - new.keys()), _sorted(new.keys() - old.keys())):
@@ -219,7 +220,7 @@ def _pair_rows(old: Counter[Typed], new: Counter[Typed]) -> Iterator[RowChange]:
 
 
 def _pair_multisets(old: Counter[Typed], new: Counter[Typed]) -> Iterator[RowChange]:
-    """Equal rows count as often as they are there."""
+    """Equal rows count as often as they occur."""
     for (_, row), count in (old - new).items():
         yield from itertools.repeat(RowChange("removed", row, None), count)
     for (_, row), count in (new - old).items():

@@ -1,4 +1,4 @@
-"""What two sides know of idempotency keys otherwise.
+"""Differences between the idempotency keys of two sides.
 
 One rule: a side is one set of keys, whatever its partitions: a recovery into another number of partitions puts copies of a key
 wherever its retry may be routed, and an old key says nothing of the partition that it ran on.
@@ -26,7 +26,7 @@ _COUNT: Final = "SELECT sides, count(*) FROM known GROUP BY sides"
 
 @dataclass(frozen=True, slots=True)
 class KeysDiff:
-    """Numbers of keys."""
+    """How many keys both sides, or only one of them, have."""
 
     left: int
     right: int

@@ -1,4 +1,4 @@
-"""Differences as Parquet: all of them, one file per compared table, for whoever sums or joins them.
+"""Differences as Parquet: all of them, one file per compared table, to be summed or joined.
 
     key columns    as the tables have them; none where rows have no identity
     change         added, removed or changed
@@ -6,7 +6,7 @@
 
 Types are those of an export (`snapshot.column_types`) when its table is STRICT, as tables of applications are; without a
 declaration at hand, those of its columns in SQLite. A column of a table that is not STRICT, and a key whose type the sides do not
-share, is a string that holds each value as an SQL literal. The folder appears under its name when it is whole.
+share, is a string that holds each value as an SQL literal. The folder appears under its name when it is complete.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def parquet_files(
     *,
     declared: tuple[Declared, Declared] = UNDECLARED,
 ) -> Iterator[Callable[[TableDiff], Callable[[RowChange], None]]]:
-    """Gives a sink for `diff`; `folder` is there when this ends without an error. `more` gives further columns, `declared` is
+    """Gives a sink for `diff`; `folder` exists when this ends without an error. `more` gives further columns, `declared` is
     of the left and the right side.
 
-    Raises: ParquetMissing, BadValue, WrongDirectory when the folder is there already.
+    Raises: ParquetMissing, BadValue, WrongDirectory when the folder already exists.
     """
     try:
         import pyarrow  # noqa: PLC0415 - only these files need it
@@ -61,7 +61,7 @@ def parquet_files(
     except ImportError as error:
         raise ParquetMissing(f"Parquet files need pyarrow, which is not installed: {ParquetMissing.hint}") from error
     if os.path.exists(folder):
-        raise WrongDirectory(f"{folder} is there already")
+        raise WrongDirectory(f"{folder} already exists")
     temporary = f"{folder}.{os.urandom(4).hex()}.tmp"
     os.makedirs(temporary)
     writers: list[_Writer] = []
@@ -118,7 +118,9 @@ class _Writer:
             return None if value is None else field.type.convert(value)
         except UNFIT as error:
             shown = repr(value)[:100]
-            raise BadValue(f"table {self.table}, column {field.name}: {shown} is no {field.type.arrow} ({error})") from error
+            raise BadValue(
+                f"table {self.table}, column {field.name}: {shown} is not a valid {field.type.arrow} ({error})"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class _Types:
     declared: tuple[Declared, Declared]
 
     def of(self, column: str, side: int) -> ColumnType | None:
-        """None: values of any type may stand there; or the side has no such table."""
+        """None: it may hold values of any type; or the side has no such table."""
         shape = (self.table.left, self.table.right)[side]
         kind = shape.columns[column] if shape is not None else ""
         info = self.declared[side].get(self.table.name)
@@ -149,7 +151,7 @@ class _Types:
 
 
 def _fields(table: TableDiff, types: _Types, more: Sequence[ParquetField]) -> list[ParquetField]:
-    """Names that would stand twice get underscores behind them."""
+    """Names that would occur twice get underscores appended."""
     names: set[str] = set()
 
     def old(change: RowChange) -> tuple[Any, ...] | None:

@@ -1,7 +1,7 @@
 """Rows of a table from several partitions, as one stream in order; and how two such streams are walked side by side.
 
 One rule: a few thousand rows of each partition are in memory at a time. SQLite gives each partition's rows in order; of what was
-read of every partition, all that can be in front of nothing unread is sorted together and becomes a block.
+read of every partition, all that cannot come after an unread row is sorted together and becomes a block.
 
 Most rows of two states are equal. Where the types of all columns are fixed and the same on both sides, stretches of equal rows
 are passed over by comparing lists, ten times as fast as row by row.
@@ -21,13 +21,13 @@ import apsw
 Row = tuple[Any, ...]
 Item = tuple[Any, Row]  # what sorts as SQLite sorts, and the row
 CHUNK_ROWS: Final = 1000  # of one partition
-STEP_MIN: Final = 16  # rows that are compared at once behind a difference …
+STEP_MIN: Final = 16  # rows that are compared at once after a difference …
 STEP_MAX: Final = 1024  # … and in a long stretch of equal ones
 _RANK: Final[Mapping[type, int]] = {type(None): 0, int: 1, float: 1, str: 2, bytes: 3}  # SQLite's order of storage classes
 
 
 def order_of(values: Row) -> Row:
-    """What sorts as SQLite sorts these values, of any types."""
+    """A sort key that orders these values, of any types, as SQLite does."""
     rank = _RANK
     return tuple([(rank[type(value)], value) for value in values])
 
@@ -71,7 +71,7 @@ class Ordered:
 
     @property
     def head(self) -> Any:
-        """What the next row sorts by."""
+        """Sort key of the next row."""
         return self._items[self._at][0]
 
     def take(self, order: Any) -> Iterator[Row]:
@@ -83,7 +83,8 @@ class Ordered:
     def pass_equal(self, other: Ordered, step: int) -> tuple[int, int]:
         """Passes over at most `step` rows that both sides have next. Returns how many, and how many different ones they are.
 
-        Only whole groups of rows with one order are passed over, and only where `==` tells all: for exact rows with unique keys.
+        Only whole groups of rows with one order are passed over, and only where `==` decides everything: for exact rows with
+        unique keys.
         """
         count = min(step, len(self._items) - self._at, len(other._items) - other._at)
         mine = self._items[self._at : self._at + count]
@@ -96,7 +97,7 @@ class Ordered:
         return count, count and 1 + sum(map(operator.ne, mine[1:count], mine[: count - 1]))
 
     def _goes_on(self, count: int) -> bool:
-        """Whether the row behind so many belongs to the last of them. No group goes on in the next block: keys are unique."""
+        """Whether the row after so many belongs to the last of them. No group continues in the next block: keys are unique."""
         behind = self._at + count
         return behind < len(self._items) and self._items[behind][0] == self._items[behind - 1][0]
 

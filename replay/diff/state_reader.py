@@ -1,8 +1,8 @@
-"""The states of a node directory, or of one snapshot, open for reading: for whoever compares or looks, and changes nothing.
+"""The states of a node directory, or of one snapshot, open for reading only.
 
-One rule: what is read is where the log ends. State files that this boot of the machine wrote and that stand at the log's end are
-read as they are, each in one read transaction, also beside a running node, which goes on meanwhile. In every other case (after a
-crash or power loss, of a copied directory, of a busy node) they are restored from snapshots and log into a temporary folder.
+One rule: what is read is where the log ends. State files that this boot of the machine wrote and that are at the log's end are
+read as they are, each in one read transaction, also beside a running node, which continues meanwhile. In every other case (after
+a crash or power loss, of a copied directory, of a busy node) they are restored from snapshots and log into a temporary folder.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ How = Literal["states", "snapshots and log", "snapshot"]
 
 
 class StateGone(ReplayError):
-    """A state file changed hands while it was being opened."""
+    """A node took over the state file while it was being opened."""
 
-    hint = "the node was started or recovered meanwhile; try again"
+    hint = "the node was started or recovered in the meantime; try again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,4 +111,4 @@ def _find_snapshot(files: Files, path: str) -> Snapshot:
         for snapshot in list_snapshots(files, node, load_instance(files, node).identity):
             if os.path.realpath(snapshot.path) == path:
                 return snapshot
-    raise SnapshotDamaged(f"{path} is no snapshot in the folder {SNAPSHOTS}/ of a node")
+    raise SnapshotDamaged(f"{path} is not a snapshot in the folder {SNAPSHOTS}/ of a node")

@@ -1,7 +1,8 @@
-"""The restore drill: proves that what there is would be enough. `python -m replay.drill.drill DIR`, or `cmdlog drill DIR`.
+"""The restore drill: proves that the files at hand suffice for a recovery. `python -m replay.drill.drill DIR`, or `cmdlog drill
+DIR`.
 
-One rule: it only reads what a recovery would read, and writes in a throw-away folder that goes whatever happens. It works beside
-the running node, with the time that nobody else wants, on a view of its files that stays (`replay.drill.view`). A drill that
+One rule: it only reads what a recovery would read, and writes in a temporary folder that is removed whatever happens. It works
+beside the running node, at idle priority, on a fixed view of its files (`replay.drill.view`). A drill that
 could not be run says so, and nothing about the snapshots.
 
 Proofs per partition, each with all that a recovery does (checksums, the log's own evidence, the digests of the live run):
@@ -10,14 +11,14 @@ Proofs per partition, each with all that a recovery does (checksums, the log's o
              a batch drawn at random after it. Without a second proof, or a snapshot, to the end of the log
     second   the newest snapshot that shares no file with it is restored and replayed to exactly the newest one's last entry; all
              tables have the digests of the restored newest one
-    oldest   what is older still, best of all the log's first entry, is replayed to exactly the entry at which the way of the
-             second proof begins, or to the newest snapshot's when there is no second; all tables have the digests of that one
-    moment   where a past was promised: all partitions are restored to a moment drawn at random from it, from the archive
+    oldest   what is older still, at best the log's first entry, is replayed to exactly the entry at which the path of the second
+    proof begins, or to the newest snapshot's when there is no second; all tables have the digests of that one moment   where a
+    past was promised: all partitions are restored to a moment drawn at random from it, from the archive
 
-The second proof compares two ways to one state: an image of what the live run had, and an older image with the log in between. A
+The second proof compares two paths to one state: an image of what the live run had, and an older image with the log in between. A
 row that changed in an image together with its checksums, a procedure that is not deterministic, an entry that is missing in the
-log: each lets the two ways end in different tables. A row that changed in the live state is in both images. What was at hand
-before it changed tells: so the third proof goes back as far as log and archive lead (`replay.drill.longest_path`).
+log: each makes the two paths end in different tables. A row that changed in the live state is in both images. Only what is older
+than the change shows it: so the third proof goes back as far as log and archive lead (`replay.drill.longest_path`).
 
 A report of each drill stays in `drills/<UTC time>.json`.
 """
@@ -70,21 +71,21 @@ ROOM_SHARE: Final = 1.2  # of the snapshots' size: the states grow while they ar
 
 
 class DrillDiverged(ReplayError):
-    """Two ways to one state ended in different tables, or a call did something else than when it was live."""
+    """Two paths to one state ended in different tables, or a call behaved differently from the live run."""
 
     exit_code = 16
     hint = (
-        "do not rely on this node's snapshots: keep the directory, see `cmdlog check` for what makes procedures diverge, "
-        "and look at disk and memory"
+        "do not rely on this node's snapshots: keep the directory, check disk and memory, and see `cmdlog check` for what makes "
+        "procedures diverge"
     )
 
 
 class SnapshotWrong(DrillDiverged):
-    """A snapshot holds other rows than the log leads to: the live state had them when it was taken."""
+    """A snapshot holds rows that differ from those that the log leads to: the live state had them when it was taken."""
 
     hint = (
         "move it and every newer one of the partition out of snapshots/ of a stopped node, and `cmdlog recover DIR --to OUT` "
-        "restores what the log says; look at disk and memory, and see `cmdlog check` for what makes procedures diverge"
+        "restores what the log says; check disk and memory, and see `cmdlog check` for what makes procedures diverge"
     )
 
 
@@ -92,14 +93,14 @@ class DrillDamaged(ReplayError):
     """What a recovery would start with cannot be used."""
 
     exit_code = 10
-    hint = "a recovery would fall back to an older snapshot and a longer log; take a new snapshot, and look at the disk"
+    hint = "a recovery would fall back to an older snapshot and a longer log; take a new snapshot, and check the disk"
 
 
 class NoRoom(ReplayError):
     """The disk has no room for a restored copy."""
 
     exit_code = 14
-    hint = "give another place with --work, or free space on that volume"
+    hint = "choose another folder with --work, or free space on that volume"
 
 
 def drill(
@@ -112,9 +113,9 @@ def drill(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     make_way: Callable[[], None] = lambda: None,
 ) -> DrillReport:
-    """Runs the proofs and writes the report. `work` is the folder for the throw-away one, else the node directory's `drills`.
+    """Runs the proofs and writes the report. `work` is where the temporary folder is made, else the node directory's `drills`.
 
-    `make_way` is called once the view is taken: before that, a process that waits for idle time would lose every race.
+    `make_way` is called once the view is taken: before that, a process at idle priority would lose every race.
 
     Everything that was found is in the report, errors of the node's files too. Raises: Locked when another drill is running,
     WrongDirectory; OSError when there can be no report.
@@ -142,7 +143,7 @@ def drill(
 def _prove(
     files: Files, report: DrillReport, work: str, progress: Callable[[RecoveryProgress], None], make_way: Callable[[], None]
 ) -> None:
-    """Fills the report. What the archive loses meanwhile is looked for again."""
+    """Fills the report. Tries again when the archive drops files meanwhile."""
     while True:
         temporary = os.path.join(work, f"tmp-{os.urandom(8).hex()}")
         os.makedirs(os.path.join(temporary, STATE_FOLDER), mode=0o750)
@@ -157,7 +158,9 @@ def _prove(
                 name_own_paths(error, view, report.directory)
                 raise
             if report.attempts >= ATTEMPTS_MAX:
-                raise DrillNotRun(f"{report.directory} let go what was being read, {report.attempts} times") from error
+                raise DrillNotRun(
+                    f"{report.directory} removed files while they were being read, {report.attempts} times"
+                ) from error
             report.attempts += 1
         else:
             return
@@ -166,7 +169,7 @@ def _prove(
 
 
 class _Attempt:
-    """The proofs of all partitions, of what is there now."""
+    """The proofs of all partitions, over the files as they are now."""
 
     def __init__(
         self, files: Files, report: DrillReport, view: str, temporary: str, progress: Callable[[RecoveryProgress], None]
@@ -221,7 +224,7 @@ class _Attempt:
         self._clear()
 
     def _second(self, planned: Planned, newest: Mapping[int, Snapshot | None], seconds: Mapping[int, Snapshot]) -> None:
-        """Each second way leads to the tables of the newest snapshot."""
+        """Each second path leads to the tables of the newest snapshot."""
         if not seconds:
             return
         self._check_room(list(seconds.values()))
@@ -239,7 +242,7 @@ class _Attempt:
             p = result.partition
             tables = self._digests(p)
             _compare(
-                f"partition {p} at index {result.index}: {seconds[p].name} with the log behind it",
+                f"partition {p} at index {result.index}: {seconds[p].name} plus the log after it",
                 tables,
                 f"snapshot {_manifest_name(newest[p])}",
                 self._expected[p],
@@ -250,7 +253,7 @@ class _Attempt:
         self._clear()
 
     def _oldest(self, planned: Planned, ways: Ways, targets: Mapping[int, Snapshot]) -> None:
-        """What was there before leads to the tables that the other proofs began with."""
+        """The older states lead to the tables that the other proofs began with."""
         if not ways.starts:
             return
         self._check_room([targets[p] for p in ways.starts])
@@ -276,7 +279,7 @@ class _Attempt:
         self._clear()
 
     def _moment(self, planned: Planned) -> None:
-        """A moment of the promised past can be restored, from whatever a recovery would choose for it."""
+        """A moment of the promised past can be restored, from the files that a recovery would choose for it."""
         files, directory = self._files, self._directory
         newest = max(part.to_txn for part in planned.plan.partitions)
         draw = partial(draw_moment, files, directory, planned.source, newest=newest)
@@ -291,7 +294,7 @@ class _Attempt:
         except (ReplayError, SnapshotError, WalError, OSError) as error:
             oldest = oldest_moment(files, directory, planned.source, newest=newest)
             if oldest is None or until < oldest or isinstance(error, FileNotFoundError | PlanOutdated):
-                raise ViewChanged from error  # the window went on meanwhile, or a file went into the archive
+                raise ViewChanged from error  # the window advanced meanwhile, or a file was moved into the archive
             if isinstance(error, UntilUnreachable | UntilBeyond):
                 raise DrillDamaged(f"transaction {until} of the promised window cannot be restored: {error.args[0]}") from error
             raise
@@ -310,7 +313,7 @@ class _Attempt:
         return [f for of in (list_archived, list_snapshots) for f in of(self._files, self._directory, identity)]
 
     def _restored(self, part: PartitionPlan, snapshot: Snapshot) -> PartitionPlan:
-        """Puts the snapshot into the throw-away folder; the part then begins with what is there."""
+        """Restores the snapshot into the temporary folder; the part then begins with that state."""
         path = state_path(self._temporary, part.partition)
         restore(snapshot, path)
         return replace(part, source="state", name=path)
@@ -365,9 +368,9 @@ def _part_to(begin: Position, end: Manifest, stream: ScannedStream) -> Partition
     """From one state's last entry to that of a newer snapshot."""
     p = end.partition
     if begin.index < stream.base:
-        raise DrillDamaged(f"partition {p}: the log begins behind index {stream.base}, the older state ends at {begin.index}")
+        raise DrillDamaged(f"partition {p}: the log begins after index {stream.base}, the older state ends at {begin.index}")
     if begin.index > stream.base and stream.seen.get(begin.index) != (begin.term, begin.checksum):
-        raise DrillDamaged(f"partition {p}: the older snapshot holds another entry at index {begin.index} than the log")
+        raise DrillDamaged(f"partition {p}: the older snapshot holds a different entry at index {begin.index} than the log")
     return PartitionPlan(
         partition=p,
         source="snapshot",
@@ -383,7 +386,7 @@ def _part_to(begin: Position, end: Manifest, stream: ScannedStream) -> Partition
         entries=end.index - begin.index,
         calls=stream.calls,
         bytes=stream.bytes,
-        why="its way to the newest snapshot",
+        why="from the older snapshot to the newest one",
         skips=stream.skips,
         voids=tuple(stream.voids),
     )
@@ -406,7 +409,7 @@ def _compare(
     """Raises: `error` naming the tables."""
     wrong = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
     if wrong:
-        rows = ", ".join(f"{name} ({_rows(found, name)} rows, there {_rows(expected, name)})" for name in wrong)
+        rows = ", ".join(f"{name} ({_rows(found, name)} rows against {_rows(expected, name)})" for name in wrong)
         raise error(f"{what} and {other} differ in {rows}")
 
 
@@ -420,7 +423,7 @@ def _counts(tables: Mapping[str, TableDigest]) -> tuple[int, int]:
 
 def _manifest(snapshot: Snapshot | None) -> Manifest:
     if snapshot is None or snapshot.manifest is None:
-        raise SnapshotDamaged("a snapshot lost its manifest on the way")
+        raise SnapshotDamaged("a snapshot lost its manifest in the meantime")
     return snapshot.manifest
 
 
@@ -447,7 +450,7 @@ def _meaning(error: Exception) -> Exception:
 
 
 def lower_priority() -> None:
-    """From here on this process and those that it starts take the time that nobody else wants."""
+    """From here on this process and those that it starts run at idle priority."""
     os.nice(NICENESS)
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

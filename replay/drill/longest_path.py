@@ -1,10 +1,10 @@
-"""The longest way to a snapshot that a restore drill can go: from the oldest state at hand, over all the log behind it.
+"""The longest path to a snapshot that a restore drill can replay: from the oldest state at hand, over all the log after it.
 
-One rule: it begins as far back as log and archive reach, whoever made the state there. A row that changed in a state file at rest
-or in memory is copied into every later snapshot, and these agree with each other; only what is older knows better. Best is the
-log's first entry, before which there is nothing that could have changed.
+One rule: it begins as far back as log and archive reach, no matter where the state there comes from. A row that changed in a
+state file at rest or in memory is copied into every later snapshot, and these agree with each other; only an older state shows
+the change. Best is the log's first entry, before which there is nothing that could have changed.
 
-Bounded: the live log is read whole, as a recovery would read it, and the archive in front of it up to LOG_BYTES_MAX in all.
+Bounded: the live log is read whole, as a recovery would read it, and the archive before it up to LOG_BYTES_MAX in all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOG_BYTES_MAX: Final = 4 << 30  # some minutes of replay; the next drill goes th
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a way begins."""
+    """Where a path begins."""
 
     snapshot: Snapshot | None  # None: before the first entry
     position: Position
@@ -39,7 +39,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """Partition -> where its longest way begins, and the log that it goes over."""
+    """Partition -> where its longest path begins, and the log that it uses."""
 
     starts: Mapping[int, Start]  # without partitions for which nothing older is at hand
     begins: Mapping[int, int]  # partition -> the index after which its entries begin in that log; 0: it has all of them
@@ -48,9 +48,9 @@ class Ways:
 
 
 def find_ways(files: Files, planned: Planned, snapshots: Sequence[Snapshot], targets: Mapping[int, Snapshot]) -> Ways:
-    """The longest ways to these snapshots. Raises: Corrupt, Recycled.
+    """The longest paths to these snapshots. Raises: Corrupt, Recycled.
 
-    `snapshots` are those beside the live log. An archive that cannot be read makes the ways shorter.
+    `snapshots` are those beside the live log. An archive that cannot be read makes the paths shorter.
     """
     directory, live = planned.plan.directory, planned.source
     wrong = {name for part in planned.plan.partitions for name in part.set_aside}

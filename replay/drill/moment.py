@@ -1,8 +1,8 @@
 """Which moment of the promised past a restore drill goes back to.
 
 One rule: it is drawn from what was promised and kept, not from what can be read. A file that is lost or cannot be read leaves its
-moments in the draw, so that a drill finds out; blocks that the archive has given up by its own rules leave no name behind, and
-what lies before them is promised to nobody.
+moments in the draw, so that a drill finds out. Blocks that the archive has dropped by its own rules leave no name, and nothing
+before them is promised.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from snapshot.archive_layout import ArchivedSegment, list_segments
 from snapshot.catalog import list_archived, list_snapshots
 from snapshot.retention import oldest_restorable, window_begin
 
-WINDOW_S_MAX = 1e10  # stands for all of it
+WINDOW_S_MAX = 1e10  # means all of it
 
 
 def draw_moment(files: Files, directory: str, source: LogSource, chance: random.Random, *, newest: int) -> int | None:

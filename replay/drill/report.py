@@ -1,6 +1,6 @@
 """Reports of restore drills: `drills/<UTC time>.json` in a node's directory, the newest kept, and what they say.
 
-One rule: a report that cannot be read says nothing; it neither proves a restore nor keeps anybody from the next one.
+One rule: a report that cannot be read says nothing; it neither proves a restore nor prevents the next drill.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOT_RUN: Final = "not_run"  # verdict of a drill that could not be run: no room,
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """One way to a state."""
+    """One proven path to a state."""
 
     snapshot: str  # "" for nothing: the log reaches back to the first entry
     from_index: int

@@ -1,17 +1,18 @@
-"""What a restore drill reads: the node's files as they were at one moment, in a folder that stays while the node continues.
+"""What a restore drill reads: the node's files as they were at one moment, in a folder that does not change while the node
+continues.
 
-One rule: the node never waits for a drill. Its ring recycles segments and retention removes snapshots whenever they want, so a
+One rule: the node never waits for a drill. Its ring recycles segments and retention removes snapshots at any time, so a
 drill that read them in place would race against every call.
 
     snapshots         hard links; copies where the folder is on another volume. Files of snapshots are written once, and their
                       removal cuts nothing off a file that has another name (`snapshot.background_io.remove_file`)
-    log               copies, the oldest segment first; a large log is copied in pieces, each of which makes way
+    log               copies, the oldest segment first; a large log is copied in pieces, each of which yields
     archive, faults,  links to the node's own: the archive loses files only by its own rules, rows are looked up in the states
     state
 
-Snapshots come first, so the log never ends before them. What was recycled while it was copied has lost its name by then, and
-what the log does not reach any more is seen by its first block: the look is repeated. When nothing changes between looks there is
-no race, and the drill goes on to say what is wrong.
+Snapshots come first, so the log never ends before them. A segment that was recycled while it was copied has lost its name by
+then, and its first block shows what the log no longer reaches: then the listing is repeated. When nothing changes between
+listings there is no race, and the drill reports what is wrong.
 """
 
 from __future__ import annotations
@@ -53,21 +54,21 @@ class DrillNotRun(ReplayError):
 
 
 class ViewChanged(Exception):
-    """The node has replaced what was being looked at."""
+    """The node replaced files while they were being read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """The names that a look found."""
+    """The names that a listing found."""
 
     snapshots: tuple[str, ...]
     segments: tuple[str, ...]
 
 
 def take_view(files: Files, directory: str, folder: str) -> int:
-    """Makes `folder` a view of the node; returns how many looks it took.
+    """Makes `folder` a view of the node; returns how many listings it took.
 
-    A view that is damaged is made as well: the proofs name the damage. Raises: DrillNotRun; WalError, OSError.
+    A damaged log is copied as well: the proofs name the damage. Raises: DrillNotRun; WalError, OSError.
     """
     looks: list[_Listing] = []
     while len(looks) < LOOKS_MAX:
@@ -85,7 +86,7 @@ def take_view(files: Files, directory: str, folder: str) -> int:
                 remove_tree(folder)
         else:
             return len(looks)
-    raise DrillNotRun(f"{directory} replaced snapshots or log files while they were read, {LOOKS_MAX} times")
+    raise DrillNotRun(f"{directory} replaced snapshots or log files while they were being read, {LOOKS_MAX} times")
 
 
 def log_bytes(files: Files, directory: str) -> int:
@@ -143,7 +144,7 @@ def _segment_names(files: Files, directory: str) -> list[str]:
 
 
 def _hold(snapshot: str, held: str) -> None:
-    """The files of a snapshot under another name. Raises: ViewChanged when it was removed meanwhile."""
+    """Links the files of a snapshot under another name. Raises: ViewChanged when it was removed meanwhile."""
     os.mkdir(held, 0o750)
     try:
         for name in sorted(os.listdir(snapshot)):

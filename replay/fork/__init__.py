@@ -1,1 +1,1 @@
-"""The same calls with other code from one transaction on."""
+"""Replays the same calls with different code from one transaction on."""

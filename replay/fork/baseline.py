@@ -1,8 +1,8 @@
-"""The history as it was: a partition's entries behind a fork, applied batch by batch with their own code.
+"""The history as it was: a partition's entries after a fork point, applied batch by batch with their own code.
 
 One rule: it is the live run again, or it stops: results and rows are compared with the digests of the log.
 (`replay.recover.partition_replay` does that for a recovery, where an entry waits for its digest; here each batch is applied when
-it comes, since another history goes beside it.)
+it comes, since another history runs beside it.)
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from replay.log.scan import ScannedStream
 from replay.recover.partition_replay import GROUP_CALLS_MAX
 from replay.state.row_hooks import Steps, Trail, Trails
 
-PENDING_MAX: Final = 1024  # batches that wait for their digest; it stands a few blocks behind in the log
+PENDING_MAX: Final = 1024  # batches that wait for their digest; it comes a few blocks later in the log
 
 
 class LeftSide:
-    """One partition behind the fork. One thread."""
+    """One partition after the fork point. One thread."""
 
     def __init__(
         self, stream: ScannedStream, place: ForkPlace, state: PartitionState, catalogs: Catalogs, *, row_digests: bool
@@ -42,7 +42,7 @@ class LeftSide:
         self._skips = {index: frozenset(positions) for index, positions in stream.skips.items()}
 
     def take(self, lsn: Lsn, record: Record) -> tuple[Batch, Applied, Trails] | None:
-        """Applies an entry; of a batch, what it did behind the fork. Raises: Divergence."""
+        """Applies an entry; of a batch, what it did after the fork point. Raises: Divergence."""
         if record.partition == CLUSTER_GROUP:
             self._take_policy(record)
         elif record.partition != self._place.partition:

@@ -1,8 +1,8 @@
-"""Calls of the log and another version of the code: which procedure each of them is there, and with which parameters.
+"""Binds calls of the log to another version of the code: which procedure each of them calls, and with which parameters.
 
 One rule: a call fits if a client could make it today. Its procedure is found by name, its parameters are given by name and pass
 the checks of today's signature (a new parameter takes its default), and it runs where it ran: on the same partition, or on all.
-What does not fit is named, never bent.
+A call that does not fit is reported, never adjusted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Unfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A procedure of a logged catalog version, and what it is today."""
+    """A procedure of a logged catalog version, and its counterpart today."""
 
     name: str
     parameters: tuple[str, ...]  # as they were
@@ -52,7 +52,7 @@ class Fit:
 
 
 class Fitting:
-    """All catalog versions of a log, as one version of the code sees them."""
+    """Binds the procedures of all catalog versions of a log to one version of the code."""
 
     def __init__(
         self, db: Database, bundle_hash: str, catalogs: Mapping[int, Mapping[str, Any]], slots: Sequence[Sequence[int]]
@@ -71,7 +71,7 @@ class Fitting:
         """The procedures of that version, by their numbers in batches. Raises: CatalogMissing, BundleForged."""
         if version not in self._known:
             if version not in self._catalogs:
-                raise CatalogMissing(f"catalog version {version} is in no catalog record of this log")
+                raise CatalogMissing(f"catalog version {version} is not in any catalog record of this log")
             bundle = Bundle.from_bytes(str(self._catalogs[version]["bundle"]).encode())
             self._known[version] = [self._fit(stated, same=bundle.hash == self._hash) for stated in bundle.procedures]
         return self._known[version]

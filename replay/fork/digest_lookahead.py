@@ -1,6 +1,6 @@
-"""Records of a log with each batch's digest in front of it, for who wants to compare a batch when it has run.
+"""Records of a log with each batch's digest before it, so that a batch can be compared as soon as it has run.
 
-One rule: the order stays that of the log, apart from digests, which come early. A digest stands a few blocks behind its batch, so
+One rule: the order stays that of the log, apart from digests, which come early. A digest is a few blocks after its batch, so
 what is held is small; of a batch that has none (the log ends, or was written without) no more than the limits below is held.
 """
 
@@ -25,7 +25,7 @@ def digests_first(
     held_max: int = HELD_MAX,
     held_bytes_max: int = HELD_BYTES_MAX,
 ) -> Iterator[tuple[Lsn, Record]]:
-    """The records, held back behind the first batch that `waits` for its digest."""
+    """The records, held back after the first batch that `waits` for its digest."""
     held: deque[tuple[Lsn, Record]] = deque()
     waiting: set[_Key] = set()
     held_bytes = 0

@@ -1,6 +1,6 @@
-"""Which call made a row differ between two histories, for each row that ever did, on disk.
+"""For each row that ever differed between two histories, the first call that made it differ; on disk.
 
-One rule: what is noted first stays.
+One rule: the first note of a row stays.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _FIRSTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The call behind which a row was not the same on both sides for the first time."""
+    """The first call after which a row differed between the sides."""
 
     txn_id: int
     procedure: str
 
 
 class Firsts:
-    """The calls that made rows differ, in a file of our own."""
+    """The calls that made rows differ, in a file of its own."""
 
     def __init__(self, path: str) -> None:
         self._connection = apsw.Connection(path)
@@ -37,7 +37,7 @@ class Firsts:
         self._connection.execute(_FIRSTS)
 
     def note(self, found: Iterable[tuple[Key, int, int, str]]) -> None:
-        """(row, transaction, position in its batch, procedure); what is known of a row already stays."""
+        """(row, transaction, position in its batch, procedure); an earlier note of a row stays."""
         rows = [(key[0], repr(key[1]), txn_id, position, name) for key, txn_id, position, name in found]
         if rows:
             with self._connection:

@@ -1,11 +1,11 @@
-"""`cmdlog fork`: the same calls, but from one transaction on with other code. What if this version had run since then?
+"""`cmdlog fork`: the same calls, but with other code from one transaction on. What if this version had run since then?
 
-One rule: up to the fork everything is as it was (state and code of that time, digests compared); behind it only the code is
-another (`replay.fork.rerun`). The log that is forked is read, never written.
+One rule: up to the fork point everything is as it was (state and code of that time, digests compared); after it only the code
+differs (`replay.fork.rerun`). The log that is forked is read, never written.
 
-The result is a complete node of one, which `cmdlog serve` takes with that code. It tells another history than its origin, so it
+The result is a complete node of its own, which `cmdlog serve` runs with that code. Its history differs from its origin's, so it
 must never pass for a copy of it: it has a cluster id of its own, and its instance file says from which cluster and transaction it
-was forked. Transaction ids go on above all that the old log knew.
+was forked. Transaction ids continue above all that the old log knew.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ Tell = Callable[[RecoveryProgress], None]
 
 
 class OtherDatabase(ReplayError):
-    """The code is of another application, by the name of its `Database`."""
+    """The code belongs to another application, by the name of its `Database`."""
 
     exit_code = 11
     hint = "fork with a version of the application that the directory was made for"
 
 
 class RestUnreadable(UntilUnreachable):
-    """Log and archive do not hold everything behind the fork."""
+    """Log and archive do not hold everything after the fork point."""
 
-    hint = "fork at a later moment, or bring the named files back from a copy"
+    hint = "fork at a later moment, or restore the named files from a backup"
     code = 1
 
     @property
@@ -76,7 +76,7 @@ class RestUnreadable(UntilUnreachable):
 class ForkReport:
     """What a fork did."""
 
-    results: Sequence[PartitionResult]  # by partition: calls behind the fork, and where the new node begins
+    results: Sequence[PartitionResult]  # by partition: calls after the fork point, and where the new node begins
     kept: int  # calls before the fork that were replayed with their own code
     tally: RerunTally
     identity: Identity
@@ -135,7 +135,7 @@ def fork(
 
     `target` is `module:attribute` of `db`; None: it is found. With `hang_after_s`, `db` runs in a process of its own, and a call
     that runs longer is named; None: here, and a call may take as long as it likes. Durable on return; `directory` may be of a
-    running node. A run that is broken off is gone on with by the very same fork.
+    running node. An interrupted run is resumed by the same fork.
 
     Raises: BadUntil, UntilUnreachable, CallUnfit, CallStuck, OtherDatabase, SchemaConflict, WrongDirectory, Interrupted; what
     `execute` raises.
@@ -186,13 +186,13 @@ def _open_alone(files: Files, directory: str) -> LogSource:
 
 
 def _skips(parts: Sequence[PartitionPlan]) -> dict[int, dict[int, Any]]:
-    """What was taken out of the calls in front of the fork, by partition and entry."""
+    """Which calls before the fork point were skipped, by partition and entry."""
     return {part.partition: {index: of for index, of in part.skips.items() if index <= part.to_index} for part in parts}
 
 
 @contextlib.contextmanager
 def _owned(files: Files, out: str) -> Iterator[DirectoryLock]:
-    """The directory while it is made; given up when it fails in a way that the same fork would not go on from."""
+    """The directory while it is made; removed when it fails in a way that the same fork could not resume from."""
     owner = take_ownership(files, out)
     try:
         yield owner
@@ -201,13 +201,13 @@ def _owned(files: Files, out: str) -> Iterator[DirectoryLock]:
         if not isinstance(error, (*GONE_ON, CallStuck)):
             give_up(out)
         if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(" ".join([f"the fork to {out} was broken off", *filter(None, map(str, error.args))])) from None
+            raise Interrupted(" ".join([f"the fork to {out} was interrupted", *filter(None, map(str, error.args))])) from None
         raise
     owner.close()
 
 
 def _plan(files: Files, directory: str, at: int) -> Planned:
-    """What is before the fork. Raises: as `make_plan`, with a hint for who named the moment as `--at`."""
+    """What is before the fork. Raises: as `make_plan`, with a hint for a moment that was given as `--at`."""
     try:
         return make_plan(files, directory, use_state="never", until=at)
     except (UntilBeyond, UntilUnreachable) as error:
@@ -226,13 +226,13 @@ def _finding_a_way(files: Files, directory: str, source: LogSource) -> Iterator[
 
 
 def _no_way(files: Files, directory: str, source: LogSource, error: Corrupt | UntilUnreachable) -> ReplayError:
-    """What is behind the fork cannot be read to the end; where it could be, for a fork at another moment."""
+    """The error when the log after the fork point cannot be read to its end; its hint names where a fork is possible."""
     ranges = _restorable(files, directory, source)
     strays = strays_told(files, directory) if isinstance(error, UntilUnreachable) else ""
     refused = RestUnreadable(f"{error.args[0]}{strays and f': {strays}'}")
     refused.code = error.exit_code
     if ranges:
-        refused.hint = f"restorable are {ranges}: fork within the last of them, or bring the named files back from a copy"
+        refused.hint = f"restorable ranges: {ranges}; fork within the last of them, or restore the named files from a backup"
     return refused
 
 
@@ -251,12 +251,12 @@ def _restorable(files: Files, directory: str, source: LogSource) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _ForkRan:
-    """What the calls did, and where the partitions stand behind them."""
+    """What the calls did, and where the partitions are after them."""
 
     results: list[PartitionResult]
     tally: RerunTally
     kept: int
-    gone: list[Any]  # what the log took out of them, as `_gone` says it
+    gone: list[Any]  # what the log skips of them, as `_gone` says it
 
     def to_json(self) -> dict[str, Any]:
         results = [asdict(result) for result in self.results]
@@ -270,7 +270,7 @@ class _ForkRan:
 
 @dataclass(frozen=True, slots=True)
 class _ForkRun:
-    """What is done in the new directory, step by step."""
+    """The steps in the new directory."""
 
     files: Files
     out: str
@@ -283,7 +283,7 @@ class _ForkRun:
     goes_on: bool
 
     def before(self, done: Mapping[int, RerunProgress]) -> int:
-        """Brings every partition to the fork that is not behind it; the calls before it, those of earlier runs included."""
+        """Brings every partition to the fork point that is not past it; the calls before it, those of earlier runs included."""
         target, calls = Target(self.files, self.out), 0
         fresh = [p for p in sorted(self.rest.places) if p not in done or not self._joins(p, done[p])]
         for p in fresh:
@@ -302,7 +302,9 @@ class _ForkRun:
                     hang_after_s=HANG_AFTER_S if self.hang_after_s is None else self.hang_after_s,
                 )  # fmt: skip
             except Poison as poison:
-                poison.hint = "before the fork runs the code of that time: fork what `cmdlog recover --quarantine --to` makes"
+                poison.hint = (
+                    "before the fork point the logged code runs: fork the output of `cmdlog recover --quarantine --to` instead"
+                )
                 raise
         return calls
 
@@ -318,7 +320,8 @@ class _ForkRun:
         return results, tally
 
     def _joins(self, partition: int, done: RerunProgress) -> bool:
-        """Whether the state stands at an entry that the log still holds there, and the log says the same of what was applied.
+        """Whether the state is at an entry that the log still holds there, and the log still says the same about what was
+        applied.
 
         It may have grown since: by the digest of a batch that could not be compared, or by a SKIP of a call that ran.
         """
@@ -342,18 +345,18 @@ def _is_any_digested(rest: Rest, partition: int, indexes: frozenset[int]) -> boo
 
 
 def _gone(rest: Rest, ends: Mapping[int, int]) -> list[Any]:
-    """[[partition, end, [[index of a batch up to it, positions that the log takes out], …]], …]"""
+    """[[partition, end, [[index of a batch up to it, positions that the log skips], …]], …]"""
     skips = {p: stream.skips for p, stream in sorted(rest.scan.streams.items())}
     return [[p, ends[p], [[at, list(of)] for at, of in skips[p].items() if at <= ends[p]]] for p in skips if p in ends]
 
 
 def _ran_before(files: Files, out: str, rest: Rest, value: Mapping[str, Any] | None) -> _ForkRan | None:
-    """What an earlier run has noted when all calls had run, if the states still stand there and none was taken out since."""
+    """What an earlier run noted when all calls had run, if the states are still there and no call was skipped since."""
     if value is None:
         return None
     ran, trust = _ForkRan.from_json(value), Trust(files, out)
     if ran.gone != _gone(rest, {p: end for p, end, _ in ran.gone}):
-        for result in ran.results:  # nothing says any more how far these states have come
+        for result in ran.results:  # how far these states have come is no longer recorded
             trust.discard(result.partition)
         return None
     for result in ran.results:
@@ -365,7 +368,7 @@ def _ran_before(files: Files, out: str, rest: Rest, value: Mapping[str, Any] | N
 
 
 def _made_before(files: Files, out: str, ran: _ForkRan, code: str) -> ForkReport:
-    """What the run that finished this very fork has said."""
+    """The report of the run that finished this fork."""
     instance = load_instance(files, out)
     assert instance.forked_from is not None, "what a fork has made says so"
     version = max(fold_end(open_source(files, out)).state(CLUSTER_GROUP).catalogs)
@@ -374,7 +377,7 @@ def _made_before(files: Files, out: str, ran: _ForkRan, code: str) -> ForkReport
 
 
 def _batch_of(source: LogSource, found: Difference) -> Batch | None:
-    """The batch in which a difference stands."""
+    """The batch that holds a difference."""
     for lsn, record in source.read(from_block=found.block):
         if (record.kind, record.partition, record.index) == (RecordKind.BATCH, found.partition, found.index):
             return decode_batch(record)
@@ -390,7 +393,7 @@ def _place(part: PartitionPlan) -> ForkPlace:
 def find_rest(
     files: Files, directory: str, places: Sequence[ForkPlace], until: int | None, claims: Mapping[int, int] | None = None
 ) -> Rest:
-    """The log that holds everything behind these places ([]: everything); it says what stands at the `claims`, too.
+    """The log that holds everything after these places ([]: everything), and what it holds at the `claims`.
 
     Raises: UntilUnreachable, UntilBeyond.
     """
@@ -404,7 +407,7 @@ def find_rest(
         if until is not None and until > found.groups.txn_id_max | _MILLIS:
             raise UntilBeyond(f"transaction {until} was not reached: the newest one is {found.groups.txn_id_max}")
         return Rest(source, found, those)
-    raise UntilUnreachable("log and archive do not hold everything behind the fork without a gap")
+    raise UntilUnreachable("log and archive do not hold everything after the fork point without a gap")
 
 
 def _sources(files: Files, directory: str) -> Iterator[LogSource]:
@@ -425,12 +428,12 @@ def _partitions(source: LogSource) -> range:
 
 
 def _before(place: ForkPlace) -> int:
-    """The entry behind which the log is read: a batch that the fork cuts has a rest, also where a segment ends with it."""
+    """The entry after which the log is read: a batch that the fork cuts has a rest, also where a segment ends with it."""
     return place.index - 1 if place.calls >= 0 else place.index
 
 
 def _joins(place: ForkPlace, found: Scan) -> bool:
-    """Whether the log holds every entry behind the place, and the very entry at it."""
+    """Whether the log holds every entry after the place, and the same entry at it."""
     stream = found.streams[place.partition]
     if not (stream.base <= _before(place) and place.index <= stream.last_index):
         return False
@@ -466,7 +469,7 @@ def _groups(
 
 
 def _make_single(state: GroupState, node_id: int) -> None:
-    """The first configuration of another cluster, whoever voted in the one that was forked, and whatever failed there."""
+    """The first configuration of another cluster, regardless of voters and failures in the one that was forked."""
     state.vote = node_id
     state.configurations = [replace(newest, value=single(newest.value, node_id)) for newest in state.configurations[-1:]]
 

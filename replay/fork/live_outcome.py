@@ -1,6 +1,6 @@
-"""What a call of the log answered live: the log keeps a hash of it, so the call is run once more with the code that it ran with.
+"""What a call of the log answered live. The log keeps only a hash of it, so the call is run again with its original code.
 
-One rule: nothing is told that the hash does not prove. It is a courtesy of a report, so it is left out where it would be long:
+One rule: nothing is reported that the hash does not prove. It is optional in a report, so it is omitted where it would take long:
 the partition is restored up to the call in a temporary folder, if that takes few enough calls.
 """
 

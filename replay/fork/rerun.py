@@ -1,8 +1,9 @@
-"""Applies the entries behind a fork with one other version of the code, and compares what the calls answer with the live run.
+"""Applies the entries after a fork point with one other version of the code, and compares what the calls answer with the live
+run.
 
-One rule: only the code is another. The calls, their order, their transaction ids, keys and skips are those of the log; the tables
+One rule: only the code differs. The calls, their order, their transaction ids, keys and skips are those of the log; the tables
 are what this code finds and makes when it is started there. So SCHEMA entries of the log, which belong to the code that is
-replaced, pass without effect, and what this code's tables lack stands before the first call, as at a start with changed code.
+replaced, pass without effect, and what this code's tables lack is added before the first call, as at a start with changed code.
 
 A stream that is forked has other entries than the log: the schema change, and the second half of a batch that the fork cuts.
 Its indexes are the log's plus `shift`.
@@ -38,7 +39,7 @@ from replay.recover.execute import end_of
 from replay.results import PartitionResult
 
 VERSION: Final = 1  # of the only code that runs here
-PENDING_MAX: Final = 1024  # batches of a partition that wait for their digest; it stands a few blocks behind in the log
+PENDING_MAX: Final = 1024  # batches of a partition that wait for their digest; it comes a few blocks later in the log
 GROUP_CALLS_MAX: Final = 2000  # in one SQLite transaction, which is cheaper than one per batch
 REPORT_EVERY_CALLS: Final = 2000
 Missing = Literal["refuse", "skip"]
@@ -48,12 +49,12 @@ class CallUnfit(ReplayError):
     """A call of the log cannot run with the other code."""
 
     exit_code = 13
-    hint = "give the code a procedure of that name and parameters, or leave such calls out with --skip-missing"
+    hint = "give the code a procedure of that name and parameters, or skip such calls with --skip-missing"
 
 
 @dataclass(frozen=True, slots=True)
 class ForkPlace:
-    """Where a partition leaves its log: behind `index`, or behind the first `calls` calls of it."""
+    """Where a partition leaves its log: after `index`, or after the first `calls` calls of it."""
 
     partition: int
     index: int = 0
@@ -64,7 +65,7 @@ class ForkPlace:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A call that ended otherwise than live."""
+    """A call that ended differently from the live run."""
 
     txn_id: int
     partition: int
@@ -77,7 +78,7 @@ class Difference:
     outcome: Any
     live_status: str = ""  # "": not looked for, or not found
     live_outcome: Any = None
-    block: int = 0  # of the log, where its batch stands; 0 = not noted
+    block: int = 0  # of the log, where its batch is; 0 = not noted
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -111,7 +112,7 @@ class RerunTally:
     """What the calls did."""
 
     compared: int = 0  # calls whose live outcome the log knows
-    changed: int = 0  # … and that ended otherwise
+    changed: int = 0  # … and that ended differently
     first: Difference | None = None  # by transaction id
     statuses: Counter[int] = field(default_factory=Counter)  # `Status` -> calls
     left_out: dict[tuple[str, str], LeftOut] = field(default_factory=dict)
@@ -151,14 +152,14 @@ class RerunTally:
 
 @dataclass(slots=True)
 class RerunProgress:
-    """How far one partition has come behind the fork, and what its calls did."""
+    """How far one partition has come after the fork point, and what its calls did."""
 
     at: int  # index of the last entry of the log that was applied
     shift: int = 0
     entries: int = 0
     calls: int = 0
     tally: RerunTally = field(default_factory=RerunTally)
-    gone: list[list[Any]] = field(default_factory=list)  # [index of a batch, positions that the log had taken out], ascending
+    gone: list[list[Any]] = field(default_factory=list)  # [index of a batch, positions that the log skipped], ascending
     open: list[int] = field(default_factory=list)  # batches of which no digest had come: the log may have grown one since
 
     def kept(self) -> dict[str, Any]:
@@ -206,7 +207,7 @@ Keep = Callable[[PartitionState, RerunProgress], None]
 
 
 class Rerun:
-    """Feeds the entries behind the fork to engines that run other code. One thread."""
+    """Feeds the entries after the fork point to engines that run other code. One thread."""
 
     def __init__(
         self,
@@ -226,9 +227,9 @@ class Rerun:
     ) -> None:
         """Brings the tables to those of the code. Raises: SchemaConflict.
 
-        `begins` is told which calls of a batch will run, `begin_call` before each call which of them it is; `ended` when a batch
-        has run, with the positions in it of those calls. `done` says where partitions of which a run before has applied something
-        stand; `keep` notes that in the state's open transaction.
+        `begins` is given the calls of a batch that will run, `begin_call` before each call which of them it is; `ended` when a
+        batch has run, with the positions in it of those calls. `done` says where partitions to which an earlier run applied
+        something are; `keep` notes that in the state's open transaction.
         """
         self._fitting, self._missing, self._progress = fitting, missing, progress
         self._begins, self._ended, self._keep = begins, ended, keep
@@ -257,7 +258,7 @@ class Rerun:
 
     @property
     def finished(self) -> bool:
-        """Every partition stands at its end, and nothing waits for a digest."""
+        """Every partition is at its end, and nothing waits for a digest."""
         return all(lane.done.at >= lane.stream.to_index and not lane.pending for lane in self._lanes.values())
 
     @property
@@ -460,5 +461,5 @@ def _lane(
 
 
 def is_void(stream: ScannedStream, lsn: Lsn, index: int) -> bool:
-    """Whether a later record of the log put this entry out of force."""
+    """Whether a later record of the log made this entry void."""
     return any(index >= first and (lsn.block, lsn.offset) < (block, offset) for block, offset, first in stream.voids)

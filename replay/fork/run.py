@@ -1,9 +1,9 @@
 """The part of a fork that runs other code: here, or in a process that is watched.
 
 One rule: a process may die or hang at any call, and the fork knows at which. As in a recovery (`replay.recover.worker_pool`) the
-process says in a few shared bytes what it is about to run; one that hangs is killed and started again, from where the states
-stand, saying so before each call; after the second time the call is known, and the fork ends with it, gone on with when it is
-repaired or is given more time.
+process writes to a few shared bytes what it is about to run. One that hangs is killed and started again from where the states
+are, now reporting each call before it runs. After the second hang the call is known and the fork ends; it can be resumed when
+the call is repaired or given more time.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ Tell = Callable[[RecoveryProgress], None]
 
 
 class CallStuck(ReplayError):
-    """A call that the other code does not come back from."""
+    """A call of the other code timed out."""
 
     exit_code = 16  # as of a call that a recovery cannot replay
     hint = (
         "repair the procedure, remove the new directory and fork again; or give the call more time with --call-timeout-s, and "
-        "the same command goes on from there"
+        "run the same command again to resume"
     )
 
     def __init__(self, place: DivergencePlace) -> None:
         self.place = place
-        super().__init__(f"a call that does not come back in {place}: {place.got}")
+        super().__init__(f"call timed out in {place}: {place.got}")
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The log behind the fork."""
+    """The log after the fork point."""
 
     source: LogSource
     scan: Scan
@@ -74,7 +74,7 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class ForkCode:
-    """The other code, and what becomes of calls that do not fit it."""
+    """The other code, and how calls that do not fit it are treated."""
 
     db: Database
     bundle: Bundle
@@ -96,7 +96,7 @@ def slots_of(found: Scan) -> Any:
 
 
 def run_here(rest: Rest, target: Target, code: ForkCode, tell: Tell) -> tuple[list[PartitionResult], RerunTally]:
-    """Everything behind the fork, in this process."""
+    """Runs everything after the fork point in this process."""
     found = rest.scan
     records = found.kept if found.kept is not None else rest.source.read(from_block=found.from_block)
     hands = Hands(code.db, code.fitting(found), code.missing, _meter(rest, tell))
@@ -120,7 +120,7 @@ def run_watched(
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """What ran when a process ended before its work did."""
+    """What was running when a process ended before its work was done."""
 
     partition: int
     index: int
@@ -129,7 +129,7 @@ class Incident:
 
 
 class Hands:
-    """Runs the calls of all partitions; what is about to run is told to `begun`, each call of a batch if it is `careful`."""
+    """Runs the calls of all partitions; `begun` gets what is about to run, each call of a batch if it is `careful`."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Hands:
         streams: Mapping[int, ScannedStream],
         records: Iterable[tuple[Lsn, Record]],
     ) -> tuple[list[PartitionResult], RerunTally]:
-        """Goes on with what a run before has done. Raises: Locked, SchemaConflict, what `Rerun.run` raises."""
+        """Resumes after what an earlier run has done. Raises: Locked, SchemaConflict, what `Rerun.run` raises."""
         with ExitStack() as stack:
             states, done = {}, dict[int, RerunProgress]()
             for p in sorted(places):
@@ -200,7 +200,8 @@ class _Watch:
         self._done: tuple[list[PartitionResult], RerunTally] | None = None
 
     def run(self, *, careful: bool) -> tuple[list[PartitionResult], RerunTally] | Incident:
-        """What came of it, or how it ended. Raises: KeyboardInterrupt naming the call; WorkerFailed; what the process says."""
+        """The result, or how the process ended. Raises: KeyboardInterrupt naming the call; WorkerFailed; what the process
+        says."""
         worker = _spawn({**self._order, "careful": careful}, sorted(self._rest.places), careful=careful)
         try:
             code = self._listen(worker)
@@ -208,7 +209,7 @@ class _Watch:
                 return self._done
             running = worker.running()
             if code == DEFECT_CODE or running is None:
-                raise WorkerFailed(f"the process that runs the other code ended with code {code}; its own words are above")
+                raise WorkerFailed(f"the process that runs the other code ended with code {code}; see its output above")
             ended = f"the process was ended by signal {-code}" if code < 0 else f"the process ended with code {code}"
             return Incident(*running, worker.killed or ended)
         except KeyboardInterrupt:
@@ -218,7 +219,7 @@ class _Watch:
             worker.close()
 
     def place(self, incident: Incident) -> DivergencePlace:
-        """The call in words that an operator knows it by."""
+        """Describes the call as an operator knows it."""
         found = self._rest.scan
         for lsn, record in self._rest.source.read(from_block=found.from_block):
             if record.kind is not RecordKind.BATCH or (record.partition, record.index) != (incident.partition, incident.index):
@@ -233,7 +234,7 @@ class _Watch:
         return DivergencePlace(incident.partition, incident.index, 0, incident.position, "?", "", incident.words)
 
     def _listen(self, worker: ReplayWorker) -> int:
-        """Heeds the process until it ends, or is ended because it hangs; its exit code."""
+        """Reads from the process until it ends, or is killed because it hangs; its exit code."""
         worker.seen_at = time.monotonic()
         with selectors.DefaultSelector() as selector:
             selector.register(worker.stdout, selectors.EVENT_READ)
@@ -274,7 +275,7 @@ def _order(rest: Rest, target: Target, code: ForkCode) -> dict[str, Any]:
 
 
 def stream_json(stream: ScannedStream) -> dict[str, Any]:
-    """What a process needs to know of a partition's entries; `stream_of` reads it."""
+    """What a process needs to know about a partition's entries; `stream_of` reads it."""
     return {
         "to_index": stream.to_index,
         "to_calls": stream.to_calls,

@@ -1,4 +1,5 @@
-"""One partition's history twice, batch by batch: as it was, and with other code. Notes for each row which call made it differ.
+"""Runs one partition's history twice, batch by batch: as it was, and with other code. Notes for each row which call made it
+differ.
 
 One rule: the left side is the live history, run by its own code and compared with its digests; the right side is a fork of it
 (`replay.fork.rerun`). Both apply a batch before either sees the next one, so what is held is one batch and, on disk, one line for
@@ -42,7 +43,7 @@ class Outcomes:
     """How the calls ended on both sides."""
 
     calls: int = 0  # that ran on both
-    changed: int = 0  # … and ended otherwise
+    changed: int = 0  # … and ended differently
     first: Difference | None = None
     statuses: dict[str, int] = field(default_factory=dict)  # of the right side
 
@@ -69,7 +70,7 @@ class OtherCode:
 
 
 class SideBySide:
-    """Both histories of one partition behind a fork. One thread."""
+    """Both histories of one partition after a fork point. One thread."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class SideBySide:
         firsts: Firsts,
         progress: Callable[[int], None],
     ) -> None:
-        """`left` stands before the batch that the fork cuts, if it cuts one; `right` within it. Raises: SchemaConflict."""
+        """`left` is before the batch that the fork cuts, if it cuts one; `right` within it. Raises: SchemaConflict."""
         self.outcomes = Outcomes()
         self._place, self._firsts, self._fitting = place, firsts, code.fitting
         self._left = LeftSide(stream, place, left, _code(catalogs), row_digests=row_digests)
@@ -143,7 +144,7 @@ class SideBySide:
             self._count(batch, left[1], ended)
 
     def _parted(self, key: Key, left: Steps | None, right: Steps | None) -> int | None:
-        """Position of the first call behind which the row is not the same, if it was before."""
+        """Position of the first call after which the row differs, if it was equal before."""
         view = self._view(key[0])
         if view is None:
             return None

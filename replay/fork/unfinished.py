@@ -1,7 +1,7 @@
-"""A directory in which a fork was begun: what its marker says, how far each partition has come, and going on there.
+"""A directory with an unfinished fork: its marker, how far each partition has come, and resuming there.
 
-One rule: it is gone on with for the very same fork only: of the same log, at the same places, with the same code. How far a
-partition has come is a row in its own state file, in the transaction that it speaks of, so it is never wrong; it is taken out
+One rule: only the same fork resumes it: of the same log, at the same places, with the same code. How far a
+partition has come is a row in its own state file, in the transaction that it describes, so it is never wrong; it is removed
 before the file becomes that of a node.
 """
 
@@ -35,7 +35,7 @@ _DROP: Final = "DROP TABLE IF EXISTS _cmdlog_fork"
 class ForkMarker:
     """What `creating.json` says: which fork it is."""
 
-    places: str  # hash of where each partition leaves its log, what the log takes out in front of that, and which log it is
+    places: str  # hash of where each partition leaves its log, what the log skips before that, and which log it is
     directory: str  # that is forked
     at: int
     until: int | None
@@ -67,12 +67,12 @@ class ForkMarker:
     def __str__(self) -> str:
         at = f"at transaction {self.at}" if self.at else "from the start"
         until = "" if self.until is None else f" up to transaction {self.until}"
-        skip = ", calls that do not fit left out" if self.missing == "skip" else ""
-        return f"a fork of {self.directory} {at}{until} with code {self.code[:12]}{skip}"
+        skip = ", skipping calls that do not fit" if self.missing == "skip" else ""
+        return f"fork of {self.directory} {at}{until} with code {self.code[:12]}{skip}"
 
 
 def goes_on(files: Files, out: str, wanted: ForkMarker) -> bool:
-    """Whether the directory holds this very fork, unfinished.
+    """Whether the directory holds this same fork, unfinished.
 
     Raises: WrongDirectory, when it holds another one, naming both; NotEmpty, when a marker does not say which.
     """
@@ -80,21 +80,21 @@ def goes_on(files: Files, out: str, wanted: ForkMarker) -> bool:
     if marker is None or marker.pop("by", "") != FORK:
         return False
     if strange := sorted(set(os.listdir(out)) - OURS):
-        raise NotEmpty(f"{out} is not empty: beside a fork that was broken off it holds {', '.join(strange[:5])}")
+        raise NotEmpty(f"{out} is not empty: besides an unfinished fork it contains {', '.join(strange[:5])}")
     try:
         found = ForkMarker(**marker)
     except TypeError:
-        raise NotEmpty(f"{out} holds a fork that was broken off; remove it and begin again") from None
+        raise NotEmpty(f"{out} contains an unfinished fork; delete it and start again") from None
     if found == wanted:
         return True
     if replace(found, places=wanted.places) == wanted:
         raise WrongDirectory(
-            f"{out} holds {found}, which was broken off; what the log says of the calls up to there has changed since: remove "
-            "the directory and begin again, or name another one"
+            f"{out} contains an unfinished {found}, but the log now describes the calls up to there differently. Delete the "
+            f"directory and start again, or choose another one"
         )
     raise WrongDirectory(
-        f"{out} holds {found}, which was broken off; wanted is {wanted}: finish that one, remove the "
-        "directory, or name another one"
+        f"{out} contains an unfinished {found}, but you asked for {wanted}. Finish it, delete the directory, or choose another "
+        f"one"
     )
 
 
@@ -110,7 +110,7 @@ def done_of(state: PartitionState) -> RerunProgress | None:
 
 
 def all_done(trust: Trust, out: str, partitions: range) -> dict[int, RerunProgress]:
-    """Partition -> how far an earlier run has come behind the fork; without those whose state file is not to be trusted."""
+    """Partition -> how far an earlier run has come after the fork point; without those whose state file is not to be trusted."""
     found = {}
     for partition in partitions:
         if trust.doubt(partition):
@@ -128,7 +128,7 @@ def all_done(trust: Trust, out: str, partitions: range) -> dict[int, RerunProgre
 
 
 def forget(out: str, partitions: range) -> None:
-    """The states become those of a node."""
+    """Removes the notes: the states become those of a node."""
     for partition in partitions:
         state = PartitionState.open(state_path(out, partition), partition=partition)
         try:

@@ -1,7 +1,7 @@
 """A process that runs other code: `replay.fork.run` starts it, with its order as a line of JSON on standard input.
 
-One rule: it does what the order says and tells it in JSON lines on standard output. SIGTERM, or the end of who started it, ends
-it at any moment: an unfinished SQLite transaction was never there.
+One rule: it does what the order says and reports in JSON lines on standard output. SIGTERM, or the end of its parent, ends it at
+any moment: SQLite rolls an unfinished transaction back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from replay.recover.worker import serve_order, tell, writer
 
 
 def run(order: dict[str, Any]) -> None:
-    """Runs the calls behind the fork."""
+    """Runs the calls after the fork point."""
     bundle = Bundle.from_bytes(str(order["bundle"]).encode())
     db = load_bundle(bundle)
     fitting = Fitting(db, bundle.hash, {int(v): value for v, value in order["catalogs"].items()}, order["slots"])

@@ -1,9 +1,9 @@
-"""What a merge gives out: a run of invocations as columns, and the batches that they stand in.
+"""What a merge returns: a run of invocations as columns, and the batches that contain them.
 
 One rule: no work per invocation but numpy's. Parameters, keys and procedures stay where they are, in the batches; a row says
 which batch and which place in it. `Chunk.invocations` is the convenient way, and costs what a loop costs.
 
-Batches are checked here as `decode_batch` checks them, all of a chunk at once: a `Batch` is made only when somebody asks for it.
+Batches are checked here as `decode_batch` checks them, all of a chunk at once: a `Batch` is made only on request.
 
 This module and `replay.history.merge` alone import numpy: import them where a merge is asked for.
 """
@@ -39,7 +39,7 @@ Uint16s = npt.NDArray[np.uint16]
 
 
 class Invocation(NamedTuple):
-    """One call. (partition, entry, position) is its place for ever; the TxnId of a call that enters every partition occurs in
+    """One call. (partition, entry, position) identifies it for ever; the TxnId of a call that enters every partition occurs in
     each of them."""
 
     txn_id: int
@@ -54,7 +54,7 @@ class Invocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """An entry without calls. It stands before the chunk's row `at`, and behind all rows of its partition in front of that."""
+    """An entry without calls. It comes before the chunk's row `at`, and after all earlier rows of its partition."""
 
     at: int
     record: Record
@@ -74,7 +74,7 @@ class BadBatch(BadRecord):
 
 
 class Batches(Sequence[Batch]):
-    """The batches of a chunk, decoded when they are looked at, and then kept."""
+    """The batches of a chunk, decoded on first access, and then kept."""
 
     __slots__ = ("_made", "records")
 
@@ -123,7 +123,7 @@ class Chunk:
     def invocations(self) -> Iterator[Invocation]:
         """One by one, parsed.
 
-        Raises: BadRecord when the parameters of a batch are no array of that many lists.
+        Raises: BadRecord when the parameters of a batch are not an array of that many lists.
         """
         params = [batch.params() for batch in self.batches]
         keys = [batch.key_list() for batch in self.batches]
@@ -142,8 +142,8 @@ class Gathered:
 
     records: list[Record] = field(default_factory=list)
     parts: list[tuple[int, int, int]] = field(default_factory=list)  # (batch number, low, high): only calls [low, high) of it
-    gone: list[tuple[int, int]] = field(default_factory=list)  # (batch number, position) of calls that were taken out
-    controls: list[tuple[int, Record]] = field(default_factory=list)  # (TxnId that it stands behind, record)
+    gone: list[tuple[int, int]] = field(default_factory=list)  # (batch number, position) of calls that were skipped
+    controls: list[tuple[int, Record]] = field(default_factory=list)  # (TxnId that it comes after, record)
 
 
 def column_of(record: Record) -> Int64s | None:
@@ -167,7 +167,7 @@ class Columns:
     counts: Int64s
     flags: Uint16s
     procedures_at: Int64s  # of its first call, in `words`
-    words: Uint16s  # the columns of offsets and procedures of all batches, one behind the other
+    words: Uint16s  # the columns of offsets and procedures of all batches, consecutive
 
 
 def check_batches(records: Sequence[Record]) -> Columns:
@@ -210,7 +210,7 @@ def make_chunk(gathered: Gathered) -> Chunk:
     for number, low, high in gathered.parts:
         lows[number], highs[number] = low, high
     counts = highs - lows
-    zeros = np.cumsum(counts) - highs  # the row at which a batch's first call stands, or would stand
+    zeros = np.cumsum(counts) - highs  # the row of a batch's first call, even if that is skipped
     rows = int(counts.sum())
     numbers = np.repeat(np.arange(len(records), dtype=np.int32), counts)
     txn_ids = np.repeat(columns.firsts - zeros * TICK, counts) + np.arange(0, rows * TICK, TICK, dtype=np.int64)
@@ -238,7 +238,7 @@ def _decoded(records: Sequence[Record], columns: Columns) -> Batches:
 
 
 def _order(gathered: Gathered, txn_ids: Int64s, zeros: Int64s) -> Int64s:
-    """Rows in the order of their TxnIds, those that were taken out left out.
+    """Rows in the order of their TxnIds, without those that were skipped.
 
     The sort must be stable: the parts of one call that enters several partitions share its TxnId. It also meets runs that ascend,
     which such a sort only has to interleave.

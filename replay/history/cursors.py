@@ -1,10 +1,10 @@
 """The reading side of a merge: cursors over logs, and the lanes (one per partition) that they fill.
 
 One rule: a lane's entries come in once each, in index order, void ones never; what is held is counted to the byte. Whose turn it
-is to read, and what may be given out, is decided in `replay.history.merge`.
+is to read, and what may be released, is decided in `replay.history.merge`.
 
 A log has one cursor that serves all of its lanes. A lane that lags may leave it for a cursor of its own, which reads ahead for
-that lane alone; the first one passes over what was taken, and has the lane back when it comes to where the other one stands.
+that lane alone. The first one passes over what was taken, and has the lane back when it reaches the position of the other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from replay.log.split_calls import PartitionSpan
 from replay.log.voids_and_skips import Place
 
 _BATCH: Final = RecordKind.BATCH
-OPEN_END: Final = (1 << 63) - 1  # behind every TxnId
+OPEN_END: Final = (1 << 63) - 1  # above every TxnId
 HELD_OVERHEAD_BYTES: Final = 400  # of a held record, beside its bytes: the objects around them
 
 
@@ -38,7 +38,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChosenLog:
-    """One node's log. Reading begins at `from_block`, the first block of a segment in front of all that is wanted."""
+    """One node's log. Reading begins at `from_block`, the first block of a segment before all that is wanted."""
 
     name: str  # the directory, for messages
     source: Readable
@@ -54,8 +54,8 @@ class MergeStream:
     after: int
     upto: int
     skips: Mapping[int, Collection[int]] = field(default_factory=dict)  # index -> positions that are not run
-    voids: Sequence[Place] = ()  # ascending: entries from the index on that stand in front of the place are void
-    untrue: Sequence[Place] = ()  # ascending: what marks in front of the place say is closed, is so up to the TxnId at most
+    voids: Sequence[Place] = ()  # ascending: entries from the index on that come before the place are void
+    untrue: Sequence[Place] = ()  # ascending: what marks before the place say is closed, is so up to the TxnId at most
     upto_calls: int = -1  # of the last entry's calls that count, -1 = all
     line: PartitionSpan = field(default_factory=PartitionSpan)  # multi-partition calls in it
 
@@ -64,7 +64,7 @@ Held = tuple[Record, int, int, int, int]  # a batch that waits: its first and la
 
 
 class Lowest:
-    """The lowest of the numbers that stand at later places of a log."""
+    """The lowest of the numbers at later places of a log."""
 
     def __init__(self, places: Sequence[Place]) -> None:
         self._places = [Lsn(BlockNumber(block), offset) for block, offset, _ in places]
@@ -77,7 +77,7 @@ class Lowest:
 
 
 class MergeLane:
-    """One partition's stream on its way. Invariant: `held` and `controls` ascend, and hold nothing of what was given out."""
+    """One partition's stream while it is merged. Invariant: `held` and `controls` ascend, and hold nothing that was released."""
 
     __slots__ = (
         "_after", "_head_first", "_last_txn", "_low", "_untrue", "_upto", "_voids",
@@ -87,7 +87,7 @@ class MergeLane:
     def __init__(self, stream: MergeStream) -> None:
         self.stream = stream
         self.held: deque[Held] = deque()
-        self.controls: deque[tuple[int, Record, int]] = deque()  # (TxnId that it stands behind, record, bytes)
+        self.controls: deque[tuple[int, Record, int]] = deque()  # (TxnId that it comes after, record, bytes)
         self._low = self._head_first = 0  # of the first held batch, calls that have been given out, and TxnId of the next one
         self.held_bytes = 0
         self._after, self._upto = stream.after, stream.upto
@@ -100,7 +100,7 @@ class MergeLane:
 
     @property
     def first_call_txn(self) -> int:
-        """Of what is held; behind every TxnId when nothing is."""
+        """First TxnId of what is held; above every TxnId when nothing is."""
         if not self.held:
             return OPEN_END + 1
         return self._head_first if self._low else self.held[0][1]
@@ -123,11 +123,11 @@ class MergeLane:
             return
         wanted = index > self._after
         if wanted and index != self.next_index:
-            raise BadRecord(f"entry {index} where {self.next_index} must stand")
+            raise BadRecord(f"entry {index} where {self.next_index} is expected")
         if kind is _BATCH:
             first, last, count = batch_span(record)
             if not self._last_txn < first <= last <= OPEN_END:
-                raise BadRecord(f"entry {index} has transactions {first} to {last}, which are not behind {self._last_txn}")
+                raise BadRecord(f"entry {index} has transactions {first} to {last}, which are not after {self._last_txn}")
             self._last_txn = last
             self.closed_txn = max(self.closed_txn, last)
             if wanted:
@@ -165,7 +165,7 @@ class MergeLane:
             self.held_bytes += size
 
     def release(self, bound: int, into: Gathered) -> None:
-        """Gives out what has a TxnId up to `bound`. Raises: BadBatch."""
+        """Releases what has a TxnId up to `bound`. Raises: BadBatch."""
         held, number = self.held, len(into.records)
         while held and held[0][2] <= bound:
             record, _, _, count, size = held.popleft()
@@ -186,7 +186,7 @@ class MergeLane:
             self.held_bytes -= size
 
     def _cut(self, head: Held, bound: int) -> tuple[int, int]:
-        """The calls of the first held batch that have a TxnId up to `bound`; the rest is held on."""
+        """The calls of the first held batch that have a TxnId up to `bound`; the rest stays held."""
         record, first, _, _, _ = head
         low, column = self._low, column_of(record)
         self._low = (bound - first) // TICK + 1 if column is None else int(column.searchsorted(bound, side="right"))
@@ -205,7 +205,7 @@ class MergeLane:
 
 
 class Cursor:
-    """Reads one log for some lanes. Invariant: it stands nowhere in front of a lane's own last record."""
+    """Reads one log for some lanes. Invariant: it is never before a lane's own last record."""
 
     def __init__(self, log: ChosenLog, lanes: Mapping[int, MergeLane], after: Lsn | None, *, with_controls: bool) -> None:
         self.log, self.lanes = log, dict(lanes)
@@ -269,7 +269,7 @@ class Cursor:
         return cursor
 
     def _take_back(self, lsn: Lsn) -> int:
-        """Lanes whose own cursor stands in front of `lsn` are served here again; how many of them are open."""
+        """Lanes whose own cursor is before `lsn` are served here again; how many of them are open."""
         back = [p for p, guest in self.guests.items() if guest.position is None or guest.position < lsn]
         count = 0
         for partition in back:
@@ -280,7 +280,7 @@ class Cursor:
         return count
 
     def close(self) -> None:
-        """Lets go of the files."""
+        """Closes the files."""
         close = getattr(self._source, "close", None)
         if close is not None:
             close()
@@ -288,7 +288,7 @@ class Cursor:
             guest.close()
 
     def _damage(self, cause: BadRecord | WalError) -> StreamDamaged:
-        where = f" behind block {self.position.block}, offset {self.position.offset}" if self.position else ""
+        where = f" after block {self.position.block}, offset {self.position.offset}" if self.position else ""
         what = str(cause) if isinstance(cause, Corrupt) else f"{cause}{where}"
         waiting = {lane.stream.partition: (lane.next_index, lane.stream.upto) for lane in self.open_lanes}
         return StreamDamaged(self.log.name, waiting, what, held_bytes=self.held_bytes)

@@ -1,11 +1,11 @@
-"""What was called: the invocations of one or several nodes' logs as one history, in the order of their transaction ids.
+"""The invocations of one or several nodes' logs as one history, in the order of their transaction ids.
 
-One rule: only what counts. The authoritative log of each partition is read, superseded entries and calls that were taken out are
-not in it, and where completeness is not proved nothing is told unless the loss is accepted.
+One rule: only what counts. The authoritative log of each partition is read, superseded entries and skipped calls are not in it,
+and where completeness is not proved nothing is listed unless the loss is accepted.
 
-Archived segments that end where a live log begins are part of it. Where others stand in front of those, something is missing in
-between: the history begins behind it only for who wants nothing from there, or accepts the loss. Where the loss is accepted, a
-damaged log is told around its damage: what lies between two damaged places is a history of its own, and these are merged.
+Archived segments that end where a live log begins are part of it. Where others precede those, something is missing in between:
+the history begins after it only for a caller that wants nothing from there, or accepts the loss. Where the loss is accepted, a
+damaged log is read around its damage: what lies between two damaged places is a history of its own, and these are merged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from replay.plan.cluster_planner import group_names, unproved
 from replay.plan.sole_voter import votes_alone
 from snapshot.archive_layout import ArchivedSegment, list_segments, run_before
 
-Wanted = dict[int, tuple[int, int, int]]  # partition -> number of its log, index that it begins behind, last index
+Wanted = dict[int, tuple[int, int, int]]  # partition -> number of its log, index that it begins after, last index
 
 
 class HistoryDamaged(ReplayError):
@@ -46,36 +46,36 @@ class HistoryDamaged(ReplayError):
 
     exit_code = 10
     hint = (
-        "tell what can be read with --accept-data-loss, give the directories of other nodes as well, or restore the file from a "
-        "copy; the directory is untouched"
+        "list what can be read with --accept-data-loss, give the directories of other nodes as well, or restore the file from a "
+        "backup; the directory is untouched"
     )
 
 
 class HistoryCutOff(HistoryDamaged):
-    """Calls that are wanted stand in front of a log, where archived segments are that do not join it."""
+    """Wanted calls precede a log, where there are archived segments that do not join it."""
 
     def __init__(self, holes: Sequence[Hole]) -> None:
-        super().__init__("; ".join(f"{hole.told()}: calls up to there are lost, or may be" for hole in holes))
+        super().__init__("; ".join(f"{hole.told()}: calls up to there are or may be lost" for hole in holes))
         self.hint = (
-            f"tell what is behind it with --from {max(hole.upto for hole in holes) + 1}, or with --accept-data-loss; give the "
-            "directories of other nodes as well, or restore the file from a copy; the directory is untouched"
+            f"list what comes after it with --from {max(hole.upto for hole in holes) + 1}, or with --accept-data-loss; give the "
+            f"directories of other nodes as well, or restore the file from a backup; the directory is untouched"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """In front of a log something is missing."""
+    """Something is missing before a log."""
 
-    stray: ArchivedSegment  # the nearest that there is in front of it
+    stray: ArchivedSegment  # the nearest one before it
     first_block: int  # of the log
     partitions: Sequence[int]  # that had calls there
     upto: int  # the highest of their TxnIds
 
     def told(self) -> str:
-        """It, in words."""
+        """Describes it for an error message."""
         gap = (self.stray.last_block + 1, self.first_block - 1)
         missing = f", and blocks {gap[0]} to {gap[1]} are in no file" if gap[0] <= gap[1] else ""
-        begins = f"the history of {group_names(self.partitions)} begins behind transaction {self.upto} ({_time(self.upto)})"
+        begins = f"the history of {group_names(self.partitions)} begins after transaction {self.upto} ({_time(self.upto)})"
         return f"{told_of(self.stray)}{missing}; {begins}"
 
 
@@ -86,22 +86,22 @@ class EarlierEntries:
     directory: str
     after: int
     upto: int
-    late: GroupState | None  # what stands in front of that one, if calls of it are wanted
+    late: GroupState | None  # what precedes that one, if calls of it are wanted
 
 
 @dataclass(slots=True)
 class CallHistory:
-    """Calls, in order. `notes` is what they leave out, in words: known before the first call, but for what `empty` says."""
+    """Calls, in order. `notes` describes what they omit: known before the first call, except for what `empty` says."""
 
     calls: Iterator[dict[str, Any]]
     partitions: Sequence[int]
     procedures: Sequence[str]  # of all versions of the code; (): not known
     notes: list[str] = field(default_factory=list)
-    passed: int = 0  # calls in front of the range that is wanted
+    passed: int = 0  # calls before the wanted range
     met: int = 0  # the newest TxnId that was met, wanted or not
 
     def empty(self) -> str:
-        """Why no call is in the range, in words."""
+        """Explains why no call is in the range."""
         if not self.met:
             return "the logs at hand hold no call"
         if self.passed:
@@ -114,7 +114,7 @@ def history(
 ) -> CallHistory:
     """Every invocation with first <= TxnId <= until that logs and archives still hold, ascending; bounded memory.
 
-    Raises: what `decide` refuses; Incomplete; HistoryDamaged; and what reading the logs raises, also while they are told.
+    Raises: what `decide` refuses; Incomplete; HistoryDamaged; and what reading the logs raises, also while the calls are read.
     """
     evidence = [gather(files, directory) for directory in directories]
     verdict = decide(evidence, accept_data_loss=accept_data_loss)
@@ -132,7 +132,7 @@ def history(
 
 
 class _Reading:
-    """Which log serves each group, and what these logs tell."""
+    """Which log serves each group, and what these logs contain."""
 
     def __init__(
         self, files: Files, evidence: Sequence[NodeEvidence], verdict: ClusterVerdict, *, first: int, anyway: bool
@@ -154,7 +154,7 @@ class _Reading:
             raise _damaged(self._nodes[directory], self._served(directory))
 
     def parts(self) -> list[Iterator[Invocation]]:
-        """The histories to be merged. A log that proves to be damaged is told around its damage, if the loss is accepted."""
+        """The histories to be merged. A log that proves to be damaged is read around its damage, if the loss is accepted."""
         while True:
             try:
                 holes = self._holes()
@@ -194,7 +194,7 @@ class _Reading:
     # -- where the logs begin --------------------------------------------------------------------------------------------
 
     def _holes(self) -> list[Hole]:
-        """What is missing in front of the logs and wanted. What another log at hand has of it is read there (`_fronts`)."""
+        """What is wanted and missing before the logs. What another log at hand has of it is read there (`_fronts`)."""
         self._fronts, self._begun, found = {}, [], []
         for directory in list(dict.fromkeys(self._serving.values())):
             source = self._source(directory)
@@ -218,12 +218,13 @@ class _Reading:
         return found
 
     def _begins_late(self, source: LogSource) -> dict[int, GroupState]:
-        """Partitions of which the log lacks something that is wanted, with what stands in front of it."""
+        """Partitions of which the log lacks something that is wanted, with what precedes it."""
         begun = {p: state for p, state in _head(source).items() if p < PARTITIONS_MAX and state.last_index}
         return {p: state for p, state in begun.items() if self._first <= state.last_txn}
 
     def _front(self, partition: int, serving: str, base: int) -> EarlierEntries | None:
-        """Entries up to `base` in another log that knows them to be committed: then they are the same. The one that has most."""
+        """Entries up to `base` in another log that knows them to be committed: then they are the same. The one that has most of
+        them."""
         best: EarlierEntries | None = None
         for directory in self._verdict.groups[partition].copies:
             node = self._nodes[directory]
@@ -241,7 +242,7 @@ class _Reading:
     # -- what they tell --------------------------------------------------------------------------------------------------
 
     def _whole(self) -> list[Iterator[Invocation]]:
-        """The history of logs that can be read to their ends."""
+        """The history of logs that can be read completely."""
         sources = [self._source(d) for d in dict.fromkeys(self._serving.values()) if d not in self._damaged]
         numbers = {source.directory: number for number, source in enumerate(sources)}
         heads = {source.directory: _head(source) for source in sources}
@@ -273,7 +274,7 @@ class _Reading:
         return [replace(of, skips=_united(of.skips, gone[of.partition])) if gone[of.partition] else of for of in streams]
 
     def _in_front(self) -> list[Iterator[Invocation]]:
-        """What stands in front of those logs in others. A call of it may be taken out by either."""
+        """What precedes those logs in others. A call of it may be skipped by either."""
         parts = []
         for directory in sorted({front.directory for front in self._fronts.values()}):
             log = ChosenLog(directory, self._source(directory), self._source(directory).first_blocks[0])
@@ -315,7 +316,7 @@ class _Reading:
 
 
 def _serving(of: GroupVerdict, nodes: Mapping[str, NodeEvidence]) -> str:
-    """Whose log is read: the chosen one, or one that is whole and ends with the very same entry."""
+    """Which log is read: the chosen one, or an undamaged one that ends with the same entry."""
     for directory in (of.chosen, *of.copies):
         group = nodes[directory].groups.get(of.group)
         ends = (group.last_index, group.last_checksum) if group is not None and not nodes[directory].damage else None
@@ -329,11 +330,11 @@ def _united(one: Mapping[int, Collection[int]], other: Mapping[int, Collection[i
 
 
 def _gaps_told(partition: int, pieces: Sequence[tuple[Span, int]], last: int) -> list[str]:
-    """The entries between and behind the pieces, in words. What these took out of calls in front of them is not known."""
+    """Describes the missing entries between and after the pieces. Which earlier calls they skipped is unknown."""
     notes, told = [], 0
     for begin, upto in [*((span.base, upto) for span, upto in pieces), (last, last)]:
         if begin > told:
-            unknown = f"; calls of entries up to {told} that they took out are told all the same" if told else ""
+            unknown = f"; calls up to entry {told} that were skipped by the unreadable entries are listed anyway" if told else ""
             notes.append(f"partition {partition}: entries {told + 1} to {begin} cannot be read{unknown}")
         told = max(told, upto)
     return notes
@@ -344,15 +345,15 @@ def _damaged(node: NodeEvidence, partitions: Sequence[int]) -> HistoryDamaged:
     place = f"{fault.path} at offset {fault.offset}" if fault.offset is not None else fault.path or node.directory
     block = f", block {fault.block}" if fault.block is not None else ""
     more = f", and {len(node.damage) - 1} more" if len(node.damage) > 1 else ""
-    return HistoryDamaged(f"{place}{block}: {fault.what}{more}; calls of {group_names(partitions)} are lost behind it, or may be")
+    return HistoryDamaged(f"{place}{block}: {fault.what}{more}; later calls of {group_names(partitions)} are or may be lost")
 
 
 def _corrupt(damage: Corrupt, partitions: Sequence[int]) -> HistoryDamaged:
-    return HistoryDamaged(f"{damage.args[0]}; calls of {group_names(partitions)} are lost behind it, or may be")
+    return HistoryDamaged(f"{damage.args[0]}; later calls of {group_names(partitions)} are or may be lost")
 
 
 def _open(files: Files, directory: str, first: int) -> LogSource:
-    """The log with the archived segments in front of it that hold anything from `first` on."""
+    """The log with the archived segments before it that hold anything from `first` on."""
     source = open_source(files, directory)
     run = run_before(list_segments(files, directory, source.instance.identity), source.segments[0].header)
     while run and _all_before(run[0], first):
@@ -361,7 +362,7 @@ def _open(files: Files, directory: str, first: int) -> LogSource:
 
 
 def _head(source: LogSource) -> Mapping[int, GroupState]:
-    """What stands in front of the log, as it says before its first entry: a node that began with a state has an empty head."""
+    """What precedes the log, as it states before its first entry: a node that began with a state has an empty head."""
     groups = GroupStates()
     for lsn, record in source.read(from_block=source.first_blocks[0]) if source.first_blocks else ():
         if record.is_entry:
@@ -372,13 +373,13 @@ def _head(source: LogSource) -> Mapping[int, GroupState]:
 
 
 def _all_before(archived: ArchivedSegment, first: int) -> bool:
-    """Whether every call of the segment is known to stand before the moment."""
+    """Whether every call of the segment is known to be before the moment."""
     ranges = archived.manifest.partitions if archived.manifest is not None else None
     return ranges is not None and all(of.last < first for of in ranges.values())
 
 
 def _together(parts: Sequence[Iterator[Invocation]]) -> Iterator[Invocation]:
-    """Several histories as one: as few as there are stretches of damaged logs."""
+    """Several histories as one: there are as few as stretches of damaged logs."""
     heads = [(part, call) for part in parts for call in (next(part, None),) if call is not None]
     while len(heads) > 1:
         at = min(range(len(heads)), key=lambda n: (heads[n][1].txn_id, heads[n][1].partition))

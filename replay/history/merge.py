@@ -1,18 +1,18 @@
 """Several logs into one order: the invocations of many partitions by TxnId, each once, in bounded memory.
 
-One rule: nothing is given out before every open stream has closed the TxnIds up to it, and then it waits for nothing else.
+One rule: nothing is released before every open stream has closed the TxnIds up to it, and then it waits for nothing else.
 
 A log interleaves the streams of several partitions, and is not sorted. Within a stream TxnIds ascend, so a stream has closed
 what its own last entry, a commit mark or a checkpoint says; the lowest of these over all open streams is the *bound*. The stream
-at the bound is the one that is read next, from whichever log serves it, and what stands on the way is held. Once everything up to
-the bound is out, that stream holds nothing: so it may always take one entry more, and the merge can always go on.
+at the bound is the one that is read next, from whichever log serves it, and what is met on the way is held. Once everything up to
+the bound is out, that stream holds nothing: so it may always take one more entry, and the merge can always advance.
 
 The window is shared out: half of it to the cursors of the logs, half to streams that lag. Where a log's cursor has its share
-full and still has not met the lagging stream (a follower that caught up late wrote 100 MB of one partition in front of the next)
+full and still has not met the lagging stream (a follower that caught up late wrote 100 MB of one partition before the next)
 that stream gets a cursor of its own. So the held bytes never exceed the window, as long as no entry is larger than its stream's
-part of the second half; a larger one is held all the same, one of a stream at most.
+part of the second half; a larger one is held anyway, at most one of each stream.
 
-Superseded entries, and calls that were taken out, are known before the pass: from the plan of a recovery, or from a first look
+Superseded entries and skipped calls are known before the pass: from the plan of a recovery, or from a first look
 (`streams_of`). `replay.log.voids_and_skips` says why that is also what decides what is committed.
 """
 
@@ -48,7 +48,7 @@ class Controls(enum.Enum):
 
 
 class Merge:
-    """One pass. `held_bytes_max` and `cursors_opened` tell afterwards what it took."""
+    """One pass. `held_bytes_max` and `cursors_opened` report afterwards what it took."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Merge:
         self.cursors_opened = len(self._cursors)
 
     def chunks(self) -> Iterator[Chunk]:
-        """The merged invocations. Whatever is whole in front of a damaged place comes out before the error.
+        """The merged invocations. Everything complete before a damaged place comes out before the error.
 
         Raises: StreamDamaged.
         """
@@ -129,7 +129,7 @@ class Merge:
         self._bound = bound
 
     def _check(self, bound: int) -> None:
-        """A stream that goes on at or below what it had closed, and what is out already, belongs to no order any more."""
+        """A stream that continues at or below what it had closed and what was released no longer fits into any order."""
         for lane in self._lanes:
             if lane.held and lane.first_call_txn <= self._bound:
                 record, first, *_ = lane.held[0]

@@ -4,7 +4,7 @@ One rule: the archive is looked at only when the live log and the snapshots besi
 believed without its own checks: headers and chain make its segments and the live ones one log, or they do not count.
 
 A run of segments that does not reach the live log can still serve a recovery point whose blocks all lie in it: the point's file
-says that no entry up to its transaction stands elsewhere.
+says that no entry up to its transaction is elsewhere.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Reach:
         self.snapshots: Sequence[Snapshot] = [*old, *live]
 
     def sources(self) -> Iterator[LogSource]:
-        """Longer logs than the live one, the one that goes on to its end first."""
+        """Longer logs than the live one, the one that reaches the live log's end first."""
         run = run_before(self._segments, self._source.segments[0].header)
         if (end := self._end_of_need(run)) is not None:
             yield replace(alone(self._files, self._source, run[:end]), provisional=True)
@@ -57,7 +57,7 @@ class Reach:
         yield from self._around_gaps()
 
     def _pinned(self, run: Sequence[ArchivedSegment]) -> Iterator[LogSource]:
-        """What recovery points keep, alone: each of them says that no entry up to its transaction stands elsewhere."""
+        """What recovery points keep, alone: each of them says that no entry up to its transaction is elsewhere."""
         if self._until is None:
             return
         points, _ = list_points(self._files, self._directory)
@@ -68,7 +68,7 @@ class Reach:
                 yield alone(self._files, self._source, piece)
 
     def _around_gaps(self) -> Iterator[LogSource]:
-        """All that there is, with whatever is damaged or missing left out; first without what lies behind the moment."""
+        """All that there is, with whatever is damaged or missing left out; first without what lies after the moment."""
         pieces = _apart(self._segments, self._source.segments[0].header)
         end = self._end_of_need(self._segments)
         for stop in (end - 1, end) if end is not None else ():
@@ -77,9 +77,9 @@ class Reach:
         yield around_gaps(self._files, self._source, pieces, to_live=True)
 
     def _end_of_need(self, run: Sequence[ArchivedSegment]) -> int | None:
-        """How many of these segments hold all up to the wanted moment, so that a year behind it need not be read; None: unknown.
+        """How many of these segments hold all up to the wanted moment, so that a year after it need not be read; None: unknown.
 
-        Transactions of a partition only grow: once one behind the moment was met, no earlier one follows. One segment more is
+        Transactions of a partition only grow: once one after the moment was met, no earlier one follows. One segment more is
         taken, for digests and skips of the last batches.
         """
         until = self._until
@@ -102,7 +102,7 @@ class Reach:
             self.note_damage(damage)
 
     def restorable(self, can: Callable[[int], bool]) -> str:
-        """From which moment to which the log is whole, in words; each of them was tried. "" when none is known."""
+        """Describes from which to which moment the log is complete; each of them was tried. "" when none is known."""
         spans = []
         for begin, ends in self._whole():
             end = next((end for end in ends if begin <= end and can(end)), None)
@@ -131,7 +131,7 @@ class Reach:
         return groups.txn_id_max
 
     def _begin(self, block: int) -> int | None:
-        """The first moment at which every partition has a snapshot behind which the log is there from this block on."""
+        """The first moment at which every partition has a snapshot that the log from this block on continues."""
         heads = self._source.checkpoint(int(self._source.first_blocks[-1])).by_partition
         found: dict[int, int] = {}
         for snapshot in self.snapshots:
@@ -162,7 +162,7 @@ class Reach:
         """What a message says about the blocks that are not there; "" when none are."""
         parts = [self._damaged(damage) for damage in self._damages]
         parts += [self._hole(first, last) for first, last in self._holes()]
-        if not parts and (stray := nearest_stray(self._files, self._source)) is not None:  # it stands where another belongs
+        if not parts and (stray := nearest_stray(self._files, self._source)) is not None:  # it is where another belongs
             parts = [told_of(stray)]
         return "".join(f"; {part}" for part in parts)
 
@@ -214,7 +214,7 @@ class Reach:
         return f"blocks {first} to {last} of the log cannot be trusted ({where}): some of {_span(low, high)}"
 
     def _transactions(self, first: int, last: int, lost: Sequence[ArchivedSegment]) -> tuple[int, int]:
-        """The transactions that these blocks held, at most; 0 where nothing tells."""
+        """The transactions that these blocks held, at most; 0 where unknown."""
         stated = [s.manifest for s in lost if s.manifest is not None]
         whole = stated and len(stated) == len(lost) and stated[0].first_block <= first and stated[-1].last_block >= last
         ranges = [of for manifest in stated for of in manifest.partitions.values()]
@@ -254,9 +254,9 @@ def _apart(segments: Sequence[ArchivedSegment], first: SegmentHeader) -> list[Ar
 
 
 def source_from(files: Files, directory: str, from_block: int, gaps: Sequence[Gap] = ()) -> LogSource:
-    """The log from this block on, for who carries out a plan: with the archive in front where the live log begins later.
+    """The log from this block on, for carrying out a plan: preceded by the archive where the live log begins later.
 
-    Raises: WalError of the restart table, PlanOutdated when the block is not there any more.
+    Raises: WalError of the restart table, PlanOutdated when the block no longer exists.
     """
     source = open_source(files, directory, accept_data_loss=True)
     if gaps:
@@ -271,7 +271,7 @@ def source_from(files: Files, directory: str, from_block: int, gaps: Sequence[Ga
     for piece in runs(segments):
         if piece[0].first_block <= from_block <= piece[-1].last_block:
             return alone(files, source, piece)
-    raise PlanOutdated(f"block {from_block} is neither in the log nor in the archive any more")
+    raise PlanOutdated(f"block {from_block} is no longer in the log or in the archive")
 
 
 def _span(low: int, high: int) -> str:
@@ -279,11 +279,11 @@ def _span(low: int, high: int) -> str:
 
 
 def time_of(txn: int) -> str:
-    """The clock of a transaction, in words."""
+    """The time of a transaction as text."""
     if not txn:
         return "the beginning"
     try:
         moment = datetime.fromtimestamp(txn_millis(txn) / 1000, UTC)
     except (ValueError, OverflowError):
-        return "no time that a clock can have"
+        return "not a valid time"
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -4,8 +4,8 @@ One rule: read-only and quick. Sealed segments are not read, only their heads: t
 and one scan of the newest, which states all before it, where it ends. Works beside a running node. Nothing is judged here but
 what a restart would judge too; what cannot be read is stated as damage, and the log around it as *runs*.
 
-Damage inside a sealed segment is found by who reads it. It is given here as `known_damage`, and then the runs go around it; so is
-a segment that is missing or has a bad head. A segment before such a hole is read, since nothing behind it states its end.
+Damage inside a sealed segment is found only by reading it. It is given here as `known_damage`, and then the runs go around it;
+so is a segment that is missing or has a bad head. A segment before such a hole is read, since nothing after it states its end.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Gap = tuple[int, int]
 def gather(files: Files, directory: str, *, known_damage: Iterable[Gap] = ()) -> NodeEvidence:
     """What the directory says; what may not be used at all is stated as `refused`, not raised.
 
-    `known_damage`: blocks of this directory's log that somebody found bad.
+    `known_damage`: blocks of this directory's log that were found bad.
     """
     try:
         instance = load_instance(files, directory)
@@ -60,7 +60,7 @@ def gather(files: Files, directory: str, *, known_damage: Iterable[Gap] = ()) ->
         except WalError as error:
             return _refused(directory, instance.identity, error)
         except BadRecord as bad:  # checksums hold, so a program wrote it that knows more, or less
-            return _refused(directory, instance.identity, Corrupt(f"a record with good checksums ({bad})", path=directory))
+            return _refused(directory, instance.identity, Corrupt(f"a record with valid checksums ({bad})", path=directory))
 
 
 def _gather(files: Files, directory: str, instance: Instance, known_damage: Sequence[Gap]) -> NodeEvidence:
@@ -114,7 +114,7 @@ def _snapshots(files: Files, directory: str, identity: Identity) -> tuple[Snapsh
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """A run over all groups: the states at its begin (the head of a segment) and at its end."""
+    """A run over all groups: the states at its beginning (the head of a segment) and at its end."""
 
     from_block: int
     last_block: int

@@ -1,11 +1,11 @@
-"""The end of a log whose newest segment is damaged before it: what the blocks behind the place say, and snapshots taken there.
+"""The end of a log whose newest segment is damaged before it: what the blocks after the place say, and snapshots taken there.
 
-One rule: an end is known only where something that was written behind the damage states it. An entry of the group behind it does;
-so does a snapshot whose `log_block` lies there, and that the log names there: no later entry of its partition stands in front of
-that block, and what its manifest states of the node (code, configuration, environment) was in force then.
+One rule: an end is known only where something that was written after the damage states it. A later entry of the group does;
+so does a snapshot whose `log_block` lies there, and that the log names there: no later entry of its partition comes before that
+block, and what its manifest states of the node (code, configuration, environment) was in force then.
 
-What the lost blocks may have held besides is a configuration, which would change who votes. A snapshot behind them that names no
-other configuration than the one in front says that there was none.
+The lost blocks may also have held a configuration, which would change the voters. A snapshot after them that names the same
+configuration as the log before them says that there was none.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from snapshot.manifest import Manifest
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """The end of a log that is damaged before it: the fold of what can be read, and of which groups that shows the end."""
+    """The end of a log that is damaged before it: the fold of what can be read, and the groups whose end it shows."""
 
     end: GroupStates
     known: Mapping[int, int]  # group -> last index that may lie in the damaged place; 0 when nothing of the group does
 
 
 def behind_damage(data: bytes, walk: SegmentWalk, snapshots: Iterable[Manifest]) -> Beyond | None:
-    """What the blocks behind a damaged place say, when the last of all blocks is there: a seal, with none of this life behind it.
+    """What the blocks after a damaged place say, when the last of all blocks is there: a seal, with none of this life after it.
 
-    A group with an entry behind the place ends where its last one stands. The last entry of any other may have been in the place,
-    unless a snapshot tells. Raises: BadRecord.
+    A group with an entry after the place ends at its last one. The last entry of any other may have been in the place, unless a
+    snapshot shows it. Raises: BadRecord.
     """
     places = _last_stretch(data, walk)
     if not places or not places[-1].header.flags & BlockFlag.SEAL or places[-1].header.number != walk.later[-1].header.number:
         return None
     front, end = folded(data, walk.places), folded(data, [*walk.places, *places])
     known: dict[int, int] = {}
-    marked = set()  # snapshots that the log names behind the place: their block numbers are of this life
+    marked = set()  # snapshots that the log names after the place: their block numbers are of this life
     for place in places:
         for _, record in records_of(data, place):
             if record.is_entry and record.partition not in known:
@@ -65,7 +65,7 @@ def behind_damage(data: bytes, walk: SegmentWalk, snapshots: Iterable[Manifest])
 
 
 def _last_stretch(data: bytes, walk: SegmentWalk) -> list[BlockAt]:
-    """The last of the good blocks behind the place, as far back as each goes on from the one before."""
+    """The last of the good blocks after the place, as far back as each continues the one before."""
     places: list[BlockAt] = []
     for place in walk.later:
         try:
@@ -81,7 +81,7 @@ def _last_stretch(data: bytes, walk: SegmentWalk) -> list[BlockAt]:
 
 
 def _same_voters(m: Manifest, before: GroupState) -> bool:
-    """Whether no configuration came between what stands in front of the place and the snapshot."""
+    """Whether no configuration came between the log before the place and the snapshot."""
     return bool(before.configurations) and m.epoch <= before.configurations[-1].index
 
 
@@ -98,7 +98,7 @@ def _same_node(m: Manifest, cluster: GroupState) -> bool:
 
 
 def folded(data: bytes, places: Sequence[BlockAt]) -> GroupStates:
-    """The state behind these blocks, of which the first is a head. Raises: BadRecord."""
+    """The state after these blocks, of which the first is a head. Raises: BadRecord."""
     groups = GroupStates()
     for place in places:
         for offset, record in records_of(data, place):

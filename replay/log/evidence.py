@@ -51,13 +51,13 @@ class BlockRun:
     last_index: int
     last_term: int
     last_checksum: int
-    base_commit: int | None = None  # known committed where the run begins: the base may be void if it lies beyond; None: not told
+    base_commit: int | None = None  # known committed where the run begins: a base beyond it may be void; None: unknown
     last_commit: int | None = None  # the same where the run ends
 
 
 @dataclass(frozen=True, slots=True)
 class GroupEvidence:
-    """One group, as far as one node's log tells. `runs` ascend; `last_index` is that of the log's own end."""
+    """One group, as far as one node's log shows. `runs` ascend; `last_index` is that of the log's own end."""
 
     group: int
     term: int
@@ -71,7 +71,7 @@ class GroupEvidence:
     partitions: int = 0  # stated by the cluster group's configuration
     vote: int | None = None  # whom the node voted for in `term`
     unseen: int = 0  # entries up to here may hold configurations that could not be read; 0: none may
-    end_known: bool = True  # False: behind `last_index` there were entries, or may have been, that cannot be read
+    end_known: bool = True  # False: after `last_index` there were entries, or may have been, that cannot be read
 
 
 EMPTY: Final = GroupEvidence(group=0, term=0, commit=0, last_index=0, last_term=0, last_checksum=0, last_txn=0)
@@ -110,7 +110,7 @@ class NodeEvidence:
     node_id: int
     incarnation: str
     groups: Mapping[int, GroupEvidence] = field(default_factory=dict)
-    faults: tuple[FaultRecord, ...] = ()  # this node's fault log, ascending; without gaps behind its first one
+    faults: tuple[FaultRecord, ...] = ()  # this node's fault log, ascending; without gaps after its first one
     fault_problem: str = ""  # why the fault log cannot be relied on; "" when it can
     snapshots: tuple[SnapshotEvidence, ...] = ()
     damage: tuple[DirectoryFault, ...] = ()  # of the log: its entries end before it, or have a hole there

@@ -1,7 +1,7 @@
-"""Archived segments that stand in front of a log and do not join it: what says that the log did not begin there.
+"""Archived segments that precede a log and do not join it: they show that the log did not begin there.
 
-One rule: they are no part of the log, and nothing is read from them here; they tell that something is missing in between. What
-the archive has given up by its own rules leaves no name behind, so where no stray stands, nothing is missing.
+One rule: they are not part of the log, and nothing is read from them here; they show that something is missing in between. What
+the archive dropped by its own rules leaves no name, so where there is no stray, nothing is missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from snapshot.recovery_points import list_points
 
 
 def archived_of(files: Files, source: LogSource) -> tuple[list[ArchivedSegment], list[ArchivedSegment]]:
-    """Those that end where the log begins, without a gap; and the other ones in front of them."""
+    """Those that end where the log begins, without a gap; and the other ones before them."""
     run, strays = _looked_up(files, source)
     return _looked_up(files, source) if strays else (run, strays)  # a running node may just have been removing one
 
@@ -32,14 +32,14 @@ def _looked_up(files: Files, source: LogSource) -> tuple[list[ArchivedSegment], 
 
 
 def first_block_of(run: Sequence[ArchivedSegment], source: LogSource) -> int:
-    """Where the log begins with these in front of it."""
+    """Where the log begins with these before it."""
     return run[0].first_block if run else int(source.segments[0].header.first_block)
 
 
 def nearest_stray(files: Files, source: LogSource) -> ArchivedSegment | None:
-    """The last one in front of the log that no recovery point keeps there; those may stand apart from it.
+    """The last one before the log that is not kept there by a recovery point; those may be apart from it.
 
-    The log may have its archived segments in front of it already.
+    The log may already include its archived segments.
     """
     _, strays = archived_of(files, source)
     if not strays:
@@ -60,10 +60,10 @@ def strays_told(files: Files, directory: str) -> str:
 
 
 def told_of(stray: ArchivedSegment) -> str:
-    """It, and why it does not count."""
-    return f"{stray.path} cannot be counted in ({why_stray(stray)})"
+    """Names the segment, and why it does not count."""
+    return f"{stray.path} is not part of the log ({why_stray(stray)})"
 
 
 def why_stray(stray: ArchivedSegment) -> str:
     """What keeps it from being a part of the log."""
-    return stray.problem or stray.doubt or "what follows does not go on from it"
+    return stray.problem or stray.doubt or "what follows does not continue it"

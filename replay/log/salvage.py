@@ -1,10 +1,10 @@
 """Reads a log around its damaged and missing places.
 
-One rule: it leaves out whole blocks and says which; it never guesses what they held. Whether a partition's stream is whole in
+One rule: it leaves out whole blocks and says which; it never guesses what they held. Whether a partition's stream is complete in
 spite of that, `replay.log.scan` decides by the stream's own indexes and terms, which the head of every segment states again.
 
-A damaged segment is walked as a whole: behind a bad place the next good block of the same life and a higher number begins another
-stretch. Its own chain cannot be compared, that of all blocks behind it is; the segment that follows must continue the last one.
+A damaged segment is walked as a whole: after a bad place the next good block of the same life and a higher number begins another
+stretch. Its own chain cannot be compared, that of all later blocks is; the segment that follows must continue the last one.
 
 When a plan was made, the gaps that it knows are the only ones that may be met from then on (`settle`).
 """

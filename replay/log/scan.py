@@ -1,9 +1,8 @@
 """The first pass over a log: what a replay must know before it applies the first entry.
 
 One rule: it reads and counts, it applies nothing. In one sequential pass it gathers, per partition, where the stream ends (or
-where `until` ends it), which entries are void because a later term replaced them, which calls a SKIP record takes out (it stands
-behind the batch that it concerns, and must be known before), and what stands at the positions that a state file or snapshot
-claims.
+where `until` ends it), which entries are void because a later term replaced them, which calls a SKIP record skips (it comes
+after the batch that it concerns, and must be known before), and what is at the positions that a state file or snapshot claims.
 
 Memory is one number pair per skip, void range, claimed position and multi-partition call, however long the log is; records are
 kept for a second look only while they are few (`KEEP_BYTES`), so that a warm restart reads the log's end once.
@@ -32,7 +31,7 @@ KEEP_BYTES: Final = 8 << 20  # of records that are kept; replayed in the same ti
 class ScannedStream:
     """One partition's entries in the scanned range."""
 
-    base: int = 0  # the log holds every entry behind this index
+    base: int = 0  # the log holds every entry after this index
     last_index: int = 0  # of the stream in the log
     proved: int = 0  # a digest, or an entry without calls, says that the live run came to here
     digested: int = 0  # the last batch whose digest was met: the live run had executed it, so no skip of it can follow
@@ -41,7 +40,7 @@ class ScannedStream:
     to_term: int = 0
     to_checksum: int = 0
     to_txn: int = 0
-    entries: int = 0  # behind the index from which is counted, up to to_index
+    entries: int = 0  # after the index where counting begins, up to to_index
     calls: int = 0
     bytes: int = 0
     calls_of: Counter[tuple[int, int]] = field(
@@ -58,7 +57,7 @@ class ScannedStream:
     last_term: int = 0  # of the entry at last_index
     start_txn: int = 0  # the highest TxnId up to the index from which is counted
     multi: dict[int, int] = field(default_factory=dict)  # TxnId -> index of the multi-partition calls that are counted
-    gapped: bool = False  # blocks are missing behind the last record, and nothing has yet said that they held none of this stream
+    gapped: bool = False  # blocks are missing after the last record, and nothing has yet shown that they held none of this stream
 
     def line(self) -> PartitionSpan:
         """What is counted, for `replay.log.split_calls`."""
@@ -98,7 +97,7 @@ def skips_of(taken_out: Iterable[tuple[int, int, int]]) -> dict[int, tuple[int, 
 
 
 def start_block(source: LogSource, indexes: Mapping[int, int]) -> int:
-    """First block of the newest segment from which every entry behind these indexes (partition -> index) can be read.
+    """First block of the newest segment from which every entry after these indexes (partition -> index) can be read.
 
     The oldest segment's if none is. Found by halves, since streams grow: an archive may have thousands of segments.
     """
@@ -125,7 +124,7 @@ def scan(
 ) -> Scan:
     """Reads from the segment that begins there to the log's end.
 
-    `indexes` says from where is counted, `claims` which positions are looked up.
+    `indexes` says where counting begins, `claims` which positions are looked up.
 
     Raises: Corrupt (with `accept_data_loss` the pass ends there instead), Recycled.
     """
@@ -232,7 +231,7 @@ class _ScanPass:
             stream.proved = record.index
         if (
             record.kind is RecordKind.SKIP
-        ):  # also behind `until`: the batch that it concerns stands before it, and nobody else says so
+        ):  # also after `until`: the batch that it concerns comes before it, and nothing else says so
             value = record.json()
             stream.taken_out.append((record.index, int(value["index"]), int(value["position"])))
         if stream.ended:
@@ -256,7 +255,7 @@ class _ScanPass:
             stream.start_txn = max(stream.start_txn, txn_id)
 
     def _within(self, stream: ScannedStream, record: Record) -> tuple[int, int]:
-        """(calls up to `until`, the last one's TxnId); ends the stream at the first call behind `until`."""
+        """(calls up to `until`, the last one's TxnId); ends the stream at the first call after `until`."""
         if record.kind is RecordKind.BATCH:
             last = batch_last_txn(record)
             if self._until is None or last <= self._until:
@@ -288,12 +287,12 @@ class _ScanPass:
 
 
 def _is_final(stream: ScannedStream) -> bool:
-    """What is applied of the stream can neither grow nor be replaced by what was in a gap."""
+    """The applied part of the stream can neither grow nor be replaced by what was in a gap."""
     return stream.ended and (stream.digested >= stream.to_index or not stream.to_index)
 
 
 def _goes_on(stream: ScannedStream, index: int, term: int) -> bool:
-    """Whether the gap before a record that follows entry `index` took nothing of the stream that is applied.
+    """Whether the gap before a record that follows entry `index` took nothing from the applied part of the stream.
 
     An entry is replaced in a higher term only (Raft, section 5.3), and never once it was executed.
     """
@@ -305,7 +304,7 @@ def _goes_on(stream: ScannedStream, index: int, term: int) -> bool:
 
 
 def _lose(stream: ScannedStream, index: int) -> None:
-    """Entries up to this one are not all there: the stream begins anew behind it, and nothing tells what stands at it."""
+    """Entries up to this one are not all there: the stream begins again after it, and the entry at this index is unknown."""
     stream.base = stream.last_index = stream.to_index = index
     stream.to_calls, stream.to_term, stream.to_checksum, stream.to_txn = -1, 0, 0, 0
     stream.proved = stream.digested = stream.entries = stream.calls = stream.bytes = 0

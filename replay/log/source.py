@@ -4,7 +4,7 @@ One rule: read-only. `open_source` needs no lock and looks for itself; `source_o
 which spares a second look at the newest segment. What the restart table refuses is refused here too, except that the good part
 before a damaged place can be read when the caller has accepted the loss of the rest.
 
-Segments of the archive that end where the live ones begin can be put in front of them (`in_front`); from then on it is one log,
+Segments of the archive that end where the live ones begin can be put before them (`in_front`); from then on it is one log,
 and every block of it is checked the same way, chain included. A run of archived segments that does not reach the live ones can be
 read alone (`alone`). Where blocks of them are damaged or missing, the others can still be read (`around_gaps`). Which of these a
 recovery needs is decided in `replay.log.archive_reach`.
@@ -32,7 +32,7 @@ from snapshot.archive_layout import ArchivedSegment
 
 SURVEYS_MAX: Final = 10  # looks at the directory of a running node, which may recycle between two file names
 LOOKS_MAX: Final = 5  # of a reading that can begin again; each of them reads some of the log
-BEHIND_BLOCK: Final = 1 << 40  # an offset behind every record of a block
+BEHIND_BLOCK: Final = 1 << 40  # an offset after every record of a block
 
 T = TypeVar("T")
 Records = Iterator[tuple[Lsn, Record]]
@@ -51,8 +51,8 @@ class LogSource:
     records: Callable[[Lsn | None, Lsn | None], Records]  # (after, upto]
     segments: Sequence[SegmentFile]  # oldest first
     archived: tuple[str, ...] = ()  # names of those that lie in the archive
-    provisional: bool = False  # the log goes on behind `last_block`: a plan must prove that it needs nothing from there
-    txn_id_max: int = 0  # a transaction id that the log knows behind `last_block`; a recovered node must not give it again
+    provisional: bool = False  # the log continues after `last_block`: a plan must prove that it needs nothing from there
+    txn_id_max: int = 0  # a transaction id that the log knows after `last_block`; a recovered node must not give it again
     partitions: tuple[int, ...] = ()  # where heads of segments may be unreadable; else what the newest one says
     patchwork: Patchwork | None = None  # blocks may be left out, and it knows which
 
@@ -111,7 +111,7 @@ def alone(files: Files, source: LogSource, run: Sequence[ArchivedSegment]) -> Lo
 def around_gaps(
     files: Files, source: LogSource, archived: Sequence[ArchivedSegment], *, to_live: bool, gaps: Iterable[Gap] | None = None
 ) -> LogSource:
-    """These archived segments, and the live ones behind them if `to_live`, with whatever is damaged or missing left out."""
+    """These archived segments, and the live ones after them if `to_live`, without what is damaged or missing."""
     pieces = [SalvagedSegment(found.segment, found.last_block) for found in archived if found.segment is not None]
     if to_live:
         ends = [*(block - 1 for block in source.first_blocks[1:]), source.last_block]
@@ -135,7 +135,7 @@ def around_gaps(
 
 
 def partitions_of(source: LogSource) -> list[int]:
-    """The partitions that the log knows of: those of the newest checkpoint, or of the records behind a first, empty one."""
+    """The partitions that the log knows of: those of the newest checkpoint, or of the records after a first, empty one."""
     if source.partitions:
         return list(source.partitions)
     groups = source.checkpoint(source.first_blocks[-1])
@@ -173,7 +173,7 @@ def _replaced(
 
 
 def settled(look: Callable[[], T]) -> T:
-    """What a look at a running node's log finds, repeated while the node lets go what is being read. Raises: Recycled."""
+    """Reads a running node's log, again and again while the node removes what is being read. Raises: Recycled."""
     for _ in range(LOOKS_MAX - 1):
         with contextlib.suppress(Recycled):
             return look()
@@ -181,7 +181,7 @@ def settled(look: Callable[[], T]) -> T:
 
 
 def open_source(files: Files, directory: str, *, accept_data_loss: bool = False) -> LogSource:
-    """Looks at a directory, beside a running node too.
+    """Opens a directory's log, also beside a running node.
 
     Raises: WalError of the restart table; with `accept_data_loss` damage of the newest segment's tail is not raised.
     """
@@ -210,7 +210,7 @@ def _survey(files: Files, directory: str, instance: Instance, *, accept_data_los
             survey = survey_log(files, directory, instance)
             error = refusal(survey)
         except FileNotFoundError as missing:
-            error = Recycled(f"{missing.filename} was let go while it was looked for")
+            error = Recycled(f"{missing.filename} was removed while it was being opened")
         else:
             if error is None:
                 return survey, None

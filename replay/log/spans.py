@@ -1,10 +1,10 @@
 """Which entries a damaged log can still serve, and how several logs become one line of entries.
 
 One rule: an entry is taken from a log only if it is on the line that was chosen. Two logs that hold the same (term, checksum) at
-an index hold the same entries up to there (Ongaro, Raft, section 5.3: log matching), so one place at which both agree lets a line
-go over from one log to another, and a place at which they differ ends what they share.
+an index hold the same entries up to there (Ongaro, Raft, section 5.3: log matching), so a line may switch from one log to
+another at a place where both agree, and a place where they differ ends what they share.
 
-Memory: 12 bytes per entry of the logs that are looked at; this is done only where a log cannot be read from end to end.
+Memory: 12 bytes per entry of the logs that are looked at; this is done only where a log cannot be read completely.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from snapshot.archive_layout import list_segments, run_before
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An entry of a partition's stream. Index 0 stands before the first one."""
+    """An entry of a partition's stream. Index 0 is before the first one."""
 
     index: int
     term: int
@@ -49,11 +49,11 @@ class Span:
     base: int
     base_mark: Mark | None
     from_block: int
-    last_block: int  # digests of the last entries stand behind them: up to the gap, or the log's end
+    last_block: int  # digests of the last entries come after them: up to the gap, or the log's end
     terms: array[int] = field(default_factory=lambda: array("Q"))
     checksums: array[int] = field(default_factory=lambda: array("I"))
     taken_out: list[tuple[int, int, int]] = field(default_factory=list)  # of a SKIP: its index, its batch's, position there
-    commit: int = 0  # entries up to here are known committed, by what stands in front of the next gap
+    commit: int = 0  # entries up to here are known to be committed, by what comes before the next gap
 
     @property
     def last(self) -> int:
@@ -93,7 +93,7 @@ class SpanStep(NamedTuple):
 def salvage(files: Files, directory: str) -> LogSource:
     """The log of a directory around whatever is damaged or missing; what it leaves out, `patchwork` says.
 
-    Blocks behind a damaged place of the newest segment count as far as other blocks prove them durable.
+    Blocks after a damaged place of the newest segment count as far as other blocks prove them durable.
     Raises: Corrupt, Foreign, NewerFormat when not even the instance file can be read.
     """
     instance = load_instance(files, directory)
@@ -146,10 +146,10 @@ def spans_of(source: LogSource, partitions: Collection[int]) -> tuple[dict[int, 
 
 
 def pieces_of(spans: Sequence[Span], last: int, *, alone: bool) -> list[tuple[Span, int]]:
-    """Spans of one log by their first entries, each with its last entry that counts: up to `last`, and as far as none behind it
-    holds others.
+    """Spans of one log by their first entries, each with its last entry that counts: up to `last`, and as far as no later one
+    holds different entries.
 
-    What stands in front of a gap may have been made void in it: unless no other node votes (`alone`), it counts as far as it is
+    What precedes a gap may have been made void in it: unless no other node votes (`alone`), it counts as far as it is
     known to be committed.
     """
     found: list[tuple[Span, int]] = []
@@ -161,7 +161,7 @@ def pieces_of(spans: Sequence[Span], last: int, *, alone: bool) -> list[tuple[Sp
 
 
 def skips_of_pieces(pieces: Iterable[tuple[Span, int]]) -> Skips:
-    """The calls that any of them takes out, in front of gaps too: index of a batch -> positions."""
+    """The calls that any of them skips, also before gaps: index of a batch -> positions."""
     found: dict[int, set[int]] = {}
     for span, upto in pieces:
         for at, index, position in span.taken_out:
@@ -229,7 +229,7 @@ class _SpanPass:
             span.taken_out.append((record.index, int(value["index"]), int(value["position"])))
 
     def _stated(self, lsn: Lsn, partition: int, mark: Mark) -> None:
-        """A segment's head says where the stream stands."""
+        """A segment's head says where the stream is."""
         span = self._open.get(partition)
         if span is not None and (partition not in self._gapped or span.mark(mark.index) == mark == span.mark(span.last)):
             self._gapped.discard(partition)
@@ -251,9 +251,10 @@ class _SpanPass:
 
 
 def join(starts: Iterable[Mark], end: Mark | None, spans: Sequence[Span]) -> tuple[Mark, list[SpanStep]]:
-    """Start and steps from the first of these marks that reaches `end`; else, or where no end is known, those that come furthest.
+    """Start and steps from the first of these marks that reaches `end`; else, or where no end is known, those that reach
+    furthest.
 
-    Fewer steps are preferred, and spans that stand earlier in the sequence.
+    Fewer steps are preferred, and spans earlier in the sequence.
     """
     best: tuple[Mark, list[SpanStep]] | None = None
     for start in starts:
@@ -272,7 +273,7 @@ def _reach(start: Mark, steps: Sequence[SpanStep]) -> int:
 
 
 def _walk(start: Mark, end: Mark | None, spans: Sequence[Span]) -> list[SpanStep]:
-    """Breadth first over the spans: the path to `end`, or the one that comes furthest."""
+    """Breadth first over the spans: the path to `end`, or the one that reaches furthest."""
     entered: dict[int, int] = {}  # number of a span -> lowest index at which it was entered
     paths: deque[tuple[int, list[SpanStep], Mark]] = deque()
     for number, span in enumerate(spans):
@@ -300,7 +301,7 @@ def _walk(start: Mark, end: Mark | None, spans: Sequence[Span]) -> list[SpanStep
 
 
 def _shared(one: Span, other: Span, floor: int) -> int | None:
-    """The highest index, not below `floor`, at which both hold the same entry; None when they do nowhere."""
+    """The highest index, not below `floor`, at which both hold the same entry; None when there is none."""
     low = max(floor, one.base if one.base_mark else one.base + 1, other.base if other.base_mark else other.base + 1)
     high = min(one.last, other.last)
     if low > high or one.mark(low) != other.mark(low):

@@ -5,13 +5,13 @@ under one TxnId, and a live node executes and answers it only once it is committ
 line of entries lacks was answered nowhere, unless that line itself lacks something acknowledged:
 
     lacking   a line does not hold it: it is dropped from the others, which note the entry and run nothing. The call was never
-              answered, so the client knows its outcome as unknown, and under the same key it runs anew.
-    skipped   every line holds it, some take it out (SKIP): the others do, too. A SKIP is decided before any partition has run it.
-    executed  a line lacks it, and another is known to have executed it (a digest behind it, or a state that holds it): then it
+              answered, so the client knows its outcome as unknown, and under the same key it runs again.
+    skipped   every line holds it, some skip it (SKIP): the others do, too. A SKIP is decided before any partition has run it.
+    executed  a line lacks it, and another is known to have executed it (a later digest, or a state that holds it): then it
               was committed everywhere, so the line that lacks it has lost an entry. That is not repaired but reported.
 
 Dropping is chosen over completing: a completed call would be an entry that no log holds, so every other
-reader of the same logs would have to invent it too; a dropped one is left out by all of them by the same argument.
+reader of the same logs would have to invent it too; all of them omit a dropped one by the same argument.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PartitionSpan:
 
     start_txn: int = 0  # the start holds every call up to here
     calls: dict[int, int] = field(default_factory=dict)  # TxnId -> index, ascending
-    skipped: set[int] = field(default_factory=set)  # indexes of those that a SKIP takes out
+    skipped: set[int] = field(default_factory=set)  # indexes of those that a SKIP skips
     executed: int = 0  # the live run is known to have executed the entries up to here
 
     def has_run(self, txn_id: int) -> bool:
@@ -61,7 +61,7 @@ class PartedCall:
         return bool(self.lacking and self.executed)
 
     def told(self, procedure: str = "") -> str:
-        """It, in words."""
+        """Describes it for a plan or an error."""
         where = " and ".join(f"partition {p} at index {index}" for p, index in sorted(self.held.items()))
         name = f"{procedure}, " if procedure else ""
         lacking = ", ".join(map(str, self.lacking))

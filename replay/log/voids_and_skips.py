@@ -1,18 +1,18 @@
-"""A first look at a log for a merge: which entries are void, which calls were taken out, which marks promised too much.
+"""A first pass over a log for a merge: which entries are void, which calls are skipped, which marks promised too much.
 
 One rule: it looks at every record up to the log's end, and keeps three numbers for each of those,
 two for each multi-partition call, and nothing else. A recovery
-knows the first two from its plan (`replay.log.scan`); this look is for whoever has only the log.
+knows the first two from its plan (`replay.log.scan`); this pass is for a caller that has only the log.
 
-None of it can be known on the way. A SKIP is an entry of its own and may stand anywhere behind the batch that it concerns: in
-front of the batch's digest when the node that executed it wrote it, behind the digest when another node's leader could not
-execute what this one could. A void suffix is known to be void only where its replacement stands. What is *not* made void by any
-later record is either below a commit mark or belongs to the end of the log, where the chosen log counts up to its given last
-index: so nothing in the second pass has to wait for a mark to be sure of an entry.
+None of it can be known during the merge. A SKIP is an entry of its own and may come anywhere after the batch that it concerns:
+before the batch's digest when the node that executed it wrote it, after the digest when another node's leader could not execute
+what this one could. A void suffix is known to be void only at its replacement. What is *not* made void by any later record is
+either below a commit mark or belongs to the end of the log, where the chosen log counts up to its given last index: so nothing
+in the second pass has to wait for a mark to be sure of an entry.
 
 Marks also say up to which TxnId a stream is closed, and that word is only as good as who gave it: a leader that was deposed
-without knowing it promised for itself, while its successor's clock may have been behind. Where an entry of the log contradicts
-what was said in front of it, the entry is right.
+without knowing it promised for itself, while its successor's clock may have been slow. Where an entry of the log contradicts
+what was stated before it, the entry is right.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from cmdlog.wal.format.record import Record, RecordKind, decode_commit_mark
 from cmdlog.wal.ids import Lsn
 from replay.log.split_calls import PartitionSpan, multi_txn
 
-Place = tuple[int, int, int]  # (block, offset, number): what a record there says about those in front of it
+Place = tuple[int, int, int]  # (block, offset, number): what a record there says about those before it
 
 
 @dataclass(slots=True)
 class Look:
-    """One partition's stream, as far as it concerns what is left out."""
+    """The void and skipped parts of one partition's stream."""
 
     last_index: int = 0
     claimed_txn: int = 0  # the highest that was said to be closed, and that nothing has contradicted yet
-    voids: list[Place] = field(default_factory=list)  # entries from that index on, in front of there, are void
-    untrue: list[Place] = field(default_factory=list)  # of what was said in front of there, only that TxnId is closed
+    voids: list[Place] = field(default_factory=list)  # entries from that index on, before there, are void
+    untrue: list[Place] = field(default_factory=list)  # of what was said before there, only that TxnId is closed
     taken_out: list[tuple[int, int, int]] = field(default_factory=list)  # (index of the SKIP, index of the batch, position)
-    start_txn: int = 0  # what stands in front of the first entry holds every call up to here
+    start_txn: int = 0  # what precedes the first entry holds every call up to here
     multi: dict[int, int] = field(default_factory=dict)  # TxnId -> index of the multi-partition calls
     executed: int = 0  # the last batch whose digest was met
 

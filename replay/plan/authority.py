@@ -10,12 +10,13 @@ one at hand, since it may have been committed too. One that no log at hand holds
 each other so: a change is joint, or starts from an odd number of voters. From an even number, a change of one voter could commit
 beside all logs that suffice here: A and B vote, D joins, and B and D acknowledge what A never saw.
 
-Counted (*viable*) is the log of a voter whose directory is not known to have forgotten anything. Fault logs tell who was being
-filled anew or was put back from an old copy; so do votes and commit marks that another log knows. What cannot be detected is an
-old copy of a directory when no log at hand knows anything that it has forgotten: it looks like a node that lagged.
+Counted (*viable*) is the log of a voter whose directory is not known to have forgotten anything. Fault logs show which
+directories were being refilled or were restored from an old copy; so do votes and commit marks that another log knows. What
+cannot be detected is an old copy of a directory when no log at hand knows anything that it has forgotten: it looks like a node
+that lagged.
 
 Nothing is discarded on a fault log's word alone (A, B, C vote; x is on A and B; B is declared failed while
-C lags; A's disk dies). Where completeness is not proved, the log with the best end wins whoever holds it: every log is a piece of
+C lags; A's disk dies). Where completeness is not proved, the log with the best end wins on any node: every log is a piece of
 some leader's, so a better end never holds less of what was committed.
 """
 
@@ -34,10 +35,10 @@ from replay.plan.fault_lineage import doubt_of, lineage_of, unbroken_end
 
 
 class Use(enum.Enum):
-    """What becomes of a log."""
+    """How a log is used."""
 
     CHOSEN = "chosen"
-    AGREES = "agrees"  # viable, behind or equal; not needed
+    AGREES = "agrees"  # viable, with an older or equal end; not needed
     DISCARDED = "discarded"  # no configuration in force, or that may be, lists its node as a voter
     UNUSABLE = "unusable"  # emptied, rejoining, an old copy, or its end cannot be read: not counted
 
@@ -96,7 +97,7 @@ def decide(evidence: Sequence[NodeEvidence], *, accept_data_loss: bool = False) 
 
 
 def _views(nodes: Sequence[NodeEvidence], doubts: dict[str, str]) -> dict[int, GroupView]:
-    """Every group. A directory that one group shows to be an old copy is one in all of them, and shows more then, perhaps."""
+    """Every group. A directory that one group shows to be an old copy is one in all of them, and may show more then."""
     while True:
         views = {group: GroupView.of(group, nodes, doubts) for group in _groups(nodes)}
         found = {directory: why for view in views.values() for directory, why in view.forgetful().items()}
@@ -150,7 +151,7 @@ class GroupView:
     group: int
     held: tuple[NodeCopy, ...]  # of every directory, best end first
     known: StatedConfiguration | None  # C: the newest one known committed
-    later: tuple[StatedConfiguration, ...]  # behind C, and not known to be void
+    later: tuple[StatedConfiguration, ...]  # after C, and not known to be void
     floor: int  # entries up to here are known committed
     places: Mapping[str, Mapping[int, tuple[int, int]]]  # directory -> index -> (term, checksum), known committed
     starts: frozenset[int]  # indexes at which there are snapshots
@@ -178,7 +179,7 @@ class GroupView:
         """Directories that may be old copies, with why: their logs, taken together, have forgotten something.
 
         A committed entry is on a majority of the voters, and so is the term of a leader, whose entries any log may hold. If more
-        voters lack it here than a majority can spare, one of those is an old copy; which one, nothing tells.
+        voters lack it here than a majority can spare, one of those is an old copy; which one is unknown.
         """
         if self.known is None or self.later:
             return {}
@@ -187,7 +188,7 @@ class GroupView:
         old = "it or another voter is an old copy: too many of them"
         found = self._too_many(
             [one for one in counted if max(one.log.term, one.log.last_term) < led],
-            f"{old} know no term {led}, which had a leader",
+            f"{old} do not know term {led}, which had a leader",
         )
         lacking = [one for one in counted if one.log.last_index < self.floor]
         return found | self._too_many(lacking, f"{old} lack entry {self.floor}, which is committed")
@@ -207,14 +208,15 @@ class GroupView:
             for index in sorted(set(mine) & set(theirs)):
                 if _differ(mine[index], theirs[index]):
                     return (
-                        f"{group_name(self.group)}: entry {index} is known committed in {one} with term {mine[index][0]} and "
+                        f"{group_name(self.group)}: entry {index} is known to be committed in {one} with term {mine[index][0]} "
+                        f"and "
                         f"checksum {mine[index][1]:08x}, in {other_one} with term {theirs[index][0]} and checksum "
                         f"{theirs[index][1]:08x}"
                     )
         return ""
 
     def _denial(self, known: StatedConfiguration) -> str:
-        """Which log knows another entry to be committed where the newest committed configuration stands."""
+        """Which log knows another entry to be committed at the index of the newest committed configuration."""
         for one in self.held:
             stated = [(c.index, c.term) for c in one.log.configurations if _is_committed(c, one.log) and not one.log.unseen]
             if stated and known.index <= one.log.commit and stated[-1] != (known.index, known.term):
@@ -253,17 +255,17 @@ class GroupView:
     def missing(self, counted: Sequence[NodeCopy]) -> str:
         """Why these logs do not prove that nothing acknowledged is missing; "" when they do."""
         if self.known is None or not self.known.voters:
-            return "no log at hand states a committed configuration, so nobody knows who votes"
+            return "no log at hand states a committed configuration, so the voters are unknown"
         if counted and counted[0].log.last_index < self.floor:
-            return f"entry {self.floor} is known committed, and no voter that counts holds it"
+            return f"entry {self.floor} is known to be committed, and no voter that counts holds it"
         nodes = {one.node for one in counted}
         for configuration in self._deciding():
             for half in _halves(configuration):
                 needed = len(half) - _majority(half) + 1
                 if len(half & nodes) < needed:
                     return (
-                        f"of the voters {voter_list(half)} of configuration {configuration.index}, {needed} are needed that "
-                        f"count; at hand are {voter_list(half & nodes)}, missing {voter_list(half - nodes)}"
+                        f"{needed} voters of {voter_list(half)} in configuration {configuration.index} have to count; at hand "
+                        f"are {voter_list(half & nodes)}, missing {voter_list(half - nodes)}"
                     )
         return ""
 
@@ -273,7 +275,7 @@ class GroupView:
         return (reachable or self.held)[0]
 
     def _is_reachable(self, one: NodeCopy) -> bool:
-        """A log that is being filled anew may begin where nothing at hand leads to."""
+        """A log that is being refilled may begin at an entry that nothing at hand leads to."""
         base = one.log.runs[-1].base_index if one.log.runs else 0
         runs = {(run.base_index, run.last_index) for other in self.held for run in other.log.runs}
         reached = 0  # everything up to here, or from a snapshot up to here, is at hand
@@ -294,7 +296,7 @@ class GroupView:
     def _why(self, chosen: NodeCopy, counted: Sequence[NodeCopy], missing: str) -> str:
         end = f"node {chosen.node} has the best end, term {chosen.log.last_term} index {chosen.log.last_index}"
         if missing:
-            return f"{end}, of all logs at hand; that nothing acknowledged is missing is not proved: {missing}"
+            return f"{end}, of all logs at hand; it is not proved that nothing acknowledged is missing: {missing}"
         among = ", ".join(str(one.node) for one in sorted(counted, key=lambda one: one.node))
         return f"{end}, of the voters {among}, which meet every majority"
 
@@ -324,7 +326,7 @@ def configurations_of(logs: Sequence[GroupEvidence]) -> tuple[StatedConfiguratio
 
 
 def _seen(logs: Iterable[GroupEvidence]) -> int:
-    """Whatever configuration is committed up to here, a log states it, or a later one."""
+    """Up to here a log states every committed configuration, or a later one."""
     return max((log.commit for log in logs if not log.unseen), default=0)
 
 
@@ -338,7 +340,7 @@ def _cluster_logs(nodes: Sequence[NodeEvidence]) -> dict[str, GroupEvidence]:
 
 def _doubt_of_log(log: GroupEvidence, has_configuration: bool, seen: int) -> str:
     if log.last_index == 0 or (has_configuration and not log.configurations):
-        return "it holds nothing of this group: its disk was emptied, or it never got anything"
+        return "it holds nothing of this group: its disk was emptied, or it never received anything"
     if log.unseen > seen:
         return f"its entries up to {log.unseen} cannot all be read, and may hold a configuration that no other log knows"
     return "" if log.end_known else "the end of its log cannot be read"
@@ -379,10 +381,10 @@ def _differ(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def voter_list(nodes: Iterable[int]) -> str:
-    """Nodes for people, ascending."""
+    """Node ids as text, ascending."""
     return "{" + ", ".join(map(str, sorted(nodes))) + "}" if nodes else "none"
 
 
 def group_name(group: int) -> str:
-    """A group for people."""
+    """Name of a group as text."""
     return "cluster group" if group == CLUSTER_GROUP else f"partition {group}"

@@ -2,7 +2,7 @@
 
 `replay.plan.cluster_planner` makes it, `replay.recover.from_cluster` carries it out.
 
-One rule: values only; how they are found and carried out is said elsewhere.
+One rule: values only; how they are found and carried out is elsewhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from replay.errors import BadPlan, Incomplete
 from replay.plan.planner import Plan
 
 FORMAT: Final = 1
-KIND: Final = "joint"  # tells a plan over several directories from one over a single directory
+KIND: Final = "joint"  # distinguishes a plan over several directories from one over a single directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class JointPlan:
                 value[name] = tuple(value[name])
             return cls(**value)
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BadPlan(f"this is no recovery plan: {error}") from error
+            raise BadPlan(f"not a recovery plan: {error}") from error
 
 
 def is_joint(data: bytes) -> bool:

@@ -2,10 +2,10 @@
 
 One rule: `replay.plan.authority` decides where every partition's line of entries ends, and nothing here shortens it silently. A
 line is taken from the chosen log where that can be read; what is damaged there comes from another log that agrees
-(`replay.log.spans`); what no log has is named, and then there is a plan only for who accepts the loss.
+(`replay.log.spans`); what no log has is reported, and then there is a plan only if the loss is accepted.
 
 A plan is a list of *legs*, carried out in order (`replay.recover.from_cluster`): each is an ordinary plan over one directory for
-some of the partitions. A leg that is not the first of its partition goes on from the state that the leg before left.
+some of the partitions. A leg that is not the first of its partition continues from the state of the leg before.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def make_joint_plan(
 ) -> JointPlan:
     """Looks at the directories of one cluster's nodes; changes nothing. Says what would be lost; see `check_complete`.
 
-    With `accept_data_loss` logs that contradict each other do not stop it. `starts`: for who has these partitions' states at
-    these entries, and wants all that lies behind them, in legs. `missing_code` as for `make_plan`.
+    With `accept_data_loss` logs that contradict each other do not stop it. `starts`: for a caller that has these partitions'
+    states at these entries, and wants all later entries, in legs. `missing_code` as for `make_plan`.
 
     Raises: what `decide` refuses; NoLogs; UntilBeyond, CatalogMissing, BundleForged.
     """
@@ -62,12 +62,12 @@ def make_joint_plan(
         )
     doubtful = [of for _, of in sorted(verdict.groups.items()) if not of.proved]
     planner = _Planner(files, evidence, verdict, until, starts or {}, missing_code=missing_code)
-    if until is not None and not accept_data_loss and not doubtful:  # else nobody knows how far they reached
+    if until is not None and not accept_data_loss and not doubtful:  # else it is unknown how far they reached
         check_newest_of_all(files, evidence, until)
     legs = planner.legs()
     doubts = [*unproved(verdict), *(_not_counted(evidence, doubtful) if doubtful else ())]
     if len(evidence) == 1 and votes_alone(evidence[0]) and planner.is_settled():
-        doubts = []  # whatever is missing behind the moment, nobody else could have changed what is in front of it
+        doubts = []  # whatever is missing after the moment, no other node could have changed what precedes it
     if until is not None and not planner.lost and not doubts:
         check_begin_of_all(legs, until)
     return JointPlan(
@@ -85,7 +85,7 @@ def make_joint_plan(
 
 
 def unproved(verdict: ClusterVerdict) -> list[str]:
-    """What is not proved; groups of which the same is to be said together."""
+    """What is not proved; groups with the same reason together."""
     said: dict[str, list[int]] = {}
     for _, of in sorted(verdict.groups.items()):
         if not of.proved:
@@ -94,7 +94,7 @@ def unproved(verdict: ClusterVerdict) -> list[str]:
 
 
 def _not_counted(evidence: Iterable[NodeEvidence], unproved: Iterable[GroupVerdict]) -> list[str]:
-    """Every directory that has no say, with the reason and the file, once."""
+    """Every directory that does not count, with the reason and the file, once."""
     doubts = {directory: why for of in unproved for directory, (use, why) in of.uses.items() if use is Use.UNUSABLE}
     told = []
     for node in evidence:
@@ -106,7 +106,7 @@ def _not_counted(evidence: Iterable[NodeEvidence], unproved: Iterable[GroupVerdi
 
 
 def group_names(groups: Sequence[int]) -> str:
-    """Several groups for people, ascending; numbers that follow each other as a range."""
+    """Names of several groups as text, ascending; consecutive numbers as a range."""
     partitions = sorted(group for group in groups if group != CLUSTER_GROUP)
     starts = [p for p in partitions if p - 1 not in partitions]
     ends = [p for p in partitions if p + 1 not in partitions]
@@ -140,7 +140,7 @@ class _Planner:
         self._usable = [node.directory for node in evidence if node.refused is None]
         self._damage = [_say(fault) for node in evidence for fault in node.damage]
         self._bad = min((fault.block or 0 for node in evidence for fault in node.damage), default=0)  # first block; 0: not known
-        self._settled: set[int] = set()  # partitions with all that they need in front of it
+        self._settled: set[int] = set()  # partitions with all that they need before it
         self._sources: dict[str, LogSource] = {}
         self._spans: dict[str, dict[int, list[Span]]] = {}
         self._groups: dict[str, GroupStates] = {}
@@ -177,7 +177,7 @@ class _Planner:
     def _note_line(
         self, partition: int, stream: ScannedStream, source: LogSource, from_block: int, *, upto: int | None = None
     ) -> None:
-        """What a leg holds; of the first one also what stands before it."""
+        """What a leg holds; of the first one also what precedes it."""
         found = stream.line()
         line = self._lines.setdefault(partition, PartitionSpan(found.start_txn))
         line.calls |= {txn: index for txn, index in found.calls.items() if upto is None or index <= upto}
@@ -186,7 +186,7 @@ class _Planner:
         self._read_at.setdefault(partition, (source, from_block))
 
     def is_settled(self) -> bool:
-        """Whether every partition has passed the moment in blocks that stand in front of all damage."""
+        """Whether every partition has passed the moment in blocks before all damage."""
         return not self.lost and self._settled >= {group for group in self._verdict.groups if group < PARTITIONS_MAX}
 
     def _tell(self, note: str) -> None:
@@ -236,7 +236,7 @@ class _Planner:
         problems = dict.fromkeys([*self._damage, *(p for source in self._sources.values() for p in _problems(source))])
         strays = [nearest_stray(self._files, source) for source in self._sources.values()]
         problems |= dict.fromkeys(told_of(stray) for stray in strays if stray is not None)
-        behind = f", so entries up to {of.last_index} behind them cannot be used" if last < of.last_index else ""
+        behind = f", so entries up to {of.last_index} after them cannot be used" if last < of.last_index else ""
         why = first_of(list(problems)) if problems else of.why
         self.lost.append(f"partition {of.group}: entries {reached.index + 1} to {last} are in no log at hand{behind} ({why})")
 
@@ -278,7 +278,7 @@ class _Planner:
     ) -> tuple[list[Plan], Mark | None]:
         """The legs, and the entry at which they end; None when that is where `until` ends them."""
         chosen = self._verdict.groups[partition].chosen
-        if snapshot is not None and snapshot.manifest is not None:  # legs may not read what stands before it
+        if snapshot is not None and snapshot.manifest is not None:  # legs may not read what precedes it
             self._lines[partition] = PartitionSpan(snapshot.manifest.txn_id)
         origin = next((d for d in self._sources if snapshot is not None and snapshot.path.startswith(f"{d}/")), chosen)
         skips = skips_of(
@@ -340,7 +340,7 @@ class _Planner:
         return replace(plan, catalogs=catalogs, key_policy=cluster_policy(chosen)), ended
 
     def _is_before_damage(self, partition: int, step: SpanStep, first: int, to: Mark, *, ended: bool) -> bool:
-        """Whether all that is applied stands in front of the damage, and nothing up to the moment can stand in it."""
+        """Whether all that is applied is before the damage, and nothing up to the moment can be in it."""
         if self._until is None or first >= self._bad:
             return False
         source = restricted(self._sources[step.span.directory], self._bad - 1)
@@ -349,7 +349,7 @@ class _Planner:
         return passed and max(front.streams[partition].to_index, step.from_mark.index) >= to.index
 
     def _code(self, partition: int, versions: Iterable[int], found: Scan) -> tuple[Mapping[str, Any], ...]:
-        """Catalog records of these versions, from whichever log names them. Raises: CatalogMissing, BundleForged, unless left."""
+        """Catalog records of these versions, from any log that names them. Raises: CatalogMissing, BundleForged, unless left."""
         values = {version: catalog.value for version, catalog in found.catalogs.items()}
         for directory in self._usable:
             groups = self._groups.get(directory)
@@ -367,7 +367,7 @@ class _Planner:
 
 _WHY: Final[Mapping[str, str]] = {
     "state": "the leg before it ended here",
-    "snapshot": "furthest whole snapshot from which the logs at hand lead on",
+    "snapshot": "newest intact snapshot that the logs at hand continue",
     "empty": "the logs at hand reach back to the first entry",
 }
 

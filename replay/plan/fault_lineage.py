@@ -1,7 +1,8 @@
-"""What the fault logs of several nodes say together: one chain of records, and whose directory is known to have forgotten.
+"""What the fault logs of several nodes say together: one chain of records, and which directories are known to have forgotten
+some.
 
-One rule: pure, and about whole directories. A directory that was emptied, or put back from an old copy, has forgotten something
-of every group, whichever group shows it.
+One rule: pure, and about whole directories. A directory that was emptied, or restored from an old copy, has forgotten something
+of every group, no matter which group shows it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from replay.log.evidence import BOOTSTRAP_INDEX, EMPTY, NodeEvidence
 
 
 def lineage_of(nodes: Sequence[NodeEvidence]) -> tuple[FaultRecord, ...]:
-    """The records of all fault logs as one chain, ascending; parts that nobody has any more may be missing.
+    """The records of all fault logs as one chain, ascending; parts that no log still has may be missing.
 
-    A mark that a node wrote about itself and that nobody took over is no fork when the others went on without it: the node marked
-    itself, was broken off before it told them, and is not counted anyway. Raises: ForkedFaultLogs.
+    A mark that a node wrote about itself and that no other node copied is not a fork when the others continued without it: the
+    node marked itself, stopped before it informed them, and is not counted anyway. Raises: ForkedFaultLogs.
     """
     chain: dict[int, tuple[str, FaultRecord]] = {}
     marks: list[tuple[str, FaultRecord]] = []
@@ -64,12 +65,12 @@ def unbroken_end(records: Sequence[FaultRecord]) -> tuple[FaultRecord, ...]:
 
 
 def doubt_of(node: NodeEvidence, nodes: Sequence[NodeEvidence], lineage: Sequence[FaultRecord]) -> str:
-    """Why none of the node's logs is counted; "" when nothing speaks against it."""
+    """Why none of the node's logs is counted; "" when there is no reason."""
     if node.fault_problem:
         return f"its fault log cannot be relied on ({node.fault_problem})"
     newest = node.faults[-1] if node.faults else None
     if newest is not None and node.node_id in newest.failed:
-        return f"its own fault record {newest.sequence} lists it: it was being filled anew, or was left behind"
+        return f"its own fault record {newest.sequence} lists it as failed: it was being refilled, or was replaced"
     if _began_again(node):
         return f"its log begins with node {node.node_id} as the only node, but its fault log knows others: it was emptied"
     known = newest.sequence if newest is not None else 0
@@ -84,8 +85,8 @@ def _began_again(node: NodeEvidence) -> bool:
 
 
 def _forgotten_record(node: int, known: int, lineage: Sequence[FaultRecord]) -> str:
-    """A node writes a record that it is the author of before it tells anybody, and takes over the one that declares it failed
-    before the others declare it well again. One that has not is an old copy."""
+    """A node writes a record of its own before it informs the others, and copies the one that declares it failed before the
+    others declare it well again. A directory without them is an old copy."""
     was_failed = 0
     for record in lineage:
         if record.sequence <= known:
@@ -100,7 +101,7 @@ def _forgotten_record(node: int, known: int, lineage: Sequence[FaultRecord]) -> 
 
 
 def _forgotten_vote(node: NodeEvidence, nodes: Sequence[NodeEvidence]) -> str:
-    """Who is voted for was a candidate in that term, and had made the term durable before it asked."""
+    """A node that got a vote was a candidate in that term, and had made the term durable before it asked."""
     for other in nodes:
         for group, stated in sorted(other.groups.items()):
             mine = node.groups.get(group, EMPTY)

@@ -1,6 +1,6 @@
-"""The newest moment that a damaged log restores whatever stands behind its damage: what a refusal offers instead.
+"""The newest moment before its damage that a damaged log can restore: offered by the error that refuses the rest.
 
-One rule: it was tried. The moment comes from what the blocks in front say, and counts only if there is a whole plan for it.
+One rule: it was tried. The moment comes from the blocks before the damage, and counts only if there is a complete plan for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from replay.plan.cluster_planner import make_joint_plan
 
 
 def newest_before_damage(files: Files, directory: str) -> int | None:
-    """A transaction id, for a node that votes alone; None when there is none, or nothing tells where the damage begins."""
+    """A transaction id, for a node that votes alone; None when there is none, or the beginning of the damage is unknown."""
     blocks = [fault.block for fault in gather(files, directory).damage]
     first_bad = min((block or 0 for block in blocks), default=0)
     try:
@@ -37,7 +37,7 @@ def newest_before_damage(files: Files, directory: str) -> int | None:
 
 
 def told(moment: int | None) -> str:
-    """It, in words."""
+    """Describes the moment for an error message."""
     if moment is None:
         return "no moment before it can be restored"
     return f"the newest restorable moment before it is transaction {moment} ({time_of(moment)})"

@@ -1,4 +1,4 @@
-"""The log of a plan, for who carries it out."""
+"""The log of a plan, opened for carrying it out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from replay.plan.planner import Plan
 
 
 def source_of_plan(files: Files, plan: Plan) -> LogSource:
-    """The log as the plan reads it. Raises: WalError, PlanOutdated when it is not there any more."""
+    """The log as the plan reads it. Raises: WalError, PlanOutdated when it no longer exists."""
     if plan.salvaged:
         return salvage(files, plan.directory)
     return source_from(files, plan.directory, plan.from_block, plan.gaps)

@@ -1,10 +1,10 @@
-"""The plan of a recovery: per partition from what, from where to where, and why.
+"""The plan of a recovery: for each partition the source, the range of entries, and the reason.
 
-Made by looking, carried out by `replay.recover.execute`.
+Made by reading only; carried out by `replay.recover.execute`.
 
-One rule: every source is proved against the log before it is chosen. A state file or snapshot stands at an (index, term,
-checksum); only if the log holds that very entry there is it a prefix of the log. One beyond the log's end, or that disagrees, is
-passed over and named: it holds what was never acknowledged, or belongs elsewhere.
+One rule: every source is proved against the log before it is chosen. A state file or snapshot is at an (index, term, checksum);
+only if the log holds the same entry there is it a prefix of the log. One beyond the log's end, or that disagrees, is rejected
+and named: it holds what was never acknowledged, or belongs elsewhere.
 
 Preference: the state file, when this boot of the machine wrote it (`replay.state.trust`); the newest verified snapshot; nothing
 at all, when the log reaches back to the first entry.
@@ -50,7 +50,7 @@ Kind = Literal["state", "snapshot", "empty"]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A state to start from, not proved yet."""
+    """A possible state to start from, not yet proved."""
 
     kind: Kind
     name: str
@@ -60,12 +60,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """What is done for one partition."""
+    """The planned replay of one partition."""
 
     partition: int
     source: Kind
     name: str  # path of the state file, or name of the snapshot; "" for nothing
-    from_index: int  # entries behind it are applied …
+    from_index: int  # entries after it are applied …
     from_term: int
     from_checksum: int
     to_index: int  # … up to this one
@@ -82,7 +82,7 @@ class PartitionPlan:
     passed: tuple[Passed, ...] = ()  # sources that were not used
     set_aside: tuple[str, ...] = ()  # snapshots that the log contradicts
     skips: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # index -> positions that are not run
-    voids: tuple[tuple[int, int, int], ...] = ()  # (block, offset, index): entries from index on that stand before are void
+    voids: tuple[tuple[int, int, int], ...] = ()  # (block, offset, index): entries from index on that come before are void
     dropped: tuple[int, ...] = ()  # multi-partition calls that not every partition holds: noted, not run
 
 
@@ -139,7 +139,7 @@ class Plan:
             value["catalogs"] = tuple(value.get("catalogs", ()))
             return cls(**value)
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BadPlan(f"this is no recovery plan: {error}") from error
+            raise BadPlan(f"not a recovery plan: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +165,12 @@ def make_plan(
 ) -> Planned:
     """Looks at log (`source` of a caller that has it open, and has checked who votes), snapshots, state files; changes nothing.
 
-    `leave` "unproved": each stream is replayed to the last entry that the live run is known to have executed. A call behind it
-    may be the one that hangs, or that ended the process. `missing_code` "left": calls whose code the log does not hold, or holds
-    changed, are met in the replay only, which may set them aside. `voters` "any": for a caller that has decided over the logs of
-    all nodes which one counts (`replay.plan.cluster_planner`); else the directory must be a sole voter's.
+    `leave` "unproved": each stream is replayed to the last entry that the live run is known to have executed. A later call may
+    be the one that hangs, or that ended the process. `missing_code` "left": calls whose code the log does not hold, or holds
+    changed, are only detected in the replay, which may set them aside. `voters` "any": for a caller that has decided over the
+    logs of all nodes which one counts (`replay.plan.cluster_planner`); else the directory must be a sole voter's.
 
-    Where snapshots and log do not reach back far enough, the archive is looked at.
+    Where snapshots and log do not reach back far enough, the archive is used.
 
     Raises: WalError of a log that is refused, NotSoleVoter, Incomplete, UntilUnreachable, CatalogMissing, BundleForged.
     """
@@ -237,7 +237,7 @@ def _from_archive(search: _Search, source: LogSource, error: ReplayError | Corru
         raise error
     refused = type(error)(f"{error.args[0]}{reach.missing()}")
     if search.until is not None and (ranges := reach.restorable(partial(search.can, source))):
-        refused.hint = f"restorable are {ranges}; for other moments bring the named files back from a copy"
+        refused.hint = f"restorable ranges: {ranges}; restore the named files from a backup to reach other times"
     raise refused from error
 
 
@@ -305,7 +305,7 @@ def _is_read(segment: SegmentFile, found: Scan) -> bool:
 def _check_reach(
     source: LogSource, candidates: Mapping[int, Sequence[Candidate]], passed: Mapping[int, list[Passed]], until: int | None
 ) -> None:
-    """Before anything is scanned: every partition has a candidate behind which the log holds everything."""
+    """Before anything is scanned: every partition has a candidate after which the log holds everything."""
     heads = source.checkpoint(source.first_blocks[0]).by_partition
     for partition, of in candidates.items():
         base = heads[partition].last_index if partition in heads else 0
@@ -315,20 +315,20 @@ def _check_reach(
 
 
 def _check_end(source: LogSource, candidates: Mapping[int, Sequence[Candidate]], found: Scan) -> None:
-    """A log that was cut short holds the skips of all that is applied: none can stand behind the digest of its batch."""
+    """A log that was cut short holds the skips of all that is applied: none can come after the digest of its batch."""
     for partition, stream in found.streams.items():
         if source.provisional and stream.to_index > max(candidates[partition][0].position.index, stream.digested):
             raise UntilUnreachable(
-                f"partition {partition} may have a skip of entry {stream.to_index} behind block {source.last_block}"
+                f"partition {partition} may have a skip of entry {stream.to_index} after block {source.last_block}"
             )
 
 
 def _too_old(position: Position, base: int) -> str:
-    return f"it stands at index {position.index}; the log begins behind index {base}"
+    return f"it is at index {position.index}; the log begins after index {base}"
 
 
 def _check_code(found: Scan) -> None:
-    """Every catalog version that will run is there and is what its hash says. Before anything is touched."""
+    """Every catalog version that will run exists and matches its hash. Checked before anything is changed."""
     catalogs = found.catalogs
     for partition, stream in sorted(found.streams.items()):
         for version in sorted(stream.catalogs):
@@ -372,7 +372,7 @@ def _candidates(
         return found
     for candidate in [c for c in found if c.position.txn_id > until]:
         found.remove(candidate)
-        passed.append(Passed(candidate.name, f"it holds transaction {candidate.position.txn_id}, behind the wanted end"))
+        passed.append(Passed(candidate.name, f"it holds transaction {candidate.position.txn_id}, after the requested end"))
     return found
 
 
@@ -385,7 +385,7 @@ def _choose(
     until: int | None,
     accept_data_loss: bool,
 ) -> Scan:
-    """Scans, and drops candidates that the log disproves, until every partition's first one stands."""
+    """Scans, and drops candidates that the log disproves, until every partition's first one holds."""
     checked: dict[str, tuple[str, int, float]] = {}  # path of a snapshot -> what its check said, bytes read, seconds
     while True:
         indexes = {p: of[0].position.index for p, of in candidates.items()}
@@ -408,7 +408,7 @@ def _choose(
 
 
 def _disproof(position: Position, stream: ScannedStream) -> str:
-    """Why a state at this position is no prefix of the log; "" when it is one."""
+    """Why a state at this position is not a prefix of the log; "" when it is one."""
     if position.index < stream.base:
         return _too_old(position, stream.base)
     return _contradiction(position, stream)
@@ -416,13 +416,13 @@ def _disproof(position: Position, stream: ScannedStream) -> str:
 
 def _contradiction(position: Position, stream: ScannedStream) -> str:
     if position.index > stream.last_index:
-        return f"it stands at index {position.index}, beyond the log's end at {stream.last_index}"
+        return f"it is at index {position.index}, beyond the log's end at {stream.last_index}"
     if position.index > stream.base and stream.seen.get(position.index) != (position.term, position.checksum):
-        return f"at index {position.index} it holds another entry than the log"
+        return f"at index {position.index} it holds a different entry than the log"
     if position.index and position.index == stream.base and position.index not in stream.seen:
         return f"its last entry, index {position.index}, is in blocks that cannot be read"
     if position.index and position.index == stream.base and stream.seen[position.index] != (position.term, position.checksum):
-        return f"at index {position.index} it holds another entry than the log's head states"
+        return f"at index {position.index} it holds a different entry than the log's head states"
     return ""
 
 
@@ -445,7 +445,7 @@ def _no_source(partition: int, passed: Sequence[Passed], until: int | None) -> R
 
 WHY: Final[Mapping[str, str]] = {
     "state": "written by this boot of the machine, and the log holds its last entry",
-    "snapshot": "newest whole snapshot whose last entry the log holds",
+    "snapshot": "newest intact snapshot whose last entry the log holds",
     "empty": "the log reaches back to the first entry",
 }
 

@@ -1,8 +1,8 @@
-"""Whether one directory decides alone: its node is the only voter of every group, and nothing says that its log was lost.
+"""Whether one directory decides alone: its node is the only voter of every group, and there is no sign that its log was lost.
 
 One rule: the same answer for every command that reads or serves a single directory. A sole voter's durable entries are
 committed, marked or not. Any other node's log may end with entries that its cluster never committed, or lack some that it did;
-executing them alone would take the node over.
+executing them alone would overrule the cluster.
 
 A log that states no configuration is not a sole voter's: every node's log begins with one, so this one was emptied.
 """
@@ -44,7 +44,7 @@ def votes_alone(node: NodeEvidence) -> bool:
 
 
 def check_alone(files: Files, directory: str, identity: Identity, groups: GroupStates) -> None:
-    """The same for a log whose end was folded already. Raises: NotSoleVoter, which says why and names the ways."""
+    """The same for a log whose end was already folded. Raises: NotSoleVoter, which says why and names what can be done."""
     faults: tuple[FaultRecord, ...] = ()
     problem = ""
     try:
@@ -63,4 +63,4 @@ def check_alone(files: Files, directory: str, identity: Identity, groups: GroupS
         directory, identity.cluster_id.hex(), identity.node_id, identity.incarnation.hex(), stated, faults, problem
     )
     if why := why_not_alone(node):
-        raise NotSoleVoter(f"{directory} (node {identity.node_id}) does not decide alone: {why}")
+        raise NotSoleVoter(f"{directory} (node {identity.node_id}) is not the only voter: {why}")

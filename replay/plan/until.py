@@ -1,7 +1,7 @@
-"""Whether there ever was the moment that a recovery is to stop at.
+"""Checks that the moment at which a recovery is to stop exists.
 
-One rule: what has not happened is refused, not rounded. A moment behind the newest transaction would silently be the newest
-state, which somebody takes for the one that they asked for; one before the first transaction would be nothing at all.
+One rule: what has not happened is refused, not rounded. A moment after the newest transaction would silently be the newest
+state, which a user takes for the requested one; one before the first transaction would be nothing at all.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def parse_until(text: str) -> int:
     except ValueError:
         raise BadUntil(f"{text!r} is neither a transaction id nor a time such as 2026-01-31T12:00:00Z") from None
     if moment.tzinfo is None:
-        raise BadUntil(f"{text!r} does not say its time zone; write 2026-01-31T12:00:00Z")
+        raise BadUntil(f"{text!r} has no time zone; write 2026-01-31T12:00:00Z")
     millis = int(moment.timestamp() * 1000)
     return ((millis + 1) << MILLIS_SHIFT) - 1
 
 
 def parse_first(text: str) -> int:
-    """The lowest TxnId that is at or behind a moment. Raises: BadUntil."""
+    """The lowest TxnId at or after a moment. Raises: BadUntil."""
     return int(text) if text.isdecimal() else parse_until(text) + 1 - (1 << MILLIS_SHIFT)
 
 
@@ -52,11 +52,11 @@ def check_begin(source: LogSource, found: Scan, until: int) -> None:
     records = source.read(from_block=source.first_blocks[0])
     first = next((min(txns) for _, record in records if (txns := transactions_of(record))), 0)
     if until < first:
-        raise UntilBeyond(f"transaction {until} ({time_of(until)}) lies before the first one, {first}, {time_of(first)}")
+        raise UntilBeyond(f"transaction {until} ({time_of(until)}) is before the first one, {first}, {time_of(first)}")
 
 
 def check_newest(files: Files, directory: str, found: Scan, until: int) -> None:
-    """The log has come to the moment, or a recovery point says so. A time means its whole millisecond.
+    """The log has reached the moment, or a recovery point says so. A time means its whole millisecond.
 
     Raises: UntilBeyond.
     """
@@ -64,7 +64,7 @@ def check_newest(files: Files, directory: str, found: Scan, until: int) -> None:
 
 
 def check_newest_of_all(files: Files, evidence: Sequence[NodeEvidence], until: int) -> None:
-    """One of the logs has come to the moment, or a recovery point of one of these nodes says so. Raises: UntilBeyond."""
+    """One of the logs has reached the moment, or a recovery point of one of these nodes says so. Raises: UntilBeyond."""
     usable = [node for node in evidence if node.refused is None]
     calls = [group.last_txn for node in usable for group in node.groups.values()]
     _check_reached(until, max([*calls, *(_newest_point(files, node.directory) for node in usable)], default=0))
@@ -73,7 +73,7 @@ def check_newest_of_all(files: Files, evidence: Sequence[NodeEvidence], until: i
 def check_begin_of_all(legs: Sequence[Plan], until: int) -> None:
     """Some partition has a snapshot or a transaction at or before the moment. Raises: UntilBeyond."""
     if not any(part.from_index or part.to_txn for leg in legs for part in leg.partitions):
-        raise UntilBeyond(f"transaction {until} ({time_of(until)}) lies before the first one")
+        raise UntilBeyond(f"transaction {until} ({time_of(until)}) is before the first one")
 
 
 def _newest_point(files: Files, directory: str) -> int:

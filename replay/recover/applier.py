@@ -47,7 +47,7 @@ class Applier:
     ) -> None:
         """`live` gives the running program's own `Database` for a catalog record, if it is the same code.
 
-        It owns the states from here on. `progress` is told (partition, calls applied so far); `begun` (partition, index,
+        It owns the states from here on. `progress` gets (partition, calls applied so far); `begun` (partition, index,
         IN_BATCH) before each batch, IDLE after it, and if `careful`, (partition, index, position) before each call. `doomed`
         names by partition the calls that are known not to end.
         """
@@ -63,12 +63,12 @@ class Applier:
 
     @property
     def finished(self) -> bool:
-        """Every partition stands at its end, or goes no further, and nothing waits for a digest."""
+        """Every partition is at its end, or has stopped, and nothing waits for a digest."""
         return all(lane.finished for lane in self._lanes.values())
 
     @property
     def stopped(self) -> list[Divergence | Poison]:
-        """Why partitions go no further, by partition."""
+        """Why partitions have stopped, by partition."""
         return [lane.stopped for _, lane in sorted(self._lanes.items()) if lane.stopped is not None]
 
     @property
@@ -101,7 +101,7 @@ class Applier:
             lane.put_digest(record)
 
     def finish(self) -> list[PartitionResult]:
-        """Applies what still waits. Where every partition stands now.
+        """Applies what still waits. Returns where every partition is now.
 
         Raises: PlanOutdated when an end of the plan was not reached, or holds another entry; what `take` raises.
         """
@@ -117,12 +117,14 @@ class Applier:
             if position.index != plan.to_index:
                 raise PlanOutdated(f"partition {plan.partition} ends at index {position.index}, the plan says {plan.to_index}")
             if plan.to_term and (position.term, position.checksum) != (plan.to_term, plan.to_checksum):
-                raise PlanOutdated(f"partition {plan.partition} holds another entry at index {plan.to_index} than the plan says")
+                raise PlanOutdated(
+                    f"partition {plan.partition} holds a different entry at index {plan.to_index} than the plan says"
+                )
             self._progress(plan.partition, result.calls)
         return results
 
     def close(self) -> None:
-        """Closes the states; what was not finished is taken back to the last entry that is committed."""
+        """Closes the states; what was not finished is rolled back to the last committed entry."""
         for lane in self._lanes.values():
             lane.close()
 
@@ -162,7 +164,7 @@ class Applier:
 
 
 class _Catalogs(Catalogs):
-    """Code that was changed is told where a call needs it, not where the log names it."""
+    """Changed code is reported where a call needs it, not where the log names it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,5 +180,5 @@ class _Catalogs(Catalogs):
 
 
 def _is_void(plan: PartitionPlan, lsn: Lsn, index: int) -> bool:
-    """Whether a later record of the log put this entry out of force."""
+    """Whether a later record of the log made this entry void."""
     return any(index >= first and (lsn.block, lsn.offset) < (block, offset) for block, offset, first in plan.voids)

@@ -1,6 +1,6 @@
-"""What is found out about a batch that does not do what it did live, by running it again.
+"""Finds out by running it again why a batch behaves differently from the live run.
 
-One rule: it only compares. Who runs a batch and takes it back is `replay.recover.partition_replay`.
+One rule: it only compares. Batches are run and rolled back by `replay.recover.partition_replay`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from procedures.execution.executor import Applied
 from procedures.storage.row_digest import ChangedRow
 from replay.state.touched_rows import Key
 
-UNSTEADY: Final = "replayed again with another result"
+UNSTEADY: Final = "replayed again with a different result"
 RERUNS: Final = 2
 
 
@@ -31,7 +31,7 @@ class BatchProblem:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run of a batch that was taken back."""
+    """One run of a batch that was rolled back."""
 
     statuses: Sequence[int]
     hashes: Sequence[int]

@@ -1,6 +1,6 @@
-"""Words and values for what a replay found out: the place of a divergence, a call that is set aside, a row that was touched.
+"""Builds reports about divergent batches: the place of a divergence, a call that is set aside, a row that was touched.
 
-One rule: it says what is; it decides nothing and changes nothing.
+One rule: it only describes; it decides nothing and changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from replay.state.touched_rows import Tables, routed
 
 
 class Teller:
-    """Tells of the batches of one run."""
+    """Builds the reports about the batches of one run."""
 
     def __init__(self, catalogs: Catalogs, hashes: Mapping[int, str], live_rows: LiveRows | None) -> None:
         self._catalogs, self._hashes, self._live_rows = catalogs, hashes, live_rows

@@ -1,7 +1,7 @@
 """Carries out a plan: restores, applies, compares, reports.
 
-One rule: whatever breaks it off (a signal, a full disk, a kill), every state file stands whole at an entry's end, and starting
-again goes on from there. A state is trusted from the moment in which it was put in place (`replay.state.trust`), not before.
+One rule: whatever interrupts it (a signal, a full disk, a kill), every state file is intact at the end of an entry, and a new
+start resumes from there. A state is trusted from the moment in which it was put in place (`replay.state.trust`), not before.
 
 Little is applied in the calling process, if it runs under the hash seed of sites; the rest by worker processes
 (`replay.recover.worker`), partitions spread over them, each reading the log on its own: decoding and applying is what takes time.
@@ -49,7 +49,7 @@ WORKER_BYTES_MIN: Final = KEEP_BYTES  # of entries to apply; below, starting pro
 LOOK_EVERY_RECORDS: Final = 64  # whether all is done: a look costs as much as a record that is passed over
 
 UNPINNED: Final = (
-    "this process has a hash seed of its own, so sets of strings may have another order: start it with PYTHONHASHSEED=0, "
+    "this process has its own hash seed, so sets of strings may iterate in another order: start it with PYTHONHASHSEED=0, "
     "as sites and `cmdlog recover` are"
 )
 
@@ -72,7 +72,7 @@ class RecoveryReport:
         return sum(result.calls for result in self.results)
 
     def kept(self) -> dict[str, Any]:
-        """For whoever asks for the same once more; `of_kept` reads it."""
+        """Its form in the target directory, for the same command run again; `of_kept` reads it."""
         return {
             "results": [result.to_json() for result in self.results],
             "workers": self.workers,
@@ -100,14 +100,14 @@ def execute(
     hang_after_s: float = HANG_AFTER_S,
     hash_seed: str = hashseed.PINNED,
 ) -> RecoveryReport:
-    """Brings every partition's state to the plan's end. A partition whose call cannot be replayed stops; the others go on.
+    """Brings every partition's state to the plan's end. A partition whose call cannot be replayed stops; the others continue.
 
-    `workers` None: as many as there are cores if there is enough to do, else none or, where the hash seed is another one than
-    that of sites, one. 0: the caller answers for the seed. `live` (code of the calling program) implies none.
-    `quarantine` sets such calls aside, in `quarantine.jsonl` of the target, and goes on: not for a recovery in place, whose log
-    still holds them. It implies a worker, and so does a limit of time that was chosen: a call that hangs can be ended in another
-    process only. `go_on`: the states in the target, if trusted, are what an earlier run of this very plan has reached.
-    `hash_seed` is that of workers; a test that looks for what depends on it chooses another one.
+    `workers` None: as many as there are cores if there is enough to do, else none or, where the hash seed differs from that of
+    sites, one. 0: the caller answers for the seed. `live` (code of the calling program) implies none. `quarantine` sets such
+    calls aside, in `quarantine.jsonl` of the target, and continues: not for a recovery in place, whose log still holds them. It
+    implies a worker, and so does a limit of time that was chosen: a call that hangs can be ended in another process only.
+    `go_on`: the states in the target, if trusted, are what an earlier run of this plan has reached. `hash_seed` is that of
+    workers; a test that looks for what depends on it chooses another one.
 
     Raises: Divergence (the partition's state is removed) or Poison, when all partitions have ended; BundleForged, PlanOutdated,
     WalError, Interrupted.
@@ -145,7 +145,7 @@ def _rest_of(plan: Plan, planned: Planned | Plan, target: Target, meter: Recover
 
 
 def terminable() -> AbstractContextManager[None]:
-    """Until its end, a signal to terminate is `Interrupted`, if it would end the process at once: workers are ended, too."""
+    """Within it, a SIGTERM that would end the process at once raises `Interrupted`, so that workers are ended, too."""
     return sigterm_raises(lambda: Interrupted("the recovery was terminated"))
 
 
@@ -178,13 +178,13 @@ def prepare(plan: Plan, part: PartitionPlan, files: Files, directory: str) -> Lo
             if part.name not in found:
                 found = {snapshot.name: snapshot for snapshot in list_archived(files, origin, identity)}
             if part.name not in found:
-                raise PlanOutdated(f"snapshot {part.name} is not there any more")
+                raise PlanOutdated(f"snapshot {part.name} no longer exists")
             restore(found[part.name], path)
         state = PartitionState.open(path, partition=part.partition)
         position = state.position
         if (position.index, position.term, position.checksum) != (part.from_index, part.from_term, part.from_checksum):
             state.close()
-            raise PlanOutdated(f"{path} stands at index {position.index}, the plan begins at {part.from_index}")
+            raise PlanOutdated(f"{path} is at index {position.index}, the plan begins at {part.from_index}")
     except (apsw.Error, OSError, MemoryError) as error:
         lock.close()
         raise named_fault(error, path) from error
@@ -195,7 +195,7 @@ def prepare(plan: Plan, part: PartitionPlan, files: Files, directory: str) -> Lo
 
 
 def put_aside(files: Files, plan: Plan) -> list[str]:
-    """Takes the snapshots that the log contradicts out of sight, before new entries could make them look right.
+    """Moves the snapshots that the log contradicts away, before new entries could make them look right.
 
     Returns their names. Only for a recovery in place.
     """
@@ -261,7 +261,7 @@ def run_all(applier: Applier, records: Iterable[tuple[Lsn, Record]], folder: str
 
 
 def end_of(fault: EnvironmentFault, folder: str) -> BaseException:
-    """What a fault in the middle of an entry means: Ctrl-C, the disk, or itself."""
+    """The error to raise for a fault in the middle of an entry: of Ctrl-C, of the disk, or the fault itself."""
     if isinstance(fault.__cause__, KeyboardInterrupt):
         return KeyboardInterrupt(*([f"in {fault.procedure}, transaction {fault.txn_id}"] if fault.procedure else []))
     return named_fault(fault, folder)

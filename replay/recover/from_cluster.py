@@ -3,8 +3,8 @@
 One rule: the given directories are read and never written, and the new one is a node only from the last step on
 (`replay.recover.to_directory`).
 
-The new node is the only voter of its groups: whoever recovers says that these directories are what is left. Its transaction ids
-go on above all that any of the logs knew, and its fault log goes on with the cluster's sequence.
+The new node is the only voter of its groups: the operator states that these directories are what is left. Its transaction ids
+continue above all that any of the logs knew, and its fault log continues the cluster's sequence.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def rebuild_jointly(
 ) -> RecoveryReport:
     """Makes the node directory `out` from the plan, of another number of `partitions` if one is given. Durable on return.
 
-    Raises: Incomplete when the plan says so and the loss is not accepted; PlanOutdated when the directories are not any more what
-    the plan was made from; what `replay.recover.to_directory` raises.
+    Raises: Incomplete when the plan says so and the loss is not accepted; PlanOutdated when the directories have changed since
+    the plan was made; what `replay.recover.to_directory` raises.
     """
     if not accept_data_loss:
         check_complete(plan)
@@ -98,7 +98,7 @@ def run_legs(
     go_on: bool = False,
     hang_after_s: float = HANG_AFTER_S,
 ) -> RecoveryReport:
-    """Brings the states in `target` to the plan's end. With `go_on` those that an earlier run has left there are gone on with."""
+    """Brings the states in `target` to the plan's end. With `go_on` it resumes from those that an earlier run left there."""
     began, done = time.monotonic(), 0
     results: dict[int, PartitionResult] = {}
     aside: list[Aside] = []
@@ -120,7 +120,7 @@ def run_legs(
                 report = execute(
                     one, target, workers=workers, progress=tell, quarantine=quarantine, go_on=first, hang_after_s=hang_after_s
                 )
-            except (Divergence, Poison) as stop:  # the other partitions go on to their ends, also in other logs
+            except (Divergence, Poison) as stop:  # the other partitions are replayed to their ends, also in other logs
                 stops += [stop, *(other for other in stop.also if isinstance(other, Divergence | Poison))]
                 done += leg.calls
                 continue
@@ -138,7 +138,7 @@ def run_legs(
 
 
 def _passed(plan: JointPlan, target: Target) -> dict[int, int]:
-    """Partition -> end of the last of its legs that an earlier run has behind it; nothing where a call was set aside."""
+    """Partition -> end of the last of its legs that an earlier run has finished; nothing where a call was set aside."""
     anew = {call.partition for call in QuarantineFile(target.directory).read()}
     passed: dict[int, int] = {}
     last = {part.partition: part.to_index for leg in plan.legs for part in leg.partitions}
@@ -167,7 +167,7 @@ def _added(before: PartitionResult, after: PartitionResult) -> PartitionResult:
 
 
 def _still_as_planned(files: Files, plan: JointPlan) -> ClusterVerdict:
-    """What follows from the directories now. Raises: PlanOutdated when it is not what they said."""
+    """Decides again over the directories. Raises: PlanOutdated when the decision has changed."""
     verdict = decide([gather(files, directory) for directory in plan.directories], accept_data_loss=True)
     for choice in plan.choices:
         now = verdict.groups.get(choice.group)
@@ -176,7 +176,7 @@ def _still_as_planned(files: Files, plan: JointPlan) -> ClusterVerdict:
             choice.last_index,
             choice.last_checksum,
         ):
-            raise PlanOutdated(f"the logs of group {choice.group} are not any more what the plan was made from")
+            raise PlanOutdated(f"the logs of group {choice.group} have changed since the plan was made")
     return verdict
 
 

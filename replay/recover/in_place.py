@@ -1,9 +1,9 @@
 """Recovery in place: what every start of a node does with its states, and `cmdlog recover` without `--to`.
 
-One rule: the caller holds the directory's lock through an open, not yet started log; on return every state file stands at the
-log's end, and nothing that the log contradicts is left where a later start could believe it.
+One rule: the caller holds the directory's lock through an open, not yet started log; on return every state file is at the log's
+end, and nothing that the log contradicts is left where a later start could believe it.
 
-The common start, after an orderly stop or with states that are already at the end, reads no record: the log's fold says where it
+The common start, after a clean shutdown or with states that are already at the end, reads no record: the log's fold says where it
 ends.
 """
 
@@ -45,7 +45,7 @@ def bring_up(
 ) -> tuple[Plan, RecoveryReport]:
     """Brings every state of the node to the end of its log, by `plan` or by one made here; see `left_over` for `leave`.
 
-    `planned_is` is told the plan before anything of it is done. Where nothing had to be done, the state files are still sealed.
+    `planned_is` gets the plan before anything of it is done. Where nothing had to be done, the state files are still sealed.
 
     Raises: NotSoleVoter, Incomplete, Divergence, CodeMissing, BundleForged, EnvironmentFault, PlanOutdated, WalError,
     SnapshotError.
@@ -84,7 +84,7 @@ def _execute(plan: Plan, planned: Planned | Plan, target: Target, **options: Any
     except Divergence as error:
         if gone := [stop.place.partition for stop in error.stops if stop.place.partition in lost]:
             named = ", ".join(map(str, gone))
-            error.hint += f"; the volume had no room to keep the state that partition {named} had before"
+            error.hint += f"; the volume had no room to keep the previous state of partition {named}"
         raise
     drop_kept(plan.directory, [part.partition for part in plan.partitions])
     return report
@@ -112,7 +112,7 @@ def distrust_damaged(files: Files, wal: Log) -> dict[int, str]:
 
 
 def left_over(wal: Log, plan: Plan) -> dict[int, list[Record]]:
-    """Partition -> the entries behind the plan's end, in order, of every partition that has any: for sites, which are watched."""
+    """Partition -> the entries after the plan's end, in order, of every partition that has any: for sites, which are watched."""
     groups = wal.recovered.groups
     ends = {part.partition: part.to_index for part in plan.partitions}
     ends = {partition: end for partition, end in ends.items() if end < groups.state(partition).last_index}
@@ -128,7 +128,7 @@ def left_over(wal: Log, plan: Plan) -> dict[int, list[Record]]:
 
 
 def _already_there(files: Files, wal: Log) -> Plan | None:
-    """A plan with nothing to do, when every state is trusted and stands at the log's end; else None."""
+    """A plan with nothing to do, when every state is trusted and is at the log's end; else None."""
     trust, groups, parts = Trust(files, wal.directory), wal.recovered.groups, []
     for snapshot in list_snapshots(files, wal.directory, wal.instance.identity):
         if snapshot.index > groups.state(snapshot.partition).last_index:
@@ -188,7 +188,7 @@ def _stands(part: PartitionPlan) -> PartitionResult:
 
 
 def _check_reaches_end(plan: Plan, wal: Log) -> None:
-    """In place, a plan that leaves entries out would be a cut. Raises: PlanOutdated."""
+    """In place, a plan that omits entries would truncate the log. Raises: PlanOutdated."""
     identity = wal.instance.identity
     if (plan.cluster_id, plan.node_id, plan.incarnation) != (
         identity.cluster_id.hex(),

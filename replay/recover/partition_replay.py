@@ -1,14 +1,15 @@
-"""One partition's replay: applies its entries, compares each batch with the live run, stops or sets calls aside where they part.
+"""One partition's replay: applies its entries, compares each batch with the live run, stops or sets calls aside where they
+differ.
 
-One rule: a batch is applied when its digest is at hand. The live run's digest of a batch stands a few blocks behind it, so
-entries wait for it here; then a difference is seen while the transaction around the batch is still open, and everything from its
-begin on can be taken back. (What has no digest, the last calls before a crash, is applied without; a digest that comes too late
-is compared, but then nothing can be taken back.)
+One rule: a batch is applied when its digest is at hand. The live run's digest of a batch comes a few blocks after it, so entries
+wait for it here; then a difference is seen while the transaction around the batch is still open, and everything from its
+beginning on can be rolled back. (What has no digest, the last calls before a crash, is applied without; a digest that comes too
+late is compared, but then nothing can be rolled back.)
 
-At a difference the batch is run twice more from the state before it, each time watched call by call and taken back
+At a difference the batch is run twice more from the state before it, each time watched call by call and rolled back
 (`replay.recover.divergence`). That names the call, the rows that it changed, and whether it does the same thing twice.
 
-A partition that stops stands before the batch in question; the others go on.
+A partition that stops is before the batch in question; the others continue.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from replay.results import PartitionResult
 from replay.state.live_rows import LiveRows
 from replay.state.touched_rows import CallRows
 
-WAITING_MAX: Final = 1024  # entries of a partition that wait for a digest; it stands a few blocks behind in the log
+WAITING_MAX: Final = 1024  # entries of a partition that wait for a digest; it comes a few blocks later in the log
 WAITING_BYTES_MAX: Final = 32 << 20
 LATE_MAX: Final = 1024  # batches that were applied before their digest was met
 GROUP_CALLS_MAX: Final = (
     2000  # in one SQLite transaction: small batches replay half again as fast, and a kill costs a tenth of a second
 )
-IN_BATCH: Final = -1  # told to `ReplaySetup.begun`: the batch begins; which call runs is not said
+IN_BATCH: Final = -1  # passed to `ReplaySetup.begun`: the batch begins; which call runs is not reported
 IDLE: Final = -2  # nothing of an application is running
 REPORT_EVERY_CALLS: Final = 2000  # so a progress display moves ten times a second and costs nothing
 
@@ -50,20 +51,20 @@ Doomed = Mapping[int, tuple[int, str, str]]  # index -> position, "hang" or "dea
 
 @dataclass(frozen=True, slots=True)
 class ReplaySetup:
-    """What the lanes of one run share."""
+    """What the partitions of one run share."""
 
     catalogs: Catalogs
     hashes: Mapping[int, str]  # catalog version -> hash of its bundle
     row_digests: bool
     progress: Callable[[int, int], None]  # partition, calls applied so far
     begun: Callable[[int, int, int], None] | None  # partition, index, position, for who watches
-    careful: bool  # `begun` is told of each call
+    careful: bool  # `begun` gets each call
     live_rows: LiveRows | None
     quarantine: QuarantineFile | None  # None: nothing is set aside
 
 
 class _Stop(Exception):
-    """The partition goes no further."""
+    """The partition stops."""
 
     def __init__(self, error: Divergence | Poison) -> None:
         self.error = error
@@ -99,7 +100,7 @@ class PartitionReplay:
 
     @property
     def finished(self) -> bool:
-        """It stands at its end and waits for nothing, or goes no further."""
+        """It is at its end and waits for nothing, or has stopped."""
         return self.stopped is not None or (self.state.position.index >= self.plan.to_index and not self._late)
 
     def wants(self, index: int) -> bool:
@@ -138,7 +139,7 @@ class PartitionReplay:
         self._late.clear()
 
     def close(self) -> None:
-        """Closes the state. What stands in an open transaction may not have been compared, so it goes."""
+        """Closes the state. What is in an open transaction may not have been compared, so it is rolled back."""
         self.state.close()
 
     def _drain(self, index: int, digest: Record | None = None) -> None:
@@ -201,7 +202,7 @@ class PartitionReplay:
                 self._resolve(record, problem)
 
     def _attempt(self, record: Record, digest: Record | None) -> BatchProblem | None:
-        """Applies the batch in the open transaction, or in one that it begins; None when all is as it was live."""
+        """Applies the batch in the open transaction, or in one that it begins; None when all is as in the live run."""
         if self._doomed and record.index in self._doomed and record.index not in self._set_aside:
             position, kind, reason = self._doomed[record.index]
             return BatchProblem(kind, reason, position)
@@ -270,7 +271,7 @@ class PartitionReplay:
         return None
 
     def _compare_late(self, digest: Record) -> None:
-        """Nothing can be taken back any more; the state goes. Raises: _Stop."""
+        """Nothing can be rolled back any more; the state is removed. Raises: _Stop."""
         batch, applied = self._late.pop(digest.index)
         if batch.record.term != digest.term:
             return
@@ -313,7 +314,8 @@ class PartitionReplay:
         return BatchProblem("code", str(error), -1)
 
     def _go_back(self) -> None:
-        """The state stands where the last good batch left it, committed. Raises: _Stop when one of those does otherwise now."""
+        """Brings the state to where the last good batch left it, committed. Raises: _Stop when one of those now behaves
+        differently."""
         group, self._group, self._grouped = self._group, [], 0
         if self._before is not None:
             self.result.entries, self.result.calls, self.result.digests = self._before
@@ -351,7 +353,7 @@ class PartitionReplay:
             self._quarantine_unsteady(batch)
 
     def _quarantine_unsteady(self, batch: Batch) -> None:
-        """A batch with a gap cannot be compared with the live run's rows. So what else in it is of chance is found by trials."""
+        """A batch with a gap cannot be compared with the live run's rows. So trials find what else in it is nondeterministic."""
         while True:
             trials = [self._try(batch) for _ in range(RERUNS)]
             at = unsteady_call(trials)
@@ -369,7 +371,7 @@ class PartitionReplay:
         return [self._try(batch) for _ in range(RERUNS)]
 
     def _try(self, batch: Batch) -> Trial:
-        """Runs the batch watched, and takes it back."""
+        """Runs the batch watched, and rolls it back."""
         rows = CallRows(self.state.connection)
         engine = PartitionEngine(
             self.state, self._setting.catalogs, digest_rows=True, policy=self._policy, progress=rows.begin_call
@@ -388,7 +390,7 @@ class PartitionReplay:
             self._reopen()
 
     def _suspects(self, batch: Batch, problem: BatchProblem, trials: Sequence[Trial]) -> list[int]:
-        """Who may have done it where no single call can be named."""
+        """The calls that may have caused it where no single call can be named."""
         if problem.kind == "code":
             return self._run_positions(batch)
         if problem.kind != "divergence":
@@ -431,7 +433,7 @@ class PartitionReplay:
             self._setting.begun(self.plan.partition, self.state.position.index + 1, position)
 
     def _reopen(self) -> None:
-        """Whatever is not committed is gone, from the file and from memory."""
+        """Drops whatever is not committed, from the file and from memory."""
         self.state.close()
         self.state = PartitionState.open(self.state.path, partition=self.plan.partition)
         self._engine = self._make_engine()

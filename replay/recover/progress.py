@@ -1,6 +1,6 @@
 """How far a recovery is: as a whole and by partition.
 
-One rule: it adds up what the partitions report and tells it on at a bearable rate.
+One rule: it adds up what the partitions report and passes it on at a limited rate.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DISPLAY_EVERY_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class CallRate:
-    """Calls done of how many, and how fast."""
+    """How many calls are done, of how many, and how fast."""
 
     calls: int
     calls_total: int
@@ -41,14 +41,14 @@ class CallRate:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryProgress(CallRate):
-    """How far a recovery is."""
+    """Progress of a recovery."""
 
     partitions: Mapping[int, CallRate] = field(default_factory=dict)  # those that have calls to replay
     waiting: str = ""  # why some partition does not get on
 
 
 class RecoveryMeter:
-    """Where the partitions stand."""
+    """Adds up the progress of the partitions."""
 
     def __init__(self, plan: Plan, began: float, tell: Callable[[RecoveryProgress], None]) -> None:
         self._total, self._began, self._tell = plan.calls, began, tell

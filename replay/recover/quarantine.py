@@ -1,14 +1,14 @@
-"""Calls that a replay sets aside: what they were, why, and which later calls touched the same rows.
+"""Calls that a replay sets aside: what they were, the reason, and which later calls touched the same rows.
 
 One rule: a call is on disk in `quarantine.jsonl`, synced, before anything is applied without it. One JSON object per line.
 
 A call that is set aside has no effect on the state. Its idempotency key, if it has one, is answered with a failure that says so
-(only where its code is missing altogether, the key is not known to the new state either).
+(only where its code is missing entirely is the key unknown to the new state, too).
 
-Calls behind it may answer otherwise than live because of that. They are applied, and listed: those that changed rows which the
-missing call changes, and those that answered otherwise without doing so, since they had read them. The rows of the latter are in
-question from then on like those of the missing call. A call that answers otherwise twice in different ways is no consequence; it
-is set aside, too. What only read the rows and answered alike is not listed: nothing came of it.
+Later calls may therefore answer differently from the live run. They are applied, and listed: those that changed rows which the
+missing call changes, and those that answered differently without doing so, since they had read them. The rows of the latter are
+in question from then on like those of the missing call. A call that answers differently in each of two trials is not a
+consequence; it is set aside, too. A call that only read the rows and answered the same is not listed: it had no consequence.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Quarantined:
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """A later call that touched a row in question, or that answered otherwise than live behind a call that was set aside."""
+    """A later call that touched a row in question, or that answered differently from the live run after a call that was set
+    aside."""
 
     txn_id: int
     index: int
@@ -142,7 +143,7 @@ class Watch:
 
     @property
     def routing(self) -> bool:
-        """Whether calls are told by where they were sent, too."""
+        """Whether later calls are also matched by where they were sent."""
         return bool(self._routing)
 
     def has_room(self, calls: int) -> bool:
@@ -187,7 +188,7 @@ class Watch:
             self.aside.more[at] = self.aside.more.get(at, 0) + 1
 
     def otherwise(self, touch: Touch) -> None:
-        """A later call answered otherwise than live and touched no row in question."""
+        """A later call answered differently from the live run and touched no row in question."""
         if len(self.aside.otherwise) < TOUCHES_MAX:
             self.aside.otherwise.append(touch)
         else:
@@ -219,14 +220,14 @@ class QuarantineFile:
             RealFiles().fsync_dir(os.path.dirname(self.path))
 
     def read(self) -> list[Quarantined]:
-        """All whole lines; a torn last one was never relied on. [] without a file."""
+        """All complete lines; a torn last one was never relied on. [] without a file."""
         if not os.path.exists(self.path):
             return []
         with open(self.path, "rb") as file:
             return [Quarantined.from_json(orjson.loads(line)) for line in file if line.endswith(b"\n")]
 
     def drop(self, partitions: Collection[int]) -> None:
-        """Forgets the calls of these partitions, and a torn line: they are replayed anew. Durable on return."""
+        """Forgets the calls of these partitions, and a torn line: they are replayed again. Durable on return."""
         if not os.path.exists(self.path):
             return
         kept = [call for call in self.read() if call.partition not in partitions]

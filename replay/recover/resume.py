@@ -1,7 +1,7 @@
-"""A directory in which a recovery was begun: what its marker says, and going on there.
+"""A directory with an unfinished recovery: its marker, and resuming there.
 
-One rule: it is gone on with by the same plan only, and only while states are replayed; whatever else is found is refused by name,
-or swept away when it is our own and useless.
+One rule: only the same plan resumes it, and only while states are replayed; anything else that is found is refused by name, or
+removed when it is our own and useless.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class CreationMarker:
     def __str__(self) -> str:
         until = "" if self.until is None else f" up to transaction {self.until}"
         shape = "" if self.partitions is None else f" in {self.partitions} partitions"
-        return f"a recovery of {self.directory}{until}{shape}, plan {self.plan[:12]}"
+        return f"recovery of {self.directory}{until}{shape}, plan {self.plan[:12]}"
 
 
 def found_in(out: str) -> CreationMarker | None:
-    """The unfinished recovery of this directory; None when there is none that says which one it is."""
+    """The unfinished recovery of this directory; None when there is none whose marker can be read."""
     try:
         value: Mapping[str, Any] = orjson.loads(Path(out, CREATING_NAME).read_bytes())
         return CreationMarker(value["plan"], value["directory"], value["until"], value["partitions"])
@@ -65,7 +65,7 @@ def found_in(out: str) -> CreationMarker | None:
 
 
 def goes_on(out: str, wanted: CreationMarker) -> bool:
-    """Whether the directory holds an unfinished recovery by this very plan.
+    """Whether the directory holds an unfinished recovery by this plan.
 
     Raises: WrongDirectory, when it holds one by another plan, naming both.
     """
@@ -75,13 +75,13 @@ def goes_on(out: str, wanted: CreationMarker) -> bool:
     if found == wanted:
         return True
     raise WrongDirectory(
-        f"{out} holds {found}, which was broken off; wanted is {wanted}: finish that one (`--apply` its plan), remove the "
-        "directory, or name another one"
+        f"{out} contains an unfinished {found}, but you asked for {wanted}. Finish it (`--apply` its plan), delete the "
+        f"directory, or choose another one"
     )
 
 
 def make_ready(files: Files, out: str) -> None:
-    """Only the states of the run before stay, with what was set aside; the rest is made again."""
+    """Keeps only the states of the earlier run, with what was set aside; the rest is made again."""
     for name in SWEPT:
         if name != STATE_FOLDER:
             shutil.rmtree(os.path.join(out, name), ignore_errors=True)
@@ -103,7 +103,7 @@ def sweep(out: str) -> None:
 
 
 def note(files: Files, out: str, marker: Mapping[str, Any], report: Mapping[str, Any]) -> None:
-    """Says what has come of the replay when it is at its end, for who runs the same command again. Durable on return."""
+    """Records the result of the replay at its end, for the same command run again. Durable on return."""
     value = {"marker": marker, "report": report}
     files.write_file_atomic(_made_path(out), orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS))
 
@@ -124,11 +124,11 @@ def noted(out: str, marker: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def origin_of(out: str) -> str:
-    """What has made the finished node, in words; "" when it does not say."""
+    """Describes what has made the finished node; "" when it does not say."""
     try:
         marker: Mapping[str, Any] = orjson.loads(Path(_made_path(out)).read_bytes())["marker"]
         until = "" if marker["until"] is None else f" up to transaction {marker['until']}"
-        return f", made of {marker['directory']}{until} by another plan, or with other code"
+        return f", made of {marker['directory']}{until} by a different plan or with different code"
     except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
         return ""
 

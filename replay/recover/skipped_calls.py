@@ -1,10 +1,10 @@
-"""What one partition's replay goes on without, and which later calls met it.
+"""The calls that one partition's replay skips, and which later calls are affected.
 
-One rule: it notes and compares. What is run, and what is taken back, is `replay.recover.partition_replay`'s.
+One rule: it notes and compares. Batches are run and rolled back by `replay.recover.partition_replay`.
 
 A call that was set aside leaves the rows that it touched in question; where none is known, the value that sent it to its
-partition. A later call that meets them is told. It may do otherwise than live, as who knows what it should have read; then what
-it touched is in question, too.
+partition. A later call that touches them is reported. It may behave differently from the live run, since what it should have
+read is unknown; then what it touched is in question, too.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class SetAside:
         if file is not None:
             self._watch.remember(file.read(), Tables(connection))
         self._positions: dict[int, frozenset[int]] = {}  # index -> positions, of what this replay set aside
-        self._accepted = -1  # index of a batch that is not compared: it does otherwise since a call was set aside
-        self._accepted_calls = NONE  # those of it that do otherwise
+        self._accepted = -1  # index of a batch that is not compared: it differs since a call was set aside
+        self._accepted_calls = NONE  # those of it that differ
 
     def __bool__(self) -> bool:
         return bool(self.aside.calls)
@@ -55,7 +55,7 @@ class SetAside:
         """Why no more calls can be set aside; "" when they can."""
         if self._watch.has_room(more):
             return ""
-        return f"{len(self.aside.calls)} calls were set aside before it: code or environment differ altogether"
+        return f"{len(self.aside.calls)} calls were already set aside: code or environment differ entirely"
 
     def add(
         self,
@@ -80,7 +80,7 @@ class SetAside:
         self._positions[index] = self.positions(index) | frozenset(positions)
 
     def accept(self, batch: Batch, live: Digest, trial: Trial) -> None:
-        """The batch does the same thing twice: it does otherwise than live since what was set aside is missing."""
+        """The batch does the same thing twice: it differs from the live run because what was set aside is missing."""
         self._accepted = batch.record.index
         last = len(self.aside.calls) - 1
         differing = differing_calls(live.result_hashes, trial.hashes, self.positions(batch.record.index))

@@ -1,4 +1,4 @@
-"""Where recovered states go, how a run that was broken off is gone on with, and what came of the partitions."""
+"""Where recovered states go, how an interrupted run is resumed, and the results of the partitions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from replay.state.live_rows import LiveRows
 from replay.state.set_aside_state import kept_path
 from replay.state.trust import STATE_FOLDER, Trust, read_position, state_path
 
-HANG_AFTER_S: Final = 3600.0  # of one call, in worker processes: as long as a node can be told to let a call run
+HANG_AFTER_S: Final = 3600.0  # of one call, in worker processes: as long as a node can be configured to let a call run
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Target:
 
 @dataclass(slots=True)
 class PartitionsDone:
-    """What came of the partitions."""
+    """The results of the partitions."""
 
     results: list[PartitionResult] = field(default_factory=list)
     stops: list[Divergence | Poison] = field(default_factory=list)
@@ -64,10 +64,10 @@ class PartitionsDone:
 
 
 def gone_on(plan: Plan, target: Target, partitions: Collection[int]) -> Plan:
-    """The rest of a plan that was begun in this directory, and there alone: these partitions from where their states stand.
+    """The rest of a plan that was begun in this directory, and there alone: these partitions from where their states are.
 
-    A state is taken as it stands if it is trusted, as at a start. A partition in which calls were set aside begins anew: what
-    touched their rows is known only from a whole run.
+    A trusted state is used as it is, as at a start. A partition in which calls were set aside begins again: what touched their
+    rows is known only from a complete run.
     """
     file = QuarantineFile(target.directory)
     anew = {call.partition for call in file.read()}.intersection(partitions)
@@ -97,5 +97,5 @@ def _rest(part: PartitionPlan, target: Target) -> PartitionPlan:
         entries=part.to_index - position.index,
         calls=round(part.calls * (1 - done)),
         bytes=round(part.bytes * (1 - done)),
-        why="an earlier run of this plan came to here",
+        why="an earlier run of this plan reached this point",
     )

@@ -6,12 +6,11 @@ says `creating.json`, and no program starts it.
     states     replayed in a folder of the new directory
     snapshots  one per partition, of the recovered state, sealed and verified
     faults     the fault log of the directories, continued
-    log        fresh, under a new incarnation; it begins with a CHECKPOINT of every group that says where the streams stand,
+    log        fresh, under a new incarnation; it begins with a CHECKPOINT of every group that says where the streams are,
                and with the catalogs, configuration and environment as they were
     instance   the directory is a node
 
-The new node's transaction ids go on above all that the old log knew, also above those behind `--until`: they may be known
-outside.
+The new node's transaction ids continue above all that the old log knew, also above those after `--until`: clients may know them.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from snapshot.errors import SnapshotFailed
 from snapshot.manifest import IMAGE_NAME
 
 GONE_ON: Final = (KeyboardInterrupt, SystemExit, Interrupted, Divergence, Poison, WorkerFailed)  # what is left is of use
-FIRST_RECORDS_BLOCK: Final = 2  # of a fresh log: where the checkpoint records stand; every later entry is behind
+FIRST_RECORDS_BLOCK: Final = 2  # of a fresh log: where the checkpoint records are; every later entry comes after
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +62,8 @@ class DirectoryWork:
     marker: CreationMarker
     instance: Instance  # of the new node
     groups: GroupStates  # as the old logs say
-    execute: Callable[[Target, bool], RecoveryReport]  # brings the states to the end; True: goes on with those that are there
-    settle: Callable[[GroupStates], None] = lambda _groups: None  # once every group ends where its state stands
+    execute: Callable[[Target, bool], RecoveryReport]  # brings the states to the end; True: resumes from those that are there
+    settle: Callable[[GroupStates], None] = lambda _groups: None  # once every group ends where its state is
     lineage: Sequence[FaultRecord] = ()  # what the fault log continues
 
 
@@ -83,10 +82,10 @@ def rebuild(
 ) -> RecoveryReport:
     """Makes the node directory `out` from the plan, of another number of `partitions` if one is given. Durable on return.
 
-    The report tells of the old partitions; `moved` of rows on their way to the new ones. A run that is broken off, or in which
-    partitions stop, is gone on with by the same plan: each partition from where its state stands.
+    The report is about the old partitions; `moved` reports rows on their way to the new ones. A run that is interrupted, or in
+    which partitions stop, is resumed by the same plan: each partition from where its state is.
 
-    Raises: WrongDirectory when `out` is there and holds anything but this plan's unfinished recovery; Interrupted; what `execute`
+    Raises: WrongDirectory when `out` exists and holds anything but this plan's unfinished recovery; Interrupted; what `execute`
     and `reshape` raise; DiskFull, WriteFailed.
     """
     plan = planned if isinstance(planned, Plan) else planned.plan
@@ -121,7 +120,7 @@ def rebuild(
 def make_node(
     work: DirectoryWork, files: Files, out: str, *, partitions: int | None, moved: Callable[[Moved], None] = lambda _moved: None
 ) -> RecoveryReport:
-    """Makes the node directory `out`, unless the very same has made it already. Durable on return. Raises: as `rebuild`."""
+    """Makes the node directory `out`, unless the same plan has already made it. Durable on return. Raises: as `rebuild`."""
     if resume.is_made(out) and (noted := resume.noted(out, asdict(work.marker))) is not None:
         return RecoveryReport.of_kept(noted)
     goes_on = resume.goes_on(out, work.marker)
@@ -150,7 +149,7 @@ def make_node(
         if not kept:
             give_up(out)
         if isinstance(error, KeyboardInterrupt) and kept:
-            raise Interrupted(" ".join([f"the recovery to {out} was broken off", *map(str, error.args)])) from None
+            raise Interrupted(" ".join([f"the recovery to {out} was interrupted", *map(str, error.args)])) from None
         raise
     owner.close()
     return report
@@ -165,7 +164,7 @@ def _check_end(plan: Plan, groups: GroupStates) -> None:
 
 
 def _unmark(files: Files, out: str) -> None:
-    """From here on the states are none of the plan's any more, and nobody goes on with them."""
+    """From here on the states no longer belong to the plan, and no run resumes from them."""
     write_marker(files, out, resume.RECOVERY)
 
 
@@ -211,14 +210,14 @@ def reborn(instance: Instance) -> Instance:
 def begin(files: Files, source: str, out: str) -> None:
     """Makes the empty directory `out`. Raises: WrongDirectory when it lies in `source`, or is not empty."""
     if os.path.commonpath([os.path.realpath(source), os.path.realpath(out)]) == os.path.realpath(source):
-        raise WrongDirectory(f"{out} lies in {source}, which stays as it is")
+        raise WrongDirectory(f"{out} lies in {source}, which must not be changed")
     if not files.exists(out):
         os.makedirs(out, mode=0o750)
         files.fsync_dir(parent(out))
     if (marker := read_marker(files, out)) is not None and marker.get("by") == "fork":
-        raise NotEmpty(f"{out} holds a fork that was broken off; remove it and begin again")
+        raise NotEmpty(f"{out} contains an unfinished fork; delete it and start again")
     if resume.is_made(out):
-        raise NotEmpty(f"{out} holds a node already{resume.origin_of(out)}")
+        raise NotEmpty(f"{out} already holds a node{resume.origin_of(out)}")
     if names := files.listdir(out):
         raise NotEmpty(f"{out} is not empty: it holds {', '.join(names[:5])}")
 
@@ -236,11 +235,11 @@ def keep_catalogs(groups: GroupStates) -> None:
 
 
 def end_at(groups: GroupStates, result: PartitionResult) -> None:
-    """The partition's group ends where its state stands."""
+    """The partition's group ends where its state is."""
     state = groups.state(result.partition)
     state.configurations = [s for s in state.configurations if s.index <= result.index] or state.configurations[:1]
     if state.schema is not None and state.schema.index > result.index:
-        state.schema = None  # the image holds the tables; the record that made them is not at hand any more
+        state.schema = None  # the image holds the tables; the record that made them is no longer at hand
     state.last_index, state.last_term, state.last_checksum = result.index, result.term, result.checksum
     state.term = max(state.term, result.term)
     state.commit = result.index

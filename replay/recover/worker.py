@@ -1,7 +1,7 @@
 """A replay process: `replay.recover.worker_pool` starts it, with its order as a line of JSON on standard input.
 
-One rule: it does what the plan says for its partitions and tells it in JSON lines on standard output; whoever started it writes
-the trust record. SIGTERM, or the end of who started it, ends it at any moment: an unfinished SQLite transaction was never there.
+One rule: it does what the plan says for its partitions and reports in JSON lines on standard output; its parent writes the trust
+record. SIGTERM, or the end of its parent, ends it at any moment: SQLite rolls an unfinished transaction back.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def claim_stdout() -> None:
 
 
 def tell(message: dict[str, Any]) -> None:
-    """One line to whoever started us."""
+    """Writes one line to the parent process."""
     _lines[0].write(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE))
     _lines[0].flush()
 
@@ -83,16 +83,16 @@ def main() -> int:
 
 
 def serve_order(carry_out: Callable[[dict[str, Any]], None]) -> int:
-    """The life of a process for one order, a line on standard input; its exit code. What fails is told, a defect is printed."""
+    """The life of a process for one order, a line on standard input; its exit code. An error is reported, a defect is printed."""
     end_children()
     claim_stdout()
     try:
         line = sys.stdin.buffer.readline()
-        if not line:  # whoever started us was ended before it said what for
+        if not line:  # the parent ended before it gave an order
             return 0
         order = orjson.loads(line)
         carry_out(order)
-    except Exception as error:  # noqa: BLE001 - told to whoever started us, or printed as the defect that it is
+    except Exception as error:  # noqa: BLE001 - reported to the parent, or printed as the defect that it is
         code = getattr(error, "exit_code", None) or exit_code_of(error)
         if code is None:
             traceback.print_exc()
@@ -102,7 +102,7 @@ def serve_order(carry_out: Callable[[dict[str, Any]], None]) -> int:
 
 
 def told_of(error: Exception, exit_code: int) -> dict[str, Any]:
-    """An error, for `replay.errors.RemoteError`."""
+    """An error as `replay.errors.RemoteError` reads it."""
     return {
         "kind": type(error).__name__,
         "message": message_of(error),
@@ -112,13 +112,13 @@ def told_of(error: Exception, exit_code: int) -> dict[str, Any]:
 
 
 def writer(descriptor: int) -> Callable[[int, int, int], None]:
-    """Says in shared memory what is about to run."""
+    """Writes what is about to run to shared memory."""
     cell, pack = mmap.mmap(descriptor, mmap.PAGESIZE), CELL.pack_into
     return lambda partition, index, position: pack(cell, 0, partition, index, position)
 
 
 def exit_code_of(error: Exception) -> int | None:
-    """Exit code of the errors of `procedures`, which know none; None for a defect of ours."""
+    """Exit code of the errors of `procedures`, which have none; None for a defect of ours."""
     if isinstance(error, BundleError):
         return 13
     return 1 if isinstance(error, ProceduresError) else None

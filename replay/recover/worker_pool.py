@@ -1,7 +1,7 @@
-"""The worker processes of a recovery, seen from who started them: orders, what they tell, and calls that they do not survive.
+"""The worker processes of a recovery, seen from their parent: orders, what they report, and calls that they do not survive.
 
-One rule: a process may die or hang at any call, and the recovery knows at which. Each worker says in a few shared bytes what it
-is about to run. One that hangs is killed. After the first time the process is started again and says so before each call instead
+One rule: a process may die or hang at any call, and the recovery knows at which. Each worker writes to a few shared bytes
+what it is about to run. One that hangs is killed. After the first time the process is started again and says so before each call instead
 of each batch; after the second time the call is known, and the next process stops before it, or sets it aside.
 """
 
@@ -83,7 +83,7 @@ class ReplayWorker:
 
 
 def share_out(parts: Sequence[PartitionPlan], count: int) -> list[list[PartitionPlan]]:
-    """Partitions for each worker, so that the largest load is small: largest first, each to who has least."""
+    """Partitions for each worker, so that the largest load is small: largest first, each to the worker with the least."""
     loads: list[tuple[int, list[PartitionPlan]]] = [(0, []) for _ in range(count)]
     for part in sorted(parts, key=lambda part: (-part.bytes, part.partition)):
         at = min(range(count), key=lambda i: loads[i][0])
@@ -175,7 +175,7 @@ class _Crew:
             f"the process was ended by signal {-code}" if code < 0 else f"the process ended with code {code}"
         )
         if code == DEFECT_CODE or running is None or worker.incidents >= INCIDENTS_MAX:
-            raise WorkerFailed(f"a replay process ended with code {code}; its own words are above")
+            raise WorkerFailed(f"a replay process ended with code {code}; see its output above")
         partition, index, position = running
         doomed = {p: dict(of) for p, of in worker.doomed.items()}
         if worker.careful:

@@ -4,14 +4,14 @@ One rule: a key that some old partition knew is known in every new partition to 
 
 A key's row does not say by which value its call was routed, only the partition that it ran on. So the keys of an old partition
 are *copied* to every new partition that has some of its slots: the retry goes to one of them and finds its answer, any other
-request is told that the key is used. (A node knows that such a key has several homes: `cmdlog.node.sequencing.key_owners`.) With
-2 partitions instead of 1, each key is in both; the other way round each is there once.
+request gets the error that the key is used. (A node knows that such a key has several homes:
+`cmdlog.node.sequencing.key_owners`.) With 2 partitions instead of 1, each key is in both; the other way round each exists once.
 
 Calls on all partitions were answered with a list of every partition's result. The list as it was is stored on the first
 partition, nothing on the others, and `cmdlog.node.sequencing.combine_replies` puts it together to the old answer. All partitions
 know the same of these calls.
 
-Rows keep what is left of their time: activity clocks differ between partitions, so the new ones stand at the highest, and the
+Rows keep what is left of their time: activity clocks differ between partitions, so the new ones are set to the highest, and the
 times of rows are moved with them. Floors are the highest of all: a key that one partition may have forgotten runs nowhere.
 """
 
@@ -37,7 +37,7 @@ Stored = tuple[int, int, int, bytes, bytes | None]  # a row of `_cmdlog_keys`
 
 @dataclass(frozen=True, slots=True)
 class KeptKeys:
-    """What the old partitions know."""
+    """The idempotency keys that the old partitions know."""
 
     sources: Sequence[str]
     policy: KeyPolicy
@@ -115,7 +115,7 @@ class _Filling:
         self._put(due + later, clock - later, keys, outcomes)
 
     def _without_known(self, keys: bytes, outcomes: bytes | None) -> tuple[bytes, bytes | None]:
-        """Leaves out copies of keys that are there already."""
+        """Omits copies of keys that are already there."""
         if not self._merges:
             return keys, outcomes
         several = split_keys(keys)
@@ -139,7 +139,7 @@ class _Filling:
 
 
 def _together(sources: Sequence[str]) -> Iterator[Sequence[Stored]]:
-    """The rows of calls on all partitions, side by side. Raises: ReshapeRefused when the partitions do not know the same ones."""
+    """The rows of calls on all partitions, side by side. Raises: ReshapeRefused when the partitions know different ones."""
     with ExitStack() as stack:
         connections = [stack.enter_context(closing(apsw.Connection(source))) for source in sources]
         cursors = [connection.execute(f"{_ROWS} AND clock < 0 ORDER BY idx") for connection in connections]
@@ -147,8 +147,8 @@ def _together(sources: Sequence[str]) -> Iterator[Sequence[Stored]]:
             whole = [row for row in rows if row is not None]
             if len(whole) < len(rows) or len({row[3] for row in whole}) > 1:
                 raise ReshapeRefused(
-                    "the partitions do not know the same calls on all partitions; recover to a transaction up to which all of "
-                    "them are whole"
+                    "the partitions do not agree on the multi-partition calls they know; recover to a transaction up to which "
+                    "all of them are complete"
                 )
             yield whole
 

@@ -1,14 +1,14 @@
 """Recovery into another number of partitions: rows and idempotency keys go where the slot map of the new number sends calls.
 
 One rule: nothing is guessed. Every row is either in the one partition that its partition column says, by the new slot map, or, of
-a replicated table, in all of them; what has no such place is refused by name, and nothing is made.
+a replicated table, in all of them; a row without such a place is refused by name, and nothing is made.
 
     partitioned table   by the slot of its partition column; a row that lies elsewhere already in the old shape is refused, since
                         calls would find it in one shape and not in the other
     replicated table    whole in every partition; the old copies must be equal
     keys                see `replay.repartition.keys`
-    position            one behind the highest old index, in the highest old term, at the highest old transaction id: no place of
-                        the old history is given again
+    position            one after the highest old index, in the highest old term, at the highest old transaction id: no place of
+    the old history is used again
 
 The states are read and written by SQLite, a row at a time; memory holds a page cache and one partition's idempotency keys, the
 disk both shapes at once.
@@ -64,7 +64,7 @@ NEW_FOLDER: Final = "reshaped"  # below state/, until all new states are made
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """How far it is."""
+    """Progress of moving rows."""
 
     rows: int
     rows_total: int
@@ -85,7 +85,8 @@ class Moved:
 
 
 def check_shape(groups: GroupStates, partitions: int, instance: Instance) -> Instance:
-    """The instance that a log for so many partitions needs. For before the replay: it takes long, and this is known at once.
+    """The instance that a log for so many partitions needs. Called before the replay, which takes long, while this is known at
+    once.
 
     Raises: ReshapeRefused.
     """
@@ -110,11 +111,11 @@ def reshape(
     progress: Callable[[Moved], None] = lambda _moved: None,
     replacing: Callable[[], None] = lambda: None,
 ) -> list[PartitionResult]:
-    """Turns the states in `out` and the `groups`, which end where those stand, into those of so many partitions.
+    """Turns the states in `out` and the `groups`, which end where those are, into those of so many partitions.
 
     `out` is a node in the making. All new states are made beside the old ones; then `replacing` is called, the old states are
-    removed and the new ones take their names. So what breaks off before `replacing` can be done again, and what breaks off later
-    leaves nothing that is of use. Returns where each new state stands. Same number: nothing is done.
+    removed and the new ones take their names. So an interruption before `replacing` can be repeated, and a later one leaves
+    nothing of use. Returns the position of each new state. Same number: nothing is done.
     Raises: ReshapeRefused, naming table and value; DiskFull, WriteFailed.
     """
     try:
@@ -138,7 +139,7 @@ def _stands(out: str, partition: int) -> PartitionResult:
 
 
 class _Reshaping:
-    """One run."""
+    """One recovery into another number of partitions."""
 
     def __init__(self, files: Files, out: str, groups: GroupStates, new: int, progress: Callable[[Moved], None]) -> None:
         self._files, self._out, self._groups, self._new = files, out, groups, new
@@ -158,7 +159,7 @@ class _Reshaping:
         for table in self._tables:
             if table.info.replicated:
                 check_copies(self._sources, table.name, table.columns, table.key)
-        shutil.rmtree(self._folder, ignore_errors=True)  # of a run that was broken off
+        shutil.rmtree(self._folder, ignore_errors=True)  # of an interrupted run
         self._files.mkdir(self._folder)
         write_homes(self._homes, self._sources, self._tables, partitions=self._new)
         for partition in range(self._new):
@@ -233,12 +234,12 @@ class _Reshaping:
             connection.execute(table.move(), () if table.info.replicated else (table.name, source, partition))
         except apsw.ConstraintError as error:
             raise ReshapeRefused(
-                f"table {table.name}: rows of several old partitions cannot stand together in partition {partition} ({error}): "
+                f"table {table.name}: rows of several old partitions conflict in partition {partition} ({error}): "
                 "what is unique in a table has to contain its partition column"
             ) from None
 
     def _count(self) -> int:
-        """Rows to be written."""
+        """Counts the rows to be written."""
         total = 0
         for number, source in enumerate(self._sources):
             with closing(reader(source)) as connection:
@@ -249,7 +250,7 @@ class _Reshaping:
         return total
 
     def _tick(self, *_: Any) -> int:
-        """A row is written."""
+        """Counts one written row."""
         self._rows += 1
         if self._rows % REPORT_EVERY_ROWS == 0:
             self._tell()

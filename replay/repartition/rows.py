@@ -1,9 +1,9 @@
-"""The tables of states, and the new home of each of their rows: what is asked before anything is moved.
+"""The tables of states, and the new home of each of their rows: decided before anything is moved.
 
-One rule: the newest catalog version says by which column a table is partitioned, for tables that it does not name any more an
-older one; a table that none names, and a row whose column does not say where it is already, are refused.
+One rule: the newest catalog version says by which column a table is partitioned, or an older one for tables that it no longer
+names; a table that none names, and a row that is not where its column says, are refused.
 
-The homes of all values of all partition columns stand in a scratch database. So rows are moved by joins in SQLite, each value is
+The homes of all values of all partition columns are in a scratch database. So rows are moved by joins in SQLite, each value is
 looked at once, and a refusal comes before anything is moved.
 """
 
@@ -35,7 +35,7 @@ _HOMES: Final = """CREATE TABLE homes (
 
 
 class RowPlacement:
-    """What the code says about tables: the newest catalog version, for tables that it does not name any more an older one."""
+    """What the code says about tables: the newest catalog version, or an older one for tables that it no longer names."""
 
     def __init__(self, catalogs: Catalogs, versions: Sequence[int]) -> None:
         self._catalogs, self._versions = catalogs, versions
@@ -48,7 +48,7 @@ class RowPlacement:
         for version, catalog in known.items():
             catalogs.add_bundle(version, Bundle.from_bytes(str(catalog.value["bundle"]).encode()))
         if not known:
-            raise ReshapeRefused("the log names no application yet, so nothing says where a row belongs")
+            raise ReshapeRefused("the log names no application yet, so it is unknown where a row belongs")
         return cls(catalogs, sorted(known, reverse=True))
 
     @property
@@ -62,13 +62,13 @@ class RowPlacement:
                 return found
         raise ReshapeRefused(
             f"table {table} is declared in no catalog version of the log ({', '.join(map(str, sorted(self._versions)))}), so "
-            "nothing says by which column it is partitioned; declare it again, or drop it, before another shape is made"
+            f"its partition column is unknown; declare it again, or drop it, before changing the number of partitions"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class TableOfStates:
-    """One of them."""
+    """One table of the states."""
 
     name: str
     sql: str
@@ -92,7 +92,8 @@ class TableOfStates:
 
 
 def write_homes(path: str, sources: Sequence[str], tables: Iterable[TableOfStates], *, partitions: int) -> None:
-    """Makes the scratch database. Raises: ReshapeRefused for a value that has no place, or a row that lies elsewhere already."""
+    """Makes the scratch database. Raises: ReshapeRefused for a value that has no place, or a row that is already in the wrong
+    partition."""
     old, new = partition_by_slot(len(sources)), partition_by_slot(partitions)
     with closing(loader(path)) as connection:
         connection.execute(_HOMES)
@@ -118,11 +119,11 @@ def _home_of(table: TableOfStates, source: int, old: Sequence[int], new: Sequenc
         try:
             slot = slot_of(value)
         except (TypeError, ValueError) as error:
-            raise ReshapeRefused(f"table {table.name}: a row with {column} = {value!r} has no place: {error}") from None
+            raise ReshapeRefused(f"table {table.name}: a row with {column} = {value!r} has no partition: {error}") from None
         if old[slot] != source:
             raise ReshapeRefused(
                 f"table {table.name}: a row with {column} = {value!r} lies in partition {source}, but calls with this value go "
-                f"to partition {old[slot]}; it has no place in another shape"
+                f"to partition {old[slot]}; it has no partition in another shape"
             )
         return new[slot]
 
@@ -139,7 +140,7 @@ def check_copies(sources: Sequence[str], table: str, columns: Sequence[str], key
                 if left != right:
                     raise ReshapeRefused(
                         f"table {table} is replicated, but partition {number} holds other rows than partition 0: "
-                        f"{_first_difference(left, right)}; recover to a transaction up to which all partitions are whole"
+                        f"{_first_difference(left, right)}; recover to a transaction up to which all partitions are complete"
                     )
                 if not left:
                     break
@@ -149,8 +150,8 @@ def _first_difference(left: Sequence[Any], right: Sequence[Any]) -> str:
     for at in range(max(len(left), len(right))):
         one, two = (repr(rows[at]) if at < len(rows) else "no row" for rows in (left, right))
         if one != two:
-            return f"{two[:200]} where that has {one[:200]}"
-    return "the same rows by value, of other types"
+            return f"{two[:200]} where partition 0 has {one[:200]}"
+    return "the same rows by value, but of other types"
 
 
 def _ordered(connection: apsw.Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> Iterable[Any]:
@@ -172,7 +173,7 @@ def tables_of(sources: Sequence[str], placing: RowPlacement) -> tuple[list[Table
                 "ORDER BY rowid",
             ):
                 if found.setdefault(name, (kind, sql)) != (kind, sql):
-                    raise ReshapeRefused(f"{kind} {name} of partition {number} was made by another statement than elsewhere")
+                    raise ReshapeRefused(f"{kind} {name} of partition {number} was made by a different statement than elsewhere")
                 if kind == "table" and name not in tables:
                     tables[name] = _table(connection, name, sql, placing)
     return list(tables.values()), [sql for kind, sql in found.values() if kind != "table"]
@@ -199,15 +200,15 @@ def loader(path: str) -> apsw.Connection:
 
 
 def reader(path: str) -> apsw.Connection:
-    """A connection to a state that nobody writes."""
+    """A connection to a state that no one writes to."""
     return apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
 
 
 def has_table(connection: apsw.Connection, table: str, schema: str = "main") -> bool:
-    """Whether it is there."""
+    """Whether the table exists."""
     return bool(rows_of(connection, f"SELECT 1 FROM {schema}.sqlite_schema WHERE type = 'table' AND name = ?", (table,)))  # noqa: S608
 
 
 def quoted(name: str) -> str:
-    """A name as SQL takes any."""
+    """Any name, quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'

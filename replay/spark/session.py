@@ -1,21 +1,21 @@
 """A Spark session inside this process, with settings that fit the command log.
 
-One rule: what was there before wins. A session that runs already is used, a cluster's own settings (`spark-submit`,
+One rule: existing settings win. A session that runs already is used, a cluster's own settings (`spark-submit`,
 SPARK_CONF_DIR, PYSPARK_PYTHON) stay, and the environment of this process is as before on return: only the JVM that is started
 gets ours.
 
 Why the settings are as they are:
 - times are UTC everywhere, since Spark would shift them by the zone of the machine;
 - `local[N,4]`: plain `local[N]` never tries a failed task again;
-- loopback only, no web page: an embedded session is nobody else's business;
+- loopback only, no web page: an embedded session is private;
 - Python workers run this interpreter;
 - the folder that holds `pyspark_cmdlog` is on the path of the JVM's Pythons, where Spark looks for `format("cmdlog")`; a session
-  that runs already is told;
-- the Pythons of this machine come from our daemon, which prints no trace when a read ends early
+that already runs is informed;
+- the Pythons of this machine come from our daemon, which prints no traceback when a read ends early
 (`replay.spark.base.quiet_daemon`); - executors on other machines get the sources of this process
 (`replay.spark.base.executor_zip`).
 
-A standalone master that nobody listens for is refused before Java starts: Spark itself would ask for a minute.
+A standalone master that does not listen is refused before Java starts: Spark itself would retry for a minute.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ logger.context.level = off
 
 
 class MasterSilent(ReplayError):
-    """The master that was named is not there."""
+    """The named master does not listen."""
 
     hint = "is it up, and is this its address? it is the spark://HOST:PORT at the top of the master's page and in its log"
 
@@ -82,7 +82,7 @@ def session(
     tuning: Tuning = "throughput",
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The running session, or a new one. `conf` wins over everything that is set here.
+    """The running session, or a new one. `conf` overrides everything that is set here.
 
     `worker_memory` limits the Pythons of an executor, so that one gets a MemoryError before the machine runs short; Spark then
     writes a line about it for each task, so it is for those who need it. `scratch` takes shuffle files and the warehouse; by
@@ -112,7 +112,7 @@ def session(
 
 
 def _prepared(spark: SparkSession) -> SparkSession:
-    """With the package on its executors, and `format("cmdlog")` known."""
+    """The session with the package on its executors, and `format("cmdlog")` registered."""
     if spark.conf.get(_KNOWN, ""):
         ship(spark)
         state_parallelism(spark)
@@ -137,14 +137,14 @@ def _started(builder: SparkSession.Builder, master: str | None) -> SparkSession:
 
 
 def check_master(master: str) -> None:
-    """Raises: MasterSilent, when nobody listens at any address of a standalone master (`spark://HOST:PORT,…`)."""
+    """Raises: MasterSilent, when no process listens at any address of a standalone master (`spark://HOST:PORT,…`)."""
     if not master.startswith(STANDALONE):
         return
     silent = []
     for address in master.removeprefix(STANDALONE).split(","):
         host, _, port = address.rpartition(":")
         if not (host and port.isdecimal() and int(port) < 1 << 16):
-            silent.append(f"{address} is no HOST:PORT")
+            silent.append(f"{address} is not HOST:PORT")
             continue
         try:
             socket.create_connection((host.strip("[]"), int(port)), MASTER_S_MAX).close()
@@ -211,7 +211,7 @@ def _conf_folder(scratch: str) -> str:
 
 @contextmanager
 def _changed(environment: Mapping[str, str]) -> Iterator[None]:
-    """The environment with these, and as before at the end."""
+    """Changes the environment, and restores it at the end."""
     before = {key: os.environ.get(key) for key in environment}
     os.environ.update(environment)
     try:

@@ -1,7 +1,7 @@
-"""What a state file held when its last writer had closed it, so that a change of the file at rest is found.
+"""Records what a state file held when its last writer closed it, so that a change of the file at rest is found.
 
-One rule: only a file that nobody has open is looked at, and all that it holds lies in it. A SQLite write-ahead log beside it is
-brought in first; one that has anything in it afterwards, or later, means that the file goes on changing.
+One rule: only a file that no process has open is checked, and all its content is in it. A SQLite write-ahead log beside it is
+checkpointed first; one that is not empty afterwards, or later, means that the file is still changing.
 
 CRC-32C takes some 0.4 s per GB and finds every single flipped bit. It holds Python's lock, so that threads would gain nothing.
 """
@@ -15,11 +15,11 @@ import apsw
 
 from snapshot.capture import seal
 
-Content = list[int]  # bytes, CRC-32C; as it stands in JSON
+Content = list[int]  # bytes, CRC-32C; as in JSON
 
 
 class Hurried(Exception):
-    """Whoever waits for the end of the reading does not want to any more."""
+    """The caller asked to stop early."""
 
 
 def content_of(path: str, hurried: Callable[[], bool] = lambda: False) -> Content:
@@ -33,7 +33,7 @@ def content_of(path: str, hurried: Callable[[], bool] = lambda: False) -> Conten
 
 
 def bring_in(path: str) -> bool:
-    """Brings what the write-ahead log beside a state file holds into the file; whether nothing is left there."""
+    """Checkpoints the write-ahead log beside a state file into the file; whether nothing is left there."""
     if has_log(path):
         try:
             connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
@@ -42,13 +42,13 @@ def bring_in(path: str) -> bool:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             finally:
                 connection.close()
-        except apsw.Error:  # somebody reads it, or the disk is full: it stays as it is, and is no file at rest
+        except apsw.Error:  # a process reads it, or the disk is full: it is not changed, and is not a file at rest
             return False
     return not has_log(path)
 
 
 def has_log(path: str) -> bool:
-    """Whether a part of the state lies in a write-ahead log beside the file."""
+    """Whether a part of the state is in a write-ahead log beside the file."""
     try:
         return os.stat(f"{path}-wal").st_size > 0
     except FileNotFoundError:
@@ -56,7 +56,7 @@ def has_log(path: str) -> bool:
 
 
 def difference(path: str, stated: Content) -> str:
-    """Why the file does not hold what was stated of it; "" when it does. Raises: OSError."""
+    """How the file differs from what was recorded; "" when it does not. Raises: OSError."""
     if has_log(path):
         return "it has been written to since"
     if (size := os.stat(path).st_size) != stated[0]:

@@ -1,10 +1,10 @@
 """Rows of the live run: what a state file or snapshot that it left says about them.
 
 One rule: nothing of the node's directory is changed, not even by opening a file there. A state file with a write-ahead log beside
-it is read where it is only while a node has it open, else from a copy.
+it is read in place only while a node has it open, else from a copy.
 
-The live run logs digests, not rows. So a row is known as of the places at which a whole state is at hand; the nearest at or
-behind the wanted one is taken, and what it says comes with its index.
+The live run logs digests, not rows. So a row is known only at the positions of complete states at hand; the nearest one at or
+after the wanted position is used, and its index is returned with the row.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ COPY_BYTES_MAX: Final = 4 << 30  # of a state file or snapshot that is copied to
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the live run had."""
+    """A row as the live run had it."""
 
-    index: int  # the state is that behind this entry
+    index: int  # the state is that after this entry
     rows: Mapping[Key, Row | None]
 
 
 class LiveRows:
-    """Reads rows of a node directory. `work` is where copies may lie for a moment."""
+    """Reads rows of a node directory. `work` is where temporary copies are made."""
 
     def __init__(self, files: Files, directory: str, work: str) -> None:
         self._files, self._directory, self._work = files, directory, work
         self._trust = Trust(files, directory)  # one for all rows: it may have to read the state files whole
 
     def read(self, partition: int, index: int, tables: Tables, keys: Sequence[Key]) -> Found | None:
-        """The rows in the first state at or behind the index; None when there is none that can be read."""
+        """The rows in the first state at or after the index; None when there is none that can be read."""
         if not keys:
             return None
         for at, source in sorted(self._sources(partition, index), key=lambda found: found[0]):
@@ -73,7 +73,7 @@ class LiveRows:
                     yield snapshot.index, snapshot
 
     def _whole(self, path: str, index: int) -> Iterator[tuple[int, str]]:
-        """The state file, if it stands at or behind the index."""
+        """The state file, if it is at or after the index."""
         if not 0 < _size(path) <= COPY_BYTES_MAX:
             return
         with contextlib.suppress(OSError, apsw.Error, ValueError), self._folder() as folder, self._open(path, folder) as live:
@@ -100,7 +100,7 @@ class LiveRows:
 
 
 def _readable(path: str, folder: str) -> str:
-    """Where the state file can be read without a trace: there, or in a copy."""
+    """Where the state file can be read without changing it: in place, or in a copy."""
     if not _has_log(path) or is_locked(path):
         return path
     copy = os.path.join(folder, "state.sqlite")

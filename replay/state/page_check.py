@@ -1,11 +1,11 @@
 """Whether the pages of a state file are sound: `python -m replay.state.page_check DIRECTORY PARTITION…`, run by a node.
 
-A killed node leaves its state files without a seal, as they changed to the end; nothing at rest tells a flipped bit from a write.
-SQLite's `quick_check` finds what breaks the structure: pages that are no b-tree, records that are cut, rows out of order. It does
-not find a value that changed within a record; a drill, which compares digests of rows, does.
+A killed node leaves its state files without a seal, since they changed to the end; at rest a flipped bit cannot be told from a
+write. SQLite's `quick_check` finds what breaks the structure: pages that are not a b-tree, records that are cut, rows out of
+order. It does not find a value that changed within a record; a drill, which compares digests of rows, does.
 
-One rule: it only reads, table by table, so that it never keeps the write-ahead log from being reused for long; and it makes way.
-Each partition is answered with a line of JSON: `partition`, and `problem`, "" when there is none.
+One rule: it only reads, table by table, so that it never keeps the write-ahead log from being reused for long; and it runs at
+low priority. Each partition yields a line of JSON: `partition`, and `problem`, "" when there is none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpa
 
 
 def page_problem(path: str, rest: Callable[[], bool] = lambda: False) -> str:
-    """What `quick_check` finds first; "" when it finds nothing. `rest` is called again and again, and ends the check by True."""
+    """The first problem that `quick_check` finds; "" when it finds none. `rest` is called repeatedly, and True ends the check."""
     try:
         connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
         try:

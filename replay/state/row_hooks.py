@@ -1,9 +1,9 @@
-"""What each call of a batch did to which row: how the row was before the batch, and behind every call that touched it.
+"""What each call of a batch did to which row: the row before the batch, and after every call that touched it.
 
-One rule: as `replay.state.touched_rows`, it is no part of an ordinary replay. It serves who looks at two replays side by side.
+One rule: like `replay.state.touched_rows`, it is not part of an ordinary replay. It serves the comparison of two replays.
 
-SQLite tells changes as they happen, also those of a statement that then fails within a call that goes on; so what a call left is
-right for who asks when rows parted, not a proof of what they hold. What they hold is read from the tables.
+SQLite reports changes as they happen, also those of a statement that then fails within a call that continues. So the notes show
+when rows began to differ, but do not prove what they hold. That is read from the tables.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from replay.state.touched_rows import CallHook, Key, Row
 
 
 class Steps:
-    """One row's way through a batch."""
+    """The versions of one row through a batch."""
 
     __slots__ = ("before", "behind")
 
     def __init__(self, before: Row | None) -> None:
         self.before = before
-        self.behind: list[tuple[int, Row | None]] = []  # position of the call -> the row behind it; ascending
+        self.behind: list[tuple[int, Row | None]] = []  # position of the call -> the row after it; ascending
 
     def note(self, position: int, row: Row | None) -> None:
         if self.behind and self.behind[-1][0] == position:
@@ -35,14 +35,14 @@ Trails = dict[Key, Steps]
 
 
 class Trail(CallHook):
-    """Every row's way."""
+    """The versions of every row."""
 
     HOOK = "trail"
 
     def take(self, statuses: Sequence[int], positions: Sequence[int]) -> Trails:
         """The rows that the calls of the batch that has just ended touched; forgets them.
 
-        `positions` says where in the batch the calls stand that were run, one by one. A call that failed has changed nothing.
+        `positions` are the positions in the batch of the calls that were run, in order. A call that failed has changed nothing.
         """
         rows, self._at = self._rows, -1
         self._forget()

@@ -1,7 +1,7 @@
-"""State files that are not trusted, kept beside the ones that replace them: no other file holds the rows of the live run.
+"""Untrusted state files, kept beside the ones that replace them: no other file holds the rows of the live run.
 
 One rule: at most one per partition, and the newest. A replay that diverges reads the live values from it, and the operator may,
-too; once a replay of the partition has succeeded it says nothing that the new state does not, and goes. Nothing is ever served
+too; once a replay of the partition has succeeded it adds nothing to the new state, and is removed. Nothing is ever served
 or recovered from it.
 """
 
@@ -18,7 +18,7 @@ from replay.state.trust import read_position, state_path
 from snapshot.catalog import remove_state
 
 ENDING: Final = ".set-aside"
-LOG: Final = "-wal"  # of SQLite, beside the file; the others are made anew
+LOG: Final = "-wal"  # of SQLite, beside the file; the others are made again
 SPARE_BYTES: Final = 64 << 20  # that are left free beside the old state and the new one
 
 
@@ -28,7 +28,7 @@ def kept_path(directory: str, partition: int) -> str:
 
 
 def keep_states(directory: str, partitions: Iterable[int]) -> list[int]:
-    """Sets aside the states that a recovery in place is about to replace; the caller has taken their trust away.
+    """Sets aside the states that a recovery in place is about to replace; the caller has revoked their trust.
 
     Returns the partitions whose state cannot be kept, because the volume has no room for the old and the new one. Raises: Locked.
     """
@@ -36,7 +36,7 @@ def keep_states(directory: str, partitions: Iterable[int]) -> list[int]:
 
 
 def drop_kept(directory: str, partitions: Iterable[int]) -> None:
-    """The partitions have been replayed to their ends."""
+    """Removes what was set aside of partitions that have been replayed to their ends."""
     for partition in partitions:
         remove_state(kept_path(directory, partition))
 
@@ -65,7 +65,7 @@ def _keep(directory: str, partition: int) -> bool:
 
 
 def _is_newer(path: str, kept: str, partition: int) -> bool:
-    """Whether it holds more of the live run; what an interrupted replay has left does not."""
+    """Whether it holds more of the live run; the state of an interrupted replay does not."""
     if not os.path.exists(kept):
         return True
     new, old = read_position(path, partition), read_position(kept, partition)

@@ -1,10 +1,10 @@
 """Which call of a batch touched which rows.
 
-One rule: nothing here is on the path of an ordinary replay. It is switched on for a batch that is looked at again, and for a
+One rule: nothing here is on the path of an ordinary replay. It is switched on for a batch that is run again, and for a
 partition in which calls were set aside.
 
-SQLite's pre-update hook tells each change as it happens; the executor says before each call which one it is. A call that failed
-has changed nothing, whatever was told meanwhile.
+SQLite's pre-update hook reports each change as it happens; the executor says before each call which one it is. A call that
+failed has changed nothing, whatever was reported meanwhile.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Tables:
         return {column: plain(value) for column, value in zip(self._key_columns(key[0]), key[1], strict=True)}
 
     def key_from_named(self, name: str, named: Mapping[str, Any]) -> Key | None:
-        """The inverse of `named_key`; None when there is no such table any more."""
+        """The inverse of `named_key`; None when the table no longer exists."""
         if name not in self or set(named) != set(self._key_columns(name)):
             return None
         blobs = {column for column, declared in self._connection.execute(COLUMN_TYPES, (name,)) if declared == "BLOB"}
@@ -79,7 +79,7 @@ class Tables:
 
 
 class CallHook(ABC):
-    """Told which rows change on a connection, by call. Give `begin_call` to the engine as its `progress`."""
+    """Records which rows change on a connection, by call. Give `begin_call` to the engine as its `progress`."""
 
     HOOK: ClassVar[str]  # its name, beside the row digest's
 
@@ -97,7 +97,7 @@ class CallHook(ABC):
         self._at = position
 
     def read_tables(self) -> None:
-        """The schema has changed."""
+        """Reads names and keys again after the schema has changed."""
         self.tables = Tables(self._connection)
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class CallHook(ABC):
 
     @abstractmethod
     def _forget(self) -> None:
-        """Nothing of this batch counts, or it has ended."""
+        """Forgets a batch that does not count, or has ended."""
 
 
 class CallRows(CallHook):
@@ -165,7 +165,7 @@ def plain(value: Any) -> Any:
 
 
 def _key_columns(columns: Sequence[tuple[str, int]]) -> list[int]:
-    """Where the columns of the primary key stand, in its order."""
+    """Numbers of the columns of the primary key, in its order."""
     return sorted((at for at, (_, rank) in enumerate(columns) if rank), key=lambda at: columns[at][1])
 
 

@@ -1,15 +1,14 @@
 """Which state files a warm restart may trust: those that this boot of the machine wrote, and that are still the files it made.
 
-One rule: trust is stated when a file is made, and never repaired. State files are not synced (the log is the truth), so after a
-loss of power they may hold anything; after the death of a process alone they are whole. So `state/trust.json` names the boot
+One rule: trust is recorded when a file is made, and never repaired. State files are not synced (the log is the truth), so after a
+loss of power they may hold anything; after the death of only a process they are intact. So `state/trust.json` names the boot
 and, per file, device, inode and birth: a restored copy, another mount or another boot does not match, and the partition is
 rebuilt from snapshot and log. (The birth because a copy may get the inode of the file that it replaces.) The record needs no
 sync: torn by a power cut, it names another boot or nothing.
 
-A file that nobody writes to any more, after an orderly stop or at a recovery's end, is *sealed*: the record states its size and
-CRC-32C too, and from then on it is trusted only while it holds just that (`replay.state.file_seals`). Who is about to write
-breaks the seals first. A killed node leaves none: its files went on changing to the end, and nothing tells a flipped bit from a
-write.
+A file that no process writes to any more, after a clean shutdown or at a recovery's end, is *sealed*: the record also states its
+size and CRC-32C, and from then on it is trusted only while these match (`replay.state.file_seals`). A writer removes the seals
+first. A killed node leaves none: its files changed to the end, and a flipped bit cannot be told from a write.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ def state_path(directory: str, partition: int) -> str:
 
 
 class Trust:
-    """The trust record of a directory. One writer: who holds the directory's lock."""
+    """The trust record of a directory. One writer: the holder of the directory's lock."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self._directory = directory
         self._path = os.path.join(directory, STATE_FOLDER, TRUST_NAME)
         self._boot_id = files.boot_id()
         self._files: dict[str, list[int]] = {}
-        self._seals: dict[str, Content] = {}  # of those of `_files` that nobody writes to
+        self._seals: dict[str, Content] = {}  # of those of `_files` that no one writes to
         self._whole: set[str] = set()  # sealed files that were found to hold what they should: they are read once
         with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
             value = orjson.loads(Path(self._path).read_bytes())
@@ -72,7 +71,7 @@ class Trust:
         return self._change(path)
 
     def is_sealed(self, partition: int) -> bool:
-        """Whether it is stated what the file holds; after a kill it is not."""
+        """Whether the file's content is recorded; after a kill it is not."""
         return os.path.basename(state_path(self._directory, partition)) in self._seals
 
     def _change(self, path: str) -> str:
@@ -90,7 +89,7 @@ class Trust:
         return ""
 
     def seal(self, partitions: Iterable[int], hurried: Callable[[], bool] = lambda: False) -> None:
-        """Nobody writes to the trusted files of these partitions until the next `unseal` or `grant`.
+        """Seals the trusted files of these partitions; none may be written to until the next `unseal` or `grant`.
 
         A file that cannot be sealed is trusted as before, so nothing is raised. `hurried` is asked after each chunk; once it says
         True, no further file is sealed.
@@ -108,20 +107,20 @@ class Trust:
             self._save()
 
     def unseal(self) -> None:
-        """Somebody is about to write to the files."""
+        """Removes the seals, before the files are written to."""
         if self._seals:
             self._seals = {}
             self._save()
 
     def grant(self, partition: int) -> None:
-        """The partition's state file was made, or put in place, by this process just now."""
+        """Trusts the partition's state file, which this process has just made or put in place."""
         path = state_path(self._directory, partition)
         self._files[os.path.basename(path)] = _which(path)
         self._seals.pop(os.path.basename(path), None)
         self._save()
 
     def revoke(self, partition: int) -> None:
-        """The file is about to be replaced."""
+        """Ends the trust in a file that is about to be replaced."""
         name = os.path.basename(state_path(self._directory, partition))
         self._seals.pop(name, None)
         if self._files.pop(name, None) is not None:
@@ -140,7 +139,7 @@ class Trust:
 
 
 def read_position(path: str, partition: int) -> Position | str:
-    """Where a state file stands, or why it is none. The file is not changed, and may be in use."""
+    """The position of a state file, or why it is not one. The file is not changed, and may be in use."""
     try:
         connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
         try:
@@ -161,6 +160,6 @@ def read_position(path: str, partition: int) -> Position | str:
 
 
 def _which(path: str) -> list[int]:
-    """What no other file shares, also none that takes its place."""
+    """Identifies a file, also against another one that takes its place."""
     found = os.stat(path)
     return [found.st_dev, found.st_ino, birth_ns(path)]

@@ -1,12 +1,12 @@
-"""Puts segments and snapshots into the archive and takes them out again.
+"""Puts segments and snapshots into the archive and removes them.
 
-One rule: what is in the archive under its name is whole, durable and was read back; it is never written again. So nothing leaves
-the ring or snapshots/ before its place in the archive is certain. What a crash leaves of each step:
+One rule: what is in the archive under its name is complete, durable and was read back; it is never written again. So nothing
+leaves the ring or snapshots/ before its place in the archive is certain. What a crash leaves of each step:
 
     segment copied                 tmp-… in the archive; the ring has the segment         -> removed at start, copied again
     its manifest written           a manifest without a file; the ring has the segment    -> removed at start, copied again
     copy renamed                   the file under its name, perhaps not durable           -> it is there, or as above
-    folder synced                  archived; the ring still has the segment too           -> the ring is told that it may go
+    folder synced                  archived; the ring still has the segment too           -> the ring may drop it
     snapshot's folder renamed      in one of the two folders, whole                       -> both are looked at
     removal: renamed to tmp-…      as if it were gone                                     -> removed at start
 
@@ -63,7 +63,7 @@ class ArchiveFolder:
         return os.path.join(self.directory, ARCHIVE)
 
     def temporary(self) -> str:
-        """A new name for something that is being put in or taken out."""
+        """A new name for something that is being added or removed."""
         return os.path.join(self.folder, f"tmp-{os.urandom(8).hex()}")
 
     def segment_path(self, segment: SegmentFile, last_block: int) -> str:
@@ -77,7 +77,7 @@ class ArchiveFolder:
 
 
 def holds(place: ArchiveFolder, segment: SegmentFile, last_block: int) -> bool:
-    """Whether this very segment is in the archive, with its manifest."""
+    """Whether this segment is in the archive, with its manifest."""
     found = look_at(place.files, place.segment_path(segment, last_block), place.identity)
     known = found.segment is not None and found.manifest is not None and not found.doubt
     return known and found.segment is not None and found.segment.header == segment.header
@@ -99,7 +99,7 @@ def add_segment(
 
 
 def remove_segment(place: ArchiveFolder, archived: ArchivedSegment) -> None:
-    """Takes the segment's names away, durably, then its bytes. The file first: a manifest alone says that it is missing."""
+    """Removes the segment's names, durably, then its bytes. The file first: a manifest alone says that it is missing."""
     files, doomed = place.files, []
     for path in (archived.path, manifest_path(archived.path)):
         if files.exists(path):
@@ -113,7 +113,7 @@ def remove_segment(place: ArchiveFolder, archived: ArchivedSegment) -> None:
 def add_snapshot(place: ArchiveFolder, snapshot: Snapshot) -> str:
     """Moves a snapshot's folder into the archive; returns its path. Durable on return. Raises: DiskFull, WriteFailed."""
     files, target = place.files, os.path.join(place.folder, snapshot_folder_name(place.identity, snapshot.name))
-    if files.exists(target):  # of an earlier move between volumes that was broken off behind its rename
+    if files.exists(target):  # of an earlier move between volumes that was interrupted after its rename
         remove_folder(place, target)
     try:
         files.rename(snapshot.path, target)
@@ -127,7 +127,7 @@ def add_snapshot(place: ArchiveFolder, snapshot: Snapshot) -> str:
 
 
 def remove_folder(place: ArchiveFolder, path: str) -> None:
-    """Takes an archived snapshot's name away, durably, then its files."""
+    """Removes an archived snapshot's name, durably, then its files."""
     temporary = place.temporary()
     place.files.rename(path, temporary)
     place.files.fsync_dir(place.folder)
@@ -135,9 +135,9 @@ def remove_folder(place: ArchiveFolder, path: str) -> None:
 
 
 def clean(place: ArchiveFolder, live: Sequence[SegmentFile]) -> list[str]:
-    """Removes what broken-off work left, and manifests of segments that the ring (`live`) still has; returns the names.
+    """Removes what interrupted work left, and manifests of segments that the ring (`live`) still has; returns the names.
 
-    A manifest without its file whose segment nobody has any more stays: it says what an operator has removed.
+    A manifest stays if its file is missing and the ring no longer has the segment: it says what an operator has removed.
     """
     files, gone = place.files, []
     if not files.exists(place.folder):
@@ -163,7 +163,7 @@ def clean(place: ArchiveFolder, live: Sequence[SegmentFile]) -> list[str]:
 
 
 def bytes_of(path: str) -> int:
-    """Bytes of a file, or of all files below a folder; 0 for what is not there any more. Links are not followed."""
+    """Bytes of a file, or of all files below a folder; 0 for what no longer exists. Links are not followed."""
     try:
         found = os.lstat(path)
         if not stat.S_ISDIR(found.st_mode):
@@ -203,7 +203,7 @@ def _manifest(
 
 
 def _move_between_volumes(place: ArchiveFolder, source: str, target: str) -> None:
-    """A copy that is durable before it has its name; the source goes last."""
+    """A copy that is durable before it has its name; the source is removed last."""
     temporary = place.temporary()
     try:
         shutil.copytree(source, temporary)

@@ -1,6 +1,6 @@
 """What a running node knows of its archive without reading it again each time: files there are write-once.
 
-One rule: the folder is the truth. `refresh` compares names; what is new is looked at, what is gone is forgotten. So an operator
+One rule: the folder is the truth. `refresh` compares names; new files are read, missing ones are forgotten. So an operator
 may prune beside a running node, and a year of segments costs one listing.
 """
 
@@ -47,7 +47,7 @@ class ArchiveIndex:
         return next((found for found in self._segments.values() if found.last_block == first_block - 1), None)
 
     def refresh(self) -> None:
-        """Looks at what has changed. Raises: OSError."""
+        """Reads what has changed. Raises: OSError."""
         place = self._place
         names = set(place.files.listdir(place.folder))
         present = {name for name in segment_names(place.files, place.folder) if name in names}

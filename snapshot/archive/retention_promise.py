@@ -2,9 +2,9 @@
 
 One rule: a file that cannot be read promises everything, so that nothing is pruned because of it.
 
-A node that runs without a window does not take back what an earlier run had promised, since a setting may have got lost; it
-states that the promise ended (`end_promise`), so that whoever looks at the archive is told. The window given again goes on with
-it, and `cmdlog archive prune` of what it covered takes it back.
+A node that runs without a window does not revoke what an earlier run had promised, since a setting may have got lost; it records
+that the promise ended (`end_promise`), so that the archive's commands can report it. The same window given again continues the
+promise, and `cmdlog archive prune` of what it covered revokes it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ PROMISE_NAME: Final = "promise.json"
 
 
 def write_promise(files: Files, directory: str, *, window_s: float) -> None:
-    """It holds from now on. Durable on return; writes nothing when the file says so already."""
+    """Records the promise, which holds from now on. Durable on return; writes nothing when the file already says so."""
     if read_promise(files, directory) != window_s or promise_end(files, directory) is not None:
         _write(files, directory, {"format": 1, "window_s": window_s})
 
 
 def end_promise(files: Files, directory: str, *, now_millis: int) -> None:
-    """Whoever runs keeps it no more, unless somebody stated that before, or there is none. Durable on return."""
+    """Records that the running node no longer keeps it, unless that was recorded before, or there is none. Durable on return."""
     window_s = read_promise(files, directory)
     if 0 < window_s < math.inf and promise_end(files, directory) is None:
         _write(files, directory, {"format": 1, "window_s": window_s, "ended_millis": now_millis})
@@ -52,9 +52,9 @@ def promise_end(files: Files, directory: str) -> int | None:
 
 
 def promise_problem(files: Files, directory: str) -> str:
-    """Why it is not known what was promised; "" when it is."""
+    """Why the promise is unknown; "" when it is known."""
     path = os.path.join(directory, ARCHIVE, PROMISE_NAME)
-    return f"{path} is damaged: what was promised is not known" if math.isinf(read_promise(files, directory)) else ""
+    return f"{path} is damaged: the promised retention is unknown" if math.isinf(read_promise(files, directory)) else ""
 
 
 def _read(files: Files, directory: str) -> tuple[float, int | None]:

@@ -3,15 +3,15 @@
 `python -m snapshot.background_process snapshot.archive.segment_copy POLICY` does so for orders.
 
 One rule: the copy that is kept is the one that was checked. Every block of it is read back from the disk, not from the cache, and
-compared with its checksums and with the chain, before anybody is told that it is there.
+compared with its checksums and with the chain, before it is reported.
 
-Only what the blocks take is copied: behind them a recycled file still holds records of its earlier life.
+Only what the blocks take is copied: after them a recycled file still holds records of its earlier life.
 
 It is a process of its own, of low priority, which rests often (`snapshot.background_io`) and lives as long as the node: decoding
 and checksums would hold the interpreter lock against the node's threads, and a thread of low priority that holds that lock makes
-everybody as slow as itself. It writes the temporary file that it is told and nothing else; it ends when its input does, so a
-killed node leaves none behind. One order and one answer per line, as JSON: {"source", "last_block", "target"} -> {"bytes",
-"sha256", "last_chain", "partitions"} or {"error", "kind"}.
+all others as slow as itself. It writes only the given temporary file; it ends when its input does, so a killed node leaves none.
+One order and one answer per line, as JSON: {"source", "last_block", "target"} -> {"bytes", "sha256", "last_chain", "partitions"}
+or {"error", "kind"}.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CHUNK_BYTES: Final = 512 << 10  # written and synced at a time: one large sync w
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a copy holds."""
+    """What a checked copy holds."""
 
     bytes: int
     sha256: str
@@ -81,7 +81,7 @@ def _segment(file: File, path: str) -> SegmentFile:
 
 
 def _end(file: File, segment: SegmentFile, last_block: int) -> int | None:
-    """Offset behind the last block, by headers alone; None when they do not lead there."""
+    """Offset after the last block, by headers alone; None when they do not lead there."""
     offset, number = SECTOR_BYTES, int(segment.header.first_block)
     while offset < segment.header.segment_bytes:
         try:

@@ -1,4 +1,4 @@
-"""Reads archived segments whole and says what is wrong with each: for `cmdlog archive verify`.
+"""Reads archived segments completely and says what is wrong with each: for `cmdlog archive verify`.
 
 One rule: a recovery would find the same. Beside the checksums of every block it compares what only the manifest knows: the hash
 of the file, the transactions that it states, and the file that came before.
@@ -40,9 +40,9 @@ def _check(place: ArchiveFolder, archived: ArchivedSegment, by_name: dict[str, A
 
 
 def _check_predecessor(manifest: SegmentManifest, by_name: dict[str, ArchivedSegment], folder: str) -> str:
-    """A predecessor that is not there any more may have been pruned; another one in its place may not."""
+    """A missing predecessor may have been pruned; a different one in its place is an error."""
     before = manifest.predecessor
     found = by_name.get(before.name) if before is not None else None
     if before is None or found is None or found.manifest is None or found.manifest.sha256 == before.sha256:
         return ""
-    return f"{os.path.join(folder, before.name)} is another file than the one that block {manifest.first_block} followed"
+    return f"{os.path.join(folder, before.name)} is not the file that block {manifest.first_block} followed"

@@ -1,7 +1,7 @@
 """What every copy of a partition's state has in common, whole image or delta: how it begins, ends, fails and reports.
 
-One rule: the file is the copy's own or nobody's. It is made here, exclusively; a copy that fails or is broken off removes it, and
-a file that was there before stays as it was. A failure is reported, not raised: the partition itself is unharmed and goes on.
+One rule: the copy only touches a file of its own. It is made here, exclusively; a copy that fails or is interrupted removes it,
+and a file that existed before is not changed. A failure is reported, not raised: the partition itself is unharmed and continues.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from snapshot.capture.pacing import CapturePacing
 
 
 class Copying:
-    """A copy under way. Owned by the site's thread."""
+    """A copy in progress. Owned by the site's thread."""
 
     kind: ClassVar[str]
 
@@ -27,14 +27,14 @@ class Copying:
         self._done = False
         self._ours = False  # the file at `path` was made here, so it may be removed here
         self._target: apsw.Connection | None = None
-        self._position: Position | None = None  # where the copy stands; known when it is complete at the latest
+        self._position: Position | None = None  # position of the copy; known when it is complete at the latest
 
     def report(self) -> dict[str, Any]:
-        """What it is and where it stands: kind, partition, index, term, checksum, txn_id, path; `error` when it failed."""
+        """What it is, and its position: kind, partition, index, term, checksum, txn_id, path; `error` when it failed."""
         if not self._done:
-            raise RuntimeError(f"the capture to {self._path} is still under way")
+            raise RuntimeError(f"the capture to {self._path} is still in progress")
         if self._error or self._position is None:
-            return {"partition": self._state.partition, "path": self._path, "error": self._error or "broken off"}
+            return {"partition": self._state.partition, "path": self._path, "error": self._error or "interrupted"}
         position = self._position
         return {
             "kind": self.kind,

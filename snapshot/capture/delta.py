@@ -1,16 +1,16 @@
 """A delta: the rows that changed since another snapshot, and how they are put into a copy of it.
 
-One rule: a delta stands exactly at its cut, the batch behind which it began. The keys that changed since the base's cut are known
+One rule: a delta is exactly at its cut, the batch after which it began. The keys that changed since the base's cut are known
 by then (`procedures.storage.changed_keys`); between later batches a step reads some of these rows and writes them down. A row
-that a later batch touches before its turn has come is written as it was before that batch, which the pre-update hook has told.
+that a later batch touches before its turn has come is written as it was before that batch, which the pre-update hook has
+reported.
 
 The file holds, per table with changed rows, `"<table>"`: the rows to put, whole, without generated columns; and
 `"_cmdlog_gone_<table>"`: the keys of those that are gone. Both are plain heaps without keys or types, written from front to back
-and sorted when they are read: a tree in the order of its key would be rewritten page by page. `_cmdlog_meta` says where it
-stands.
+and sorted when they are read: a tree in the order of its key would be rewritten page by page. `_cmdlog_meta` says its position.
 
-To apply one, keys that are gone are deleted, then every row is put with REPLACE. A row that stands in the way of one that is put,
-by its key or another unique column, is an older version of a row that is changed or gone itself: the rows behind a cut are
+To apply one, keys that are gone are deleted, then every row is put with REPLACE. A row that conflicts with one that is put, by
+its key or another unique column, is an older version of a row that is itself changed or gone: the rows after a cut are
 consistent among themselves. So values that were swapped between unique columns need no second pass.
 """
 
@@ -67,12 +67,12 @@ class _DeltaTable:
 
 
 class DeltaCapture(Copying):
-    """The copy of what changed."""
+    """The copy of the rows that changed."""
 
     kind = "delta"
 
     def __init__(self, state: PartitionState, changes: Changes, parts: Sequence[Part], path: str) -> None:
-        """`parts` hold the keys that may have changed since the base's cut; `changes` has made its cut here and now."""
+        """`parts` hold the keys that may have changed since the base's cut; `changes` has just made its cut."""
         super().__init__(state, path, CapturePacing(unit_s=ROW_SECONDS_FIRST, units_max=STEP_ROWS_MAX))
         self._changes, self._parts = changes, parts
         self._position, self._schemas = state.position, changes.schemas
@@ -120,7 +120,7 @@ class DeltaCapture(Copying):
         return bool(asked)
 
     def _copy(self, name: str, keys: list[Any]) -> None:
-        """The rows of these keys, which no batch behind the cut has touched, or they are written down already."""
+        """Writes the rows of these keys, which no batch after the cut has touched, unless they are already written."""
         table = self._table(name)
         found: list[Row] = []
         gone: list[Any] = []
@@ -140,7 +140,7 @@ class DeltaCapture(Copying):
         self._write(name, found, gone)
 
     def _before(self, name: str, rows: Rows) -> None:
-        """A batch behind the cut touched these rows, which were so before: those that had not had their turn get it now."""
+        """A batch after the cut touched these rows, which were so before: those not yet written are written now."""
         try:
             hit: set[Any] = set()
             for part in self._parts:
@@ -198,9 +198,9 @@ class DeltaCapture(Copying):
 
 
 def apply_deltas(image: str, deltas: Sequence[str], position: Position) -> None:
-    """Puts the deltas into the image, in their order; it then stands at `position`. Not durable.
+    """Puts the deltas into the image, in their order; it is then at `position`. Not durable.
 
-    A crash on the way leaves no state file that anybody would take for one: the caller gives it its name afterwards. Raises:
+    A crash in between leaves nothing that looks like a state file: the caller gives it its name afterwards. Raises:
     SnapshotDamaged when they do not fit each other; apsw.FullError, apsw.IOError.
     """
     connection = apsw.Connection(image, flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI)
@@ -214,7 +214,7 @@ def apply_deltas(image: str, deltas: Sequence[str], position: Position) -> None:
             _apply(connection, delta)
         found = rows_of(connection, _POSITION)
         if found != [(position.index, position.term, position.checksum, position.txn_id)]:
-            raise SnapshotDamaged(f"{image} stands at {found} with its deltas, and should at {position}")
+            raise SnapshotDamaged(f"{image} is at {found} with its deltas, but should be at {position}")
     except (apsw.SQLError, apsw.ConstraintError, apsw.CorruptError, apsw.NotADBError) as error:
         raise SnapshotDamaged(f"the deltas {', '.join(deltas)} do not fit their base: {error}") from error
     finally:

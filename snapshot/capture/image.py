@@ -1,11 +1,11 @@
 """Capture: a consistent image of one partition, copied a few pages at a time between batches, on the site's own connection.
 
 One rule: the site never waits (`snapshot.capture.pacing`). Pages that the site's later batches touch are carried into the copy by
-SQLite (https://www.sqlite.org/backup.html), since both go through one connection. So the image is whole, and stands exactly at
-the last applied batch, at the moment in which the last step ends.
+SQLite (https://www.sqlite.org/backup.html), since both go through one connection. So the image is complete, and exactly at the
+last applied batch, when the last step ends.
 
 Nothing is durable here: the image is in the page cache, and `snapshot.capture.seal` checks, syncs and names it. A capture that
-fails (no space, a broken disk under the copy) is reported, not raised: the partition itself is unharmed and goes on.
+fails (no space, a broken disk under the copy) is reported, not raised: the partition itself is unharmed and continues.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How much of a snapshot is copied between two batches.
 
-One rule: the site never waits. Behind a batch a step takes `share` of the time that the batch took, and never more than
-`STEP_SECONDS`, which it takes when there is nothing else to do. Then it also rests behind each: a site that went from step to
+One rule: the site never waits. After a batch a step takes `share` of the time that the batch took, and never more than
+`STEP_SECONDS`, which it takes when there is nothing else to do. Then it also rests after each: a site that went from step to
 step held up the syncs of the log that it waited for, by 200 to 350 ms (why: `snapshot.background_io`).
 """
 
@@ -32,12 +32,12 @@ class CapturePacing:
         self._index, self._stepped_at = -1, 0.0  # of the step before
 
     def units(self, now: float, index: int) -> int:
-        """Pages or rows of the step that begins now. The position tells a busy site: it has moved since the step before."""
+        """Pages or rows of the step that begins now. The position shows a busy site: it has moved since the step before."""
         busy, self._index = index != self._index, index
         allowed_s = min(self.share * (now - self._stepped_at), STEP_SECONDS) if busy else STEP_SECONDS
         return min(max(int(allowed_s / self.unit_s), 1), self._units_max)
 
     def stepped(self, units: int, *, began: float, now: float) -> None:
-        """The step is over."""
+        """Ends the step, and measures it."""
         self._stepped_at = now
         self.unit_s += _WEIGHT * ((now - began) / units - self.unit_s)

@@ -1,8 +1,8 @@
 """Seal: makes a captured image or delta a snapshot. `python -m snapshot.background_process
 snapshot.capture.seal TEMP FINAL POLICY`, the facts as JSON on standard input.
 
-One rule: a folder bears a snapshot's name only when everything in it is durable and was read back. So whatever a crash leaves is
-either a whole snapshot or a folder with a temporary name, which the next start removes:
+One rule: a folder has a snapshot's name only when everything in it is durable and was read back. So whatever a crash leaves is
+either a complete snapshot or a folder with a temporary name, which the next start removes:
 
     file captured, nothing else  temporary name                 -> removed
     manifest written             temporary name                 -> removed
@@ -11,8 +11,8 @@ either a whole snapshot or a folder with a temporary name, which the next start 
     parent folder synced         a snapshot                     -> used; the log's mark and anchor come after it
 
 It is a process of its own, of low priority, because checksums of a large image would hold up the node's threads (the driver keeps
-the interpreter lock between rows). It rests often: low priority alone does not let others in (`snapshot.background_io`). Its last
-line of output is the manifest's summary as JSON, or `{"error": …}`.
+the interpreter lock between rows). It rests often: low priority alone does not let others run (`snapshot.background_io`). Its
+last line of output is the manifest's summary as JSON, or `{"error": …}`.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _POSITION: Final = "SELECT partition, idx, term, checksum, txn_id FROM _cmdlog_m
 def seal(files: Files, temporary: str, final: str, facts: Mapping[str, Any]) -> Manifest:
     """Checks, describes, syncs and names what is in `temporary`; on return the snapshot `final` is durable and verified.
 
-    `facts` are the manifest's fields that the file does not tell; `kind` and `base` may be left out for a whole image. Raises:
-    SnapshotDamaged when the file is not what the facts say, or a delta's base is not there; DiskFull, WriteFailed.
+    `facts` are the manifest's fields that the file does not hold; `kind` and `base` may be omitted for a whole image. Raises:
+    SnapshotDamaged when the file is not what the facts say, or a delta's base is missing; DiskFull, WriteFailed.
     """
     name = DATA_NAME[facts.get("kind", "full")]
     data = os.path.join(temporary, name)
@@ -87,12 +87,12 @@ def describe(image: str, facts: Mapping[str, Any], rest: Callable[[], bool] = on
         finally:
             connection.close()
     except apsw.Error as error:
-        raise SnapshotDamaged(f"{image} is no image of a state: {error}") from error
+        raise SnapshotDamaged(f"{image} is not an image of a state: {error}") from error
     if check != [("ok",)]:
         raise SnapshotDamaged(f"{image} is damaged: {check[0][0]}")
     stated = tuple(facts[name] for name in ("partition", "index", "term", "checksum", "txn_id"))
     if found != [stated]:
-        raise SnapshotDamaged(f"{image} stands at {found}, the capture said {stated}")
+        raise SnapshotDamaged(f"{image} is at {found}, the capture said {stated}")
     return Manifest(**{"schema": schema, **facts}, tables=tables, files=(entry,))
 
 
@@ -101,7 +101,7 @@ def _describe_delta(files: Files, delta: str, facts: Mapping[str, Any], folder: 
     stated = Base(**facts["base"])
     base = read_manifest(files, os.path.join(folder, stated.name))
     if base.as_base(stated.name) != stated or base.partition != facts["partition"]:
-        raise SnapshotDamaged(f"{delta} is a delta on {stated}; the snapshot of that name is another one")
+        raise SnapshotDamaged(f"{delta} is a delta on {stated}; the snapshot of that name is a different one")
     return describe(delta, {**facts, "base": stated, "schema": base.schema}, rest)  # any change of tables forbids a delta
 
 
@@ -153,7 +153,7 @@ def size_and_crc(path: str) -> tuple[int, int]:
 
 
 def content_of(path: str, rest: Callable[[], object] = on_and_on) -> tuple[int, int]:
-    """Size and CRC-32C of a file, in bounded memory; `rest` is called behind each piece. Raises: OSError, what `rest` raises."""
+    """Size and CRC-32C of a file, in bounded memory; `rest` is called after each piece. Raises: OSError, what `rest` raises."""
     crc = size = 0
     with Path(path).open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):

@@ -128,7 +128,7 @@ def test_finished_recovery_says_so_when_it_is_wanted_again(rig: Rig, command: Co
     assert "is this recovery already" in " ".join(command(*arguments[:-1])[1].split())
     for more in (("--until", rig.history[-2][0]), ("--partitions", 4)):
         code, failed = command(*arguments, *more)
-        assert (code, "holds a node already, made of" in failed["error"]["message"]) == (1, True)
+        assert (code, "already holds a node, made of" in failed["error"]["message"]) == (1, True)
 
 
 def test_directory_that_is_given_twice_is_refused(rig: Rig, command: Command, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_fork_over_a_damaged_archive_says_what_can_be_restored(tmp_path: Path, c
     code, failed = command(*arguments, "--at", "start", "--to", tmp_path / "out")
     error = failed["error"]
     assert (code, rig.names(".seg")[0] in error["message"]) == (10, True)
-    assert "restorable are transactions" in error["hint"]
+    assert "restorable ranges: transactions" in error["hint"]
     first, last = (int(word) for word in error["hint"].rpartition("transactions ")[2].split()[:3:2])
     assert first <= last == rig.history[-1][0]
 
@@ -222,5 +222,5 @@ def test_fork_that_is_finished_says_so(node: Path, command: Command, tmp_path: P
     assert damage.tree_hash(str(tmp_path / "out")) == before
     shutil.copytree(node, tmp_path / "copy")
     code, failed = command(*arguments[:1], tmp_path / "copy", *arguments[2:])
-    assert (code, "holds a node already" in failed["error"]["message"]) == (1, True)
+    assert (code, "already holds a node" in failed["error"]["message"]) == (1, True)
     assert json.dumps(done)

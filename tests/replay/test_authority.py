@@ -120,7 +120,7 @@ def test_two_generations_of_failure_that_do_not_overlap() -> None:
         assert of.chosen in {"C", "D", "E"}
     of = judge(*olds, news[0])
     assert (of.chosen, of.proved) == ("C", False)
-    assert "of the voters {3, 4, 5} of configuration 40, 2 are needed that count" in of.why
+    assert "2 voters of {3, 4, 5} in configuration 40 have to count" in of.why
 
 
 # -- which logs count ------------------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def test_old_copies_are_found_by_a_term_that_too_many_have_forgotten() -> None:
     d = node(D, log(6, 5, listed, term=4))
     of = judge(node(B, log(9, 5, listed, term=3)), node(C, log(9, 5, listed, term=3)), d)
     assert (of.chosen, of.proved, use_of(of, "B"), use_of(of, "C")) == ("D", False, Use.UNUSABLE, Use.UNUSABLE)
-    assert "no term 4" in of.uses["B"][1]
+    assert "not know term 4" in of.uses["B"][1]
     assert judge(node(B, log(9, 5, listed, term=3, seen=4)), node(C, log(9, 5, listed, term=3)), d).proved
 
 
@@ -261,7 +261,7 @@ def test_committed_entry_that_no_voter_at_hand_holds_is_not_proved() -> None:
     assert judge(short[0], shown).proved is False
     grown = conf(5, A, B, C, D)
     changing = node(A, log(6, 4, listed, grown)), replace(node(B, log(6, 4, listed, grown)), snapshots=shown.snapshots)
-    assert "entry 8 is known committed" in judge(*changing).why
+    assert "entry 8 is known to be committed" in judge(*changing).why
     assert judge(short[0], replace(shown, snapshots=(SnapshotEvidence("s", 0, 8, problem="torn"),))).proved is True
 
 

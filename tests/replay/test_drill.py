@@ -173,7 +173,7 @@ def test_row_that_changed_together_with_its_checksums_is_caught(tmp_path: Path, 
     change_row(paths[at], account=2)  # which no call touches, so no digest of a batch tells either
     report = run_drill(rig)
     assert (report.verdict, report.exit_code) == ("diverged", 16)
-    assert "differ in accounts (3 rows, there 3)" in str(report.error)
+    assert "differ in accounts (3 rows against 3)" in str(report.error)
     assert last_proven(rig.directory) is None
     assert left_behind(rig) == ["lock"]
 

@@ -183,7 +183,7 @@ def test_state_with_another_entry_than_the_log_is_discarded(rig: Rig) -> None:
     rig.stop()
     plan, _ = recover(rig)
     assert plan.partitions[0].source == "empty"
-    assert "another entry" in plan.partitions[0].passed[0].why
+    assert "different entry" in plan.partitions[0].passed[0].why
     assert balances_of(rig.directory) == rig.balances
 
 

@@ -223,7 +223,7 @@ def test_fork_from_a_start_that_the_log_has_lost_is_refused(node: Path, versions
     """A fork's own log begins with states: what was before is not there."""
     db = versions.load("ledger_v1")
     forked(node, db, START, tmp_path / "out")
-    with pytest.raises(UntilUnreachable, match="everything behind"):
+    with pytest.raises(UntilUnreachable, match="everything after"):
         forked(tmp_path / "out", db, START, tmp_path / "again")
 
 
@@ -231,8 +231,8 @@ def test_fork_that_is_broken_off_says_in_which_call(node: Path, versions: Versio
     """Ctrl-C within a procedure is no outcome of it: the fork ends, its directory is no node, and no other fork begins there."""
     source = LEDGER.replace("    tx.execute(ADD", "    if amount == 7:\n        raise KeyboardInterrupt\n    tx.execute(ADD")
     call = next(call for call in deposits_of(node) if call.params[1] == 7)
-    with pytest.raises(Interrupted, match=f"broken off in deposit, transaction {call.txn_id}.*goes on from there"):
+    with pytest.raises(Interrupted, match=f"interrupted in deposit, transaction {call.txn_id}.*again to resume"):
         forked(node, versions.load("ledger_broken", source), START, tmp_path / "out")
     assert not (tmp_path / "out" / "instance.json").exists()
-    with pytest.raises(WrongDirectory, match=r"with code .*which was broken off; wanted is"):
+    with pytest.raises(WrongDirectory, match=r"unfinished fork of .* with code .*but you asked for"):
         forked(node, versions.load("ledger_v1"), START, tmp_path / "out")

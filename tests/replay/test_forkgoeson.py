@@ -163,9 +163,9 @@ def test_only_the_very_same_fork_goes_on(node: Path, versions: Versions, tmp_pat
     before = sorted(path.name for path in out.rglob("*"))
     at = deposits_of(node)[3].txn_id
     for options in ({"at": at}, {"at": START, "until": at}, {"at": START, "missing": "skip"}):
-        with pytest.raises(WrongDirectory, match="which was broken off; wanted is"):
+        with pytest.raises(WrongDirectory, match=r"contains an unfinished fork of .*, but you asked for"):
             forked(node, db, out, **options)
-    with pytest.raises(WrongDirectory, match="which was broken off; wanted is"):
+    with pytest.raises(WrongDirectory, match=r"contains an unfinished fork of .*, but you asked for"):
         forked(node, versions.load("ledger_v1"), out, START)
     (out / "precious").touch()
     with pytest.raises(NotEmpty, match="precious"):
@@ -173,7 +173,7 @@ def test_only_the_very_same_fork_goes_on(node: Path, versions: Versions, tmp_pat
     (out / "precious").unlink()
     assert sorted(path.name for path in out.rglob("*")) == before
     write_marker(RealFiles(), str(out), "fork")
-    with pytest.raises(NotEmpty, match="remove it and begin again"):
+    with pytest.raises(NotEmpty, match="delete it and start again"):
         forked(node, db, out, START)
 
 
@@ -232,7 +232,7 @@ def test_call_that_does_not_come_back_is_named_and_the_fork_goes_on(
         if number is signal.SIGINT:
             assert code == failed["error"]["exit_code"] == 130
             assert f"in partition {call.partition} at index {call.index}" in failed["error"]["message"]
-            assert "same command goes on" in failed["error"]["hint"]
+            assert "run the same command again to resume" in failed["error"]["hint"]
         wait_until_gone(worker)
     code, report = ended(begun(node, tmp_path / "out", ""))
     whole = forked(node, versions.load("ledger_trap", versions.loaded["ledger_trap"]), tmp_path / "whole", START)

@@ -81,7 +81,7 @@ def test_moment_that_never_was_is_refused_over_several_nodes(
 ) -> None:
     """A moment to come is not rounded to the newest state, nor one before the first call to an empty one."""
     newest = max(txn_id for _, _, txn_id in template.acknowledged)
-    for until, why in ((newest + (1 << 40), "was not reached"), (1, "lies before the first one")):
+    for until, why in ((newest + (1 << 40), "was not reached"), (1, "is before the first one")):
         code, told = command("recover", *nodes, "--to", tmp_path / "out", "--until", until, "--json")
         assert code != 0
         assert why in str(told)

@@ -104,4 +104,4 @@ def test_partitions_that_know_other_calls_on_all_of_them_are_refused(tmp_path: P
     """A call that reached some partitions only has no answer."""
     node = Crafted(tmp_path, 2)
     node.answered(0, {b"k" * 16: b"1"}, shared=True)
-    assert "do not know the same calls on all partitions" in refusal(node, 3)
+    assert "do not agree on the multi-partition calls they know" in refusal(node, 3)

@@ -199,13 +199,13 @@ def test_log_that_ends_too_early_is_named_with_its_stream() -> None:
     assert damage.log == "/data/b"
     assert damage.waiting == {3: (5, 9)}
     assert "partition 3 from index 5 to 9" in str(damage)
-    assert "bytes of it are held" in str(damage)
+    assert "bytes of it are buffered" in str(damage)
 
 
 def test_missing_entry_is_named() -> None:
     """An index that is left out is damage, never passed over."""
     logs = [ChosenLog("node", Listed([[batch(0, n, ticks(10 * n, 2, 0)) for n in (1, 2, 4)]]), 1)]
-    with pytest.raises(StreamDamaged, match="entry 4 where 3 must stand"):
+    with pytest.raises(StreamDamaged, match="entry 4 where 3 is expected"):
         list(Merge(logs, [MergeStream(0, 0, 0, 4)]).chunks())
 
 
@@ -227,7 +227,7 @@ def test_transaction_that_was_closed_cannot_come_any_more() -> None:
 def test_stream_that_goes_backwards_is_named(second: int) -> None:
     """TxnIds of a partition ascend by index and have 63 bits; a log where they do not is no log."""
     logs = [ChosenLog("node", Listed([[batch(0, 1, ticks(20, 5, 0)), batch(0, 2, ticks(second, 2, 0))]]), 1)]
-    with pytest.raises(StreamDamaged, match="not behind"):
+    with pytest.raises(StreamDamaged, match="not after"):
         list(Merge(logs, [MergeStream(0, 0, 0, 2)]).chunks())
 
 

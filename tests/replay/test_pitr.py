@@ -347,7 +347,7 @@ def test_moment_that_has_not_come_is_refused(history: ArchiveRig, copy: Path) ->
 
 def test_moment_before_the_first_transaction_is_refused(history: ArchiveRig, copy: Path) -> None:
     """Before the node had done anything there is no state to restore; the message names the first transaction."""
-    with pytest.raises(UntilBeyond, match=r"lies before the first one, \d+, 20\d\d-.*Z"):
+    with pytest.raises(UntilBeyond, match=r"is before the first one, \d+, 20\d\d-.*Z"):
         plan_for(copy, parse_until("1999-01-01T00:00:00Z"))
 
 

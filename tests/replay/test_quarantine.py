@@ -146,7 +146,7 @@ def test_second_call_of_chance_is_set_aside_too(rig: Rig, tmp_path: Path) -> Non
     rig.close()
     (aside,) = here(rig, tmp_path / "out")
     assert [call.procedure for call in aside.calls] == ["clock", "drift", "clock"]
-    assert all("not deterministic" in call.reason or "another result" in call.reason for call in aside.calls)
+    assert all("not deterministic" in call.reason or "a different result" in call.reason for call in aside.calls)
     assert balances_of(str(tmp_path / "out")) == rig.balances
 
 
@@ -226,7 +226,7 @@ def test_number_of_quarantined_calls_is_bounded(rig: Rig, tmp_path: Path, monkey
     monkeypatch.setattr(quarantine, "CALLS_MAX", 2)
     rig.batch(0, [(CLOCK, [0])] * 4)
     rig.close()
-    with pytest.raises(Divergence, match="2 calls were set aside before it"):
+    with pytest.raises(Divergence, match="2 calls were already set aside"):
         here(rig, tmp_path / "out")
     assert len(lines(tmp_path / "out")) == 2
     stands = read_position(state_path(str(tmp_path / "out"), 1), 1)

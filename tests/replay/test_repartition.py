@@ -322,7 +322,7 @@ def test_rows_that_cannot_stand_together_are_refused(tmp_path: Path) -> None:
     node = Crafted(tmp_path / "key", 2)
     for partition in range(2):
         node.add(partition, "tickets", id=1, shop=home(2, partition))
-    assert "table tickets: rows of several old partitions cannot stand together in partition 0" in refusal(node, 1)
+    assert "table tickets: rows of several old partitions conflict in partition 0" in refusal(node, 1)
     node = Crafted(tmp_path / "index", 2)
     for partition in range(2):
         node.add(partition, "serials", shop=home(2, partition), serial=1)

@@ -63,7 +63,7 @@ def break_off(rig: Rig, out: Path, *, after: int) -> None:
         if done >= after:
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted, match="goes on from there"):
+    with pytest.raises(Interrupted, match="again to resume"):
         rebuild(planned_of(rig), rig.files, str(out), workers=0, progress=stop)
 
 
@@ -107,7 +107,7 @@ def test_call_that_was_running_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     index = rig.batch(1, [(DEPOSIT, [10, 1]), (TRAP, [10])])
     rig.close()
     monkeypatch.setenv("LEDGER_TRAP", "break")
-    with pytest.raises(Interrupted, match=f"broken off in trap, transaction {rig.history[-1][0]}, index {index}"):
+    with pytest.raises(Interrupted, match=f"interrupted in trap, transaction {rig.history[-1][0]}, index {index}"):
         rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
     monkeypatch.undo()
     rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
@@ -119,7 +119,7 @@ def test_another_plan_is_refused_and_both_are_named(rig: Rig, tmp_path: Path) ->
     break_off(rig, tmp_path / "out", after=9)
     before = sorted(path.name for path in (tmp_path / "out").rglob("*"))
     until = rig.history[-3][0]
-    with pytest.raises(WrongDirectory, match=f"holds a recovery of {rig.directory}, plan .* up to transaction {until}"):
+    with pytest.raises(WrongDirectory, match=f"unfinished recovery of {rig.directory}, plan .* up to transaction {until}"):
         rebuild(planned_of(rig, until), rig.files, str(tmp_path / "out"), workers=0)
     assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == before
     assert rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0).calls
@@ -208,7 +208,7 @@ def test_signal_ends_the_workers_and_says_how_to_go_on(tmp_path: Path, number: s
         _wait_until(lambda: (tmp_path / "out" / "state" / "trust.json").exists() and len(_trusted(tmp_path / "out")) == 2)
         process.send_signal(number)
         told = process.stdout.read()
-    assert number is signal.SIGKILL or "goes on from there" in told
+    assert number is signal.SIGKILL or "again to resume" in told
     _wait_until(lambda: not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text())
     rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
     assert balances_of(str(tmp_path / "out")) == rig.balances

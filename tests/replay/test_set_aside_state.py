@@ -77,6 +77,6 @@ def test_without_room_the_state_is_replaced_and_the_error_says_so(rig: Rig, monk
     distrust(rig)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=0))
     error = diverge(rig)
-    assert "had no room to keep the state that partition 0 had before" in error.hint
+    assert "had no room to keep the previous state of partition 0" in error.hint
     assert error.place.rows[0].live_as_of_index is None
     assert not Path(kept_path(rig.directory, 0)).exists()

@@ -119,7 +119,7 @@ def test_until_uses_a_snapshot_from_before(rig: Rig, tmp_path: Path) -> None:
     planned = make_plan(rig.files, rig.directory, use_state="never", until=until)
     part = planned.plan.partitions[0]
     assert part.source == "snapshot"
-    assert ["behind the wanted end" in passed.why for passed in part.passed] == [True]
+    assert ["after the requested end" in passed.why for passed in part.passed] == [True]
     assert rebuilt(rig, tmp_path / "out", until) == balances
 
 

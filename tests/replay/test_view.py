@@ -104,7 +104,7 @@ def test_drill_that_finds_no_moment_to_read_was_not_run(busy: Busy, monkeypatch:
     before_each(monkeypatch, "_copy", lambda _number: busy.turn())
     code, told = command.text("drill", busy.directory)
     assert code == 1
-    assert "replaced snapshots or log files while they were read" in told
+    assert "replaced snapshots or log files while they were being read" in told
     drills = Drills(busy.directory, every_s=86_400.0)
     last = drills.status()["last"]
     assert last["verdict"] == "not_run"

@@ -197,7 +197,7 @@ def test_aborted_delta_leaves_no_file_and_nobody_listening(partition: Partition,
     start = partition.site.state.position
     partition.apply([[("set", "items", key, key) for key in range(4)]])
     capture = partition.delta(tmp_path / "delta", start)
-    with pytest.raises(RuntimeError, match="under way"):
+    with pytest.raises(RuntimeError, match="in progress"):
         capture.report()
     capture.step()
     capture.abort()
@@ -222,7 +222,7 @@ def test_delta_on_another_base_is_refused(partition: Partition, tmp_path: Path) 
     partition.apply([[("set", "items", 1, 3 * KEYS)]])
     capture = partition.delta(tmp_path / "delta", start)
     finish(capture)
-    with pytest.raises(SnapshotDamaged, match="should at"):
+    with pytest.raises(SnapshotDamaged, match="should be at"):
         apply_deltas(str(shutil.copyfile(base, tmp_path / "copy")), [str(tmp_path / "delta")], Position(99, 1, 7, 1))
     other = PartitionState.open(tmp_path / "other", partition=0)
     other.close()

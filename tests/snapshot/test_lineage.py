@@ -163,9 +163,9 @@ def test_base_that_was_replaced_under_its_name_is_refused(partition: Partition, 
     (Path(first.path) / MANIFEST_NAME).write_bytes(encode_manifest(other))
     found = partition.listed()
     assert check(FILES, found[0]) == ""
-    assert "another snapshot bears that name now" in found[2].problem
+    assert "a different snapshot has that name now" in found[2].problem
     assert found[2].manifest is None
-    with pytest.raises(SnapshotDamaged, match="another snapshot"):
+    with pytest.raises(SnapshotDamaged, match="a different snapshot"):
         restore(found[2], str(tmp_path / "state"))
 
 

@@ -53,7 +53,7 @@ def test_table_keeps_its_options_and_a_query_may_add_some(catalog: SparkSession,
     assert catalog.table("deposits").count() == 90
     assert dict(catalog.table("deposits").dtypes)["params"] == "binary"
     assert catalog.sql("SELECT * FROM deposits WITH (procedures 'begin')").count() == 6
-    with pytest.raises(PySparkException, match="proceedures is no option of cmdlog; did you mean procedures"):
+    with pytest.raises(PySparkException, match="cmdlog has no option proceedures; did you mean procedures"):
         catalog.sql(f"CREATE TABLE wrong USING cmdlog OPTIONS (path '{node}', proceedures 'deposit')")
 
 

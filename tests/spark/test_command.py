@@ -131,12 +131,12 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("none", None, "there is no {path}"),
-        ("empty/", None, "{path} holds no file"),
-        ("text.json", b"procedure,params\n", "{path} holds no JSON lines: its first line is no JSON value"),
-        ("number.json", b"\n12\n", "{path} holds no JSON lines: its first line is no object"),
+        ("none", None, "{path} does not exist"),
+        ("empty/", None, "{path} contains no file"),
+        ("text.json", b"procedure,params\n", "{path} does not hold JSON lines: its first line is not a JSON value"),
+        ("number.json", b"\n12\n", "{path} does not hold JSON lines: its first line is not an object"),
         ("columns.json", b'{"proc": "a", "params": {}}\n', "{path} has no column procedure; its columns are proc, params"),
-        ("text.parquet", b"procedure,params\n", "{path} is no Parquet file"),
+        ("text.parquet", b"procedure,params\n", "{path} is not a Parquet file"),
     ],
 )
 @pytest.mark.usefixtures("no_spark")
@@ -212,5 +212,5 @@ def test_feed_says_that_it_waits_for_the_server(command: Any, tmp_path: Path) ->
     told = [line["progress"].get("waiting", "") for line in lines[:-1]]
     assert any(reason.startswith("server unreachable, retrying: ") for reason in told)
     assert code == 1
-    assert "http://127.0.0.1:9 does not say what it is: no answer for 0.3 s" in lines[-1]["error"]["message"]
+    assert "http://127.0.0.1:9 does not name its cluster: no answer for 0.3 s" in lines[-1]["error"]["message"]
     assert "--give-up-after-s" in lines[-1]["error"]["hint"]

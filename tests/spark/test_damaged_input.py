@@ -206,7 +206,7 @@ def check_told(message: str, paths: Sequence[str], about: str) -> None:
         os.path.basename(os.path.dirname(path)) for path in paths if os.path.basename(path) in ("image.sqlite", "manifest.json")
     }
     told = f"{about} says: {message}"
-    assert any(name in message for name in names) or "is not there any more" in message, told
+    assert any(name in message for name in names) or "no longer exists" in message, told
     (path, *more) = paths
     if not more and "/log/" in path and os.path.exists(path) and "missing" not in message:
         assert re.search(r"at offset \d+|bytes|belongs to|was recycled", message), told

@@ -159,7 +159,7 @@ def check_ended(ended: Ended, number: signal.Signals, out: Path) -> None:
     assert ended.code == 128 + number
     told = json.loads(ended.printed.splitlines()[-1])["error"]
     assert told["exit_code"] == 128 + number
-    assert f"{out}{SUFFIX} keeps what is done" in told["message"]
+    assert f"{out}{SUFFIX} keeps the finished tasks" in told["message"]
     assert "Traceback" not in ended.logged, ended.logged
     assert not ended.scratch  # who is asked to end tidies up
 

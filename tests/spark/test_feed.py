@@ -83,7 +83,7 @@ def test_other_files_neither_go_on_with_a_job_nor_pass_for_it(spark: SparkSessio
     second = call_file(tmp_path / "g2.json", 40)
     with pytest.raises(OtherJob, match=rf"unfinished feed with other calls .*path: then {first}, now {second.path}") as refused:
         feed(second, Feeder(server.url), job="g", to=out, spark=spark)
-    assert "--job and an OUT of their own" in refused.value.hint
+    assert "their own --job and OUT" in refused.value.hint
     with pytest.raises(OtherJob, match=r"g1.json: then \d+ bytes, sha256 \w+, now \d+ bytes"):
         feed(call_file(first, 30, amount=2), Feeder(server.url), job="g", to=out, spark=spark)
     assert (counters(server, 30), counters(server, 40)) == (before, [])
@@ -111,11 +111,11 @@ def test_job_is_gone_on_with_on_its_own_cluster_alone(spark: SparkSession, serve
     with pytest.raises(TaskError, match="enough"):
         feed(calls, DyingFeeder(Feeder(server.url), str(tmp_path), 100, gives_up=True), job="h", to=out, spark=spark)
     before = counters(server, 80)
-    told = rf"other target \(target: then {cluster}, now cluster e15e\).*a --job and an OUT of their own"
+    told = rf"other target \(target: then {cluster}, now cluster e15e\).*their own --job and OUT"
     with pytest.raises(OtherJob, match=f"unfinished feed with {told}"):
         feed(calls, Elsewhere(server.url), job="h", to=out, spark=no_session)
     with pytest.raises(
-        ServerAway, match=r"http://127.0.0.1:9 does not say what it is: no answer for 0.2 s: .*same command goes on"
+        ServerAway, match=r"http://127.0.0.1:9 does not name its cluster: no answer for 0.2 s: .*same command to resume"
     ):
         feed(calls, Feeder("http://127.0.0.1:9", give_up_after_s=0.2), job="h", to=out, spark=no_session)
     assert counters(server, 80) == before
@@ -284,10 +284,10 @@ def test_number_that_no_float_holds_is_refused(text: str) -> None:
     ("procedure", "params", "why"),
     [
         ("bump", None, "params is NULL"),
-        ("bump", "", "params is no JSON value"),
-        ("bump", "[1]", "params is no JSON object"),
-        ("bump", "NaN", "params is no JSON value"),
-        ("bump", '{"n": NaN, "m": 1e5}', "params is no JSON value"),
+        ("bump", "", "params is not a JSON value"),
+        ("bump", "[1]", "params is not a JSON object"),
+        ("bump", "NaN", "params is not a JSON value"),
+        ("bump", '{"n": NaN, "m": 1e5}', "params is not a JSON value"),
         (None, "{}", "procedure is NULL"),
         ("", "{}", "procedure is empty"),
     ],

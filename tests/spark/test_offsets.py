@@ -140,7 +140,7 @@ def test_log_truncated_behind_the_stream_is_data_loss(tmp_path: Path) -> None:
     more, _ = drained(stream_of(rig.directory), random.Random(4), 50, offset)
     assert sorted(found + more) == sorted(txn for txn, _ in rig.history), "the archive holds what the ring let go of"
     shutil.rmtree(os.path.join(rig.directory, "archive"))
-    with pytest.raises(DataLoss, match="what was before is truncated"):
+    with pytest.raises(DataLoss, match="what came before was truncated"):
         stream_of(rig.directory).latestOffset(offset, ReadAllAvailable())
     left, _ = drained(stream_of(rig.directory, failOnDataLoss="false"), random.Random(4), 50, offset)
     assert set(left) < set(more)

@@ -31,7 +31,7 @@ def test_names_are_case_insensitive() -> None:
 )
 def test_unknown_option_names_the_near_one(name: str, near: str) -> None:
     """A misspelt option is never ignored: a read without its bound would be a wrong answer."""
-    with pytest.raises(BadOption, match=f"{name} is no option of cmdlog; did you mean {near}"):
+    with pytest.raises(BadOption, match=f"cmdlog has no option {name}; did you mean {near}"):
         parse(**{name: "1"})
 
 
@@ -95,17 +95,17 @@ def test_times_take_whole_milliseconds_on_both_sides() -> None:
         ({"startingTxn": "latst"}, "startingTxn is a transaction id"),
         ({"startingTxn": "-5"}, "startingTxn is a transaction id"),
         ({"startingTxn": str(1 << 63)}, "startingTxn is a transaction id"),
-        ({"startingTxn": "{"}, "startingTxn is no JSON"),
-        ({"startingTxn": '{"x": 1}'}, "'x' is no partition"),
+        ({"startingTxn": "{"}, "startingTxn is not JSON"),
+        ({"startingTxn": '{"x": 1}'}, "'x' is not a partition"),
         ({"startingTxn": "1", "startingTimestamp": "2"}, "exclude each other"),
         ({"endingTxn": "1", "endingTimestamp": "2"}, "exclude each other"),
         ({"startingTxn": '{"0": "latest"}'}, "not 'latest': a partition alone cannot start there"),
         ({"startingTxn": '{"0": 5, "1": "LATEST"}'}, "a partition alone cannot start there"),
         ({"endingTxn": "earliest"}, "endingTxn is a transaction id, latest.*not 'earliest': a read that ends before it begins"),
         ({"endingTxn": '{"0": "earliest"}'}, "a read that ends before it begins has no rows"),
-        ({"startingTimestamp": "2023-11-14 22:13"}, "does not say its time zone"),
-        ({"partitions": "0,1000"}, "'1000' is no partition"),
-        ({"procedures": " , "}, "names none"),
+        ({"startingTimestamp": "2023-11-14 22:13"}, "has no time zone"),
+        ({"partitions": "0,1000"}, "'1000' is not a partition"),
+        ({"procedures": " , "}, "procedures is empty"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"minPartitions": "0"}, "number from 1"),
         ({"maxTxnsPerTrigger": "many"}, "number from 1"),
@@ -115,7 +115,7 @@ def test_times_take_whole_milliseconds_on_both_sides() -> None:
         ({"table": "state."}, "or state.<name>, not 'state.'"),
         ({"table": "state.a", "asOfTxn": "1", "asOfTimestamp": "2"}, "exclude each other"),
         ({"table": "state.a", "asOfTxn": "newest"}, "asOfTxn is a transaction id, latest or latestPoint"),
-        ({"table": "state.a", "asOfTimestamp": "2023-11-14 22:13"}, "does not say its time zone"),
+        ({"table": "state.a", "asOfTimestamp": "2023-11-14 22:13"}, "has no time zone"),
         ({"table": "state.a", "endingTxn": "5"}, "endingTxn is no option of the table state.a: write asOfTxn"),
         ({"table": "state.a", "procedures": "deposit"}, "procedures is no option of the table state.a"),
         ({"table": "state.a", "dedupe": "false"}, "dedupe is no option of the table state.a"),
@@ -123,10 +123,10 @@ def test_times_take_whole_milliseconds_on_both_sides() -> None:
         ({"asOfTxn": "5"}, "asOfTxn is an option of the tables state.<name>, not of calls: write endingTxn"),
         ({"asOfTimestamp": "5"}, "write endingTimestamp"),
         ({"table": "segments", "asOfTxn": "5"}, "not of segments: it is read as it is now"),
-        ({"table": "segments", "startingTxn": "5"}, "startingTxn is no option of the table segments: it is of the whole log"),
+        ({"table": "segments", "startingTxn": "5"}, "startingTxn is no option of the table segments: it covers the whole log"),
         ({"table": "snapshots", "procedures": "deposit"}, "procedures is no option of the table snapshots"),
         ({"table": "gaps", "dedupe": "true"}, "dedupe is no option of the table gaps"),
-        ({"table": "gaps", "failOnDataLoss": "true"}, "it tells what is wrong, and never fails on that"),
+        ({"table": "gaps", "failOnDataLoss": "true"}, "it lists what is wrong, and never fails because of it"),
         ({"table": "faults", "partitions": "1"}, "partitions is no option of the table faults"),
         ({"startingTimestamp": "noon"}, "startingTimestamp is a time such as .*, or milliseconds since 1970; not 'noon'$"),
         ({"table": "state.a", "asOfTimestamp": "soon"}, "asOfTimestamp is a time such as .* not 'soon'$"),

@@ -316,14 +316,14 @@ def test_start_in_front_of_the_log_is_data_loss(rotated: ArchiveRig, tmp_path: P
     found = txns(read(copy))
     assert found == every[len(every) - len(found) :]
     assert len(found) < len(every)
-    with pytest.raises(DataLoss, match=r"what was before is truncated.*failOnDataLoss=false"):
+    with pytest.raises(DataLoss, match=r"what came before was truncated.*failOnDataLoss=false"):
         plan_of(copy, startingTxn=str(every[3]))
     assert txns(read(copy, startingTxn=str(every[3]), failOnDataLoss="false")) == found
 
 
 def test_path_that_is_not_there_says_so(tmp_path: Path) -> None:
     """A typo is no empty table."""
-    with pytest.raises(BadOption, match="is not there"):
+    with pytest.raises(BadOption, match="does not exist"):
         plan_of(str(tmp_path / "nowhere"))
 
 
@@ -333,7 +333,7 @@ def test_path_without_a_node_is_told_at_once(tmp_path: Path, options: dict[str, 
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     for name in ("empty", "file"):
-        with pytest.raises(BadOption, match=rf"{name} is no node directory \(instance.json is missing\)$"):
+        with pytest.raises(BadOption, match=rf"{name} is not a node directory \(instance.json is missing\)$"):
             plan_of(str(tmp_path / name), **options)
     rig = made(tmp_path / "node", 3)
     os.unlink(os.path.join(rig.directory, "instance.json"))

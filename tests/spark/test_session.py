@@ -95,7 +95,7 @@ def test_master_is_asked_for_before_java_starts() -> None:
         check_master(f"spark://127.0.0.1:1,{alive}")
     with pytest.raises(MasterSilent, match=rf"no Spark master listens at spark://{alive} \({alive}: Connection refused\)"):
         check_master(f"spark://{alive}")
-    with pytest.raises(MasterSilent, match=r"127\.0\.0\.1:1: Connection refused; head is no HOST:PORT; head:x is"):
+    with pytest.raises(MasterSilent, match=r"127\.0\.0\.1:1: Connection refused; head is not HOST:PORT; head:x is"):
         check_master("spark://127.0.0.1:1,head,head:x")
     for other in ("local[2,4]", "local-cluster[2,1,700]", "yarn", "k8s://https://127.0.0.1:1"):
         check_master(other)

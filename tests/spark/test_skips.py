@@ -62,7 +62,7 @@ def damage_block_of(directory: str, index: int) -> None:
 
 def unreadable(index: int) -> str:
     """The note about that entry."""
-    unknown = f"calls of entries up to {index - 1} that they took out are told all the same"
+    unknown = f"calls up to entry {index - 1} that were skipped by the unreadable entries are listed anyway"
     return f"partition 0: entries {index} to {index} cannot be read; {unknown}"
 
 
@@ -90,7 +90,7 @@ def test_entry_that_takes_a_call_out_is_lost_and_that_is_said(
     assert unreadable(node.skip) in notes
     options = parse_options({"path": node.directory, "failOnDataLoss": "false"})
     CallReader(options, COLUMNS).partitions()
-    unknown = f"calls of entries up to {node.skip - 1} that they took out are given all the same"
+    unknown = f"calls up to entry {node.skip - 1} that were skipped by the unreadable entries are returned anyway"
     assert f"partition 0: entries {node.skip} to {node.skip} are in no log at hand; {unknown}" in caplog.text
 
 

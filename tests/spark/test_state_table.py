@@ -125,9 +125,9 @@ def test_before_the_first_call_a_table_is_empty(node: Path) -> None:
     calls = logged_calls(node)
     assert rows(node, "accounts", asOfTxn=calls[0].txn_id - 1) == []
     assert len(rows(node, "accounts", asOfTxn=calls[0].txn_id)) == 1
-    with pytest.raises(UntilBeyond, match="lies before the first one"):
+    with pytest.raises(UntilBeyond, match="is before the first one"):
         rows(node, "accounts", asOfTxn=1)
-    with pytest.raises(UntilBeyond, match=r"was not reached.*leave asOfTxn and asOfTimestamp out to get the newest state\)$"):
+    with pytest.raises(UntilBeyond, match=r"was not reached.*omit asOfTxn and asOfTimestamp to get the newest state\)$"):
         rows(node, "accounts", asOfTxn=calls[-1].txn_id + (1 << 30))
 
 
@@ -255,7 +255,7 @@ def test_directory_in_a_store_is_read_like_a_folder(
     assert rows("store://node", "accounts", asOfTxn="latestPoint") == rows(node, "accounts", asOfTxn="latestPoint")
     assert list(scratch.iterdir()) == []
     for nowhere in (tmp_path / "nowhere", "store://nowhere"):
-        with pytest.raises(BadOption, match="is not there"):
+        with pytest.raises(BadOption, match="does not exist"):
             find_table(asked(nowhere, "a"))
     with pytest.raises(BadOption, match="given twice"):
         find_table(asked([node, f"file://{node}"], "accounts"))

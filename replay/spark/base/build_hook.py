@@ -16,7 +16,7 @@ MODULE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "discover", "p
 
 
 class BuildWithDiscovery(build_py):  # type: ignore[misc]
-    """`build_py`, and the module."""
+    """`build_py` that adds the module."""
 
     def run(self) -> None:
         super().run()

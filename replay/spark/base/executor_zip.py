@@ -1,4 +1,4 @@
-"""This package on its way to executors that do not have it: one zip of its sources.
+"""Ships this package to executors that lack it: one zip of its sources.
 
 One rule: the name says the content. Spark refuses another file under a name that it knows, and its Python workers keep the code
 that they imported first; so the zip is named by a hash of the sources, an executor is asked for the hash of what it runs
@@ -94,7 +94,7 @@ def ship(spark: SparkSession) -> str:
 
 @contextlib.contextmanager
 def planners_path(spark: SparkSession) -> Iterator[None]:
-    """What is registered meanwhile finds the zip beside the driver, too: Spark's planner of streams has no shipped files."""
+    """What is registered within it finds the zip beside the driver, too: Spark's planner of streams has no shipped files."""
     try:
         environment: dict[str, str] = spark.sparkContext.environment
     except Exception:  # noqa: BLE001 - of Spark Connect, whose planners are the server's; its errors differ by version

@@ -1,10 +1,10 @@
 """A node directory in an object store, or in HDFS, as a folder of this machine of which only what is read is there.
 
-One rule: a byte is fetched when it is asked for, and once for each machine. A file is fetched in chunks, which every task of the
-application on this machine shares; so a plan costs the heads of segments and the stretch of log that it looks through, a task the
-stretch that it replays, and nobody the directory.
+One rule: a byte is fetched when it is asked for, and once on each machine. A file is fetched in chunks, which every task of the
+application on this machine shares; so a plan costs the heads of segments and the stretch of log that it looks through, a task
+the stretch that it replays, and no process the whole directory.
 
-A chunk's name holds size and time of its file: a file that was replaced is another one. What SQLite opens, the image that a state
+A chunk's name holds size and time of its file: a replaced file has another name. What SQLite opens, the image that a state
 begins with, is put together in the folder (`materialize`). Nothing is ever written to the store.
 """
 
@@ -45,7 +45,7 @@ class Remote:
         except FileNotFoundError:
             found = []
         if not found:
-            raise BadOption(f"{uri} is not there, or holds nothing")
+            raise BadOption(f"{uri} does not exist, or is empty")
         self._files = {self._relative(info): info for info in found if info.type == fs.FileType.File}
         self._folders = {self._relative(info) for info in found if info.type == fs.FileType.Directory} | {""}
         for name in self._files:
@@ -157,7 +157,7 @@ class FetchingFiles(Files):
         return found[0].exists(found[1]) if found is not None else self._here.exists(path)
 
     def materialize(self, path: str) -> None:
-        """Makes a file elsewhere a file of this machine, under the name that it has here."""
+        """Copies a remote file to this machine, under its local name."""
         if (found := self._find(path)) is None or os.path.exists(path):
             return
         source = found[0].open(found[1])

@@ -45,11 +45,11 @@ def open_place(path: str) -> tuple[Files, str]:
 
 
 def check_node(path: str, files: Files, directory: str) -> None:
-    """Something of a node is there, be it damaged. Raises: BadOption."""
+    """Checks that there is at least a damaged node. Raises: BadOption."""
     if not files.exists(directory):
-        raise BadOption(f"{path} is not there")
+        raise BadOption(f"{path} does not exist")
     if not any(files.exists(os.path.join(directory, name)) for name in (INSTANCE_NAME, CREATING_NAME, LOG_FOLDER)):
-        raise BadOption(f"{path} is no node directory ({INSTANCE_NAME} is missing)")
+        raise BadOption(f"{path} is not a node directory ({INSTANCE_NAME} is missing)")
 
 
 def scheme_of(path: str) -> str:
@@ -125,7 +125,7 @@ class ArrowFile(ReadOnlyFile):
 
 
 class ArrowFiles(Files):
-    """Reading through pyarrow. Whatever writes is refused."""
+    """Reads through pyarrow and refuses to write."""
 
     __slots__ = ("_fs",)
 

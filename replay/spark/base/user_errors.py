@@ -1,6 +1,6 @@
-"""Errors on their way to Spark, which shows the traceback of a Python process in front of what the error says.
+"""Prepares errors for Spark, which shows the traceback of a Python process before the message.
 
-One rule: an error that somebody can act on goes without the frames of this package, which only bury its sentence; a defect keeps
+One rule: an error that a user can act on omits the frames of this package, which only bury its message; a defect keeps
 all of them.
 """
 
@@ -18,7 +18,7 @@ Answer = TypeVar("Answer")
 
 
 def spoken(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
-    """For what Spark calls."""
+    """Wraps functions that Spark calls."""
 
     @functools.wraps(function)
     def called(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
@@ -31,7 +31,7 @@ def spoken(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
 
 
 def spoken_rows(function: Callable[Given, Iterator[Answer]]) -> Callable[Given, Iterator[Answer]]:
-    """The same for what gives rows, and may fail behind some of them."""
+    """The same for generators of rows, which may fail after some of them."""
 
     @functools.wraps(function)
     def called(*args: Given.args, **kwargs: Given.kwargs) -> Iterator[Answer]:

@@ -1,8 +1,8 @@
-"""Whether an executor would do with a call what the driver, which made the plan, would do.
+"""Checks that an executor would run a call as the driver, which made the plan, would.
 
 One rule: what could change a replay without a trace is compared before anything is applied, and a difference is refused naming
-both sides: this package by its sources, SQLite, and the minor version of Python. (What else differs shows by the digests of the
-log, or when a bundle's statements compile to other SQL.)
+both sides: this package by its sources, SQLite, and the minor version of Python. (Any other difference shows in the digests of
+the log, or when a bundle's statements compile to other SQL.)
 """
 
 from __future__ import annotations
@@ -56,4 +56,4 @@ def check_versions(wanted: Mapping[str, str], who: str) -> None:
 def check_hash_seed(who: str) -> None:
     """Raises: OtherHashSeed, when this process must not run logged calls."""
     if not is_pinned():
-        raise OtherHashSeed(f"{who} runs under another hash seed than sites")
+        raise OtherHashSeed(f"{who} runs under a different hash seed than sites")

@@ -2,9 +2,9 @@
 
 One rule: the schema carries the options. A catalog hands its options over when it asks for the columns, mixed with properties of
 its own, and Spark (4.3) does not hand them over again when the table is read: a Python source then gets the columns and nothing
-else. So the columns that a catalog is given hold the options as metadata, of the first one.
+else. So the first of the columns that a catalog is given holds the options as metadata.
 
-A catalog marks what stood in OPTIONS with a prefix and gives `path` without one. Everything else that it says (owner, comment,
+A catalog marks what was in OPTIONS with a prefix and gives `path` without one. Everything else that it says (owner, comment,
 location, TBLPROPERTIES) is its own business.
 """
 

@@ -1,6 +1,6 @@
-"""The tables about the log, beside the log itself: its segments, snapshots, what is missing, what is wrong.
+"""The tables about the log, beside the log itself: its segments, snapshots, what is missing, what is damaged.
 
-One rule: they are read on the driver and are small, and they never fail on what they are there to show.
+One rule: they are read on the driver and are small, and they never fail because of what they show.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Row = tuple[Any, ...]
 
 
 def check_paths(options: ReadOptions) -> None:
-    """Each leads to a node's directory, be it damaged. Raises: BadOption."""
+    """Checks that each is the directory of a node, even a damaged one. Raises: BadOption."""
     for path in options.paths:
         check_node(path, *open_place(path))
 
@@ -87,7 +87,7 @@ def _snapshots(options: ReadOptions) -> Iterator[Row]:
 
 
 def _gaps(options: ReadOptions) -> Iterator[Row]:
-    """Entries that no log at hand holds, up to what is known committed. What is in front of the oldest log is no gap."""
+    """Entries that no log at hand holds, up to what is known to be committed. What precedes the oldest log is not a gap."""
     for gap in choose(replace(options, dedupe=True)).gaps:
         yield gap.partition, gap.first, gap.last, gap.last - gap.first + 1
 

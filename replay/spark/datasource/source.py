@@ -5,7 +5,7 @@ One rule: it translates. What is read is decided in `replay.spark.reading.read_p
 
 Spark finds the class through `pyspark_cmdlog` (see `replay/spark/discover`); a session that was not made by
 `replay.spark.session` may call `register(spark)` instead. Filters are not pushed down: Spark 4 keeps what was pushed on the
-shared relation, and a DataFrame that is used twice then gives wrong rows. Options say what is wanted.
+shared relation, and a DataFrame that is used twice then gives wrong rows. Options select the rows.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class CmdlogSource(DataSource):
         _refuse_to_write()
 
     def _parsed(self, schema: StructType) -> ReadOptions:
-        """With what a table of a catalog was made with; what the query itself says wins. Raises: BadOption."""
+        """With what a table of a catalog was made with; the query's own options win. Raises: BadOption."""
         made_with = options_in(schema)
         if not made_with and not names_paths(self._given):
             raise BadOption(
@@ -106,7 +106,7 @@ def _refuse_to_write() -> NoReturn:
 
 
 class CallReader(DataSourceReader):
-    """The calls."""
+    """Reads the calls."""
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         self._options, self._columns, self._by = options, tuple(columns), versions_for_reading()
@@ -130,7 +130,7 @@ class CallReader(DataSourceReader):
 
 
 class TableReader(DataSourceReader):
-    """A table about the log."""
+    """Reads a table about the log."""
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         self._options, self._columns, self._by = options, tuple(columns), versions_for_reading()
@@ -154,7 +154,7 @@ class TableReader(DataSourceReader):
 
 
 class StateReader(DataSourceReader):
-    """A table of the application as it was."""
+    """Reads a table of the application as it was."""
 
     @spoken
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -185,7 +185,7 @@ def check_calls(schema: StructType, options: ReadOptions) -> None:
 
 
 def check_columns(schema: StructType, types: Mapping[str, str]) -> None:
-    """A schema given by the user leaves columns out; it makes no other ones. Raises: BadOption."""
+    """A schema given by the user may omit columns, but not add any. Raises: BadOption."""
     for column in schema.fields:
         known, given = types.get(column.name), column.dataType.simpleString()
         if known is None:
@@ -221,7 +221,7 @@ def _quoted(name: str) -> str:
 
 
 def _types(schema: str) -> dict[str, str]:
-    """Column -> type of a schema in words."""
+    """Column -> type of a schema given as text."""
     return dict(column.split() for column in schema.split(", "))
 
 

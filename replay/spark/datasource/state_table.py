@@ -1,11 +1,11 @@
 """The tables of the application as they were at a moment: `option("table", "state.accounts")`.
 
-One rule: the rows are those that `cmdlog recover --until` gives, or there are none. A plan comes from the replay engine, a task
+One rule: exactly the rows that `cmdlog recover --until` would produce, or an error. A plan comes from the replay engine, a task
 carries it out as a rebuild does, digests compared, and decides nothing.
 
 What a table looks like is known without its rows: a table that exists is never altered (`procedures.declaration.schema`), so its
-declaration in any version of the code says the columns, that of the newest their types. A table that no code at hand declares any
-more is looked up in the images of the snapshots. Before a table was made, it has no rows.
+declaration in any version of the code says the columns, that of the newest their types. A table that no code at hand still
+declares is looked up in the images of the snapshots. Before a table was made, it has no rows.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 METADATA: Final[Mapping[str, str]] = {"_partition_id": "int", "_txn_id": "bigint"}
 _NAMES: Final = "SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND substr(name, 1, 8) <> '_cmdlog_' ORDER BY name"
 _HINTS: Final[Mapping[type[ReplayError], str]] = {  # in the words of the options
-    UntilBeyond: "choose a moment in between, or leave asOfTxn and asOfTimestamp out to get the newest state",
-    Incomplete: "restore the missing files from a copy, or read what there is with failOnDataLoss=false",
+    UntilBeyond: "choose a moment in between, or omit asOfTxn and asOfTimestamp to get the newest state",
+    Incomplete: "restore the missing files from a backup, or read what is left with failOnDataLoss=false",
 }
 
 Code = Mapping[int, Mapping[str, Any]]
@@ -59,7 +59,7 @@ NodePlace = tuple[Files, str]
 
 @dataclass(frozen=True, slots=True)
 class StateTable:
-    """What is known of a table before any of its rows."""
+    """The name and columns of a table, known before any row is read."""
 
     name: str  # as it was made
     columns: Mapping[str, str]  # name -> Spark's type
@@ -98,7 +98,7 @@ def find_table(options: ReadOptions) -> StateTable:
 
 
 def _known_tables(places: Sequence[NodePlace]) -> Iterator[StateTable]:
-    """Of the newest code first; what costs more to look at comes later."""
+    """Tables of the newest code first; more expensive sources come later."""
     newest = _catalogs_of_logs(places)
     yield from _declared(newest)
     snapshots = _snapshots(places)
@@ -152,7 +152,7 @@ def plan_state(options: ReadOptions, table: StateTable, columns: Sequence[str]) 
 
 
 def _places(paths: Sequence[str], given: Inputs) -> list[NodePlace]:
-    """Raises: BadOption for one that is not there, or is given twice."""
+    """Raises: BadOption for one that does not exist, or is given twice."""
     for path, directory in zip(paths, given.directories, strict=True):
         check_node(path, given.files, directory)
     if len(set(given.directories)) != len(given.directories):
@@ -164,7 +164,7 @@ def _snapshots(places: Sequence[NodePlace]) -> list[Snapshot]:
     """Of these nodes, the newest first."""
     found = []
     for files, directory in places:
-        with contextlib.suppress(WalError):  # whoever replays says what is wrong with it
+        with contextlib.suppress(WalError):  # the replay says what is wrong with it
             identity = load_instance(files, directory).identity
             found += [*list_snapshots(files, directory, identity), *list_archived(files, directory, identity)]
     return sorted(found, key=lambda one: -one.index)
@@ -234,7 +234,7 @@ def read_state(task: StateTask) -> Iterator[pa.RecordBatch]:
 def _restored(task: StateTask) -> Iterator[tuple[apsw.Connection, int]]:
     """The state at the moment, and the last transaction in it.
 
-    Its folder is gone before the first row is read, since nobody may come to do that later: Spark ends a read early by killing
+    Its folder is removed before the first row is read, since that may be impossible later: Spark ends a read early by killing
     the process. An open file stays readable.
     """
     folder = tempfile.mkdtemp(prefix=f"cmdlog-state-p{task.partition:04d}-", dir=local_folder())
@@ -245,9 +245,9 @@ def _restored(task: StateTask) -> Iterator[tuple[apsw.Connection, int]]:
         connection = open_image(state_path(walk.target.directory, task.partition))
     except Exception as error:
         if isinstance(error, PlanOutdated):
-            error.hint = "load the table again: what its plan stands on is gone"
+            error.hint = "load the table again: files that its plan needs are gone"
         origin = task.fetched.get(task.legs[0].directory, task.legs[0].directory)
-        error.add_note(f"partition {task.partition} of {origin} could not be brought to {_moment(task)}")
+        error.add_note(f"partition {task.partition} of {origin} could not be rebuilt up to {_moment(task)}")
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,14 +1,14 @@
 """`spark.readStream.format("cmdlog")`: the log as a stream, each call once with a checkpoint.
 
-One rule: an offset says, per partition, the last transaction that was given out, and nothing else is remembered. Both ends of a
+One rule: an offset holds, per partition, the last transaction that was delivered, and nothing else is remembered. Both ends of a
 micro-batch are fixed by offsets before it is read, so Spark can read it again after a crash and get the same rows.
 
-An offset is {partition: "transaction:entry:batch:term:checksum", "cluster": id}. The entry tells whether the log was truncated
-behind the reader, which TxnIds alone cannot: they go on while a partition is idle. Batch, term and checksum are index, term and
-checksum of the last batch of which something was given out: they bind the offset to one history
+An offset is {partition: "transaction:entry:batch:term:checksum", "cluster": id}. The entry shows whether the log was truncated
+past the reader, which TxnIds alone cannot: they advance while a partition is idle. Batch, term and checksum are index, term and
+checksum of the last batch of which something was delivered: they bind the offset to one history
 (`replay.spark.datasource.stream_history`).
 
-A call that is taken out later (SKIP) was given out if it was read before that stood in the log.
+A call that is skipped later (SKIP) was delivered if it was read before the SKIP was in the log.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @spoken
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is all that this run gives, while the node writes on."""
+        """This run delivers only what exists now, although the node continues to write."""
         there = {p: of[-1].end.txn for p, of in _batches(self._chosen(Offset())).items() if of}
         self._options = replace(self._options, ending=Bound(0, there))
 
@@ -89,7 +89,7 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_task(task, self._columns)
 
     def _ends(self, before: Offset) -> Offset:
-        """Where everything that is there has been given out."""
+        """The offset at which everything that exists has been delivered."""
         chosen = self._chosen(before)
         ends = {partition: of[-1].end for partition, of in _batches(chosen, before.reached).items() if of}
         return Offset({**before.reached, **ends}, cluster_of(chosen))
@@ -97,9 +97,9 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _chosen(self, before: Offset) -> Chosen:
         """What counts now. Raises: as `choose`; OtherHistory; BadOption.
 
-        The first time, what the options name must be known: a misspelt procedure would give an empty stream for ever, and one
-        that is still to come is deployed before its stream is started. Later it is not asked again, since the log may forget
-        code that has no calls any more.
+        The first time, what the options name must be known: a misspelt procedure would give an empty stream for ever, and a new
+        one must be deployed before its stream is started. Later this is not checked again, since the log may drop code that no
+        longer has calls.
         """
         chosen = choose(self._behind(before), known=before.entries, held=before.txns)
         check_history(chosen, before, self._options)
@@ -109,7 +109,7 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return chosen
 
     def _behind(self, before: Offset) -> ReadOptions:
-        """The same read, from behind what was given out."""
+        """The same read, after what was delivered."""
         starting = self._options.starting
         named = {**(starting.by_partition or {}), **{partition: of.txn + 1 for partition, of in before.reached.items()}}
         return replace(self._options, starting=Bound(starting.default, named))
@@ -117,7 +117,7 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 @dataclass(frozen=True, slots=True)
 class LoggedBatch:
-    """A logged batch of which something is to be given out."""
+    """A logged batch of which something is to be delivered."""
 
     log: NodeLog
     look: SegmentLook
@@ -162,7 +162,7 @@ class LoggedBatch:
 
 
 def _batches(chosen: Chosen, reached: Mapping[int, Reached] | None = None) -> dict[int, list[LoggedBatch]]:
-    """Partition -> what counts and was not given out yet, ascending."""
+    """Partition -> what counts and was not yet delivered, ascending."""
     found: dict[int, list[LoggedBatch]] = {}
     for log, wants in chosen.wants:
         for partition, want in wants.items():

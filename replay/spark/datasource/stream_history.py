@@ -1,14 +1,14 @@
 """The history that a stream's checkpoint belongs to, and whether the log at hand is that one.
 
-One rule: an entry proves a history. Of the last batch that was given out of each partition an offset keeps index, term and
-checksum, and it is resumed only on a log that holds those very batches. The same log recovered to an earlier moment reaches those
+One rule: an entry proves a history. Of the last batch that was delivered of each partition an offset keeps index, term and
+checksum, and it is resumed only on a log that holds the same batches. The same log recovered to an earlier moment reaches those
 indexes again with other batches, or does not reach them; another cluster says so itself. A recovery to a later moment, another
 node of the cluster and a log that was archived hold the same batches, whatever epoch their configuration has, and are resumed.
 
-What is checked: a batch by reading it; one right in front of a log, whose blocks are gone, by what the head of the first segment
-states of the last entry before it. What lies further back is not there to be read, so it is data loss before it is a question of
+What is checked: a batch by reading it; one right before a log, whose blocks are gone, by what the head of the first segment
+states of the last entry before it. What lies further back cannot be read, so it is data loss before it is a question of
 history; with failOnDataLoss=false a warning says that it was not checked. Nor is a checkpoint of an earlier release, which kept
-no checksums: that is said once, and the next offset has them.
+no checksums: a warning says so once, and the next offset has them.
 
 An offset has at most 90 bytes for each partition.
 """
@@ -33,16 +33,16 @@ CLUSTER: Final = "cluster"  # the key beside those of partitions
 
 
 class OtherHistory(ReplayError):
-    """The checkpoint is of calls that this log does not hold."""
+    """The checkpoint belongs to calls that this log does not hold."""
 
     hint = (
         "load the directories that the stream was started with; to read this log, start the query with a new checkpointLocation "
-        "(and with startingTxn, where its sink has the calls before)"
+        "(and with startingTxn if its sink already has the earlier calls)"
     )
 
 
 class Reached(NamedTuple):
-    """How far a partition was given out."""
+    """How far a partition was delivered."""
 
     txn: int
     entry: int  # the last one of which everything was given out
@@ -61,7 +61,7 @@ class Reached(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """How far a stream is."""
+    """How far a stream was delivered."""
 
     reached: Mapping[int, Reached] = field(default_factory=dict)
     cluster: str = ""
@@ -73,7 +73,7 @@ class Offset:
         return cls(reached, str(value.get(CLUSTER, "")))
 
     def to_json(self) -> dict[str, str]:
-        """The inverse; nothing for a stream that gave nothing yet."""
+        """The inverse; nothing for a stream that has delivered nothing yet."""
         value = {str(partition): str(of) for partition, of in sorted(self.reached.items())}
         return value | ({CLUSTER: self.cluster} if any(of.batch for of in self.reached.values()) else {})
 
@@ -87,7 +87,7 @@ class Offset:
 
 
 def cluster_of(chosen: Chosen) -> str:
-    """The cluster that all the directories are of."""
+    """The cluster to which all the directories belong."""
     return next((log.evidence.cluster_id for log in chosen.logs.logs if log.evidence.cluster_id), "")
 
 
@@ -102,7 +102,7 @@ def counting(look: SegmentLook, partition: int, want: Want) -> Iterator[int]:
 
 
 def check_history(chosen: Chosen, offset: Offset, options: ReadOptions) -> None:
-    """Raises: OtherHistory when the log does not hold what the offset says was given out."""
+    """Raises: OtherHistory when the log does not hold what the offset says was delivered."""
     where, cluster = ", ".join(options.paths), cluster_of(chosen)
     if offset.cluster and offset.cluster != cluster:
         raise OtherHistory(f"the stream's checkpoint is of cluster {offset.cluster}, and {where} is of cluster {cluster}")
@@ -110,17 +110,19 @@ def check_history(chosen: Chosen, offset: Offset, options: ReadOptions) -> None:
         if options.partitions is not None and partition not in options.partitions:
             continue
         if not reached.batch:
-            _warn(f"the checkpoint is of an earlier release and keeps no checksum of entry {reached.entry}", partition, where)
+            _warn(
+                f"the checkpoint was written by an earlier release without a checksum of entry {reached.entry}", partition, where
+            )
         elif problem := _differs(chosen, partition, reached, where):
             raise OtherHistory(
-                f"the stream's checkpoint is of another history than {where}: of partition {partition} it has given out "
+                f"the stream's checkpoint is of another history than {where}: of partition {partition} it has delivered "
                 f"transaction {reached.txn} in entry {reached.batch} (term {reached.term}, checksum {reached.checksum:08x}), "
                 f"and {problem}"
             )
 
 
 def _differs(chosen: Chosen, partition: int, reached: Reached, where: str) -> str:
-    """What the log holds instead of the batch; "" if it holds that very one, or nothing there can be read."""
+    """What the log holds instead of the batch; "" if it holds the same one, or nothing there can be read."""
     found = list(_stated(chosen, partition, reached.batch))
     if (reached.term, reached.checksum) in found:
         return ""
@@ -133,15 +135,15 @@ def _differs(chosen: Chosen, partition: int, reached: Reached, where: str) -> st
         return f"the log ends at entry {end}: it was recovered to an earlier moment, or is an older copy"
     is_lost = any(gap.partition == partition and gap.first <= reached.batch <= gap.last for gap in chosen.gaps)
     if is_lost or all(reached.batch <= base for base in bases):
-        _warn(f"entry {reached.batch}, the last one that was given out, is not in the log any more", partition, where)
+        _warn(f"entry {reached.batch}, the last one that was delivered, is no longer in the log", partition, where)
         return ""
     return "the log holds no calls in that entry"
 
 
 def _stated(chosen: Chosen, partition: int, index: int) -> Iterator[tuple[int, int]]:
-    """Term and checksum of the entry in every log where it counts: by the batch itself, or by the head behind it.
+    """Term and checksum of the entry in every log where it counts: by the batch itself, or by the head after it.
 
-    A log that the mark of commitment has not reached yet counts up to that entry: what was given out was committed.
+    A log that the commit mark has not yet reached counts up to that entry: what was delivered was committed.
     """
     for log, wants in chosen.wants:
         if (want := wants.get(partition)) is None:
@@ -160,7 +162,7 @@ def _stated(chosen: Chosen, partition: int, index: int) -> Iterator[tuple[int, i
 
 
 def _first(log: NodeLog, partition: int) -> IndexedEntries | None:
-    """What is read of the log begins with it."""
+    """The first range that is read of the log."""
     return next((of for look in log.looks if (of := look.by_partition.get(partition)) is not None), None)
 
 
@@ -172,5 +174,5 @@ def _warn(what: str, partition: int, where: str) -> None:
     if (where, partition) not in _warned:
         _warned.add((where, partition))
         logging.getLogger("replay.spark").warning(
-            "partition %d: %s; whether %s holds what the stream has given out is not checked", partition, what, where
+            "partition %d: %s; whether %s holds what the stream has delivered is not checked", partition, what, where
         )

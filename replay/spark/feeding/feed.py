@@ -5,7 +5,7 @@ computed again may have its rows in other places, and with them other keys; from
 memory of the job: as long as it is kept, no row is executed twice.
 
 A task sends a range of rows, and ranges go side by side on all cores. Calls of one range that run on one partition are executed
-in order, as far as they are not refused for a while; `rows="in order"` makes a range of each written file. After an attempt that
+in order, unless they are rejected for a while; `rows="in order"` makes a range of each written file. After an attempt that
 died the next one resumes after the rows that had answers.
 """
 
@@ -53,8 +53,8 @@ _DDL: Final = (
 )
 _CALLS_DDL: Final = f"{PROCEDURE} string, {PARAMS} string"
 ADVICE: Final = (
-    "the job goes on with the calls that it was begun with, on the cluster that it was begun on, or is answered by its report; "
-    "other calls, or another cluster, need a --job and an OUT of their own"
+    "a job resumes only with the calls and the cluster that it was started with, and a finished one returns its report; other "
+    "calls or another cluster need their own --job and OUT"
 )
 
 
@@ -94,20 +94,20 @@ def feed(
 ) -> Fed:
     """Sends every row of `calls` (procedure, params) once; the new folder `to` takes the report.
 
-    `send` is `cmdlog.client.feed_sender.Feeder(url)`; it waits as the server asks (Retry-After), and gives a server up that does
-    not answer at all for `give_up_after_s`: the job then ends, and the same call goes on with it. With `CallFiles` `spark` is the
-    session, or what starts it.
+    `send` is `cmdlog.client.feed_sender.Feeder(url)`; it waits as the server asks (Retry-After), and gives up on a server that
+    does not answer at all for `give_up_after_s`: the job then ends, and the same call resumes it. With `CallFiles` `spark` is
+    the session, or what starts it.
 
-    A run that was broken off is gone on with by the same call, with the rows of the first run; a finished one is answered with
-    its report, and nothing is sent. What counts as the same: `job`, the server's cluster, which the driver asks for (a finished
-    job is answered all the same while the server is away), and the content of `calls`. Of files name, size and hash count; of a
-    DataFrame its rows, in any order, so they are computed once more. Not noticed is a DataFrame of chance (`rand()`, a UDF marked
+    An interrupted run is resumed by the same call, with the rows of the first run; a finished one returns its report, and
+    nothing is sent. What counts as the same: `job`, the server's cluster, which the driver asks for (a finished job returns its
+    report even while the server is away), and the content of `calls`. Of files name, size and hash count; of a DataFrame its
+    rows, in any order, so they are computed once more. Not noticed is a nondeterministic DataFrame (`rand()`, a UDF marked
     `asNondeterministic`) that gives other rows, as long as its columns and input files are those of the first run. Rows that
     change without Spark's knowledge (`current_timestamp()`, `limit` without order) are refused the second time:
-    `spark.read.parquet(f"{to}.unfinished/calls")` are the rows of the first run, and go on with it.
+    `spark.read.parquet(f"{to}.unfinished/calls")` gives the rows of the first run, and resumes it.
 
-    Raises: BadCalls, NotEmpty, OtherJob, Locked; Interrupted, SparkFailed; ServerAway, or a TaskError that tells of it, when the
-    server could not be reached, or let nobody in.
+    Raises: BadCalls, NotEmpty, OtherJob, Locked; Interrupted, SparkFailed; ServerAway, or a TaskError that reports it, when the
+    server could not be reached, or rejected the credentials.
     """
     began, files, out = time.monotonic(), RealFiles(), output_path(to)
     given = _given(calls, spark)
@@ -144,7 +144,7 @@ def feed(
 
 
 def _request(stated: Mapping[str, Any], folder: str, send: SendRows, tell: Callable[[RecoveryProgress], None]) -> dict[str, Any]:
-    """The request, with whom it is for. The server is asked once all else is known to be what the folder was begun with.
+    """The request, with its server's cluster. The server is asked once all else is known to match what the folder was begun with.
 
     Raises: OtherRequest; ServerAway.
     """
@@ -156,7 +156,7 @@ def _request(stated: Mapping[str, Any], folder: str, send: SendRows, tell: Calla
 
 
 def _request_of_finished(stated: Mapping[str, Any], out: str, send: SendRows) -> dict[str, Any]:
-    """The same of a job that has nothing to send: another cluster is refused if it answers, and else the job's own is assumed.
+    """The same for a job that has nothing left to send: another cluster is refused if it answers, else the job's own is assumed.
 
     Raises: OtherRequest.
     """
@@ -169,7 +169,7 @@ def _request_of_finished(stated: Mapping[str, Any], out: str, send: SendRows) ->
 
 
 def _check_recorded(stated: Mapping[str, Any], folder: str) -> Mapping[str, Any]:
-    """What the folder was begun with, which is this but for whom it is for. Raises: OtherRequest."""
+    """What the folder was begun with, which must equal this request except for its cluster. Raises: OtherRequest."""
     if (found := recorded(folder)) is None:
         return {}
     where, known = found
@@ -187,7 +187,7 @@ def _given(calls: DataFrame | CallFiles, spark: Sessions | None) -> FeedInput:
 
 @contextlib.contextmanager
 def _advised() -> Iterator[None]:
-    """Another request over this output: what is to be done in a feed."""
+    """Adds the advice of a feed when another request uses this output."""
     try:
         yield
     except OtherRequest as error:
@@ -196,7 +196,7 @@ def _advised() -> Iterator[None]:
 
 
 def _fix_rows(given: FeedInput, folder: Staging, rows_per_file: int) -> DataFrame:
-    """Writes the rows, in whatever order they come this time; gives them as they are written."""
+    """Writes the rows, in the order in which they come this time; returns them as they are written."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - executors import this module, too
     from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
 
@@ -216,7 +216,7 @@ def _fix_rows(given: FeedInput, folder: Staging, rows_per_file: int) -> DataFram
 
 
 def _orders(folder: Staging, job: str, target: str, side_by_side: int) -> Iterator[dict[str, Any]]:
-    """One for each range of rows, about as many as go side by side, or more."""
+    """One for each range of rows, at least about as many as run in parallel."""
     began_ms = int(time.time() * 1000)
     path = os.path.join(folder.folder, CALLS)
     names = sorted(name for name in os.listdir(path) if name.endswith(".parquet"))

@@ -1,8 +1,8 @@
-"""What a feed is given, files or a DataFrame, and what tells whether it is given the same again.
+"""The input of a feed, files or a DataFrame, and how a second run recognises the same input.
 
 One rule: what two runs of a job are given is compared by content, before the second one sends anything. Files of this machine by
-name, size and hash; files elsewhere by their URI and rows; a DataFrame by its rows, as a set of (procedure, params), in whatever
-order they come. Rows of chance (`rand()`, a UDF that says `asNondeterministic`) have no content to compare: of them only the
+name, size and hash; files elsewhere by their URI and rows; a DataFrame by its rows, as a set of (procedure, params), in any
+order. Nondeterministic rows (`rand()`, a UDF that says `asNondeterministic`) have no content to compare: of them only the
 columns and the input files are.
 """
 
@@ -37,7 +37,7 @@ _DDL: Final = f"{PROCEDURE} string, {PARAMS} string"
 
 
 class BadCalls(ReplayError):
-    """There are no calls in what was given."""
+    """The input holds no calls."""
 
     exit_code = 2
     hint = "it needs the columns `procedure` (string) and `params` (a struct, a map, or a JSON object as string)"
@@ -61,7 +61,7 @@ class CallFiles:
         path = open_place(path)[1]
         names = sorted(_names(path))
         if not names:
-            raise BadCalls(f"{path} holds no file" if os.path.isdir(path) else f"there is no {path}")
+            raise BadCalls(f"{path} contains no file" if os.path.isdir(path) else f"{path} does not exist")
         is_json = all(Path(name.removesuffix(".gz")).suffix in JSON for name in (names if os.path.isdir(path) else [path]))
         stamps = {name: _stamp(os.path.join(path, name)) for name in names}
         for name in (name for name in names if stamps[name][0]):  # Spark leaves empty files out
@@ -73,7 +73,7 @@ class CallFiles:
         return not self.path.startswith("/")
 
     def stated(self) -> dict[str, Any]:
-        """What the job's request says of them, if they are files of this machine."""
+        """What the job's request says about them, if they are files of this machine."""
         told = {name or os.path.basename(self.path): content for name, content in self.files.items()}
         of_all = hashlib.sha256(orjson.dumps(told, option=orjson.OPT_SORT_KEYS)).hexdigest()
         each = {"files": told} if len(told) <= TOLD_MAX else {"count": len(told), "sha256": of_all}
@@ -92,10 +92,12 @@ class CallFiles:
             raise BadCalls(f"{self.path} cannot be read as calls: {cause_of(error)}") from error
 
     def check_unchanged(self) -> None:
-        """Raises: BadCalls when they are not as they were when their content was looked at."""
+        """Raises: BadCalls when they have changed since their content was read."""
         now = {name: _stamp(os.path.join(self.path, name)) for name in _names(self.path)}
         if changed := sorted(name for name in {*now, *self.stamps} if now.get(name) != self.stamps.get(name)):
-            raise BadCalls(f"{os.path.join(self.path, changed[0]).rstrip('/')} was changed while it was read; nothing was sent")
+            raise BadCalls(
+                f"{os.path.join(self.path, changed[0]).rstrip('/')} was changed while it was being read; nothing was sent"
+            )
 
 
 def uri_of(path: str) -> str:
@@ -104,7 +106,7 @@ def uri_of(path: str) -> str:
 
 
 def _names(path: str) -> Iterator[str]:
-    """Files below the folder, without those that Spark leaves out; "" of a file itself."""
+    """Files below the folder, without those that Spark ignores; "" of a file itself."""
     if os.path.isfile(path):
         yield ""
     for folder, folders, files in os.walk(path):
@@ -138,7 +140,7 @@ def _check_parquet(path: str) -> None:
     try:
         _check_columns(path, parquet.read_schema(path).names)
     except pyarrow.ArrowException as error:
-        raise BadCalls(f"{path} is no Parquet file: {error}") from error
+        raise BadCalls(f"{path} is not a Parquet file: {error}") from error
 
 
 def _check_json(path: str) -> None:
@@ -153,10 +155,10 @@ def _check_line(path: str, line: bytes) -> None:
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise BadCalls(f"{path} holds no JSON lines: its first line is no JSON value: {error}") from error
+        raise BadCalls(f"{path} does not hold JSON lines: its first line is not a JSON value: {error}") from error
     value = value[0] if isinstance(value, list) and value else value
     if not isinstance(value, dict):
-        raise BadCalls(f"{path} holds no JSON lines: its first line is no object")
+        raise BadCalls(f"{path} does not hold JSON lines: its first line is not an object")
     _check_columns(path, list(value))
 
 
@@ -203,12 +205,11 @@ def rows_stated(calls: DataFrame) -> dict[str, Any]:
 
 
 def chance_stated(frame: DataFrame) -> dict[str, Any] | None:
-    """What is known of rows that each run may find otherwise; None for rows that are always the same.
-
-    Spark Connect does not tell; rows there pass for constant ones.
+    """What is known about rows that may differ in each run; None for rows that are always the same.\n\n    Spark Connect does
+    not say; rows there count as constant.
     """
     try:
-        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark itself does not tell
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark itself does not show it
         if plan.deterministic():
             return None
     except Exception:  # noqa: BLE001 - of Spark Connect, where errors differ by version
@@ -232,14 +233,14 @@ def _stamp_of_uri(uri: str) -> list[int] | None:
 
 @dataclass(frozen=True, slots=True)
 class FeedInput:
-    """What a feed was given. Spark is asked for when it is needed."""
+    """The input of a feed. Spark is started when it is needed."""
 
     calls: DataFrame | CallFiles
     open_session: Callable[[], SparkSession]
 
     @property
     def paths(self) -> list[str]:
-        """That are read, as far as they are known."""
+        """Paths that are read, as far as they are known."""
         return [self.calls.path] if isinstance(self.calls, CallFiles) else []
 
     def frame(self) -> DataFrame:
@@ -247,7 +248,7 @@ class FeedInput:
         return self.calls.read(self.open_session()) if isinstance(self.calls, CallFiles) else self.calls
 
     def stated(self, pinned: DataFrame | None = None) -> dict[str, Any]:
-        """What a request says of it. `pinned` are its rows as this run wrote them down. Raises: SparkFailed, BadCalls."""
+        """What a request says about it. `pinned` are its rows as this run wrote them. Raises: SparkFailed, BadCalls."""
         if isinstance(self.calls, CallFiles) and not self.calls.is_remote:
             return self.calls.stated()
         frame = pinned if pinned is not None else calls_of(self.frame())

@@ -1,14 +1,14 @@
-"""What a feed remembers of an order that has not ended: how many of its rows are answered, and which of them ended badly.
+"""What a feed remembers about an order that has not ended: how many of its rows are answered, and which of them ended badly.
 
 One rule: a mark covers a prefix. Answers come in the order of the rows, so the number of answered rows says which they are, and
-the next attempt begins behind them. Calls that were sent and not answered are sent again; the server knows their keys.
+the next attempt begins after them. Calls that were sent and not answered are sent again; the server knows their keys.
 
 Each attempt writes a file of its own, since Spark may run two at once, and begins it as a copy of the one that goes furthest. A
 file is JSON lines, each about the rows since the line before:
 
     {"upto": 2000, "ended": {"ok": 998, "aborted": 2}, "report": [{"row": 1003, ...}, ...]}
 
-What a death leaves of the last line is cut: then its rows count as not answered.
+A torn last line is cut: then its rows count as not answered.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class Marks:
 
 
 def _is_of(name: str, key: str) -> bool:
-    """An attempt is called like its order, a point, and something random."""
+    """The name of an attempt is its order's name, a point, and a random part."""
     return name.endswith(_SUFFIX) and name.removesuffix(_SUFFIX).rpartition(".")[0] == key
 
 
 def _whole_lines(path: str) -> bytes:
-    """The file up to its first line that is none."""
+    """The file up to its first damaged line."""
     with open(path, "rb") as file:
         data = file.read()
     end = 0

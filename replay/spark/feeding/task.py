@@ -1,11 +1,11 @@
-"""What an executor does for a feed: sends the calls of one file, and writes down those that did not end well.
+"""What an executor does for a feed: sends the calls of one file, and records those that did not end well.
 
-One rule: a row is named by job, file and place in it, and the file never changes: whoever sends it sends the same call again.
+One rule: a row is named by job, file and place in it, and the file never changes: every attempt sends the same call again.
 An order is a range of a file's rows; what an earlier attempt at it had answers for is not sent again
 (`replay.spark.feeding.marks`).
 
-A server that cannot be reached, or lets nobody in, ends the job rather than the attempt: whoever sends waits long enough by
-itself, and Spark would only wait four times as long.
+A server that cannot be reached, or rejects the credentials, ends the job rather than the attempt: the sender already waits long
+enough, and Spark would only wait four times as long.
 """
 
 from __future__ import annotations
@@ -51,41 +51,42 @@ Row = tuple[str, Mapping[str, Any], str]
 
 
 class SendRows(Protocol):
-    """What brings calls to a service (`cmdlog.client.feed_sender.Feeder` is one): an answer for each row, in order.
+    """Sends calls to a service (`cmdlog.client.feed_sender.Feeder` is one): an answer for each row, in order.
 
-    One with a method `telling(tell)` gives a sender that also tells why it waits. One with a method `target()` says whom the
-    calls are for; its `url` is told in errors. One with a method `hurried()` gives a sender that waits for a second at most.
+    One with a method `telling(tell)` gives a sender that also reports why it waits. One with a method `target()` names the
+    cluster that the calls are for; its `url` is named in errors. One with a method `hurried()` gives a sender that waits for a
+    second at most.
     """
 
     def __call__(self, rows: Iterable[Row], *, began_ms: int) -> Iterator[Mapping[str, Any]]: ...
 
 
 class ServerAway(ReplayError):
-    """The service did not answer for too long, or takes no calls from us."""
+    """The service did not answer for too long, or accepts no calls from us."""
 
     hint = (
-        "when it takes calls again, the same command goes on where this one ended; --give-up-after-s, of Python "
-        "Feeder(give_up_after_s=…), waits longer for an answer"
+        "once the server accepts calls again, run the same command to resume; --give-up-after-s (in Python "
+        "Feeder(give_up_after_s=…)) waits longer for an answer"
     )
 
 
 class OtherServer(ReplayError):
-    """Another cluster answers than the one that the job was begun with."""
+    """The server that answers belongs to another cluster than the one that the job was begun with."""
 
-    hint = "calls for another cluster need a --job and an OUT of their own"
+    hint = "calls for another cluster need their own --job and OUT"
 
 
 @contextlib.contextmanager
 def serving(send: SendRows) -> Iterator[None]:
-    """Around calls. Raises: ServerAway."""
+    """Turns errors of a server that accepts no calls into ServerAway. Raises: ServerAway."""
     try:
         yield
     except (Unavailable, OutcomeUnknown, Unauthenticated, Forbidden) as error:
-        raise ServerAway(f"{_where(send)} takes no calls: {error}") from error
+        raise ServerAway(f"{_where(send)} accepts no calls: {error}") from error
 
 
 def target_of(send: SendRows, tell: Callable[[str], None]) -> str:
-    """Whom the calls are for; "" where the sender does not say. Raises: ServerAway."""
+    """The cluster that the calls are for; "" where the sender does not say. Raises: ServerAway."""
     if (telling := getattr(send, "telling", None)) is not None:
         send = telling(tell)
     if (target := getattr(send, "target", None)) is None:
@@ -93,7 +94,7 @@ def target_of(send: SendRows, tell: Callable[[str], None]) -> str:
     try:
         return str(target())
     except CmdlogError as error:
-        raise ServerAway(f"{_where(send)} does not say what it is: {error}") from error
+        raise ServerAway(f"{_where(send)} does not name its cluster: {error}") from error
 
 
 def _where(send: SendRows) -> str:
@@ -102,13 +103,13 @@ def _where(send: SendRows) -> str:
 
 
 def feed_file(order: Mapping[str, Any], attempt: Attempt, send: SendRows) -> dict[str, Any]:
-    """The work of one order. Raises: ServerAway, OtherServer; what else `send` raises: then Spark tries again."""
+    """Does the work of one order. Raises: ServerAway, OtherServer; what else `send` raises: then Spark tries again."""
     if why := attempt.given_up():
         raise ServerAway(why)
     try:
         known = order.get("target", "")
         if known and (found := target_of(send, attempt.waits)) != known:
-            raise OtherServer(f"{_where(send)} is of {found}, and the job was begun with {known}")
+            raise OtherServer(f"{_where(send)} belongs to {found}, and the job was started with {known}")
         return _feed_file(order, attempt, send)
     except ServerAway as error:
         attempt.give_up(str(error.args[0]))
@@ -175,7 +176,7 @@ def _report(marks: Marks, attempt: Attempt) -> list[dict[str, Any]]:
 
 
 def _read(order: Mapping[str, Any], done: int) -> Iterator[tuple[int, str | None, str | None]]:
-    """Number in the file, procedure and params, of the order's rows behind those that are done."""
+    """Number in the file, procedure and params, of the order's rows after those that are done."""
     at, end = 0, int(order["first"]) + int(order["calls"])
     begin = int(order["first"]) + done
     with parquet.ParquetFile(order["path"]) as file:
@@ -189,7 +190,7 @@ def _read(order: Mapping[str, Any], done: int) -> Iterator[tuple[int, str | None
 
 
 def call_of(procedure: str | None, params: str | None) -> dict[str, Any] | str:
-    """The params of a row; or why it is no call. A number is exactly the one that is written there."""
+    """The params of a row; or why it is not a call. Numbers keep exactly the written value."""
     if not procedure:
         return f"the column {PROCEDURE} is {'NULL' if procedure is None else 'empty'}"
     if params is None:
@@ -197,13 +198,13 @@ def call_of(procedure: str | None, params: str | None) -> dict[str, Any] | str:
     try:
         value = json.loads(params, parse_float=_exact, parse_constant=_exact) if _LONG.search(params) else orjson.loads(params)
     except (orjson.JSONDecodeError, RecursionError, ValueError) as error:
-        return f"the column {PARAMS} is no JSON value that can be sent: {error}"
-    return value if isinstance(value, dict) else f"the column {PARAMS} is no JSON object"
+        return f"the column {PARAMS} is not a JSON value that can be sent: {error}"
+    return value if isinstance(value, dict) else f"the column {PARAMS} is not a JSON object"
 
 
 def _exact(text: str) -> float:
-    """Raises: ValueError for a number that would be another one as a float."""
+    """Raises: ValueError for a number that a float would change."""
     value = float(text)
     if not math.isfinite(value) or Decimal(repr(value)) != Decimal(text):
-        raise ValueError(f"{text} is no number that a float holds; write it as a string")
+        raise ValueError(f"{text} is not a number that a float can hold; write it as a string")
     return value

@@ -1,7 +1,7 @@
 """Plans for several moments of one history, as the driver hands them out by partition.
 
-One rule: the replay engine decides. A plan comes from `make_plan`, or over several nodes from `make_joint_plan`, and what is
-handed out is that plan cut down to one partition, in legs.
+One rule: the replay engine decides. A plan comes from `make_plan`, or over several nodes from `make_joint_plan`, and tasks get
+that plan cut down to one partition, in legs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Moment = int | str | datetime | None
 
 @dataclass(frozen=True, slots=True)
 class MomentReplay:
-    """What is replayed up to one moment."""
+    """The replay up to one moment."""
 
     until: int | None
     legs: tuple[Plan, ...]
@@ -69,7 +69,7 @@ def parse_moment(moment: Moment) -> int | None:
         return moment
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
-            raise BadUntil(f"{moment} does not say its time zone")
+            raise BadUntil(f"{moment} has no time zone")
         moment = moment.isoformat()
     return parse_until(moment)
 
@@ -77,8 +77,8 @@ def parse_moment(moment: Moment) -> int | None:
 def find_history(files: Files, paths: Sequence[str], until: int | None, *, accept_data_loss: bool) -> MomentReplay:
     """The plan for one moment. Raises: Incomplete; what `make_plan` and `make_joint_plan` raise.
 
-    With `accept_data_loss` it is whole all the same where snapshots and the rest of the log suffice. Else every partition stands
-    where the log in front of the damage ends, and that is told.
+    With `accept_data_loss` it is still complete where snapshots and the rest of the log suffice. Else every partition stops at
+    the last entry before the damage, and a warning says so.
     """
     if accept_data_loss:
         with contextlib.suppress(WalError, ReplayError):
@@ -116,7 +116,7 @@ def _warn(history: MomentReplay) -> None:
         ends[part.partition] = max(ends.get(part.partition, 0), part.to_txn)
     stand = ", ".join(f"partition {p} at transaction {txn} ({time_of(txn)})" for p, txn in sorted(ends.items()))
     what = "; ".join(history.notes)
-    logging.getLogger("replay.spark").warning("what was lost is not in the state, which stands so: %s; %s", stand, what)
+    logging.getLogger("replay.spark").warning("the state lacks what was lost; it ends so: %s; %s", stand, what)
 
 
 def _jointly(files: Files, joint: JointPlan) -> MomentReplay:
@@ -127,7 +127,7 @@ def _jointly(files: Files, joint: JointPlan) -> MomentReplay:
 
 
 def _around_damage(files: Files, directory: str, until: int | None, damage: Corrupt) -> MomentReplay:
-    """Snapshots and the rest of the log may suffice. Raises: `damage`, with what is missing besides."""
+    """Snapshots and the rest of the log may suffice. Raises: `damage`, with what else is missing."""
     try:
         joint = make_joint_plan(files, [directory], until=until)
     except ReplayError:
@@ -150,6 +150,6 @@ def plan_of_json(value: Any) -> Plan:
 
 
 def catalogs_at_end(files: Files, directory: str) -> dict[int, Mapping[str, Any]]:
-    """Version -> value of its record, of all code that the log knows where it ends."""
+    """Version -> value of its record, of all code that the log knows at its end."""
     groups = fold_end(open_or_salvage(files, directory))
     return {version: catalog.value for version, catalog in groups.state(CLUSTER_GROUP).catalogs.items()}

@@ -1,11 +1,12 @@
-"""`backfill`: what if this code had run? The same calls again on Spark, beside the history as it was, and what came of it.
+"""`backfill`: what if this code had run? Runs the same calls again on Spark, beside the history as it was, and compares the
+results.
 
-One rule: up to the fork everything is as it was, behind it only the code is another (`replay.fork.rerun`); rows are compared with
-the history run again by its own code, whose digests are compared with the live run's.
+One rule: up to the fork point everything is as it was, after it only the code differs (`replay.fork.rerun`); rows are compared
+with the history run again by its own code, whose digests are compared with the live run's.
 
     OUT/state/accounts/p0000.parquet   the tables as this code leaves them
     OUT/diff/accounts/p0000.parquet    key columns, change (added, removed, changed), old_C, new_C, first_txn_id, first_procedure:
-                                       the first call behind which the row was not as it had been
+                                       the first call after which the row differed
     OUT/manifest.json                  counts, and how the calls ended
 """
 
@@ -74,16 +75,16 @@ def backfill(
     missing: Missing = "refuse",
     progress: Callable[[RecoveryProgress], None] = lambda _progress: None,
 ) -> Backfilled:
-    """Runs the calls behind `at` (START: all of them) with `app`; writes its tables and their diff into the new folder `to`.
+    """Runs the calls after `at` (START: all of them) with `app`; writes its tables and their diff into the new folder `to`.
 
     Args:
-        spark: the session, or what starts it; that is asked behind the plan, so that bad input is told at once.
+        spark: the session, or what starts it; that is used after planning, so that bad input is reported at once.
         paths: node directories of one cluster, as for `rebuild`.
         target: `module:attribute` of `app`; None: it is found.
-        missing: what becomes of calls that `app` has no fitting procedure for; "skip" leaves them out and counts them.
+        missing: how to treat calls that `app` has no matching procedure for; "skip" skips and counts them.
 
-    Durable on return. A run that was broken off is gone on with by the same call: then the log's end is that of the first run.
-    A finished one is answered with its manifest, whatever the log has become since; nothing is written.
+    Durable on return. An interrupted run is resumed by the same call, with the log's end of the first run. A finished one
+    returns its manifest, even if the log has changed since; nothing is written.
 
     Raises: NotEmpty, OtherJob, Locked, CallUnfit, OtherDatabase, SchemaConflict; Divergence of the history; Interrupted,
     SparkFailed, TaskError; what the plan raises.
@@ -169,7 +170,7 @@ def _orders(
 
 
 def _order(request: Mapping[str, Any], bundle: Bundle, rest: Rest, partition: int, base: MomentReplay | None) -> dict[str, Any]:
-    """Of a partition that is read from one log."""
+    """The order of a partition that is read from one log."""
     stream, place = rest.scan.streams[partition], rest.places[partition]
     stream.calls -= min(stream.calls, max(0, place.calls))  # of the batch that the fork cuts, those before it
     return _common(request, bundle, partition, base, stream) | {
@@ -187,7 +188,7 @@ def _order(request: Mapping[str, Any], bundle: Bundle, rest: Rest, partition: in
 def _stitched_order(
     request: Mapping[str, Any], bundle: Bundle, stitched: Stitched, place: ForkPlace, base: MomentReplay | None
 ) -> dict[str, Any]:
-    """Of a partition that no log holds whole."""
+    """The order of a partition that no single log holds completely."""
     legs = stitched.of(place.partition)
     stream = stream_of(legs)
     stream.calls = max(0, stream.calls - sum(leg.calls for leg in base.of(place.partition)) if base is not None else stream.calls)
@@ -227,7 +228,7 @@ def _configuration(groups: GroupStates) -> Mapping[str, Any]:
 
 
 def _logs(files: Files, paths: Sequence[str], end: int | None) -> tuple[dict[str, dict[int, PartitionPlan]], list[int]]:
-    """Directory -> partitions whose history is read there, with their ends; and those that no log holds whole."""
+    """Directory -> partitions whose history is read there, with their ends; and those that no single log holds completely."""
     history = find_history(files, paths, end, accept_data_loss=False)
     found: dict[str, dict[int, PartitionPlan]] = {}
     apart = []
@@ -241,7 +242,7 @@ def _logs(files: Files, paths: Sequence[str], end: int | None) -> tuple[dict[str
 
 
 def _check_end(rest: Rest, partition: int, wanted: PartitionPlan) -> None:
-    """A log's end may move on while it is looked at; what was decided over all logs counts. Raises: Incomplete."""
+    """A log's end may advance while it is read; what was decided over all logs counts. Raises: Incomplete."""
     stream = rest.scan.streams[partition]
     if stream.to_index < wanted.to_index:
         raise Incomplete(f"partition {partition} ends at index {stream.to_index} there, not at {wanted.to_index}")

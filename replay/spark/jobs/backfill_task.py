@@ -52,7 +52,7 @@ _TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND substr
 
 
 def stream_json(stream: ScannedStream) -> dict[str, Any]:
-    """What a task needs to know of a partition's entries."""
+    """What a task needs to know about a partition's entries."""
     return {
         "to_index": stream.to_index,
         "to_calls": stream.to_calls,
@@ -64,7 +64,7 @@ def stream_json(stream: ScannedStream) -> dict[str, Any]:
 
 
 def backfill_partition(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
-    """The work of one order. Raises: Divergence of the history as it was, CallUnfit, SchemaConflict, WalError, …"""
+    """Does the work of one order. Raises: Divergence of the history as it was, CallUnfit, SchemaConflict, WalError, …"""
     with at_hand(order, attempt.scratch) as (here, files):
         return _backfill(here, attempt, files)
 
@@ -100,7 +100,7 @@ def _folder(attempt: Attempt, side: str) -> str:
 
 
 def _fork(partition: int, base: Sequence[Plan], attempt: Attempt, files: Files) -> int:
-    """Makes both states: the left one at the fork, or before the batch that it cuts; the right one at the fork."""
+    """Makes both states: the left one at the fork point, or before the batch that it cuts; the right one at the fork point."""
     left = StateRebuild(partition, make_target(_folder(attempt, LEFT), files), lambda _calls: None)
     right = StateRebuild(partition, make_target(_folder(attempt, RIGHT), files), lambda _calls: None)
     if not base:
@@ -144,7 +144,7 @@ def _run(
 
 
 def _records(files: Files, order: Mapping[str, Any]) -> Iterator[tuple[Lsn, Record]]:
-    """What lies behind the fork."""
+    """The records after the fork point."""
     if not order["directory"]:
         return read_legs(files, [plan_of_json(leg) for leg in order["legs"]])
     source = source_from(files, order["directory"], order["from_block"])
@@ -163,7 +163,7 @@ def _stream(value: Mapping[str, Any]) -> ScannedStream:
 
 
 def _wanted(order: Mapping[str, Any], db: Database) -> Callable[[str], bool]:
-    """Which tables this partition writes: of a replicated one, the first partition does."""
+    """The tables that this partition writes; a replicated one is written by the first partition."""
     replicated = {info.table.name for info in db.tables.values() if info.replicated}
     return lambda table: (
         (order["tables"] is None or table in order["tables"]) and (table not in replicated or order["writes_replicated"])
@@ -195,7 +195,7 @@ def _write_state(order: Mapping[str, Any], attempt: Attempt, db: Database, resul
 def _write_diff(
     order: Mapping[str, Any], attempt: Attempt, db: Database, firsts: Firsts
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What the fork's tables hold otherwise, with the call that made each row differ first."""
+    """Writes the differences of the fork's tables, with the call that first made each row differ."""
     folder, partition = os.path.join(attempt.folder, "diff"), int(order["partition"])
     with _open(attempt, LEFT, partition) as left, _open(attempt, RIGHT, partition) as right:
         names = {str(row[0]) for side in (left, right) for row in side.connections[partition].execute(_TABLES)}
@@ -217,12 +217,12 @@ def _write_diff(
 
 
 def _declared_then(order: Mapping[str, Any]) -> dict[str, Any]:
-    """Table -> its declaration, of the code in the log."""
+    """Table -> its declaration in the code of the log."""
     return declarations({int(version): value for version, value in order["catalogs"].items()})
 
 
 def _first_fields(table: TableDiff, firsts: Firsts) -> list[ParquetField]:
-    """Columns that say who did it; null when rows have no identity."""
+    """Columns that name the first differing call; null when rows have no identity."""
     width = len(table.key)
     asked: list[Any] = [None, None]  # both columns of a change ask for the same row
 

@@ -1,7 +1,7 @@
-"""The node directories of a job, where they are not folders that all machines see: in an object store, or in HDFS.
+"""The node directories of a job, if they are in an object store or in HDFS rather than in folders that all machines see.
 
 One rule: such a directory has a name on this machine, which plans and tasks use like any other, and what they read of it is
-fetched when they read it (`replay.spark.base.fetching`); what is said of it names the original. What tasks of an application have
+fetched when they read it (`replay.spark.base.fetching`); messages about it name the original. What tasks of an application have
 fetched stays with Spark's scratch files of the machine, for the next one.
 """
 
@@ -41,18 +41,18 @@ class Inputs:
     files: Files  # that show all of them
 
     def stamp(self, orders: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Orders that tell tasks where to read from."""
+        """Adds to the orders where tasks read from."""
         return [{**self._told(order), FETCHED: self.fetched} for order in orders]
 
     def _told(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Notes are for people."""
+        """Replaces local names in a note by the originals."""
         for point in order.get("points", ()) if self.fetched else ():
             point["notes"] = [_of_originals(note, self.fetched) for note in point["notes"]]
         return order
 
 
 def input_names(paths: str | Sequence[str]) -> list[str]:
-    """What a job's input is known by: absolute paths, and URIs. Raises: BadOption."""
+    """The names of a job's inputs: absolute paths, and URIs. Raises: BadOption."""
     return [_name(path) for path in ([paths] if isinstance(paths, str) else paths)]
 
 
@@ -74,7 +74,7 @@ def inputs(names: Sequence[str]) -> Iterator[Inputs]:
 
 @contextlib.contextmanager
 def at_hand(order: Mapping[str, Any], scratch: str) -> Iterator[tuple[Mapping[str, Any], Files]]:
-    """The order with directories that this machine has a name for, and the files that show them."""
+    """The order with local names of its directories, and the file system that serves them."""
     fetched = order.get(FETCHED) or {}
     here = {directory: os.path.join(scratch, "inputs", str(number)) for number, directory in enumerate(fetched)}
     names = {here[directory]: uri for directory, uri in fetched.items()}
@@ -83,7 +83,7 @@ def at_hand(order: Mapping[str, Any], scratch: str) -> Iterator[tuple[Mapping[st
 
 
 def bring_images(files: Files, legs: Iterable[Plan]) -> None:
-    """What the legs restore becomes files of this machine: SQLite reads no others. Raises: WalError; OSError."""
+    """Copies the images that the legs restore to this machine: SQLite reads only local files. Raises: WalError; OSError."""
     if not isinstance(files, FetchingFiles):
         return
     for leg in legs:
@@ -118,7 +118,8 @@ def _name(path: str) -> str:
     if urlsplit(uri).password is not None:
         told = f"{uri.partition('://')[0]}://…@{uri.rpartition('@')[2]}"
         raise BadOption(
-            f"{told} holds a secret, which would stand in the output; name it by the environment (AWS_ACCESS_KEY_ID, …)"
+            f"{told} contains a secret, which would be written to the output; pass it through the environment "
+            f"(AWS_ACCESS_KEY_ID, …)"
         )
     return uri
 
@@ -136,7 +137,7 @@ def _moved(value: Any, here: Mapping[str, str]) -> Any:
 
 @contextlib.contextmanager
 def _naming(fetched: Mapping[str, str]) -> Iterator[None]:
-    """An error speaks of the original, not of the copy."""
+    """Makes an error name the original, not the copy."""
     try:
         yield
     except (ReplayError, WalError, SnapshotError) as error:

@@ -1,4 +1,4 @@
-"""A job of independent tasks on Spark: hands out orders, shows how far they are, takes in one row of each.
+"""A job of independent tasks on Spark: hands out orders, shows their progress, collects one row of each.
 
 One rule: tasks answer with small rows, never with data, and the rows alone say which files count. Order, retries and where a
 task runs are Spark's business.
@@ -45,11 +45,11 @@ Tell = Callable[[RecoveryProgress], None]
 class SparkFailed(ReplayError):
     """Spark gave a task up: the machine failed as often as tasks are tried, or an executor was lost too often."""
 
-    hint = "what is done is kept: the same job goes on from there, once the cause is gone"
+    hint = "finished tasks are kept: run the same job again to resume, once the cause is removed"
 
 
 class TaskError(RemoteError):
-    """An error of a task, as it told it."""
+    """An error that a task reported."""
 
     def __init__(self, told: dict[str, Any]) -> None:
         super().__init__(told)
@@ -94,7 +94,7 @@ def _collect(
         rows = spark.range(0, count, 1, count).mapInArrow(_mapper(stamped, work), ROW).collect()
     except (KeyboardInterrupt, Interrupted) as error:
         cancel()
-        raise Interrupted(f"the job was broken off; {folder.folder} keeps what is done") from error
+        raise Interrupted(f"the job was interrupted; {folder.folder} keeps the finished tasks") from error
     except (PySparkException, Py4JError) as error:
         cancel()
         raise SparkFailed(cause_of(error)) from error
@@ -121,7 +121,7 @@ def _mapper(orders: Sequence[bytes], work: Work) -> Callable[[Iterator[Any]], It
 
 @contextlib.contextmanager
 def _job_group(spark: SparkSession) -> Iterator[Callable[[], None]]:
-    """Gives what cancels the job; nothing over Spark Connect, where a query ends with who asked."""
+    """Gives what cancels the job; nothing over Spark Connect, where a query ends with its client."""
     try:
         context: Any = spark.sparkContext
     except Exception:  # noqa: BLE001 - of Spark Connect, which has none; its errors differ by version
@@ -144,7 +144,7 @@ def _job_group(spark: SparkSession) -> Iterator[Callable[[], None]]:
 
 
 def cause_of(error: Exception) -> str:
-    """What the task said, if it did: the last line of the Python traceback in what Spark says."""
+    """The task's own message, if there is one: the last line of the Python traceback in Spark's message."""
     lines = str(error).splitlines()
     at = next((n for n, line in enumerate(lines) if line.lstrip().startswith("Traceback (most recent call last)")), None)
     if at is None:
@@ -168,7 +168,7 @@ def _raise_errors(errors: Sequence[dict[str, Any]]) -> None:
 
 
 class _Meter:
-    """Looks at the tasks' progress in a thread of its own while the driver waits for Spark."""
+    """Reads the tasks' progress in its own thread while the driver waits for Spark."""
 
     def __init__(self, folder: Staging, orders: Sequence[Order], done: Mapping[str, Any], tell: Tell) -> None:
         self._folder, self._tell, self._began = folder, tell, time.monotonic()

@@ -1,4 +1,4 @@
-"""What a manifest says of tables.
+"""What a manifest says about tables.
 
 One rule: files of one table have the same columns, since types follow from declarations (`snapshot.column_types`).
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def tables_of(found: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]], folder: str) -> dict[str, Any]:
-    """Table -> rows, columns and files, of (row, file of it); `folder` stands between a table's name and its files."""
+    """Table -> rows, columns and files, of (row, file of it); `folder` comes between a table's name and its files."""
     tables: dict[str, Any] = {}
     for row, file in sorted(found, key=lambda pair: (pair[1]["table"], pair[0]["partition"])):
         table = tables.setdefault(file["table"], {"rows": 0, "columns": dict(file["columns"]), "files": []})

@@ -1,6 +1,6 @@
 """Where an output must not be: in what a job reads, around it, or in the directory of any node.
 
-One rule: what a job reads stays as it is, also when the job is killed. `cmdlog recover --to` keeps the same rule.
+One rule: a job never changes what it reads, even when it is killed. `cmdlog recover --to` keeps the same rule.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ def check_apart(out: str, names: Iterable[str]) -> None:
             continue  # no output is written elsewhere
         source = os.path.realpath(name)
         if _lies_in(target, source):
-            raise WrongDirectory(f"{out} lies in {name}, which stays as it is")
+            raise WrongDirectory(f"{out} lies in {name}, which must not be changed")
         if _lies_in(source, target):
-            raise WrongDirectory(f"{out} holds {name}, which stays as it is")
+            raise WrongDirectory(f"{out} contains {name}, which must not be changed")
     folder = target
     while folder != os.path.dirname(folder):
         if any(os.path.exists(os.path.join(folder, name)) for name in (INSTANCE_NAME, CREATING_NAME)):
-            raise WrongDirectory(f"{out} lies in {folder}, the directory of a node, which stays as it is")
+            raise WrongDirectory(f"{out} lies in {folder}, the directory of a node, which must not be changed")
         folder = os.path.dirname(folder)
 
 

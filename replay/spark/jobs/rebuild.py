@@ -1,11 +1,11 @@
 """`rebuild`: the tables of an application as they were at some moments, as Parquet, from snapshots and log, on Spark.
 
-One rule: the rows are those that `cmdlog recover --until` gives, or there is no output at all.
+One rule: exactly the rows that `cmdlog recover --until` would produce, or no output at all.
 
-One task replays one log partition and writes all its tables at all moments; what is where says `manifest.json`:
+One task replays one log partition and writes all its tables at all moments; `manifest.json` says what is where:
 
     OUT/accounts/p0000.parquet                       of one moment
-    OUT/accounts/as_of_txn=7301444403200/p0000.parquet   of a list of moments: a column `as_of_txn` for who reads OUT/accounts
+    OUT/accounts/as_of_txn=7301444403200/p0000.parquet   of a list of moments: a column `as_of_txn` when OUT/accounts is read
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def rebuild(
     """Writes the tables (all, or those named) as of `until`, or of each moment of a list, into the new folder `to`.
 
     Args:
-        spark: the session, or what starts it; that is asked behind the plan, so that bad input is told at once.
+        spark: the session, or what starts it; that is used after planning, so that bad input is reported at once.
         paths: node directories of one cluster, readable by driver and executors under the same names: paths, file: URIs, or
             URIs of what pyarrow knows (s3://…, hdfs://…), which each task copies first.
         app: declares the types of the tables; None: the code in the log does. Calls are replayed by the log's code in any case.
 
-    Durable on return. A run that was broken off is gone on with by the same call: then the log's end is that of the first run.
-    A finished one is answered with its manifest, whatever the log has become since; nothing is written.
+    Durable on return. An interrupted run is resumed by the same call, with the log's end of the first run. A finished one
+    returns its manifest, even if the log has changed since; nothing is written.
 
     Raises: NotEmpty, OtherJob, Locked; Divergence, Poison; Interrupted, SparkFailed, TaskError; what the plan raises.
     """
@@ -113,7 +113,7 @@ def _text(until: int | None) -> str:
 
 
 def _orders(files: Files, request: Mapping[str, Any], app: Database | None) -> Iterator[dict[str, Any]]:
-    """One for each partition that there is at the last moment."""
+    """One order for each partition that exists at the last moment."""
     untils = [int(text) if text else None for text in request["until"]]
     histories = [
         find_history(files, request["paths"], until, accept_data_loss=request["accept_data_loss"])
@@ -147,7 +147,7 @@ def _point(history: MomentReplay, partition: int) -> dict[str, Any]:
 
 
 def _amount(histories: Sequence[MomentReplay], partition: int) -> dict[str, int]:
-    """Calls and bytes to be replayed: a moment goes on from the one before, unless a snapshot lies between."""
+    """Calls and bytes to be replayed: a moment continues from the one before, unless there is a snapshot between them."""
     calls = size = 0
     before: tuple[int, int, int] = (-1, 0, 0)
     for history in histories:

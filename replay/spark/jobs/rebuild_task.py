@@ -3,8 +3,8 @@
 One rule: it carries out plans with `replay.recover.execute.execute`, as `cmdlog recover` does, digests compared, and decides
 nothing.
 
-One state file goes from moment to moment. A moment within a batch is looked at in a copy, since from half a batch nothing goes
-on: the state file itself stays before that batch.
+One state file goes from moment to moment. A moment within a batch is read in a copy, since no replay can continue from half a
+batch: the state file itself stays before that batch.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from snapshot.table_digest import open_image, table_digest
 
 
 class NoSuchTable(ReplayError):
-    """A table was asked for by a name that nothing has."""
+    """A requested table does not exist."""
 
     exit_code = 2
 
 
 @dataclass(slots=True)
 class StateRebuild:
-    """One partition's state on its way."""
+    """One partition's state while it is replayed."""
 
     partition: int
     target: Target
@@ -46,7 +46,7 @@ class StateRebuild:
     calls: int = 0  # that were replayed on the way
 
     def to(self, legs: Sequence[Plan]) -> PartitionResult:
-        """Goes on to the end of these legs, from a state or from their beginning. Raises: what `execute` raises."""
+        """Replays to the end of these legs, from a state or from their beginning. Raises: what `execute` raises."""
         result = PartitionResult(self.partition)
         for leg in legs:
             part = leg.partitions[0]
@@ -54,7 +54,7 @@ class StateRebuild:
                 continue
             bring_images(self.target.files, [leg])
             with naming_damage(self.target.files, leg.directory, leg.from_block, leg):
-                workers = 0 if hash_seed.is_pinned() else 1  # Spark pins the seed of its Pythons, unless it was told another one
+                workers = 0 if hash_seed.is_pinned() else 1  # Spark pins the seed of its Pythons, unless it was given another one
                 report = execute(leg, self.target, workers=workers, progress=self._tell, go_on=True)
             result = report.results[0]
             self.calls += result.calls
@@ -71,13 +71,13 @@ class StateRebuild:
 
 
 def make_target(folder: str, files: Files) -> Target:
-    """A folder for states. `files` show what is replayed as well."""
+    """A folder for states. `files` serve what is replayed, too."""
     os.makedirs(os.path.join(folder, STATE_FOLDER))
     return Target(files, folder)
 
 
 def rebuild_partition(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
-    """The work of one order. Raises: Divergence, Poison, WalError, NoSuchTable, …"""
+    """Does the work of one order. Raises: Divergence, Poison, WalError, NoSuchTable, …"""
     with at_hand(order, attempt.scratch) as (here, files):
         return _rebuild(here, attempt, files)
 
@@ -114,7 +114,7 @@ def _rebuild(order: Mapping[str, Any], attempt: Attempt, source_files: Files) ->
 
 
 def _arrive(walk: StateRebuild, legs: list[Plan], attempt: Attempt, *, last: bool) -> tuple[PartitionResult, str]:
-    """The moment of these legs: where it stands, and the closed state file that holds it."""
+    """The moment of these legs: its position, and the closed state file that holds it."""
     path = state_path(walk.target.directory, walk.partition)
     if last or legs[-1].partitions[0].to_calls < 0:
         return walk.to(legs), path
@@ -129,7 +129,7 @@ def _arrive(walk: StateRebuild, legs: list[Plan], attempt: Attempt, *, last: boo
 
 
 def before_last(leg: Plan) -> Plan:
-    """Up to before the batch of which some calls only are wanted."""
+    """The legs up to the batch of which only some calls are wanted."""
     part = leg.partitions[0]
     end = max(part.from_index, part.to_index - 1)
     whole = replace(part, to_index=end, to_term=0, to_checksum=0, to_calls=-1, entries=max(0, part.entries - 1))

@@ -1,15 +1,15 @@
-"""The folder in which a job's output comes about, and how it becomes the output.
+"""The folder in which a job's output is made, and how it becomes the output.
 
-One rule: OUT is not there until all of it is. Everything stands in `OUT.unfinished`, which is renamed in the last step.
+One rule: OUT does not exist until it is complete. Everything is in `OUT.unfinished`, which is renamed in the last step.
 
     request.json    what was asked, by which versions, and the orders that follow from it: a second run carries out these
     attempts/       a folder of each attempt at a task
     rows/           what complete attempts answered
     progress/       how far tasks are
-    manifest.json   from here on it is decided which files count: they are moved to their names, and everything else goes
+    manifest.json   from here on it is decided which files count: they are moved to their names, and everything else is removed
     _SUCCESS        all of it is there
 
-A second run goes on with an unfinished folder if it asks for the same thing, and a finished OUT answers it; one of another job,
+A second run resumes an unfinished folder if it asks for the same thing, and a finished OUT answers it; one of another job,
 or that asks for something else, is refused.
 """
 
@@ -48,15 +48,15 @@ TOLD_MAX: Final = 5  # values that differ
 
 
 class OtherJob(ReplayError):
-    """The place of the output holds something else."""
+    """The output folder holds something else."""
 
-    hint = "name another output, or remove what is there"
+    hint = "choose another output, or delete what is there"
 
 
 class OtherRequest(OtherJob):
-    """The place of the output holds what another request has made, or begun."""
+    """The output folder holds the finished or unfinished output of another request."""
 
-    hint = "the request that it was begun with goes on with it; another one needs another output"
+    hint = "only the request that started it can resume it; a different request needs another output"
 
 
 class Staging:
@@ -78,7 +78,7 @@ class Staging:
             raise Locked(f"another job is writing {self.folder}") from None
 
     def close(self) -> None:
-        """Lets go of the folder; one in which nothing was begun goes."""
+        """Releases the folder; one in which nothing was begun is removed."""
         if os.path.isdir(self.folder) and os.listdir(self.folder) == [LOCK]:
             shutil.rmtree(self.folder)
         self._lock.close()
@@ -101,7 +101,7 @@ class Staging:
             found = orjson.loads(Path(self._path(REQUEST)).read_bytes())
             known, of, orders = found["request"], found["versions"], list(found["orders"])
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise OtherJob(f"{self._path(REQUEST)} is no request of ours: {error}") from error
+            raise OtherJob(f"{self._path(REQUEST)} is not a request of cmdlog: {error}") from error
         check_same(f"{self.folder} holds an unfinished", known, wanted)
         if of != versions():
             told = ", ".join(f"{name} {of.get(name)} (now {here})" for name, here in versions().items() if of.get(name) != here)
@@ -119,7 +119,7 @@ class Staging:
         self._files.write_file_atomic(self._path(REQUEST), orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
 
     def _remove_orphans(self) -> None:
-        """What attempts of a dead driver have left: only rows count, and their files."""
+        """Removes what attempts of a dead driver have left: only rows count, and their files."""
         kept = {row["attempt"] for row in self.rows().values()}
         for name in set(os.listdir(self._path(ATTEMPTS))) - kept:
             shutil.rmtree(os.path.join(self._path(ATTEMPTS), name), ignore_errors=True)
@@ -151,7 +151,7 @@ class Staging:
 
     @contextlib.contextmanager
     def planned_anew(self) -> Iterator[None]:
-        """Orders over a log that has gone on without them could never be carried out: the next run makes new ones."""
+        """Orders over a log that has since moved on could never be carried out: the next run makes new ones."""
         try:
             yield
         except RemoteError as error:
@@ -159,13 +159,13 @@ class Staging:
                 raise
             for name in (REQUEST, *WORKING):
                 _remove(self._path(name))
-            error.hint = "the log went on and let go of what the plan needs; the same command plans anew"
+            error.hint = "the log has moved on and removed what the plan needs; run the same command to plan again"
             raise
 
     # -- the end -----------------------------------------------------------------------------------------------------------
 
     def decided(self, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The manifest of an earlier run that did not come to move its files, and was asked for the same thing.
+        """The manifest of an earlier run of the same request that did not get to move its files.
 
         Raises: OtherJob.
         """
@@ -209,12 +209,12 @@ def check_free(files: Files, out: str) -> None:
 
 
 def is_finished(out: str) -> bool:
-    """Whether a job has come to its end there."""
+    """Whether a job has finished there."""
     return os.path.exists(os.path.join(out, SUCCESS))
 
 
 def recorded(folder: str) -> tuple[str, dict[str, Any]] | None:
-    """What was asked for in an output, finished or not, and words for where; None when nothing there says so."""
+    """The request of an output, finished or not, and a description of the folder; None when it is not recorded there."""
     where = f"{folder} holds {'a finished' if is_finished(folder) else 'an unfinished'}"
     for name in (MANIFEST, REQUEST):
         with contextlib.suppress(FileNotFoundError, orjson.JSONDecodeError, KeyError, TypeError, ValueError):
@@ -223,7 +223,7 @@ def recorded(folder: str) -> tuple[str, dict[str, Any]] | None:
 
 
 def finished(out: str, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The manifest of a finished output of the very same request; None when there is none. Raises: OtherJob."""
+    """The manifest of a finished output of the same request; None when there is none. Raises: OtherJob."""
     return _made(out, f"{out} holds a finished", wanted) if is_finished(out) else None
 
 
@@ -234,13 +234,13 @@ def _made(folder: str, where: str, wanted: Mapping[str, Any]) -> dict[str, Any] 
     except FileNotFoundError:
         return None
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-        raise OtherJob(f"{folder}/{MANIFEST} does not say what was asked for") from None
+        raise OtherJob(f"{folder}/{MANIFEST} does not say what was requested") from None
     check_same(where, known, wanted)
     return value
 
 
 def check_same(where: str, known: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raises: OtherRequest, which names what differs, when something else was asked for then."""
+    """Raises: OtherRequest, which names what differs, when the earlier request was a different one."""
     wanted = orjson.loads(orjson.dumps(wanted))
     if known == wanted:
         return
@@ -289,7 +289,7 @@ def _above(path: str, top: str) -> Iterator[str]:
 
 
 def _remove(path: str) -> None:
-    """A folder loses its name first: an attempt that Spark has given up, and that still runs, then finds no place for more."""
+    """Removes a folder, first its name: an attempt that Spark has given up, and that still runs, then cannot write more."""
     gone = f"{path}{GONE}"
     if os.path.isdir(path):
         shutil.rmtree(gone, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""One partition's entries where no single log can be read from end to end: in legs, from several logs.
+"""One partition's entries where no single log can be read completely: in legs, from several logs.
 
-One rule: what a leg gives is exactly what its plan says, entry after entry. A log that does not hold that any more is an error,
+One rule: a leg returns exactly what its plan says, entry after entry. A log that no longer holds that is an error,
 which names the damage, if that is the reason.
 """
 
@@ -31,7 +31,7 @@ _MILLIS: Final = (1 << MILLIS_SHIFT) - 1
 
 @dataclass(frozen=True, slots=True)
 class Stitched:
-    """What lies behind some entries, whichever logs hold it."""
+    """The legs after some entries, from any of the logs."""
 
     legs: tuple[Plan, ...]
     groups: GroupStates  # as the log that counts for the cluster group ends
@@ -43,7 +43,7 @@ class Stitched:
 
 
 def stitch(files: Files, paths: Sequence[str], starts: Mapping[int, Mark], until: int | None) -> Stitched:
-    """The legs behind these entries (partition -> entry). Raises: Incomplete, UntilBeyond; what `make_joint_plan` raises."""
+    """The legs after these entries (partition -> entry). Raises: Incomplete, UntilBeyond; what `make_joint_plan` raises."""
     plan = make_joint_plan(files, paths, until=until, starts=starts)
     check_complete(plan)
     catalogs: dict[int, Mapping[str, Any]] = {}
@@ -59,13 +59,13 @@ def stitch(files: Files, paths: Sequence[str], starts: Mapping[int, Mark], until
 
 
 def start_of(legs: Sequence[Plan]) -> Mark:
-    """The entry behind which these legs begin."""
+    """The entry after which these legs begin."""
     part = legs[0].partitions[0]
     return Mark(part.from_index, part.from_term, part.from_checksum)
 
 
 def stream_of(legs: Sequence[Plan]) -> ScannedStream:
-    """The stream that `read_legs` gives: nothing of it is void."""
+    """The stream that `read_legs` returns: nothing of it is void."""
     last = legs[-1].partitions[0]
     skips = {(index, at) for leg in legs for index, positions in leg.partitions[0].skips.items() for at in positions}
     return ScannedStream(
@@ -84,7 +84,7 @@ def read_legs(files: Files, legs: Sequence[Plan]) -> Iterator[tuple[Lsn, Record]
 
     Raises: PlanOutdated when a leg does not hold what its plan says; what the log raises.
     """
-    if policy := legs[0].key_policy:  # in force where the log begins, which may not say it any more
+    if policy := legs[0].key_policy:  # in force where the log begins, which may no longer state it
         value = {"key_policy": policy}
         yield (
             Lsn(BlockNumber(0), 0),
@@ -103,7 +103,7 @@ def _read(files: Files, leg: Plan, part: PartitionPlan) -> Iterator[tuple[Lsn, R
                 continue
             if record.index != reached[0] + 1:
                 raise PlanOutdated(
-                    f"{leg.directory} holds entry {record.index} of partition {part.partition} behind entry {reached[0]}"
+                    f"{leg.directory} holds entry {record.index} of partition {part.partition} after entry {reached[0]}"
                 )
             reached = (record.index, record.term, record.checksum)
             yield lsn, record
@@ -119,7 +119,7 @@ def _is_void(part: PartitionPlan, lsn: Lsn, index: int) -> bool:
 
 @contextlib.contextmanager
 def naming_damage(files: Files, directory: str, from_block: int, leg: Plan | None = None) -> Iterator[None]:
-    """A log that does not hold any more what a plan says may have been damaged since: then that is the error, with its place."""
+    """A log that no longer holds what a plan says may have been damaged since: then the damage is the error, with its place."""
     try:
         yield
     except (EntryMissing, PlanOutdated) as outdated:

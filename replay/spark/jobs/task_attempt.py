@@ -1,11 +1,11 @@
-"""One attempt at one task, on an executor: its folders, its progress, and what it answers.
+"""One attempt at one task, on an executor: its folders, its progress, and its result.
 
-One rule: an attempt owns a folder that nobody else writes to, and it counts only if the driver takes its row. Spark may run a
+One rule: an attempt owns a folder that no one else writes to, and it counts only if the driver takes its row. Spark may run a
 task several times at once (speculation, a lost executor), and a dead attempt leaves files; none of that can mix.
 
-What is wrong with the log, the code or the plan is an answer: a row with an error, since a second attempt would end alike. What
-is wrong with the machine is raised, and Spark tries again elsewhere. A full disk is the machine's if it is the scratch disk; the
-output's disk is one for all, so that it is full is an answer.
+A fault of the log, the code or the plan is a result: a row with an error, since a second attempt would end the same way. A fault
+of the machine is raised, and Spark tries again elsewhere. A full scratch disk is a fault of the machine; the output's disk is
+shared by all, so its being full is a result.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PROBE_BYTES: Final = 1 << 18  # a disk that does not take so much is full
 
 @dataclass(slots=True)
 class Attempt:
-    """Where an attempt writes and what it tells."""
+    """Where an attempt writes and what it reports."""
 
     key: str  # of the task
     folder: str  # for its results, which the driver moves
@@ -65,13 +65,13 @@ class Attempt:
         self._tell()
 
     def waits(self, reason: str) -> None:
-        """It does not get on, and why; until the next note."""
+        """Reports why it makes no progress, until the next note."""
         if reason[:REASON_CHARS_MAX] != self._waiting:
             self._waiting = reason[:REASON_CHARS_MAX]
             self._tell()
 
     def give_up(self, reason: str) -> None:
-        """No task can be done any more, and why: those that have not begun should end alike, and at once."""
+        """No task can be done any more, and why: those that have not begun should end the same way, and at once."""
         self._write(GIVEN_UP, {"reason": reason})
 
     def given_up(self) -> str:
@@ -92,7 +92,7 @@ class Attempt:
         os.replace(temporary, path)
 
     def sealed(self, path: str) -> dict[str, Any]:
-        """Makes a file of the folder durable; what the driver must know of it."""
+        """Makes a file of the folder durable; what the driver must know about it."""
         return {"path": os.path.relpath(path, self.staging), **seal(path)}
 
 
@@ -118,7 +118,7 @@ def carry_out(order: Mapping[str, Any], work: Work) -> str:
     scratch = tempfile.mkdtemp(prefix=f"cmdlog-{name}-", dir=local_folder())
     try:
         check_versions(order["versions"], f"the executor of {key}")
-        os.mkdir(folder, mode=0o750)  # not its parents: a folder that is gone was published, and is none of ours any more
+        os.mkdir(folder, mode=0o750)  # not its parents: a folder that is gone was published, and is no longer ours
         row = {"key": key, "attempt": name, **work(order, Attempt(key, folder, scratch, staging))}
         _save_row(staging, name, row)
         return orjson.dumps(row).decode()
@@ -145,7 +145,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def _full_disk(*folders: str) -> str | None:
-    """The first of these folders that takes nothing more; None when all do."""
+    """The first of these folders that accepts no more data; None when all do."""
     for folder in folders:
         try:
             with tempfile.TemporaryFile(dir=folder) as probe:

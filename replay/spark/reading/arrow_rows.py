@@ -1,7 +1,7 @@
 """A task's blocks into Arrow record batches, from the columns that the log has.
 
-One rule: no work per row but numpy's and Arrow's; a column that nobody asked for is not made. What is not as the plan saw it is
-an error that names segment and offset, before any row of that block is given out.
+One rule: no work per row but numpy's and Arrow's; a column that was not requested is not made. A difference from the plan is an
+error that names segment and offset, before any row of that block is returned.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROWS_MAX: Final = 10_000  # of one record batch: Spark does not cut those that a
 TEXT_BYTES_MAX: Final = 8 << 20  # of parameters that are gathered for one; a single entry may hold more
 PROCEDURES_MAX: Final = 1 << 16  # of a catalog: the log has two bytes for the number of one
 KEY_BYTES: Final = len(NO_KEY)
-LIST_BYTES_MIN: Final = 2  # of the shortest text of parameters, with the sign behind it
+LIST_BYTES_MIN: Final = 2  # of the shortest text of parameters, with the character after it
 _KEYS_AT: Final = RECORD.bytes + BATCH.bytes  # the first column, where a batch has keys
 _COUNT, _JSON_BYTES = (
     slice(field.offset, field.offset + field.size) for field in BATCH.fields if field.name in ("count", "json_bytes")
@@ -62,13 +62,13 @@ class _CodeLost(DataLoss):
     """No record names the procedures of a version."""
 
     def __init__(self, version: int) -> None:
-        super().__init__(f"calls of catalog version {version} cannot be named: no log at hand has its record")
+        super().__init__(f"calls of catalog version {version} cannot be named: no log at hand has its catalog record")
         self.version = version
 
 
 @dataclass(slots=True)
 class _Gathered:
-    """Batches that become rows together."""
+    """Batches that are turned into rows together."""
 
     records: list[Record] = field(default_factory=list)
     wants: list[Want] = field(default_factory=list)
@@ -121,7 +121,7 @@ def read_task(task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _blocks(files: Files, stretch: Stretch, *, fail: bool) -> Iterator[ReadBlock]:
-    """Ends at a block that went bad since the plan was made, unless it shall `fail` there. Raises: Corrupt, Recycled."""
+    """Ends at a block that went bad since the plan was made, or raises if it must `fail` there. Raises: Corrupt, Recycled."""
     try:
         yield from read_segment(files, stretch.segment, upto=stretch.upto, start=stretch.start)
     except FileNotFoundError as error:
@@ -172,7 +172,7 @@ class _Maker:
             yield made.slice(at, ROWS_MAX)
 
     def _rows(self, gathered: _Gathered) -> _Rows:
-        """Calls of code that was lost are told by number, if loss is accepted. Raises: Corrupt, DataLoss, BadBatch."""
+        """Calls of code that was lost are named by number, if loss is accepted. Raises: Corrupt, DataLoss, BadBatch."""
         columns = check_batches(gathered.records)
         while True:
             try:
@@ -216,7 +216,7 @@ class _Rows:
         self.gathered, self._columns = gathered, columns
         heads = [BATCH.unpack_from(record.raw, RECORD.bytes) for record in gathered.records]
         self._texts_at = [len(record.raw) - head[5] for record, head in zip(gathered.records, heads, strict=True)]
-        self._zeros = columns.counts.cumsum() - columns.counts  # rows in front of each batch
+        self._zeros = columns.counts.cumsum() - columns.counts  # rows before each batch
         self._chosen: Ints | None = None
         self.txn_ids = self.spread(columns.firsts - self._zeros * TICK)
         self.txn_ids += np.arange(0, len(self.txn_ids) * TICK, TICK)
@@ -230,7 +230,7 @@ class _Rows:
             self.txn_ids, self.procedures = self.txn_ids[self._chosen], self.procedures[self._chosen]
 
     def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Of values per batch those of the rows."""
+        """Spreads values per batch over the rows."""
         spread = values.repeat(self._columns.counts)
         return spread if self._chosen is None else spread[self._chosen]
 
@@ -319,4 +319,6 @@ def _unpacked(record: Record) -> bytes:
 def _corrupt(gathered: _Gathered, number: int, what: str) -> Corrupt:
     path, offset = gathered.places[number]
     record = gathered.records[number]
-    return Corrupt(f"batch with good checksums: {what}", path=path, offset=offset, partition=record.partition, index=record.index)
+    return Corrupt(
+        f"batch with valid checksums: {what}", path=path, offset=offset, partition=record.partition, index=record.index
+    )

@@ -1,8 +1,8 @@
 """The logs that a read is given: what each holds, which one counts for a partition, and from where.
 
-One rule: `replay.plan.authority` decides which log counts, and only entries that are known committed are taken (in a cluster of
-one, all). What the chosen log does not reach back to, or cannot be read there, comes from another log at hand, as far as that one
-itself knows its entries to be committed: then both hold the same.
+One rule: `replay.plan.authority` decides which log counts, and only entries that are known to be committed are read (in a
+cluster of one, all). What the chosen log does not reach back to, or what is unreadable in it, comes from another log at hand, as
+far as that one itself knows its entries to be committed: then both hold the same.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Floor = Mapping[int, int | None]  # partition -> the lowest TxnId that is wanted
 
 @dataclass(frozen=True, slots=True)
 class SegmentRun:
-    """Segments of one log that follow each other, all read well; or a stretch of a damaged one, and those behind it."""
+    """Segments of one log that follow each other, all read well; or a stretch of a damaged one, and those after it."""
 
     looks: Sequence[SegmentLook]
-    whole: bool  # it goes on to the log's end
+    whole: bool  # it reaches the log's end
 
     def base(self, partition: int) -> tuple[int, int]:
         """The last entry before it, and the highest TxnId."""
@@ -45,12 +45,12 @@ class SegmentRun:
         return (first.base, first.base_txn) if first is not None else (0, 0)
 
     def seam(self, partition: int) -> IndexedEntries:
-        """What a run says to those in front of it: whatever it holds anew, or knows nothing of, is void there."""
+        """What a run says about those before it: entries that it holds again, or does not know, are void there."""
         look, first = self._first(partition)
         return IndexedEntries(voids=[(look.first_block, -1, first.base + 1)] if first is not None else [])
 
     def _first(self, partition: int) -> tuple[SegmentLook, IndexedEntries | None]:
-        """Behind a damaged place some blocks may pass before anything says where the partition stands."""
+        """After a damaged place some blocks may pass before a record says where the partition is."""
         for look in self.looks:
             if (of := look.by_partition.get(partition)) is not None and of.based:
                 return look, of
@@ -58,7 +58,7 @@ class SegmentRun:
 
     def end(self, partition: int, *, votes_alone: bool) -> int:
         """The last entry of it that counts. What follows a damaged place may have made void what no mark says is committed,
-        unless nobody else votes, and so nobody could."""
+        unless there is no other voter, so that none could."""
         found = [of for look in self.looks if (of := look.by_partition.get(partition)) is not None and of.based]
         if not found:
             return 0
@@ -76,7 +76,7 @@ class NodeLog:
     segments: Sequence[tuple[SegmentFile, int]] = ()  # archived and live, with the last block of each
     identity: Identity | None = None
     problem: str = ""  # why nothing of it is read
-    strays: Sequence[ArchivedSegment] = ()  # in front of what is read, and nothing says that it belongs there
+    strays: Sequence[ArchivedSegment] = ()  # before what is read, and nothing says that it belongs there
     runs: Sequence[SegmentRun] = ()
     damages: list[Corrupt] = field(default_factory=list)
 
@@ -113,7 +113,7 @@ class NodeLog:
             return
         self.identity = source.instance.identity
         archived, self.strays = archived_of(self.files, source)
-        if not fail:  # as far as it can be read; the holes are told
+        if not fail:  # as far as it can be read; the gaps are reported
             self.damages += [Corrupt(why_stray(one), path=one.path) for one in self.strays]
             archived = [*_apart(self.strays, first_block_of(archived, source)), *archived] if self.strays else archived
         self.segments = [(one.segment, one.last_block) for one in archived if one.segment is not None] + _live(source)
@@ -142,7 +142,7 @@ class NodeLog:
         self.runs = _runs(looks)
 
     def first_base(self, partition: int) -> int:
-        """The last entry in front of the whole log, by its first head."""
+        """The last entry before the whole log, by its first head."""
         if not self.segments:
             return 1 << 63
         segment, _ = self.segments[0]
@@ -151,12 +151,12 @@ class NodeLog:
         return of.base if of is not None else 0
 
     def heads(self) -> Iterator[SegmentLook]:
-        """The first block of each segment, also of those in front of what was read."""
+        """The first block of each segment, also of those before what was read."""
         for segment, _ in self.segments:
             yield look_at(self.files, segment, int(segment.header.first_block))
 
     def _first_of(self, floor: Floor) -> int:
-        """Number of the last segment in front of which nothing is wanted; found by halves, since TxnIds ascend."""
+        """Number of the last segment before which nothing is wanted; found by bisection, since TxnIds ascend."""
         if not floor or any(wanted is None for wanted in floor.values()):
             return 0
 
@@ -214,7 +214,7 @@ class Logs:
         return of.last_index if self.by_directory(of.chosen).alone else of.commit
 
     def strays_told(self) -> str:
-        """The archived segment in front of what is read that is nearest to it, and why it does not count; else ""."""
+        """The nearest archived segment before what is read, and why it does not count; else ""."""
         for log in self.logs:
             for stray in reversed(log.strays):
                 return told_of(stray)
@@ -228,7 +228,7 @@ class Logs:
         return log
 
     def pieces(self, partition: int, floor: Floor, *, fail: bool) -> tuple[list[LogRange], list[Gap]]:
-        """Where the partition's committed entries are read, the last first; and what is nowhere."""
+        """Where the partition's committed entries are read, the last first; and what is missing."""
         of = self.verdict.groups[partition]
         order = [of.chosen, *(directory for directory in of.copies if directory != of.chosen)]
         found: list[LogRange] = []
@@ -258,7 +258,7 @@ class Logs:
 def _cover(
     spans: Iterable[LogRange], found: list[LogRange], gaps: Sequence[Gap], need: int, partition: int
 ) -> tuple[int, list[Gap]]:
-    """Takes what is not found yet; returns up to which entry the beginning is still missing, and the holes behind that."""
+    """Takes what is not found yet; returns up to which entry the beginning is still missing, and the later holes."""
     holes = [(0, need), *((gap.first - 1, gap.last) for gap in gaps)]
     for span in spans:
         left: list[tuple[int, int]] = []
@@ -276,13 +276,13 @@ def _cover(
 
 
 def open_logs(paths: Sequence[str], *, fail: bool) -> Logs:
-    """Looks at the directories and decides. Raises: what `decide` refuses, and `open_each`."""
+    """Opens the directories and decides. Raises: what `decide` refuses, and `open_each`."""
     logs = open_each(paths, fail=fail)
     return Logs(logs, decide([log.evidence for log in logs], accept_data_loss=not fail))
 
 
 def open_each(paths: Sequence[str], *, fail: bool) -> list[NodeLog]:
-    """Looks at the directories, each by itself.
+    """Opens the directories, each by itself.
 
     Raises: WalError or DataLoss for a directory that cannot be read, unless `fail` is False; BadOption.
     """
@@ -317,7 +317,7 @@ def _apart(strays: Sequence[ArchivedSegment], first: int) -> list[ArchivedSegmen
 
 
 def _broken(looks: Sequence[SegmentLook]) -> Corrupt | None:
-    """A segment whose head goes on from another block than the one that stands in front of it."""
+    """A segment whose head continues another block than the one before it."""
     for last, look in pairwise(looks):
         if last.last_block + 1 == look.first_block == look.segment.header.first_block and not _continues(last, look):
             return Corrupt("segment does not continue its predecessor", path=look.segment.path, block=last.last_block)

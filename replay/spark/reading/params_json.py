@@ -2,11 +2,11 @@
 
 One rule: the bytes of a value are never touched, so a number reads as it was written, and nothing is parsed where it need not be.
 A list of n values has n - 1 commas of its own, so if a row holds no more than that, all of them separate values. Only in rows
-with more are the strings and the brackets looked at.
+with more are strings and brackets examined.
 
-The rows of a batch lie one behind the other with a sign between them. So the whole is cut behind each separating comma, and Arrow
-copies a literal and a piece in turns. Between the last value of a row and the first of the next stand three signs, `],[`, and
-three are wanted there, `}{"`: they are overwritten in place and go with the piece in front of them.
+The rows of a batch are consecutive, with one character between them. So the whole is cut after each separating comma, and Arrow
+copies a literal and a piece in turns. Between the last value of a row and the first of the next are three characters, `],[`, and
+three are wanted there, `}{"`: they are overwritten in place and belong to the piece before them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.signedinteger[Any]]
 Bools = npt.NDArray[np.bool_]
 Signs = npt.NDArray[np.uint8]
-UNKNOWN: Final = -1  # number of parameters of a procedure whose names nobody states: its rows stay lists
+UNKNOWN: Final = -1  # number of parameters of a procedure whose names are unknown: its rows stay lists
 _COMMA, _QUOTE, _OPEN, _CLOSE, _SLASH, _LIST = (ord(sign) for sign in ',"{}\\[')
 _TELLING: Final = np.isin(np.arange(256), list(b',"\\[]{}'))  # signs that say what is nested in what
 _DEEPER: Final = (np.isin(np.arange(256), list(b"[{")) * 1 - np.isin(np.arange(256), list(b"]}"))).astype(np.int8)
@@ -34,7 +34,7 @@ _DEEPER: Final = (np.isin(np.arange(256), list(b"[{")) * 1 - np.isin(np.arange(2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ParameterNames:
-    """The parameter names of all procedures, as they are put in front of values; one number per procedure."""
+    """The parameter names of all procedures, as they are put before values; one number per procedure."""
 
     literals: tuple[bytes, ...]  # a procedure's first one without its first quote
     firsts: Ints  # of a procedure's first literal
@@ -51,14 +51,14 @@ class ParameterNames:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Texts:
-    """The parameter lists of some rows, one behind the other, each with one sign behind it."""
+    """The parameter lists of some rows, consecutive, each followed by one character."""
 
     parts: Sequence[bytes | memoryview | pa.Buffer]
-    bounds: Ints  # [rows + 1]; row i is text[bounds[i] : bounds[i + 1] - 1], where one sign more is in front of the parts
+    bounds: Ints  # [rows + 1]; row i is text[bounds[i] : bounds[i + 1] - 1], where one more character is before the parts
 
     def joined(self, literals: Sequence[bytes] = ()) -> bytearray:
-        """The text, to be written into, behind the literals."""
-        return bytearray().join((*literals, b"[", *self.parts, b"]"))  # one more in front and behind, which `objects` overwrites
+        """The text, writable, after the literals."""
+        return bytearray().join((*literals, b"[", *self.parts, b"]"))  # one more before and after, which `objects` overwrites
 
     def only(self, rows: Ints) -> Texts:
         """These rows, ascending."""
@@ -78,7 +78,7 @@ def objects(texts: Texts, keys: ParameterNames, procedures: Numbers) -> pa.Strin
     view = np.frombuffer(text, np.uint8)[begin:]
     view[bounds[1:] - 1] = _COMMA  # where a batch ends it is a bracket
     commas, lasts = _separators(view, bounds, counts)
-    sizes = _steps(lasts)  # values: the comma behind a row is the last value's
+    sizes = _steps(lasts)  # values: the comma after a row is the last value's
     fits = (sizes == counts) & (bounds[1:] - bounds[:-1] > len("[],"))
     others = None if fits.all() else _others(view, bounds, counts, fits)
     view[bounds[1:] - 2], view[bounds[:-1] - 1], view[bounds[:-1]] = _CLOSE, _OPEN, _QUOTE
@@ -109,7 +109,7 @@ def _others(view: Signs, bounds: Ints, counts: Ints, fits: Bools) -> pa.StringAr
 
 
 def _separators(view: Signs, bounds: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """(places of the commas that end values, the one behind each row included; number of that one of each row)."""
+    """(places of the commas that end values, the one after each row included; number of that one of each row)."""
     commas = np.flatnonzero(view[: bounds[-1]] == _COMMA)
     lasts = counts.cumsum() - 1
     if len(lasts) and lasts[-1] + 1 == len(commas) and counts.min() > 0 and (commas[lasts] == bounds[1:] - 1).all():
@@ -130,14 +130,14 @@ def _separators(view: Signs, bounds: Ints, counts: Ints) -> tuple[Ints, Ints]:
 
 
 def _steps(lasts: Ints) -> Ints:
-    """How many numbers there are up to each of them, from the one before on."""
+    """How many numbers there are up to each bound, counted from the one before."""
     steps = lasts + 1
     steps[1:] -= steps[:-1].copy()
     return steps
 
 
 def _ending(view: Signs, lasts: Ints) -> Bools:
-    """Whether each comma of the rows ends a value. `lasts`: number of the comma behind each row, which does."""
+    """Whether each comma of the rows ends a value. `lasts`: number of the comma after each row, which does."""
     simple = _outside_strings(view, lasts)
     if simple is not None:
         return simple
@@ -148,7 +148,7 @@ def _ending(view: Signs, lasts: Ints) -> Bools:
     commas = np.flatnonzero(signs == _COMMA)
     ending: Bools = (~inside & (depth == 1))[commas]
     behind = commas[lasts]
-    if (inside[behind] | (depth[behind] != 0)).any():  # a row that is no JSON must not spoil those behind it
+    if (inside[behind] | (depth[behind] != 0)).any():  # a row that is not JSON must not spoil those after it
         if len(lasts) > 1:
             high = marks[behind] + 1
             rows = zip(np.concatenate([[0], high[:-1]]).tolist(), high.tolist(), _steps(lasts), strict=True)
@@ -159,7 +159,7 @@ def _ending(view: Signs, lasts: Ints) -> Bools:
 
 
 def _outside_strings(view: Signs, lasts: Ints) -> Bools | None:
-    """The same where only strings hold further commas, which is the usual case; None where there is more to it."""
+    """The same where only strings hold further commas, which is the usual case; None in other cases."""
     if any((view == sign).any() for sign in (_SLASH, _OPEN)) or np.count_nonzero(view == _LIST) != len(lasts):
         return None
     marks = np.flatnonzero((view == _COMMA) | (view == _QUOTE))
@@ -169,7 +169,7 @@ def _outside_strings(view: Signs, lasts: Ints) -> Bools | None:
 
 
 def _escaped(marks: Ints, slashes: Bools) -> Bools:
-    """Which of the signs stand behind a backslash that is not behind such a one itself."""
+    """Which of the characters follow a backslash that is not itself escaped."""
     numbers = np.arange(len(marks))
     behind = np.zeros(len(marks), dtype=np.bool_)
     behind[1:] = slashes[:-1] & (np.diff(marks) == 1)
@@ -186,14 +186,14 @@ def _picked(text: bytearray | Signs, begins: Ints, ends: Ints) -> pa.StringArray
 
 
 def _strings(text: Any, bounds: npt.NDArray[np.int32]) -> pa.StringArray:
-    """Strings that lie one behind the other in the text, from bound to bound; nothing is copied."""
+    """Strings that are consecutive in the text, from bound to bound; nothing is copied."""
     import pyarrow as pa  # noqa: PLC0415 - the numbers above need none
 
     return pa.StringArray.from_buffers(len(bounds) - 1, pa.py_buffer(bounds), pa.py_buffer(text))
 
 
 def pick(strings: pa.StringArray, order: npt.NDArray[np.int32]) -> pa.StringArray:
-    """The strings of these numbers, all of which there are."""
+    """The strings of these numbers, all of which exist."""
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow.compute import take  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
 """What a read does, fixed before it begins: which blocks of which files, and which of their entries count.
 
-One rule: a task carries all that it needs, and nothing is decided when it runs. So the same tasks give the same rows while the
-node writes on; a segment that was recycled under them is an error.
+One rule: a task carries all that it needs, and nothing is decided when it runs. So the same tasks return the same rows while the
+node continues to write; a segment that was recycled under them is an error.
 
 A log interleaves the partitions, so a task is a stretch of one log with all partitions in it, not one partition.
 """
@@ -49,10 +49,10 @@ class Chosen:
 
 
 def plan_read(options: ReadOptions, *, known: Mapping[int, int] | None = None, chosen: Chosen | None = None) -> ReadPlan:
-    """Looks and decides.
+    """Reads the logs' indexes and decides.
 
-    `known`: entries that the reader has had, partition -> index; then only what is behind them can be lost. `chosen`: what
-    `choose` gave for these options, where the caller has looked already.
+    `known`: entries that the reader has had, partition -> index; then only later ones can be lost. `chosen`: what `choose`
+    returned for these options, if the caller has called it already.
 
     Raises: DataLoss, Corrupt; what `open_logs` raises; BadOption.
     """
@@ -73,17 +73,17 @@ def plan_read(options: ReadOptions, *, known: Mapping[int, int] | None = None, c
 
 
 def warn_of_gaps(gaps: Iterable[Gap]) -> None:
-    """On the driver's stderr: rows do not show that a lost entry might have taken one of them out."""
+    """On the driver's stderr: rows do not show that a lost entry might have skipped one of them."""
     import logging  # noqa: PLC0415 - no task needs it
 
     for gap in gaps:
         what = f"partition {gap.partition}: entries {gap.first} to {gap.last} are in no log at hand"
-        unknown = f"calls of entries up to {gap.first - 1} that they took out are given all the same"
+        unknown = f"calls up to entry {gap.first - 1} that were skipped by the unreadable entries are returned anyway"
         logging.getLogger("replay.spark").warning("%s; %s", what, unknown)
 
 
 def check_named(options: ReadOptions, chosen: Chosen) -> None:
-    """What the options name is known to the logs: a name that is none would give no rows, without a word. Raises: BadOption."""
+    """What the options name exists in the logs: an unknown name would silently give no rows. Raises: BadOption."""
     for name, bound in (("startingTxn", options.starting), ("endingTxn", options.ending)):
         if unknown := sorted(set(bound.by_partition or ()) - set(chosen.logs.partitions)):
             raise BadOption(f"{name}: there is no partition {unknown[0]}; the log has {listed(chosen.logs.partitions)}")
@@ -109,7 +109,7 @@ def listed(names: Sequence[Any]) -> str:
 
 
 def choose(options: ReadOptions, *, known: Mapping[int, int] | None = None, held: Mapping[int, int] | None = None) -> Chosen:
-    """Which entries of which log count. `held`: partition -> a TxnId that is looked at as well, though it is not wanted.
+    """Which entries of which log count. `held`: partition -> a TxnId that is examined, too, though it is not wanted.
 
     Raises: as `plan_read`.
     """
@@ -150,7 +150,7 @@ def choose(options: ReadOptions, *, known: Mapping[int, int] | None = None, held
 
 
 def _check_counted(logs: Logs, partitions: Iterable[int]) -> None:
-    """A directory that was emptied, or put back, says nothing about what was committed. Raises: DataLoss."""
+    """A directory that was emptied or restored from an old copy proves nothing about what was committed. Raises: DataLoss."""
     for partition in partitions:
         of = logs.verdict.groups[partition]
         if of.doubt:
@@ -171,7 +171,7 @@ def _raw(logs: Logs, options: ReadOptions, floor: Floor) -> Chosen:
 
 
 def _lost(logs: Logs, pieces: Sequence[LogRange], gaps: Sequence[Gap], low: int | None, known: int | None) -> str:
-    """What of the wanted is not there; else ""."""
+    """What is wanted and missing; else ""."""
     strays = logs.strays_told()
     if gaps:
         gap = gaps[0]
@@ -184,8 +184,8 @@ def _lost(logs: Logs, pieces: Sequence[LogRange], gaps: Sequence[Gap], low: int 
         return ""
     wanted = "all transactions" if low is None else f"transactions from {low} on"
     return (
-        f"{wanted} are wanted, and the logs at hand begin behind entry {first.after}, transaction {first.base_txn}: "
-        f"{strays or 'what was before is truncated'}"
+        f"{wanted} were requested, and the logs at hand begin after entry {first.after}, transaction {first.base_txn}: "
+        f"{strays or 'what came before was truncated'}"
     )
 
 
@@ -196,7 +196,7 @@ def _want(options: ReadOptions, log: NodeLog, partition: int, pieces: Sequence[L
 
 
 def _gone(logs: Logs, found: Mapping[str, Mapping[int, Sequence[LogRange]]], partition: int) -> dict[int, frozenset[int]]:
-    """Calls that are taken out by what is read of any log: the SKIP may stand in another one than its batch."""
+    """Calls that are skipped by what is read of any log: the SKIP may be in another one than its batch."""
     gone: dict[int, frozenset[int]] = {}
     for directory, by_partition in found.items():
         if pieces := by_partition.get(partition):
@@ -207,7 +207,7 @@ def _gone(logs: Logs, found: Mapping[str, Mapping[int, Sequence[LogRange]]], par
 
 
 def _skips(found: Sequence[IndexedEntries], ranges: Sequence[tuple[int, int]]) -> dict[int, frozenset[int]]:
-    """Calls that committed SKIPs take out; a SKIP that was made void later says nothing."""
+    """Calls that committed SKIPs skip; a SKIP that was made void later does not count."""
     live: list[tuple[int, int, int]] = []
     for of in found:
         for _, _, index in of.voids:

@@ -19,9 +19,9 @@ Names = Mapping[int, tuple[tuple[str, tuple[str, ...] | None], ...]]
 
 
 class DataLoss(ReplayError):
-    """What was asked for is not all there."""
+    """Part of the requested data is missing."""
 
-    hint = "read what there is with failOnDataLoss=false; the table gaps then says what is missing"
+    hint = "read what is left with failOnDataLoss=false; the table gaps then lists what is missing"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
-"""One segment, looked through before a read is planned: what stands where, which entries are void, which calls were taken out.
+"""One segment, scanned before a read is planned: what is where, which entries are void, which calls were skipped.
 
-One rule: every block is checked here, so that nothing is planned on bytes that are damaged; a row is not decoded. None of void
-entries and SKIPs can be known on the way through a log (`replay.log.voids_and_skips`), and tasks that read parts of it at the
-same time cannot tell each other.
+One rule: every block is checked here, so that nothing is planned on bytes that are damaged; a row is not decoded. Void entries
+and SKIPs cannot be known while a log is read (`replay.log.voids_and_skips`), and tasks that read parts of it at the same time
+cannot inform each other.
 
-A look ends at damage. Behind it the next good block of the same life begins another one (`replay.log.salvage`), which knows
-nothing of what was lost: where a partition stands there, its first entry says.
+A scan ends at damage. After it the next good block of the same life begins another one (`replay.log.salvage`), which knows
+nothing about what was lost: its first entry says where a partition is.
 
-A sealed segment never changes, so what was seen of it is kept for the next look.
+A sealed segment never changes, so what was found in it is kept for the next scan.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class IndexedEntries:
     """The batches of one partition, in the order of the log; and what else its records say."""
 
     base: int = 0  # where the look begins: the last entry before it …
-    base_txn: int = 0  # … and the highest TxnId, or one that is higher and stands in front of all that follow
+    base_txn: int = 0  # … and the highest TxnId, or one that is higher and below all that follow
     based: bool = False  # a head, or an entry, has said so
     base_term: int = 0  # of that entry, with its checksum, where a head states them
     base_checksum: int = 0
-    last: int = 0  # the last entry behind it
+    last: int = 0  # the last entry after it
     commit: int = 0  # entries up to here are known committed
     blocks: array[int] = field(default_factory=_numbers)
     offsets: array[int] = field(default_factory=_numbers)  # of the record in the block's body
@@ -76,7 +76,7 @@ class SegmentLook:
     by_partition: Mapping[int, IndexedEntries]
     names: Names
     damage: Corrupt | None = None  # why it ends before the segment does
-    chain: int = 0  # what the block behind it must carry
+    chain: int = 0  # what the block after it must carry
 
     @property
     def first_block(self) -> int:
@@ -87,9 +87,9 @@ _kept: OrderedDict[tuple[str, int, int], SegmentLook] = OrderedDict()
 
 
 def look_at(files: Files, segment: SegmentFile, last_block: int, *, anew: bool = False) -> SegmentLook:
-    """Reads the segment's blocks up to that one; damage ends the look, and is told.
+    """Reads the segment's blocks up to that one; damage ends the scan, and is reported.
 
-    A block that goes bad after a look is met by the task that reads it. Whoever must know before looks `anew`.
+    A block that goes bad after a scan is met by the task that reads it. A caller that must know before scans `anew`.
 
     Raises: Recycled.
     """
@@ -114,7 +114,7 @@ class Stretches:
 
 
 def looks_at(files: Files, segment: SegmentFile, last_block: int, *, anew: bool = False) -> Stretches:
-    """The same, and behind damage a look at each stretch of good blocks. Raises: Recycled."""
+    """The same, and after damage a scan of each stretch of good blocks. Raises: Recycled."""
     found = [look_at(files, segment, last_block, anew=anew)]
     if found[0].damage is not None:
         places = good_blocks(files, SalvagedSegment(segment, last_block))
@@ -145,7 +145,7 @@ def txn_ids(files: Files, look: SegmentLook, partition: int, number: int) -> Seq
         for lsn, record in block.records() if block.header.number == block_number else ():
             if lsn.offset == offset:
                 return decode_batch(record).txn_ids
-    raise Recycled(f"block {block_number} of segment {look.segment.sequence} is not what it was")
+    raise Recycled(f"block {block_number} of segment {look.segment.sequence} has changed")
 
 
 def _look(files: Files, segment: SegmentFile, last_block: int, start: Spot | None = None) -> SegmentLook:
@@ -178,7 +178,7 @@ def _take_block(block: ReadBlock, entries: dict[int, IndexedEntries], names: dic
         try:
             _take(of, lsn, record, names)
         except (BadRecord, KeyError, TypeError, ValueError) as bad:
-            what = f"record of {record.kind.name} with good checksums ({bad})"
+            what = f"record of {record.kind.name} with valid checksums ({bad})"
             raise Corrupt(what, path=block.path, offset=block.offset, block=block.header.number) from bad
 
 

@@ -1,8 +1,8 @@
-"""Multi-partition calls that a recovery of the same logs drops: their rows are left out of a read.
+"""Multi-partition calls that a recovery of the same logs drops: their rows are omitted from a read.
 
 One rule: only where the logs prove every group. Then a call that the chosen log of one partition lacks was acknowledged nowhere
-(`replay.log.split_calls`). A log that may just lag proves nothing. A stream does not ask: it reads on, and has given such a call
-out before anything could say so, as with a SKIP that comes later.
+(`replay.log.split_calls`). A log that may just lag proves nothing. A stream does not check: it reads on, and has delivered such
+a call before the logs could show it, as with a SKIP that comes later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Gone = Mapping[int, frozenset[int]]  # index of a batch -> positions that are le
 
 
 def unparted(logs: Logs, floor: Floor, gone: Mapping[int, Gone], *, fail: bool) -> dict[int, Gone]:
-    """What is left out of each partition, with these calls. Raises: as `Logs.looked_through`."""
+    """What is omitted from each partition, with these calls. Raises: as `Logs.looked_through`."""
     verdicts = logs.verdict.groups
     if len(logs.partitions) < 2 or not all(of.proved for of in verdicts.values()):
         return dict(gone)
