@@ -1,8 +1,8 @@
 """The worker processes of a recovery, seen from their parent: orders, what they report, and calls that they do not survive.
 
-One rule: a process may die or hang at any call, and the recovery knows at which. Each worker writes to a few shared bytes
-what it is about to run. One that hangs is killed. After the first time the process is started again and says so before each call instead
-of each batch; after the second time the call is known, and the next process stops before it, or sets it aside.
+One rule: a process may die or hang at any call, and the recovery knows at which. Each worker writes to a few shared bytes what
+it is about to run. One that hangs is killed. After the first time the process is started again and says so before each call
+instead of each batch; after the second time the call is known, and the next process stops before it, or sets it aside.
 """
 
 from __future__ import annotations
