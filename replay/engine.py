@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from cmdlog.wal.format.batch import Batch, decode_batch
+from cmdlog.wal.format.control_record import SchemaChange
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import txn_millis
 from procedures import Database
@@ -79,13 +80,13 @@ class PartitionEngine:
             batch = decode_batch(record)
             return self.executor.apply(invocations(batch, skips.get(record.index, frozenset())))
         if record.kind is RecordKind.SCHEMA:
-            value = record.json()
+            change = SchemaChange.from_record(record)
             self.executor.apply_schema(
                 index=record.index,
                 term=record.term,
                 checksum=record.checksum,
-                txn_id=value["txn_id"],
-                statements=value["statements"],
+                txn_id=change.txn_id,
+                statements=change.statements,
             )
         else:
             self.executor.advance(index=record.index, term=record.term, checksum=record.checksum)

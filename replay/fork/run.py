@@ -33,7 +33,8 @@ from replay.errors import DivergencePlace, RemoteError, ReplayError, WorkerFaile
 from replay.fork import unfinished
 from replay.fork.bind_calls import Fitting
 from replay.fork.digest_lookahead import digests_first
-from replay.fork.rerun import CallUnfit, ForkPlace, Missing, Rerun, RerunProgress, RerunTally, is_void
+from replay.fork.rerun import CallUnfit, ForkPlace, Missing, Rerun, RerunProgress, RerunTally
+from replay.log.log_fold import is_void
 from replay.log.scan import Scan, ScannedStream
 from replay.log.source import LogSource
 from replay.recover.execute import RecoveryProgress, Target
@@ -222,7 +223,7 @@ class _Watch:
         for lsn, record in self._rest.source.read(from_block=found.from_block):
             if record.kind is not RecordKind.BATCH or (record.partition, record.index) != (incident.partition, incident.index):
                 continue
-            if is_void(found.streams[record.partition], lsn, record.index):
+            if is_void(found.streams[record.partition].voids, lsn, record.index):
                 continue
             batch, at = decode_batch(record), max(incident.position, 0)
             name = Bundle.from_bytes(str(found.catalogs[batch.catalog].value["bundle"]).encode()).procedures[batch.procedures[at]]

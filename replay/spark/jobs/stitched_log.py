@@ -16,6 +16,7 @@ from cmdlog.wal.format.record import Record, RecordKind, decode_record, encode_j
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT, BlockNumber, Lsn
 from replay.errors import EntryMissing, PlanOutdated, UntilBeyond
+from replay.log.log_fold import is_void
 from replay.log.orphan_segments import strays_told
 from replay.log.scan import ScannedStream
 from replay.log.source import fold_end, open_source
@@ -99,7 +100,7 @@ def _read(files: Files, leg: Plan, part: PartitionPlan) -> Iterator[tuple[Lsn, R
     reached = (part.from_index, part.from_term, part.from_checksum)
     for lsn, record in source_of_plan(files, leg).read(from_block=leg.from_block, upto_block=leg.last_block):
         if record.partition == part.partition and record.is_entry:
-            if not part.from_index < record.index <= part.to_index or _is_void(part, lsn, record.index):
+            if not part.from_index < record.index <= part.to_index or is_void(part.voids, lsn, record.index):
                 continue
             if record.index != reached[0] + 1:
                 raise PlanOutdated(
@@ -111,10 +112,6 @@ def _read(files: Files, leg: Plan, part: PartitionPlan) -> Iterator[tuple[Lsn, R
             yield lsn, record
     if reached[0] != part.to_index or (part.to_term and reached != (part.to_index, part.to_term, part.to_checksum)):
         raise PlanOutdated(f"{leg.directory} ends partition {part.partition} at entry {reached[0]}, not at {part.to_index}")
-
-
-def _is_void(part: PartitionPlan, lsn: Lsn, index: int) -> bool:
-    return any(index >= first and (lsn.block, lsn.offset) < (block, offset) for block, offset, first in part.voids)
 
 
 @contextlib.contextmanager
