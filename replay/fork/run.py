@@ -22,7 +22,7 @@ import orjson
 from cmdlog.wal.errors import DiskFull, WriteFailed
 from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.record import Record, RecordKind
-from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
+from cmdlog.wal.ids import Lsn
 from procedures import Database
 from procedures.bundle import Bundle
 from procedures.errors import SchemaConflict
@@ -92,7 +92,7 @@ def catalogs_of(found: Scan) -> dict[int, dict[str, Any]]:
 
 def slots_of(found: Scan) -> Any:
     """Which slots each partition has, as the log's newest configuration says."""
-    return (found.groups.state(CLUSTER_GROUP).configuration or {}).get("slots", ())
+    return found.groups.cluster.slots
 
 
 def run_here(rest: Rest, target: Target, code: ForkCode, tell: Tell) -> tuple[list[PartitionResult], RerunTally]:
@@ -269,27 +269,8 @@ def _order(rest: Rest, target: Target, code: ForkCode) -> dict[str, Any]:
         "catalogs": catalogs_of(found),
         "slots": slots_of(found),
         "places": [asdict(place) for place in rest.places.values()],
-        "streams": {p: stream_json(stream) for p, stream in found.streams.items()},
+        "streams": {p: stream.to_json() for p, stream in found.streams.items()},
     }
-
-
-def stream_json(stream: ScannedStream) -> dict[str, Any]:
-    """What a process needs to know of a partition's entries; `stream_of` reads it."""
-    return {
-        "to_index": stream.to_index,
-        "to_calls": stream.to_calls,
-        "taken_out": list(stream.taken_out),
-        "voids": list(stream.voids),
-    }
-
-
-def stream_of(value: Mapping[str, Any]) -> ScannedStream:
-    return ScannedStream(
-        to_index=value["to_index"],
-        to_calls=value["to_calls"],
-        taken_out=[(index, batch, position) for index, batch, position in value["taken_out"]],
-        voids=[(block, offset, index) for block, offset, index in value["voids"]],
-    )
 
 
 def _spawn(order: Mapping[str, Any], partitions: list[int], *, careful: bool) -> ReplayWorker:

@@ -91,7 +91,10 @@ class GroupConfiguration:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        partitions, epoch = int(value.get("partitions", 0)), int(value.get("epoch", 0))
+        try:
+            partitions, epoch = int(value.get("partitions", 0)), int(value.get("epoch", 0))
+        except (TypeError, ValueError) as error:
+            raise BadRecord(f"configuration: {error}") from error
         return cls(partitions, epoch, value.get("slots", ()), value.get("key_policy") or {})
 
 

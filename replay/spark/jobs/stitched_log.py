@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cmdlog.wal.files import Files
+from cmdlog.wal.format.control_record import Skip
 from cmdlog.wal.format.record import Record, RecordKind, decode_record, encode_json
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT, BlockNumber, Lsn
+from cmdlog.wal.skips import SkipSet
 from replay.errors import EntryMissing, PlanOutdated, UntilBeyond
 from replay.log.log_fold import is_void
 from replay.log.orphan_segments import strays_told
@@ -74,7 +76,7 @@ def stream_of(legs: Sequence[Plan]) -> ScannedStream:
         to_calls=last.to_calls,
         to_term=last.to_term,
         to_checksum=last.to_checksum,
-        taken_out=[(0, index, at) for index, at in sorted(skips)],
+        skipped=SkipSet(Skip(0, index, at) for index, at in sorted(skips)),
         calls=sum(leg.calls for leg in legs),
         bytes=sum(leg.log_bytes for leg in legs),
     )
