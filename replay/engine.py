@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from cmdlog.wal.format.batch import Batch, decode_batch
+from cmdlog.wal.format.control_record import SchemaChange
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import txn_millis
 from procedures import Database
@@ -19,8 +20,8 @@ from procedures.execution.executor import Applied, Executor, Invocations
 from procedures.execution.idempotency import KeyPolicy
 from procedures.storage.state import PartitionState
 
-FRAMES_MORE: Final = 250  # a replay is deeper on Python's stack than a node: 20 frames in a worker, 100 in a tool
-NO_SKIPS: Final[Mapping[int, frozenset[int]]] = {}
+FRAMES_MORE: Final = 250  # a replay stands deeper on Python's stack than a node does: 20 frames in a worker, 100 in a tool
+NO_SKIPS: Final[Mapping[int, Collection[int]]] = {}
 
 
 class CatalogMissing(Exception):
@@ -69,7 +70,7 @@ class PartitionEngine:
             state, catalogs, digest_rows=digest_rows, millis_of=txn_millis, progress=progress, key_policy=policy
         )
 
-    def apply(self, record: Record, skips: Mapping[int, frozenset[int]] = NO_SKIPS) -> Applied | None:
+    def apply(self, record: Record, skips: Mapping[int, Collection[int]] = NO_SKIPS) -> Applied | None:
         """Applies the entry; None for one that has no calls. `skips` says which positions of which index are not run.
 
         On return state and position are committed to the state file (page cache: the log is what is durable).
@@ -77,15 +78,15 @@ class PartitionEngine:
         """
         if record.kind is RecordKind.BATCH:
             batch = decode_batch(record)
-            return self.executor.apply(invocations(batch, skips.get(record.index, frozenset())))
+            return self.executor.apply(invocations(batch, skips.get(record.index, ())))
         if record.kind is RecordKind.SCHEMA:
-            value = record.json()
+            change = SchemaChange.from_record(record)
             self.executor.apply_schema(
                 index=record.index,
                 term=record.term,
                 checksum=record.checksum,
-                txn_id=value["txn_id"],
-                statements=value["statements"],
+                txn_id=change.txn_id,
+                statements=change.statements,
             )
         else:
             self.executor.advance(index=record.index, term=record.term, checksum=record.checksum)
@@ -126,7 +127,7 @@ def replay_calls(executor: Executor, calls: Invocations) -> Applied:
         return executor.apply(calls)
 
 
-def invocations(batch: Batch, skips: frozenset[int]) -> Invocations:
+def invocations(batch: Batch, skips: Collection[int]) -> Invocations:
     """The batch as the executor takes it."""
     record = batch.record
     return Invocations(
@@ -138,5 +139,5 @@ def invocations(batch: Batch, skips: frozenset[int]) -> Invocations:
         procedures=batch.procedures,
         params=batch.params(),
         keys=batch.key_list(),
-        skips=skips,
+        skips=frozenset(skips),
     )

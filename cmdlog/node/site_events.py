@@ -26,6 +26,7 @@ from cmdlog.node.sites.supervisor import SiteFault
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.record import RecordKind, encode_digest
 from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.wal.skips import skips_by_partition
 from procedures import Database
 from procedures.bundle import environment
 from replay.engine import Catalogs
@@ -183,10 +184,7 @@ class Desk:
     def plan(self) -> SitePlan:
         catalogs = Catalogs()
         catalogs.add_live(self._boot.catalog, self._db)
-        skips: dict[int, dict[int, frozenset[int]]] = {}
-        for partition, index, position in self._skips:
-            of_partition = skips.setdefault(partition, {})
-            of_partition[index] = of_partition.get(index, frozenset()) | {position}
+        skips = skips_by_partition(self._skips)
         files = {p: state_path(self._directory, p) for p in range(self._settings.partitions)}
         settings = self._settings
         return SitePlan(

@@ -7,6 +7,7 @@ looks like an unproved end.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,11 +19,12 @@ from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, WalError
 from cmdlog.wal.fault_log import FaultRecord, read_faults
 from cmdlog.wal.files import TEMP_SUFFIX, Files
 from cmdlog.wal.format.batch import decode_batch
-from cmdlog.wal.format.block import HEADER, SECTOR_BYTES, BlockFlag, block_bytes
-from cmdlog.wal.format.record import BadRecord, Record, RecordKind, decode_body, decode_commit_mark, decode_digest
+from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag, block_bytes
+from cmdlog.wal.format.record import BadRecord, Record, RecordKind, decode_commit_mark, decode_digest
 from cmdlog.wal.group_state import GroupState, GroupStates
-from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn, txn_millis
+from cmdlog.wal.ids import CLUSTER_GROUP, Lsn, txn_millis
 from cmdlog.wal.opening.restart import decide
+from cmdlog.wal.opening.scan import records_at
 from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal, survey_log
 from cmdlog.wal.reader import LogReader, read_segment
 
@@ -315,13 +317,9 @@ def _reserve(survey: Survey, groups: GroupStates) -> dict[str, Any] | None:
 def _fold_newest(survey: Survey) -> GroupStates:
     """The groups as of the good chain's end; what does not decode is left to `verify`."""
     groups = GroupStates()
-    for place in survey.walk.places if survey.walk else ():
-        start = place.offset + HEADER.bytes
-        try:
-            for offset, record in decode_body(survey.data[start : start + place.header.body_bytes]):
-                groups.observe(Lsn(BlockNumber(place.header.number), offset), record)
-        except BadRecord:
-            return groups
+    with contextlib.suppress(BadRecord):
+        for place in survey.walk.places if survey.walk else ():
+            groups.observe_all(records_at(survey.data, place))
     return groups
 
 

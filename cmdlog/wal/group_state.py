@@ -10,18 +10,27 @@ checkpoint while a batch of the retained log may use them: that is judged by the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from cmdlog.wal.format.batch import batch_catalog, batch_last_txn
-from cmdlog.wal.format.record import BadRecord, Record, RecordKind, decode_commit_mark, encode_json
+from cmdlog.wal.format.control_record import (
+    CatalogVersion,
+    GroupConfiguration,
+    SnapshotMark,
+    checksum_before,
+    naming_record,
+    vote_of,
+)
+from cmdlog.wal.format.record import Record, RecordKind, decode_commit_mark, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 
 FIRST_EPOCH: Final = 1
 MEMBERSHIP: Final = frozenset({"voters", "outgoing", "learners", "epoch", "forced"})  # of a configuration's members
 CATALOGS_KEPT_MIN: Final = 4  # newest versions are kept though no retained batch uses them: followers lag
 SNAPSHOT_MARKS_KEPT: Final = 2  # the log is cut up to the second-newest snapshot, so both must be known
+_NUMBERS: Final = ("term", "commit", "last_index", "last_term", "last_checksum", "closed_txn", "last_txn")  # of a checkpoint
 
 
 @dataclass(slots=True)
@@ -45,7 +54,7 @@ class LoggedCatalog:
 
 @dataclass(slots=True)
 class GroupState:
-    """One group, as far as its records in this log tell.
+    """One group, as far as its records in this log tell: what a CHECKPOINT states.
 
     Invariants: `last_term <= term`; `configurations` ascend by index, and all but the first are beyond `commit`.
     """
@@ -69,6 +78,12 @@ class GroupState:
         """The configuration in force: the newest one in the log, committed or not (Raft, section 4.1)."""
         return self.configurations[-1].value if self.configurations else None
 
+    @classmethod
+    def from_checkpoint(cls, record: Record) -> GroupState:
+        """Raises: BadRecord."""
+        with naming_record(record):
+            return _from_json(record.json())
+
 
 class GroupStates:
     """All groups of a log. One thread at a time."""
@@ -76,6 +91,24 @@ class GroupStates:
     def __init__(self) -> None:
         self.by_partition: dict[int, GroupState] = {}
         self.hard_state_changed = False  # since the owner last looked and cleared it
+
+    @classmethod
+    def fold(cls, records: Iterable[tuple[Lsn, Record]]) -> Self:
+        """What these records say, in order. Raises: BadRecord; what `records` raises."""
+        groups = cls()
+        groups.observe_all(records)
+        return groups
+
+    def observe_all(self, records: Iterable[tuple[Lsn, Record]]) -> None:
+        """Takes the records that follow. Raises: as `fold`."""
+        for lsn, record in records:
+            self.observe(lsn, record)
+
+    @property
+    def cluster(self) -> GroupConfiguration:
+        """What the cluster group's configuration in force says; every field's default when the log says none."""
+        state = self.by_partition.get(CLUSTER_GROUP)
+        return GroupConfiguration.from_json((state.configuration if state is not None else None) or {})
 
     def state(self, partition: int) -> GroupState:
         """The group's state, made on first sight."""
@@ -99,7 +132,7 @@ class GroupStates:
         state = self.state(record.partition)
         kind = record.kind
         if kind is RecordKind.CHECKPOINT:
-            self.by_partition[record.partition] = _from_json(record.json())
+            self.by_partition[record.partition] = GroupState.from_checkpoint(record)
         elif record.is_entry:
             self._entry(state, lsn, record)
         elif kind is RecordKind.COMMIT_MARK:
@@ -108,13 +141,13 @@ class GroupStates:
             state.last_txn = max(state.last_txn, state.closed_txn)
             _trim_configurations(state)
         elif kind is RecordKind.HARD_STATE:
-            self._hard_state(state, record.term, record.json().get("vote"))
+            self._hard_state(state, record.term, vote_of(record))
         elif kind is RecordKind.SNAPSHOT_MARK:
-            state.snapshots = [*state.snapshots, record.json()][-SNAPSHOT_MARKS_KEPT:]
+            state.snapshots = [*state.snapshots, SnapshotMark.from_record(record).value][-SNAPSHOT_MARKS_KEPT:]
         elif kind is RecordKind.TRUNCATION:
             _cut(state, record.index)
             state.last_index, state.last_term = record.index - 1, record.term
-            state.last_checksum = int(record.json().get("checksum", 0)) if record.payload else 0
+            state.last_checksum = checksum_before(record)
 
     def merge_vote(self, partition: int, term: int, vote: int | None) -> None:
         """Takes what the hard state file says: the higher term wins, and a vote is never forgotten.
@@ -158,8 +191,8 @@ class GroupStates:
             state.configurations.append(Stated(record.index, record.term, record.json()))
             _trim_configurations(state)
         elif kind is RecordKind.CATALOG:
-            value = record.json()
-            state.catalogs[_version(value)] = LoggedCatalog(record.index, value, stated_block=lsn.block)
+            catalog = CatalogVersion.from_record(record)
+            state.catalogs[catalog.version] = LoggedCatalog(record.index, catalog.value, stated_block=lsn.block)
         elif kind is RecordKind.ENVIRONMENT:
             state.environment = Stated(record.index, record.term, record.json())
         elif kind is RecordKind.SCHEMA:
@@ -177,11 +210,13 @@ def single(configuration: Mapping[str, Any], node_id: int) -> dict[str, Any]:
     return {**rest, "voters": [node_id], "learners": [], "epoch": FIRST_EPOCH}
 
 
-def _version(value: dict[str, Any]) -> int:
-    version = value.get("version")
-    if not isinstance(version, int):
-        raise BadRecord("catalog record without a version")
-    return version
+def stated_key_policy(record: Record) -> Mapping[str, int] | None:
+    """The key policy that a record of the cluster group puts in force; None when it says nothing of one. Raises: BadRecord."""
+    if record.kind is RecordKind.CONFIGURATION:
+        return GroupConfiguration.from_record(record).key_policy
+    if record.kind is RecordKind.CHECKPOINT and (stated := GroupState.from_checkpoint(record).configuration) is not None:
+        return GroupConfiguration.from_json(stated).key_policy
+    return None
 
 
 def _cut(state: GroupState, index: int) -> None:
@@ -212,14 +247,8 @@ def _drop_catalogs(state: GroupState, oldest_block: int, kept: int) -> None:
 
 def _to_json(state: GroupState) -> dict[str, Any]:
     return {
-        "term": state.term,
+        **{name: getattr(state, name) for name in _NUMBERS},
         "vote": state.vote,
-        "commit": state.commit,
-        "last_index": state.last_index,
-        "last_term": state.last_term,
-        "last_checksum": state.last_checksum,
-        "closed_txn": state.closed_txn,
-        "last_txn": state.last_txn,
         "configurations": [_stated_to_json(stated) for stated in state.configurations],
         "schema": _stated_to_json(state.schema),
         "environment": _stated_to_json(state.environment),
@@ -229,24 +258,16 @@ def _to_json(state: GroupState) -> dict[str, Any]:
 
 
 def _from_json(value: dict[str, Any]) -> GroupState:
-    try:
-        return GroupState(
-            term=value["term"],
-            vote=value["vote"],
-            commit=value["commit"],
-            last_index=value["last_index"],
-            last_term=value["last_term"],
-            last_checksum=value["last_checksum"],
-            closed_txn=value["closed_txn"],
-            last_txn=value["last_txn"],
-            configurations=[Stated(*parts) for parts in value["configurations"]],
-            schema=_stated(value["schema"]),
-            environment=_stated(value["environment"]),
-            catalogs={_version(parts[3]): LoggedCatalog(parts[0], parts[3], parts[1], parts[2]) for parts in value["catalogs"]},
-            snapshots=value["snapshots"],
-        )
-    except (KeyError, TypeError, IndexError) as error:
-        raise BadRecord(f"checkpoint payload: {error}") from error
+    catalogs = [LoggedCatalog(index, of, stated, used) for index, stated, used, of in value["catalogs"]]
+    return GroupState(
+        **{name: int(value[name]) for name in _NUMBERS},
+        vote=value["vote"],
+        configurations=[Stated(*parts) for parts in value["configurations"]],
+        schema=_stated(value["schema"]),
+        environment=_stated(value["environment"]),
+        catalogs={CatalogVersion.from_json(catalog.value).version: catalog for catalog in catalogs},
+        snapshots=value["snapshots"],
+    )
 
 
 def _stated(parts: list[Any] | None) -> Stated | None:

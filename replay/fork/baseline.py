@@ -12,6 +12,7 @@ from typing import Final
 
 from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.record import Record, RecordKind, decode_digest
+from cmdlog.wal.group_state import stated_key_policy
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from procedures.execution.executor import Applied, Invocations
 from procedures.execution.idempotency import KeyPolicy
@@ -19,6 +20,7 @@ from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine, invocations, replay_calls
 from replay.errors import Divergence, DivergencePlace, PlanOutdated
 from replay.fork.rerun import ForkPlace
+from replay.log.log_fold import is_void
 from replay.log.scan import ScannedStream
 from replay.recover.partition_replay import GROUP_CALLS_MAX
 from replay.state.row_hooks import Steps, Trail, Trails
@@ -48,7 +50,8 @@ class LeftSide:
         elif record.partition != self._place.partition:
             return None
         elif record.is_entry:
-            if self._state.position.index < record.index <= self._stream.to_index and not self._is_void(lsn, record.index):
+            wanted = self._state.position.index < record.index <= self._stream.to_index
+            if wanted and not is_void(self._stream.voids, lsn, record.index):
                 return self._entry(record)
         elif record.kind is RecordKind.DIGEST:
             self._compare(record)
@@ -115,20 +118,12 @@ class LeftSide:
         )
 
     def _take_policy(self, record: Record) -> None:
-        if record.kind is RecordKind.CONFIGURATION:
-            configuration = record.json()
-        elif record.kind is RecordKind.CHECKPOINT and record.json()["configurations"]:
-            configuration = record.json()["configurations"][-1][2]
-        else:
-            return
-        self._engine.executor.key_policy = KeyPolicy(**configuration.get("key_policy", {}))
+        if (stated := stated_key_policy(record)) is not None:
+            self._engine.executor.key_policy = KeyPolicy(**stated)
 
     def _end_group(self) -> None:
         self._engine.executor.end_group()
         self._grouped = 0
-
-    def _is_void(self, lsn: Lsn, index: int) -> bool:
-        return any(index >= first and (lsn.block, lsn.offset) < (block, offset) for block, offset, first in self._stream.voids)
 
 
 def _behind(trails: Trails, first: int) -> Trails:

@@ -422,9 +422,8 @@ def _partitions(source: LogSource) -> range:
     """Those that the newest configuration in the log names."""
     groups = source.checkpoint(source.first_blocks[-1])
     if CLUSTER_GROUP not in groups.by_partition:  # a first segment: its head is empty
-        for lsn, record in source.read(from_block=source.first_blocks[-1]):
-            groups.observe(lsn, record)
-    return range(int((groups.state(CLUSTER_GROUP).configuration or {}).get("partitions", 0)))
+        groups = fold_end(source)
+    return range(groups.cluster.partitions)
 
 
 def _before(place: ForkPlace) -> int:

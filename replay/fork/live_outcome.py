@@ -26,7 +26,6 @@ from procedures.storage.state import PartitionState
 from replay.engine import CatalogMissing, Catalogs, PartitionEngine, replay_calls
 from replay.errors import ReplayError
 from replay.fork.rerun import Difference
-from replay.log.scan import cluster_policy
 from replay.plan.planner import Planned, make_plan
 from replay.recover.execute import Target, execute
 from replay.state.trust import STATE_FOLDER, state_path
@@ -61,7 +60,7 @@ def _run_again(
         known = Catalogs()
         known.add_bundle(batch.catalog, Bundle.from_bytes(str(catalogs[batch.catalog].value["bundle"]).encode()))
         state = PartitionState.open(state_path(scratch, found.partition), partition=found.partition)
-        engine = PartitionEngine(state, known, digest_rows=False, policy=KeyPolicy(**cluster_policy(planned.scan.groups)))
+        engine = PartitionEngine(state, known, digest_rows=False, policy=KeyPolicy(**planned.scan.groups.cluster.key_policy))
         try:
             return replay_calls(engine.executor, _alone(found, batch, state.position.index + 1))
         finally:

@@ -24,7 +24,9 @@ from typing import Any, Final, Literal, Self
 import orjson
 
 from cmdlog.wal.format.batch import Batch, decode_batch
+from cmdlog.wal.format.control_record import SchemaChange
 from cmdlog.wal.format.record import Record, RecordKind, decode_digest
+from cmdlog.wal.group_state import stated_key_policy
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from procedures import Database
 from procedures.errors import EnvironmentFault
@@ -34,6 +36,7 @@ from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine, replay_calls
 from replay.errors import ReplayError
 from replay.fork.bind_calls import Fit, Fitting, Unfit
+from replay.log.log_fold import is_void
 from replay.log.scan import ScannedStream
 from replay.recover.execute import end_of
 from replay.results import PartitionResult
@@ -200,7 +203,7 @@ class _Lane:
 
     def wants(self, lsn: Lsn, index: int) -> bool:
         """Whether an entry of the log is to be applied."""
-        return self.done.at < index <= self.stream.to_index and not is_void(self.stream, lsn, index)
+        return self.done.at < index <= self.stream.to_index and not is_void(self.stream.voids, lsn, index)
 
 
 Keep = Callable[[PartitionState, RerunProgress], None]
@@ -299,15 +302,9 @@ class Rerun:
             self._digest(lane, record)
 
     def _cluster(self, record: Record) -> None:
-        if record.kind is RecordKind.CONFIGURATION:
-            configuration = record.json()
-        elif record.kind is RecordKind.CHECKPOINT and record.json()["configurations"]:
-            configuration = record.json()["configurations"][-1][2]
-        else:
-            return
-        policy = KeyPolicy(**configuration.get("key_policy", {}))
-        for lane in self._lanes.values():
-            lane.engine.executor.key_policy = policy
+        if (stated := stated_key_policy(record)) is not None:
+            for lane in self._lanes.values():
+                lane.engine.executor.key_policy = KeyPolicy(**stated)
 
     def _entry(self, lane: _Lane, lsn: Lsn, record: Record) -> None:
         executor, done = lane.engine.executor, lane.done
@@ -319,7 +316,7 @@ class Rerun:
         if record.kind is RecordKind.BATCH:
             self._batch(lane, lsn, record)
         elif record.kind is RecordKind.SCHEMA:  # its time passes, its statements are those of other code
-            executor.apply_schema(**stands, txn_id=record.json()["txn_id"], statements=())
+            executor.apply_schema(**stands, txn_id=SchemaChange.from_record(record).txn_id, statements=())
         else:
             executor.advance(**stands)
         done.at = record.index
@@ -458,8 +455,3 @@ def _lane(
     if place.calls >= 0 and not same_cut:  # the rest of that batch becomes an entry of its own
         return _Lane(engine, stream, place, RerunProgress(place.index - 1, shift=1))
     return _Lane(engine, stream, place, RerunProgress(place.index))
-
-
-def is_void(stream: ScannedStream, lsn: Lsn, index: int) -> bool:
-    """Whether a later record of the log made this entry void."""
-    return any(index >= first and (lsn.block, lsn.offset) < (block, offset) for block, offset, first in stream.voids)

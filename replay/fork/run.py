@@ -22,7 +22,7 @@ import orjson
 from cmdlog.wal.errors import DiskFull, WriteFailed
 from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.record import Record, RecordKind
-from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
+from cmdlog.wal.ids import Lsn
 from procedures import Database
 from procedures.bundle import Bundle
 from procedures.errors import SchemaConflict
@@ -33,7 +33,8 @@ from replay.errors import DivergencePlace, RemoteError, ReplayError, WorkerFaile
 from replay.fork import unfinished
 from replay.fork.bind_calls import Fitting
 from replay.fork.digest_lookahead import digests_first
-from replay.fork.rerun import CallUnfit, ForkPlace, Missing, Rerun, RerunProgress, RerunTally, is_void
+from replay.fork.rerun import CallUnfit, ForkPlace, Missing, Rerun, RerunProgress, RerunTally
+from replay.log.log_fold import is_void
 from replay.log.scan import Scan, ScannedStream
 from replay.log.source import LogSource
 from replay.recover.execute import RecoveryProgress, Target
@@ -92,7 +93,7 @@ def catalogs_of(found: Scan) -> dict[int, dict[str, Any]]:
 
 def slots_of(found: Scan) -> Any:
     """Which slots each partition has, as the log's newest configuration says."""
-    return (found.groups.state(CLUSTER_GROUP).configuration or {}).get("slots", ())
+    return found.groups.cluster.slots
 
 
 def run_here(rest: Rest, target: Target, code: ForkCode, tell: Tell) -> tuple[list[PartitionResult], RerunTally]:
@@ -224,7 +225,7 @@ class _Watch:
         for lsn, record in self._rest.source.read(from_block=found.from_block):
             if record.kind is not RecordKind.BATCH or (record.partition, record.index) != (incident.partition, incident.index):
                 continue
-            if is_void(found.streams[record.partition], lsn, record.index):
+            if is_void(found.streams[record.partition].voids, lsn, record.index):
                 continue
             batch, at = decode_batch(record), max(incident.position, 0)
             name = Bundle.from_bytes(str(found.catalogs[batch.catalog].value["bundle"]).encode()).procedures[batch.procedures[at]]
@@ -270,27 +271,8 @@ def _order(rest: Rest, target: Target, code: ForkCode) -> dict[str, Any]:
         "catalogs": catalogs_of(found),
         "slots": slots_of(found),
         "places": [asdict(place) for place in rest.places.values()],
-        "streams": {p: stream_json(stream) for p, stream in found.streams.items()},
+        "streams": {p: stream.to_json() for p, stream in found.streams.items()},
     }
-
-
-def stream_json(stream: ScannedStream) -> dict[str, Any]:
-    """What a process needs to know about a partition's entries; `stream_of` reads it."""
-    return {
-        "to_index": stream.to_index,
-        "to_calls": stream.to_calls,
-        "taken_out": list(stream.taken_out),
-        "voids": list(stream.voids),
-    }
-
-
-def stream_of(value: Mapping[str, Any]) -> ScannedStream:
-    return ScannedStream(
-        to_index=value["to_index"],
-        to_calls=value["to_calls"],
-        taken_out=[(index, batch, position) for index, batch, position in value["taken_out"]],
-        voids=[(block, offset, index) for block, offset, index in value["voids"]],
-    )
 
 
 def _spawn(order: Mapping[str, Any], partitions: list[int], *, careful: bool) -> ReplayWorker:

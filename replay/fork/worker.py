@@ -14,8 +14,9 @@ from cmdlog.wal.files import RealFiles
 from procedures.bundle import Bundle, load_bundle
 from replay.fork.bind_calls import Fitting
 from replay.fork.rerun import ForkPlace
-from replay.fork.run import Hands, stream_of
+from replay.fork.run import Hands
 from replay.log.archive_reach import source_from
+from replay.log.scan import ScannedStream
 from replay.recover.worker import serve_order, tell, writer
 
 
@@ -35,7 +36,7 @@ def run(order: dict[str, Any]) -> None:
         careful=order["careful"],
     )
     places = {int(place["partition"]): ForkPlace(**place) for place in order["places"]}
-    streams = {int(p): stream_of(value) for p, value in order["streams"].items()}
+    streams = {int(p): ScannedStream.from_json(value) for p, value in order["streams"].items()}
     results, tally = hands.run(order["target"], places, streams, source.read(from_block=order["from_block"]))
     tell({"done": [result.to_json() for result in results], "tally": tally.kept()})
 

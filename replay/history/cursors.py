@@ -18,12 +18,14 @@ from typing import Final, Protocol
 
 from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.format.batch import CALLS_MAX, batch_span, decode_batch
+from cmdlog.wal.format.control_record import schema_txn
 from cmdlog.wal.format.record import BadRecord, Record, RecordKind, decode_commit_mark
+from cmdlog.wal.group_state import GroupState
 from cmdlog.wal.ids import BlockNumber, Lsn
 from replay.errors import StreamDamaged
 from replay.history.chunks import TICK, Gathered, column_of
+from replay.log.log_fold import Place
 from replay.log.split_calls import PartitionSpan
-from replay.log.voids_and_skips import Place
 
 _BATCH: Final = RecordKind.BATCH
 OPEN_END: Final = (1 << 63) - 1  # above every TxnId
@@ -148,7 +150,7 @@ class MergeLane:
         if record.kind is RecordKind.COMMIT_MARK:
             closed = decode_commit_mark(record)
         elif record.kind is RecordKind.CHECKPOINT:
-            closed = int(record.json()["closed_txn"])
+            closed = GroupState.from_checkpoint(record).closed_txn
         else:
             return
         if self._untrue is not None:
@@ -157,7 +159,7 @@ class MergeLane:
 
     def _control(self, record: Record, *, hold: bool) -> None:
         if record.kind is RecordKind.SCHEMA:
-            self._last_txn = max(self._last_txn, int(record.json().get("txn_id", 0)))
+            self._last_txn = max(self._last_txn, schema_txn(record))
             self.closed_txn = max(self.closed_txn, self._last_txn)
         if hold:
             size = len(record.raw) + HELD_OVERHEAD_BYTES

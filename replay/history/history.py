@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Any
 
 from cmdlog.wal.errors import Corrupt, WalError
@@ -22,6 +23,7 @@ from cmdlog.wal.format.batch import NO_KEY
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.group_state import GroupState, GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX, txn_millis
+from cmdlog.wal.skips import Skips, united_skips
 from replay.errors import Incomplete, ReplayError
 from replay.history.chunks import Invocation
 from replay.history.cursors import ChosenLog, MergeStream
@@ -30,7 +32,7 @@ from replay.log.collect_evidence import gather
 from replay.log.evidence import NodeEvidence
 from replay.log.orphan_segments import nearest_stray, told_of
 from replay.log.source import LogSource, fold_end, in_front, open_source
-from replay.log.spans import Skips, Span, pieces_of, salvage, skips_of_pieces, spans_of
+from replay.log.spans import Span, pieces_of, salvage, skips_of_pieces, spans_of
 from replay.log.split_calls import check_whole, find_parted, left_out, names_of
 from replay.log.voids_and_skips import look
 from replay.plan.authority import ClusterVerdict, GroupVerdict, decide
@@ -271,7 +273,7 @@ class _Reading:
             check_whole(found, names)
         self.notes += [call.told(names.get(call.txn_id, "")) for call in found]
         gone = {of.partition: dict.fromkeys(left_out(found, of.partition), (0,)) for of in streams}
-        return [replace(of, skips=_united(of.skips, gone[of.partition])) if gone[of.partition] else of for of in streams]
+        return [replace(of, skips=united_skips(of.skips, gone[of.partition])) if gone[of.partition] else of for of in streams]
 
     def _in_front(self) -> list[Iterator[Invocation]]:
         """What precedes those logs in others. A call of it may be skipped by either."""
@@ -281,8 +283,7 @@ class _Reading:
             fronts = {p: front for p, front in sorted(self._fronts.items()) if front.directory == directory}
             streams = []
             for p, at in look(log.source.read(from_block=log.from_block), fronts).items():
-                taken_out = [skip for skip in at.taken_out if skip[0] <= fronts[p].upto]
-                skips = _united(replace(at, taken_out=taken_out).skips, self._skips[p])
+                skips = united_skips(at.skipped.by_batch(upto=fronts[p].upto), self._skips[p])
                 streams.append(MergeStream(p, 0, fronts[p].after, fronts[p].upto, skips, tuple(at.voids), tuple(at.untrue)))
             parts.append(Merge([log], streams).invocations())
         return parts
@@ -325,10 +326,6 @@ def _serving(of: GroupVerdict, nodes: Mapping[str, NodeEvidence]) -> str:
     return of.chosen
 
 
-def _united(one: Mapping[int, Collection[int]], other: Mapping[int, Collection[int]]) -> Skips:
-    return {index: frozenset([*one.get(index, ()), *other.get(index, ())]) for index in {*one, *other}}
-
-
 def _gaps_told(partition: int, pieces: Sequence[tuple[Span, int]], last: int) -> list[str]:
     """Describes the missing entries between and after the pieces. Which earlier calls they skipped is unknown."""
     notes, told = [], 0
@@ -362,14 +359,10 @@ def _open(files: Files, directory: str, first: int) -> LogSource:
 
 
 def _head(source: LogSource) -> Mapping[int, GroupState]:
-    """What precedes the log, as it states before its first entry: a node that began with a state has an empty head."""
-    groups = GroupStates()
-    for lsn, record in source.read(from_block=source.first_blocks[0]) if source.first_blocks else ():
-        if record.is_entry:
-            break
-        if record.kind is RecordKind.CHECKPOINT:
-            groups.observe(lsn, record)
-    return groups.by_partition
+    """What stands in front of the log, as it says before its first entry: a node that began with a state has an empty head."""
+    records = source.read(from_block=source.first_blocks[0]) if source.first_blocks else ()
+    front = takewhile(lambda found: not found[1].is_entry, records)
+    return GroupStates.fold(found for found in front if found[1].kind is RecordKind.CHECKPOINT).by_partition
 
 
 def _all_before(archived: ArchivedSegment, first: int) -> bool:

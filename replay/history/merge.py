@@ -169,7 +169,16 @@ def streams_of(logs: Sequence[ChosenLog], wanted: Mapping[int, tuple[int, int, i
         for partition, (_, after, upto) in mine.items():
             at = found[partition]
             streams.append(
-                MergeStream(partition, number, after, upto, at.skips, tuple(at.voids), tuple(at.untrue), line=at.line(upto=upto))
+                MergeStream(
+                    partition,
+                    number,
+                    after,
+                    upto,
+                    at.skipped.by_batch(),
+                    tuple(at.voids),
+                    tuple(at.untrue),
+                    line=at.line(upto=upto),
+                )
             )
     return streams
 

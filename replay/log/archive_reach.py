@@ -19,12 +19,11 @@ from typing import Final
 from cmdlog.wal.errors import Corrupt, message_of
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.segment import SegmentHeader
-from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import PARTITIONS_MAX, txn_millis
 from replay.errors import PlanOutdated
 from replay.log.orphan_segments import nearest_stray, told_of
 from replay.log.salvage import Gap, Patchwork
-from replay.log.source import LogSource, alone, around_gaps, in_front, open_source
+from replay.log.source import LogSource, alone, around_gaps, fold_end, in_front, open_source
 from snapshot.archive_layout import ArchivedSegment, list_segments, run_before, runs, segment_file_name
 from snapshot.catalog import Snapshot, list_archived, list_snapshots
 from snapshot.recovery_points import list_points
@@ -125,10 +124,7 @@ class Reach:
                 yield begin, newest if gap is None else self._ends(gap)
 
     def _newest(self) -> int:
-        groups = GroupStates()
-        for lsn, record in self._source.read(from_block=self._source.first_blocks[-1]):
-            groups.observe(lsn, record)
-        return groups.txn_id_max
+        return fold_end(self._source).txn_id_max
 
     def _begin(self, block: int) -> int | None:
         """The first moment at which every partition has a snapshot that the log from this block on continues."""

@@ -20,6 +20,7 @@ from cmdlog.wal.directory.instance import LOG_FOLDER, Identity, Instance, load_i
 from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, WalError, message_of
 from cmdlog.wal.fault_log import FaultRecord, read_faults
 from cmdlog.wal.files import Files
+from cmdlog.wal.format.control_record import GroupConfiguration
 from cmdlog.wal.format.record import BadRecord
 from cmdlog.wal.format.segment import segment_sequence
 from cmdlog.wal.group_state import GroupState, GroupStates, Stated
@@ -186,7 +187,7 @@ class _Log:
             last_txn=state.last_txn,
             configurations=tuple(_stated(stated) for stated in state.configurations),
             runs=tuple(run for stretch in self.stretches if (run := stretch.run_of(partition)) is not None),
-            partitions=_partitions(state) if partition == CLUSTER_GROUP else 0,
+            partitions=GroupConfiguration.from_json(state.configuration or {}).partitions if partition == CLUSTER_GROUP else 0,
             vote=state.vote,
             unseen=self._unseen(partition, state),
             end_known=self.end_known or (self.beyond is not None and partition in self.beyond.known),
@@ -271,11 +272,8 @@ class _Log:
 
     def _head(self, segment: SegmentFile) -> GroupStates:
         """What the segment's checkpoint states: everything before it, folded. Raises: Corrupt, Recycled."""
-        groups = GroupStates()
-        for block in read_segment(self.files, segment, upto=int(segment.header.first_block)):
-            for lsn, record in block.records():
-                groups.observe(lsn, record)
-        return groups
+        head = read_segment(self.files, segment, upto=int(segment.header.first_block))
+        return GroupStates.fold(found for block in head for found in block.records())
 
     def _gap_in(self, first: int, last: int) -> Gap | None:
         return next((gap for gap in self.gaps if gap[0] <= last and gap[1] >= first), None)
@@ -287,11 +285,6 @@ def _stated(stated: Stated) -> StatedConfiguration:
         return StatedConfiguration.from_value(stated.index, stated.term, stated.value)
     except (KeyError, TypeError, ValueError) as error:
         raise BadRecord(f"configuration at index {stated.index}: {error}") from error
-
-
-def _partitions(state: GroupState) -> int:
-    stated = (state.configuration or {}).get("partitions", 0)
-    return stated if isinstance(stated, int) else 0
 
 
 def _continues(segment: SegmentFile, after: SegmentFile) -> bool:

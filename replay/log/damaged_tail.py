@@ -10,14 +10,15 @@ configuration as the log before them says that there was none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cmdlog.wal.format.block import HEADER, BadBlock, BlockFlag
-from cmdlog.wal.format.record import Record, RecordKind, decode_body
+from cmdlog.wal.format.block import BadBlock, BlockFlag
+from cmdlog.wal.format.control_record import SnapshotMark
+from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.group_state import GroupState, GroupStates
-from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
-from cmdlog.wal.opening.scan import BlockAt, SegmentWalk, read_block
+from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.wal.opening.scan import BlockAt, SegmentWalk, read_block, records_at
 from snapshot.manifest import Manifest
 
 
@@ -42,13 +43,13 @@ def behind_damage(data: bytes, walk: SegmentWalk, snapshots: Iterable[Manifest])
     known: dict[int, int] = {}
     marked = set()  # snapshots that the log names after the place: their block numbers are of this life
     for place in places:
-        for _, record in records_of(data, place):
+        for _, record in records_at(data, place):
             if record.is_entry and record.partition not in known:
                 goes_on = record.index <= front.state(record.partition).last_index + 1
                 known[record.partition] = 0 if goes_on else record.index - 1
             elif record.kind is RecordKind.SNAPSHOT_MARK:
-                value = record.json()
-                marked.add((record.partition, record.index, value.get("checksum"), value.get("log_block")))
+                mark = SnapshotMark.from_record(record)
+                marked.add((record.partition, record.index, mark.checksum, mark.log_block))
     late = [
         m
         for m in snapshots
@@ -98,15 +99,5 @@ def _same_node(m: Manifest, cluster: GroupState) -> bool:
 
 
 def folded(data: bytes, places: Sequence[BlockAt]) -> GroupStates:
-    """The state after these blocks, of which the first is a head. Raises: BadRecord."""
-    groups = GroupStates()
-    for place in places:
-        for offset, record in records_of(data, place):
-            groups.observe(Lsn(place.header.number, offset), record)
-    return groups
-
-
-def records_of(data: bytes, place: BlockAt) -> Iterator[tuple[int, Record]]:
-    """The records of a block that is good, with their offsets in its body. Raises: BadRecord."""
-    start = place.offset + HEADER.bytes
-    yield from decode_body(data[start : start + place.header.body_bytes])
+    """The state behind these blocks, of which the first is a head. Raises: BadRecord."""
+    return GroupStates.fold(found for place in places for found in records_at(data, place))

@@ -11,64 +11,183 @@ kept for a second look only while they are few (`KEEP_BYTES`), so that a warm re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Self
 
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.format.batch import BATCH, batch_catalog, batch_last_txn, batch_procedures, decode_batch
+from cmdlog.wal.format.control_record import Skip, schema_txn
 from cmdlog.wal.format.record import DIGEST, RECORD, Record, RecordKind
-from cmdlog.wal.group_state import GroupStates, LoggedCatalog
+from cmdlog.wal.group_state import GroupState, GroupStates, LoggedCatalog
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
+from cmdlog.wal.skips import Skips, SkipSet
 from procedures.procedure_versions import procedures_of
+from replay.log.log_fold import LogFold, StreamFold
 from replay.log.source import LogSource
 from replay.log.split_calls import PartitionSpan, multi_txn
 
 KEEP_BYTES: Final = 8 << 20  # of records that are kept; replayed in the same time as starting a process takes
+_APPLIED: Final = ("to_index", "to_calls", "to_term", "to_checksum")  # numbers of a stream that another process needs
 
 
-@dataclass(slots=True)
-class ScannedStream:
+@dataclass(slots=True, kw_only=True)
+class ScannedStream(StreamFold):
     """One partition's entries in the scanned range."""
 
+    counted_from: int = 0  # entries after this index are counted
+    claimed: frozenset[int] = frozenset()  # indexes at which `seen` is wanted
+    until: int | None = None
     base: int = 0  # the log holds every entry after this index
-    last_index: int = 0  # of the stream in the log
     proved: int = 0  # a digest, or an entry without calls, says that the live run came to here
-    digested: int = 0  # the last batch whose digest was met: the live run had executed it, so no skip of it can follow
     to_index: int = 0  # the last entry to be applied
     to_calls: int = -1  # calls of that entry to be applied, -1 = all: `until` may fall inside a batch
     to_term: int = 0
     to_checksum: int = 0
     to_txn: int = 0
-    entries: int = 0  # after the index where counting begins, up to to_index
+    entries: int = 0  # counted, up to to_index
     calls: int = 0
     bytes: int = 0
-    calls_of: Counter[tuple[int, int]] = field(
-        default_factory=Counter
-    )  # (catalog version, procedure number) -> how many of `calls`
+    calls_of: Counter[tuple[int, int]] = field(default_factory=Counter)  # (catalog version, procedure number) -> of `calls`
     procedures: Mapping[str, int] = field(default_factory=dict)  # the same by name, once the pass has ended
     ended: bool = False  # `until` has passed
     catalogs: set[int] = field(default_factory=set)  # versions that the counted batches run
-    taken_out: list[tuple[int, int, int]] = field(default_factory=list)  # of a SKIP: its index, its batch's, position there
-    voids: list[tuple[int, int, int]] = field(
-        default_factory=list
-    )  # (block, offset, index): entries from index on before here are void
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # claimed index -> (term, checksum)
     last_term: int = 0  # of the entry at last_index
     start_txn: int = 0  # the highest TxnId up to the index from which is counted
-    multi: dict[int, int] = field(default_factory=dict)  # TxnId -> index of the multi-partition calls that are counted
-    gapped: bool = False  # blocks are missing after the last record, and nothing has yet shown that they held none of this stream
+    row_digests: bool = False  # the live run took digests of rows
+    gapped: bool = False  # blocks are missing after the last record, and nothing has yet said that they held none of this stream
+
+    @property
+    def skips(self) -> Skips:
+        """Index of a batch -> positions in it that are not run, ascending."""
+        return self.skipped.by_batch()
 
     def line(self) -> PartitionSpan:
         """What is counted, for `replay.log.split_calls`."""
         skips = self.skips if self.multi else {}
         skipped = {index for index in self.multi.values() if index in skips}
-        return PartitionSpan(self.start_txn, dict(self.multi), skipped, self.digested)
+        return PartitionSpan(self.start_txn, dict(self.multi), skipped, self.executed)
 
-    @property
-    def skips(self) -> dict[int, tuple[int, ...]]:
-        """Index of a batch -> positions in it that are not run, ascending."""
-        return skips_of(self.taken_out)
+    def to_json(self) -> dict[str, Any]:
+        """What a process or a task that applies the entries has to know; `from_json` reads it."""
+        numbers = {name: getattr(self, name) for name in _APPLIED}
+        return {**numbers, "taken_out": [list(skip) for skip in self.skipped], "voids": list(self.voids)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        skipped = SkipSet(Skip(at, batch, position) for at, batch, position in value["taken_out"])
+        voids = [(block, offset, index) for block, offset, index in value["voids"]]
+        return cls(skipped=skipped, voids=voids, **{name: value[name] for name in _APPLIED})
+
+    def end(self) -> None:
+        """The log ends. A gap before its end may have held more."""
+        if self.gapped and not self._is_final():
+            self._lose(self.last_index + 1)
+
+    def before_entry(self, record: Record) -> None:
+        if self.gapped:
+            self.gapped = False
+            if not self._continues(record.index - 1, record.term):
+                self._lose(record.index - 1)
+
+    def entry(self, lsn: Lsn, record: Record) -> None:
+        self.last_term = record.term
+        self._note_claim(record.index, record.term, record.checksum)
+        if record.kind not in (RecordKind.BATCH, RecordKind.SKIP):
+            self.proved = record.index
+        if self.ended:
+            return
+        calls, txn_id = self._within(record)
+        if self.ended and not calls:
+            return
+        self.to_index, self.to_term, self.to_checksum = record.index, record.term, record.checksum
+        self.to_txn = txn_id or self.to_txn
+        if record.index > self.counted_from:
+            self._count(record, calls)
+        else:
+            self.start_txn = max(self.start_txn, txn_id)
+
+    def was_cut(self, index: int) -> None:
+        self.proved = min(self.proved, index - 1)
+        self.seen = {at: found for at, found in self.seen.items() if at < index}
+        if self.to_index >= index:
+            self.to_index, self.ended, self.to_calls = index - 1, False, -1
+            self.to_term = self.to_checksum = 0  # not known here
+
+    def digest(self, record: Record) -> None:
+        self.proved = max(self.proved, record.index)
+        self.row_digests = self.row_digests or _has_rows(record)
+
+    def checkpoint(self, state: GroupState) -> None:
+        if state.last_index <= self.counted_from:
+            self.start_txn = max(self.start_txn, state.last_txn)
+        gapped, self.gapped = self.gapped, False
+        if gapped and not self._continues(state.last_index, state.last_term):
+            self._lose(state.last_index)
+        elif state.last_index <= self.last_index or (self.ended and gapped):
+            self.last_index, self.last_term = max(self.last_index, state.last_index), state.last_term
+            return
+        self.base = self.last_index = self.to_index = state.last_index
+        self.to_term, self.to_checksum, self.to_txn = state.last_term, state.last_checksum, 0
+        self.last_term = state.last_term
+        self._note_claim(state.last_index, state.last_term, state.last_checksum)
+
+    def _count(self, record: Record, calls: int) -> None:
+        self.entries += 1
+        self.calls += calls
+        self.bytes += len(record.raw)
+        if record.kind is RecordKind.BATCH:
+            catalog = batch_catalog(record)
+            self.catalogs.add(catalog)
+            self.calls_of.update((catalog, number) for number in batch_procedures(record)[:calls])
+            if txn := multi_txn(record):
+                self.multi[txn] = record.index
+
+    def _within(self, record: Record) -> tuple[int, int]:
+        """(calls up to `until`, the last one's TxnId); ends the stream at the first call after `until`."""
+        if record.kind is RecordKind.BATCH:
+            last = batch_last_txn(record)
+            if self.until is None or last <= self.until:
+                return batch_calls(record), last
+            txn_ids = decode_batch(record).txn_ids
+            count = sum(1 for txn in txn_ids if txn <= self.until)
+            self.ended, self.to_calls = True, count if count else -1
+            return count, txn_ids[count - 1] if count else 0
+        if record.kind is not RecordKind.SCHEMA:
+            return 0, 0
+        txn_id = schema_txn(record)
+        self.ended = self.until is not None and txn_id > self.until
+        return 0, txn_id
+
+    def _note_claim(self, index: int, term: int, checksum: int) -> None:
+        if index in self.claimed:
+            self.seen[index] = (term, checksum)
+
+    def _is_final(self) -> bool:
+        """What is applied of the stream can neither grow nor be replaced by what was in a gap."""
+        return self.ended and (self.executed >= self.to_index or not self.to_index)
+
+    def _continues(self, index: int, term: int) -> bool:
+        """Whether the gap before a record that follows entry `index` took nothing of the stream that is applied.
+
+        An entry is replaced in a higher term only (Raft, section 5.3), and never once it was executed.
+        """
+        if self.ended:
+            return term == self.last_term or self._is_final()
+        if index != self.last_index:
+            return False
+        return term == self.last_term or self.executed >= self.last_index
+
+    def _lose(self, index: int) -> None:
+        """Entries up to this one are not all there: the stream begins again after it, and nothing says what was at it."""
+        self.base = self.last_index = self.to_index = index
+        self.to_calls, self.to_term, self.to_checksum, self.to_txn = -1, 0, 0, 0
+        self.proved = self.executed = self.entries = self.calls = self.bytes = 0
+        self.ended = False
+        self.calls_of.clear()
+        self.catalogs, self.voids, self.seen, self.multi = set(), [], {}, {}
+        self.skipped.drop_batches(index)
 
 
 @dataclass(slots=True)
@@ -80,20 +199,15 @@ class Scan:
     streams: dict[int, ScannedStream]
     groups: GroupStates
     catalogs: dict[int, LoggedCatalog] = field(default_factory=dict)  # every version met; a later checkpoint may know fewer
-    digests: int = 0
-    row_digests: bool = False  # the live run took digests of rows
     checked_bytes: int = 0  # of the snapshots that were read whole for the plan …
     checked_s: float = 0.0  # … and how long that took
     damage: Corrupt | None = None  # why the pass ended before the log did
     kept: list[tuple[Lsn, Record]] | None = None  # every record of the pass; None when they were too many
 
-
-def skips_of(taken_out: Iterable[tuple[int, int, int]]) -> dict[int, tuple[int, ...]]:
-    """Index of a batch -> positions in it that are not run, ascending; of SKIPs as `ScannedStream.taken_out` holds them."""
-    found: dict[int, set[int]] = {}
-    for _, index, position in taken_out:
-        found.setdefault(index, set()).add(position)
-    return {index: tuple(sorted(positions)) for index, positions in sorted(found.items())}
+    @property
+    def row_digests(self) -> bool:
+        """The live run took digests of rows."""
+        return any(stream.row_digests for stream in self.streams.values())
 
 
 def start_block(source: LogSource, indexes: Mapping[int, int]) -> int:
@@ -128,190 +242,51 @@ def scan(
 
     Raises: Corrupt (with `accept_data_loss` the pass ends there instead), Recycled.
     """
-    result = Scan(from_block, source.last_block, {p: ScannedStream() for p in indexes}, GroupStates(), kept=[])
-    pass_ = _ScanPass(result, indexes, {p: frozenset(found) for p, found in claims.items()}, until)
-    met = 0
+    fold = _ScanFold(
+        {p: ScannedStream(counted_from=index, claimed=frozenset(claims.get(p, ())), until=until) for p, index in indexes.items()}
+    )
+    last_block, damage = source.last_block, None
     try:
-        for lsn, record in source.read(from_block=from_block):
-            if source.patchwork is not None and source.patchwork.met != met:
-                met = source.patchwork.met
-                pass_.note_gap()
-            pass_.take(lsn, record)
-        if source.patchwork is not None and source.patchwork.met != met:
-            pass_.note_gap()
-        pass_.close()
-    except Corrupt as damage:
-        if not accept_data_loss or damage.block is None:
+        fold.read(source, from_block=from_block)
+        for stream in fold.streams.values():
+            stream.end()
+    except Corrupt as found:
+        if not accept_data_loss or found.block is None:
             raise
-        result.damage, result.last_block = damage, damage.block - 1
-    for stream in result.streams.values():
-        stream.procedures = calls_by_name(stream.calls_of, result.catalogs)
-    cluster = result.groups.state(CLUSTER_GROUP)
+        damage, last_block = found, found.block - 1
+    for stream in fold.streams.values():
+        stream.procedures = calls_by_name(stream.calls_of, fold.catalogs)
+    cluster = fold.groups.state(CLUSTER_GROUP)
     cluster.last_txn = max(cluster.last_txn, source.txn_id_max)
-    return result
+    return Scan(from_block, last_block, fold.streams, fold.groups, fold.catalogs, damage=damage, kept=fold.kept)
 
 
-class _ScanPass:
-    """The state of one pass."""
+class _ScanFold(LogFold[ScannedStream]):
+    """Keeps every version of the code, and the records themselves as long as they are few."""
 
-    def __init__(self, result: Scan, indexes: Mapping[int, int], claims: Mapping[int, frozenset[int]], until: int | None) -> None:
-        self._result, self._indexes, self._claims, self._until = result, indexes, claims, until
+    def __init__(self, streams: dict[int, ScannedStream]) -> None:
+        super().__init__(streams)
+        self.catalogs: dict[int, LoggedCatalog] = {}
+        self.kept: list[tuple[Lsn, Record]] | None = []
         self._kept_bytes = 0
 
-    def take(self, lsn: Lsn, record: Record) -> None:
-        result = self._result
-        self._keep(lsn, record)
-        result.groups.observe(lsn, record)
-        self._note_catalogs(record)
-        stream = result.streams.get(record.partition)
-        if stream is None:
-            return
-        if record.is_entry:
-            self._entry(stream, lsn, record)
-        elif record.kind is RecordKind.DIGEST:
-            result.digests += 1
-            result.row_digests = result.row_digests or _has_rows(record)
-            stream.proved = max(stream.proved, record.index)
-            stream.digested = max(stream.digested, record.index)
-        elif record.kind is RecordKind.CHECKPOINT:
-            self._checkpoint(stream, record)
-        elif record.kind is RecordKind.TRUNCATION:
-            self._void(stream, lsn, record.index)
+    def observe(self, lsn: Lsn, record: Record) -> None:
+        if self.kept is not None:
+            self._keep(lsn, record)
+        super().observe(lsn, record)
+        if record.partition == CLUSTER_GROUP and record.kind in (RecordKind.CATALOG, RecordKind.CHECKPOINT):
+            self.catalogs |= self.groups.state(CLUSTER_GROUP).catalogs
 
-    def note_gap(self) -> None:
-        """Blocks are left out here."""
-        for stream in self._result.streams.values():
+    def gap(self) -> None:
+        for stream in self.streams.values():
             stream.gapped = True
 
-    def close(self) -> None:
-        """A gap at the end may have held more."""
-        for stream in self._result.streams.values():
-            if stream.gapped and not _is_final(stream):
-                _lose(stream, stream.last_index + 1)
-
-    def _note_catalogs(self, record: Record) -> None:
-        if record.partition == CLUSTER_GROUP and record.kind in (RecordKind.CATALOG, RecordKind.CHECKPOINT):
-            self._result.catalogs |= self._result.groups.state(CLUSTER_GROUP).catalogs
-
     def _keep(self, lsn: Lsn, record: Record) -> None:
-        kept = self._result.kept
-        if kept is None:
-            return
+        assert self.kept is not None
         self._kept_bytes += len(record.raw)
+        self.kept.append((lsn, record))
         if self._kept_bytes > KEEP_BYTES:
-            self._result.kept = None
-        else:
-            kept.append((lsn, record))
-
-    def _checkpoint(self, stream: ScannedStream, record: Record) -> None:
-        state = self._result.groups.by_partition[record.partition]
-        if state.last_index <= self._indexes[record.partition]:
-            stream.start_txn = max(stream.start_txn, state.last_txn)
-        gapped, stream.gapped = stream.gapped, False
-        if gapped and not _goes_on(stream, state.last_index, state.last_term):
-            _lose(stream, state.last_index)
-        elif state.last_index <= stream.last_index or (stream.ended and gapped):
-            stream.last_index, stream.last_term = max(stream.last_index, state.last_index), state.last_term
-            return
-        stream.base = stream.last_index = stream.to_index = state.last_index
-        stream.to_term, stream.to_checksum, stream.to_txn = state.last_term, state.last_checksum, 0
-        stream.last_term = state.last_term
-        self._note_claim(stream, record.partition, state.last_index, state.last_term, state.last_checksum)
-
-    def _entry(self, stream: ScannedStream, lsn: Lsn, record: Record) -> None:
-        if stream.gapped:
-            stream.gapped = False
-            if not _goes_on(stream, record.index - 1, record.term):
-                _lose(stream, record.index - 1)
-        if record.index <= stream.last_index:
-            self._void(stream, lsn, record.index)
-        stream.last_index, stream.last_term = record.index, record.term
-        self._note_claim(stream, record.partition, record.index, record.term, record.checksum)
-        if record.kind not in (RecordKind.BATCH, RecordKind.SKIP):
-            stream.proved = record.index
-        if (
-            record.kind is RecordKind.SKIP
-        ):  # also after `until`: the batch that it concerns comes before it, and nothing else says so
-            value = record.json()
-            stream.taken_out.append((record.index, int(value["index"]), int(value["position"])))
-        if stream.ended:
-            return
-        calls, txn_id = self._within(stream, record)
-        if stream.ended and not calls:
-            return
-        stream.to_index, stream.to_term, stream.to_checksum = record.index, record.term, record.checksum
-        stream.to_txn = txn_id or stream.to_txn
-        if record.index > self._indexes[record.partition]:
-            stream.entries += 1
-            stream.calls += calls
-            stream.bytes += len(record.raw)
-            if record.kind is RecordKind.BATCH:
-                catalog = batch_catalog(record)
-                stream.catalogs.add(catalog)
-                stream.calls_of.update((catalog, number) for number in batch_procedures(record)[:calls])
-                if txn := multi_txn(record):
-                    stream.multi[txn] = record.index
-        else:
-            stream.start_txn = max(stream.start_txn, txn_id)
-
-    def _within(self, stream: ScannedStream, record: Record) -> tuple[int, int]:
-        """(calls up to `until`, the last one's TxnId); ends the stream at the first call after `until`."""
-        if record.kind is RecordKind.BATCH:
-            last = batch_last_txn(record)
-            if self._until is None or last <= self._until:
-                return batch_calls(record), last
-            txn_ids = decode_batch(record).txn_ids
-            count = sum(1 for txn in txn_ids if txn <= self._until)
-            stream.ended, stream.to_calls = True, count if count else -1
-            return count, txn_ids[count - 1] if count else 0
-        txn_id = 0
-        if record.kind in (RecordKind.SCHEMA, RecordKind.SKIP):
-            txn_id = int(record.json().get("txn_id", 0))
-            stream.ended = record.kind is RecordKind.SCHEMA and self._until is not None and txn_id > self._until
-        return 0, txn_id if record.kind is RecordKind.SCHEMA else 0
-
-    def _void(self, stream: ScannedStream, lsn: Lsn, index: int) -> None:
-        stream.voids.append((lsn.block, lsn.offset, index))
-        stream.last_index = index - 1
-        stream.proved, stream.digested = min(stream.proved, index - 1), min(stream.digested, index - 1)
-        stream.seen = {at: found for at, found in stream.seen.items() if at < index}
-        stream.taken_out = [skip for skip in stream.taken_out if skip[0] < index]
-        stream.multi = {txn: at for txn, at in stream.multi.items() if at < index}
-        if stream.to_index >= index:
-            stream.to_index, stream.ended, stream.to_calls = index - 1, False, -1
-            stream.to_term = stream.to_checksum = 0  # not known here
-
-    def _note_claim(self, stream: ScannedStream, partition: int, index: int, term: int, checksum: int) -> None:
-        if index in self._claims.get(partition, ()):
-            stream.seen[index] = (term, checksum)
-
-
-def _is_final(stream: ScannedStream) -> bool:
-    """The applied part of the stream can neither grow nor be replaced by what was in a gap."""
-    return stream.ended and (stream.digested >= stream.to_index or not stream.to_index)
-
-
-def _goes_on(stream: ScannedStream, index: int, term: int) -> bool:
-    """Whether the gap before a record that follows entry `index` took nothing from the applied part of the stream.
-
-    An entry is replaced in a higher term only (Raft, section 5.3), and never once it was executed.
-    """
-    if stream.ended:
-        return term == stream.last_term or _is_final(stream)
-    if index != stream.last_index:
-        return False
-    return term == stream.last_term or stream.digested >= stream.last_index
-
-
-def _lose(stream: ScannedStream, index: int) -> None:
-    """Entries up to this one are not all there: the stream begins again after it, and the entry at this index is unknown."""
-    stream.base = stream.last_index = stream.to_index = index
-    stream.to_calls, stream.to_term, stream.to_checksum, stream.to_txn = -1, 0, 0, 0
-    stream.proved = stream.digested = stream.entries = stream.calls = stream.bytes = 0
-    stream.ended = False
-    stream.calls_of.clear()
-    stream.catalogs, stream.voids, stream.seen, stream.multi = set(), [], {}, {}
-    stream.taken_out = [skip for skip in stream.taken_out if skip[1] > index]
+            self.kept = None
 
 
 def calls_by_name(calls_of: Mapping[tuple[int, int], int], catalogs: Mapping[int, LoggedCatalog]) -> dict[str, int]:
@@ -331,10 +306,3 @@ def batch_calls(record: Record) -> int:
 
 def _has_rows(record: Record) -> bool:
     return len(record.raw) >= RECORD.bytes + DIGEST.bytes and any(record.raw[RECORD.bytes : RECORD.bytes + 8])
-
-
-def cluster_policy(groups: GroupStates) -> dict[str, int]:
-    """The key policy of the configuration in force; {} when the log says none."""
-    configuration = groups.state(CLUSTER_GROUP).configuration or {}
-    policy: dict[str, int] = configuration.get("key_policy") or {}
-    return policy

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Final, TypeVar
 
 from cmdlog.wal.directory.instance import Instance, load_instance
@@ -63,19 +64,14 @@ class LogSource:
 
     def checkpoint(self, first_block: int) -> GroupStates:
         """What the head of the segment that begins there states about every group: everything before it, folded."""
-        groups = GroupStates()
-        for lsn, record in self.read(from_block=first_block, upto_block=first_block):
-            groups.observe(lsn, record)
-        return groups
+        return GroupStates.fold(self.read(from_block=first_block, upto_block=first_block))
 
     def beginnings(self) -> dict[int, int]:
         """Group -> the index after which its entries begin here. A log that a recovery made states it in its second block."""
         groups = self.checkpoint(self.first_blocks[0])
         if not groups.by_partition:
-            for lsn, record in self.read(from_block=self.first_blocks[0]):
-                if record.kind is not RecordKind.CHECKPOINT:
-                    break
-                groups.observe(lsn, record)
+            records = self.read(from_block=self.first_blocks[0])
+            groups = GroupStates.fold(takewhile(lambda found: found[1].kind is RecordKind.CHECKPOINT, records))
         return {p: state.last_index for p, state in groups.by_partition.items()}
 
 
@@ -101,11 +97,8 @@ def in_front(files: Files, source: LogSource, run: Sequence[ArchivedSegment]) ->
 
 def alone(files: Files, source: LogSource, run: Sequence[ArchivedSegment]) -> LogSource:
     """These archived segments of the log, which follow each other, without the rest."""
-    groups = GroupStates()
-    for lsn, record in source.read(from_block=source.first_blocks[-1]):
-        groups.observe(lsn, record)
     piece = _replaced(files, source, _readable(run), tuple(archived.name for archived in run), run[-1].last_block)
-    return replace(piece, txn_id_max=groups.txn_id_max)
+    return replace(piece, txn_id_max=fold_end(source).txn_id_max)
 
 
 def around_gaps(
@@ -117,9 +110,6 @@ def around_gaps(
         ends = [*(block - 1 for block in source.first_blocks[1:]), source.last_block]
         pieces += [SalvagedSegment(segment, end) for segment, end in zip(source.segments, ends, strict=True)]
     patchwork = Patchwork(files, pieces, gaps=gaps)
-    groups = GroupStates()
-    for lsn, record in () if to_live else source.read(from_block=source.first_blocks[-1]):
-        groups.observe(lsn, record)
     return replace(
         source,
         first_blocks=[int(piece.segment.header.first_block) for piece in pieces],
@@ -128,7 +118,7 @@ def around_gaps(
         segments=[piece.segment for piece in pieces],
         archived=tuple(found.name for found in archived if found.segment is not None),
         provisional=not to_live,
-        txn_id_max=groups.txn_id_max,
+        txn_id_max=0 if to_live else fold_end(source).txn_id_max,
         partitions=tuple(partitions_of(source)),
         patchwork=patchwork,
     )
@@ -140,19 +130,14 @@ def partitions_of(source: LogSource) -> list[int]:
         return list(source.partitions)
     groups = source.checkpoint(source.first_blocks[-1])
     if not groups.by_partition:
-        for lsn, record in source.read(from_block=source.first_blocks[-1]):
-            groups.observe(lsn, record)
-    configuration = groups.state(CLUSTER_GROUP).configuration or {}
-    count = int(configuration.get("partitions", 0))
+        groups = fold_end(source)
+    count = groups.cluster.partitions
     return list(range(count)) if count else sorted(p for p in groups.by_partition if p != CLUSTER_GROUP)
 
 
 def fold_end(source: LogSource) -> GroupStates:
     """Every group as the log ends: the newest segment's head states all before it."""
-    groups = GroupStates()
-    for lsn, record in source.read(from_block=source.first_blocks[-1]) if source.first_blocks else ():
-        groups.observe(lsn, record)
-    return groups
+    return GroupStates.fold(source.read(from_block=source.first_blocks[-1]) if source.first_blocks else ())
 
 
 def _readable(run: Sequence[ArchivedSegment]) -> list[SegmentFile]:

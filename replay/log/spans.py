@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -23,7 +23,9 @@ from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import Lsn
 from cmdlog.wal.opening.scan import SegmentWalk, walk_segment
 from cmdlog.wal.opening.survey import Survey
+from cmdlog.wal.skips import Skips, SkipSet
 from replay.log.collect_evidence import survey_anyway
+from replay.log.log_fold import LogFold, StreamFold
 from replay.log.salvage import Patchwork, SalvagedSegment
 from replay.log.source import LogSource
 from snapshot.archive_layout import list_segments, run_before
@@ -42,18 +44,20 @@ BEGINNING = Mark(0, 0, 0)
 
 
 @dataclass(slots=True)
-class Span:
-    """Entries (base.index, last] of one partition in one log, without a gap. `base` has no checksum when nothing states it."""
+class Span(StreamFold):
+    """Entries (base, last] of one partition in one log, without a gap: the fold of its stream from one gap to the next."""
 
     directory: str
     base: int
-    base_mark: Mark | None
+    base_mark: Mark | None  # None: nothing states its checksum
     from_block: int
     last_block: int  # digests of the last entries come after them: up to the gap, or the log's end
     terms: array[int] = field(default_factory=lambda: array("Q"))
     checksums: array[int] = field(default_factory=lambda: array("I"))
-    taken_out: list[tuple[int, int, int]] = field(default_factory=list)  # of a SKIP: its index, its batch's, position there
-    commit: int = 0  # entries up to here are known to be committed, by what comes before the next gap
+    commit: int = 0  # entries up to here are known committed, by what comes before the next gap
+
+    def __post_init__(self) -> None:
+        self.last_index = self.last
 
     @property
     def last(self) -> int:
@@ -66,20 +70,13 @@ class Span:
         at = index - self.base - 1
         return Mark(index, self.terms[at], self.checksums[at]) if 0 <= at < len(self.terms) else None
 
-    def take(self, record: Record) -> None:
-        """The next entry, or one that replaces what it had from there on."""
-        self.cut(record.index)
+    def entry(self, lsn: Lsn, record: Record) -> None:
         self.terms.append(record.term)
         self.checksums.append(record.checksum)
 
-    def cut(self, index: int) -> None:
-        """Entries from `index` on are void."""
+    def was_cut(self, index: int) -> None:
         keep = max(0, index - self.base - 1)
         del self.terms[keep:], self.checksums[keep:]
-        self.taken_out = [skip for skip in self.taken_out if skip[0] < index]
-
-
-Skips = Mapping[int, frozenset[int]]  # index of a batch -> positions that were not run
 
 
 class SpanStep(NamedTuple):
@@ -137,12 +134,11 @@ def _last_block(walk: SegmentWalk, evidence: int) -> int:
 
 def spans_of(source: LogSource, partitions: Collection[int]) -> tuple[dict[int, list[Span]], GroupStates]:
     """What this log can serve of these partitions, by partition in the log's order, and the fold over all that can be read."""
-    pass_ = _SpanPass(source, frozenset(partitions))
+    fold = _SpanFold(source.directory, frozenset(partitions))
     if source.first_blocks:
-        for lsn, record in source.read(from_block=source.first_blocks[0]):
-            pass_.take(lsn, record)
-        pass_.end(source.last_block)
-    return pass_.spans, pass_.groups
+        fold.read(source, from_block=source.first_blocks[0])
+        fold.end(source.last_block)
+    return fold.spans, fold.groups
 
 
 def pieces_of(spans: Sequence[Span], last: int, *, alone: bool) -> list[tuple[Span, int]]:
@@ -161,90 +157,71 @@ def pieces_of(spans: Sequence[Span], last: int, *, alone: bool) -> list[tuple[Sp
 
 
 def skips_of_pieces(pieces: Iterable[tuple[Span, int]]) -> Skips:
-    """The calls that any of them skips, also before gaps: index of a batch -> positions."""
-    found: dict[int, set[int]] = {}
-    for span, upto in pieces:
-        for at, index, position in span.taken_out:
-            if at <= upto:
-                found.setdefault(index, set()).add(position)
-    return {index: frozenset(positions) for index, positions in found.items()}
+    """The calls that any of them takes out, also before gaps."""
+    return SkipSet(skip for span, upto in pieces for skip in span.skipped if skip.at <= upto).by_batch()
 
 
-class _SpanPass:
-    def __init__(self, source: LogSource, partitions: frozenset[int]) -> None:
-        self._source, self._partitions = source, partitions
-        self._met = 0
+class _SpanFold(LogFold[Span]):
+    """`streams` are the open spans, by partition."""
+
+    def __init__(self, directory: str, partitions: frozenset[int]) -> None:
+        super().__init__({})
+        self._directory, self._partitions = directory, partitions
         self._block = 0
-        self._gapped: set[int] = set()
-        self._open: dict[int, Span] = {}
+        self._gapped: set[int] = set()  # whose spans are open, with blocks missing after their last records
         self.spans: dict[int, list[Span]] = {partition: [] for partition in partitions}
-        self.groups = GroupStates()
 
-    def take(self, lsn: Lsn, record: Record) -> None:
-        self._look_for_gap()
-        self._block = int(lsn.block)
+    def observe(self, lsn: Lsn, record: Record) -> None:
+        self._block, partition = int(lsn.block), record.partition
         self.groups.observe(lsn, record)
-        partition = record.partition
         if partition not in self._partitions:
             return
         if record.is_entry:
-            self._entry(lsn, record)
+            self._join_entry(lsn, record)
         elif record.kind is RecordKind.CHECKPOINT:
             state = self.groups.by_partition[partition]
-            self._stated(lsn, partition, Mark(state.last_index, state.last_term, state.last_checksum))
-        elif record.kind is RecordKind.TRUNCATION and partition in self._open:
-            self._open[partition].cut(record.index)
-        elif record.kind is RecordKind.COMMIT_MARK and partition in self._open and partition not in self._gapped:
-            self._open[partition].commit = self.groups.by_partition[partition].commit
+            self._join_head(lsn, partition, Mark(state.last_index, state.last_term, state.last_checksum))
+        if (span := self.streams.get(partition)) is not None:
+            span.observe(lsn, record)
+            if partition not in self._gapped:
+                span.commit = self.groups.by_partition[partition].commit
+
+    def gap(self) -> None:
+        for partition, span in self.streams.items():
+            if partition not in self._gapped:
+                span.last_block = self._block
+        self._gapped |= set(self.streams)
 
     def end(self, last_block: int) -> None:
-        self._look_for_gap()
-        for partition in sorted(self._open):
-            self._close(partition, self._block if partition in self._gapped else last_block)
+        """The log ends."""
+        for partition in sorted(self.streams):
+            self._close(partition, last_block)
 
-    def _look_for_gap(self) -> None:
-        patchwork = self._source.patchwork
-        if patchwork is not None and patchwork.met != self._met:
-            self._met = patchwork.met
-            for partition, span in self._open.items():
-                if partition not in self._gapped:
-                    span.last_block = self._block
-            self._gapped |= set(self._open)
-
-    def _entry(self, lsn: Lsn, record: Record) -> None:
-        partition, span = record.partition, self._open.get(record.partition)
-        goes_on = span is not None and span.base < record.index <= span.last + 1
+    def _join_entry(self, lsn: Lsn, record: Record) -> None:
+        """Another span begins with the entry, unless it continues the open one."""
+        partition, span = record.partition, self.streams.get(record.partition)
+        continues = span is not None and span.base < record.index <= span.last + 1
         if span is not None and partition in self._gapped:
             before = span.mark(record.index - 1)  # in one term no entry is replaced by another
-            goes_on = record.index == span.last + 1 and before is not None and before.term == record.term
-        if not goes_on:
+            continues = record.index == span.last + 1 and before is not None and before.term == record.term
+        if not continues:
             base = span.base_mark if span is not None and span.base == record.index - 1 else None
-            span = self._begin(lsn, partition, record.index - 1, base if record.index > 1 else BEGINNING)
-        assert span is not None
+            self._begin(lsn, partition, record.index - 1, base if record.index > 1 else BEGINNING)
         self._gapped.discard(partition)
-        span.take(record)
-        span.commit = self.groups.by_partition[partition].commit
-        if record.kind is RecordKind.SKIP:
-            value = record.json()
-            span.taken_out.append((record.index, int(value["index"]), int(value["position"])))
 
-    def _stated(self, lsn: Lsn, partition: int, mark: Mark) -> None:
+    def _join_head(self, lsn: Lsn, partition: int, mark: Mark) -> None:
         """A segment's head says where the stream is."""
-        span = self._open.get(partition)
-        if span is not None and (partition not in self._gapped or span.mark(mark.index) == mark == span.mark(span.last)):
-            self._gapped.discard(partition)
-        else:
-            span = self._begin(lsn, partition, mark.index, mark)
-        span.commit = self.groups.by_partition[partition].commit
-
-    def _begin(self, lsn: Lsn, partition: int, base: int, mark: Mark | None) -> Span:
-        self._close(partition, self._block)
-        span = self._open[partition] = Span(self._source.directory, base, mark, int(lsn.block), int(lsn.block))
+        span = self.streams.get(partition)
+        if span is None or (partition in self._gapped and not span.mark(mark.index) == mark == span.mark(span.last)):
+            self._begin(lsn, partition, mark.index, mark)
         self._gapped.discard(partition)
-        return span
+
+    def _begin(self, lsn: Lsn, partition: int, base: int, mark: Mark | None) -> None:
+        self._close(partition, self._block)
+        self.streams[partition] = Span(self._directory, base, mark, int(lsn.block), int(lsn.block))
 
     def _close(self, partition: int, last_block: int) -> None:
-        span = self._open.pop(partition, None)
+        span = self.streams.pop(partition, None)
         if span is not None:
             span.last_block = span.last_block if partition in self._gapped else last_block
             self.spans[partition].append(span)

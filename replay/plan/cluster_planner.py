@@ -19,13 +19,14 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX
+from cmdlog.wal.skips import Skips, SkipSet
 from procedures.bundle import bundle_of
 from replay.engine import CatalogMissing
 from replay.errors import Incomplete, NoLogs, ReplayError, first_of
 from replay.log.collect_evidence import gather
 from replay.log.evidence import DirectoryFault, NodeEvidence
 from replay.log.orphan_segments import nearest_stray, told_of
-from replay.log.scan import Scan, ScannedStream, cluster_policy, scan, skips_of
+from replay.log.scan import Scan, ScannedStream, scan
 from replay.log.source import LogSource, open_source
 from replay.log.spans import BEGINNING, Mark, Span, SpanStep, join, restricted, salvage, spans_of
 from replay.log.split_calls import PartitionSpan, find_parted, names_of, settled
@@ -281,9 +282,9 @@ class _Planner:
         if snapshot is not None and snapshot.manifest is not None:  # legs may not read what precedes it
             self._lines[partition] = PartitionSpan(snapshot.manifest.txn_id)
         origin = next((d for d in self._sources if snapshot is not None and snapshot.path.startswith(f"{d}/")), chosen)
-        skips = skips_of(
-            skip for step in steps for skip in step.span.taken_out if step.from_mark.index < skip[0] <= step.to_mark.index
-        )
+        skips = SkipSet(
+            skip for step in steps for skip in step.span.skipped if step.from_mark.index < skip.at <= step.to_mark.index
+        ).by_batch()
         if not steps:
             source = self._sources.get(chosen) or self._sources[origin]
             spot = Span(source.directory, start.index, start, source.first_blocks[-1], source.first_blocks[-1])
@@ -299,9 +300,7 @@ class _Planner:
                 return legs, None
         return legs, steps[-1].to_mark
 
-    def _leg(
-        self, partition: int, step: SpanStep, kind: Kind, name: str, skips: Mapping[int, tuple[int, ...]]
-    ) -> tuple[Plan, bool]:
+    def _leg(self, partition: int, step: SpanStep, kind: Kind, name: str, skips: Skips) -> tuple[Plan, bool]:
         """The leg of one step, and whether `until` ends the partition in it."""
         source = restricted(self._sources[step.span.directory], step.span.last_block)
         first = max(block for block in source.first_blocks if block <= step.span.from_block)
@@ -337,7 +336,7 @@ class _Planner:
         catalogs = self._code(partition, stream.catalogs, found)
         chosen = self._groups.get(self._verdict.groups[CLUSTER_GROUP].chosen, found.groups)
         plan = _plan(source, found, part, self._until)
-        return replace(plan, catalogs=catalogs, key_policy=cluster_policy(chosen)), ended
+        return replace(plan, catalogs=catalogs, key_policy=chosen.cluster.key_policy), ended
 
     def _is_before_damage(self, partition: int, step: SpanStep, first: int, to: Mark, *, ended: bool) -> bool:
         """Whether all that is applied is before the damage, and nothing up to the moment can be in it."""

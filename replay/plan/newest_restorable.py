@@ -24,9 +24,7 @@ def newest_before_damage(files: Files, directory: str) -> int | None:
     try:
         source = salvage(files, directory)
         heads = [block for block in source.first_blocks if block < first_bad]
-        groups = GroupStates()
-        for lsn, record in source.read(from_block=heads[-1], upto_block=first_bad - 1) if heads else ():
-            groups.observe(lsn, record)
+        groups = GroupStates.fold(source.read(from_block=heads[-1], upto_block=first_bad - 1) if heads else ())
         parts = [state for partition, state in groups.by_partition.items() if partition < PARTITIONS_MAX]
         moment = min((max(state.closed_txn, state.last_txn - 1) for state in parts), default=0)
         if moment > 0 and not make_joint_plan(files, [directory], until=moment).incomplete:

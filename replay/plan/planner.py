@@ -317,7 +317,7 @@ def _check_reach(
 def _check_end(source: LogSource, candidates: Mapping[int, Sequence[Candidate]], found: Scan) -> None:
     """A log that was cut short holds the skips of all that is applied: none can come after the digest of its batch."""
     for partition, stream in found.streams.items():
-        if source.provisional and stream.to_index > max(candidates[partition][0].position.index, stream.digested):
+        if source.provisional and stream.to_index > max(candidates[partition][0].position.index, stream.executed):
             raise UntilUnreachable(
                 f"partition {partition} may have a skip of entry {stream.to_index} after block {source.last_block}"
             )

@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from cmdlog.wal.format.control_record import CatalogVersion, GroupConfiguration
 from cmdlog.wal.format.record import Record, RecordKind
+from cmdlog.wal.group_state import GroupState
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from procedures import Database
 from procedures.bundle import bundle_of
@@ -21,6 +23,7 @@ from procedures.execution.idempotency import KeyPolicy
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs
 from replay.errors import Divergence, PlanOutdated, Poison
+from replay.log.log_fold import is_void
 from replay.plan.planner import PartitionPlan, Plan
 from replay.recover.partition_replay import Doomed, PartitionReplay, ReplaySetup
 from replay.recover.quarantine import Aside, QuarantineFile
@@ -79,9 +82,9 @@ class Applier:
     def know(self, plan: Plan) -> None:
         """What holds where the log begins, when its first records do not say it."""
         for value in plan.catalogs:
-            self._add_catalog(value)
+            self._add_catalog(int(value["version"]), value)
         if plan.key_policy:
-            self._take_policy({"key_policy": plan.key_policy})
+            self._take_policy(GroupConfiguration(key_policy=plan.key_policy))
 
     def take(self, lsn: Lsn, record: Record) -> None:
         """Takes the next record of the log. A partition whose call diverges or cannot be run stops; see `stopped`.
@@ -95,7 +98,7 @@ class Applier:
         if lane is None:
             return
         if record.is_entry:
-            if lane.wants(record.index) and not _is_void(lane.plan, lsn, record.index):
+            if lane.wants(record.index) and not is_void(lane.plan.voids, lsn, record.index):
                 lane.put(record)
         elif record.kind is RecordKind.DIGEST:
             lane.put_digest(record)
@@ -130,18 +133,18 @@ class Applier:
 
     def _cluster(self, record: Record) -> None:
         if record.kind is RecordKind.CATALOG:
-            self._add_catalog(record.json())
+            catalog = CatalogVersion.from_record(record)
+            self._add_catalog(catalog.version, catalog.value)
         elif record.kind is RecordKind.CONFIGURATION:
-            self._take_policy(record.json())
+            self._take_policy(GroupConfiguration.from_record(record))
         elif record.kind is RecordKind.CHECKPOINT:
-            value = record.json()
-            for stated in value["catalogs"]:
-                self._add_catalog(stated[3])
-            if value["configurations"]:
-                self._take_policy(value["configurations"][-1][2])
+            state = GroupState.from_checkpoint(record)
+            for version, stated in state.catalogs.items():
+                self._add_catalog(version, stated.value)
+            if state.configuration is not None:
+                self._take_policy(GroupConfiguration.from_json(state.configuration))
 
-    def _add_catalog(self, value: Mapping[str, Any]) -> None:
-        version = int(value["version"])
+    def _add_catalog(self, version: int, value: Mapping[str, Any]) -> None:
         if version in self._hashes:
             return
         self._hashes[version] = str(value.get("hash", ""))
@@ -154,8 +157,8 @@ class Applier:
         except BundleForged as error:
             self.catalogs.add_broken(version, error)
 
-    def _take_policy(self, configuration: Mapping[str, Any]) -> None:
-        policy = KeyPolicy(**configuration.get("key_policy", {}))
+    def _take_policy(self, configuration: GroupConfiguration) -> None:
+        policy = KeyPolicy(**configuration.key_policy)
         if policy == self._policy:
             return
         self._policy = policy
@@ -177,8 +180,3 @@ class _Catalogs(Catalogs):
         if version in self._broken:
             raise self._broken[version]
         return super().__call__(version)
-
-
-def _is_void(plan: PartitionPlan, lsn: Lsn, index: int) -> bool:
-    """Whether a later record of the log made this entry void."""
-    return any(index >= first and (lsn.block, lsn.offset) < (block, offset) for block, offset, first in plan.voids)

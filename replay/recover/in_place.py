@@ -15,7 +15,6 @@ from typing import Any
 
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.record import Record
-from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from replay.errors import Divergence, Incomplete, PlanOutdated
 from replay.log.scan import start_block
@@ -158,8 +157,7 @@ def _already_there(files: Files, wal: Log) -> Plan | None:
 
 
 def _partitions(wal: Log) -> range:
-    configuration: dict[str, Any] = wal.recovered.groups.state(CLUSTER_GROUP).configuration or {}
-    return range(int(configuration.get("partitions", 0)))
+    return range(wal.recovered.groups.cluster.partitions)
 
 
 def _nothing_to_do(partition: int, path: str, end: tuple[int, int, int], txn_id: int) -> PartitionPlan:

@@ -33,7 +33,7 @@ from procedures.hash_seed import PINNED
 from procedures.storage.state import PartitionState
 from replay.errors import Divergence, Interrupted, PlanOutdated, Poison, WorkerFailed
 from replay.log.known_failures import carried_fault, continue_faults, known_faults
-from replay.log.scan import cluster_policy, scan, start_block
+from replay.log.scan import scan, start_block
 from replay.log.source import LogSource
 from replay.plan.opened_plan import source_of_plan
 from replay.plan.planner import Plan, Planned
@@ -276,11 +276,11 @@ def _facts(files: Files, out: str, partition: int, identity: Identity, groups: G
         "cluster_id": identity.cluster_id.hex(),
         "node_id": identity.node_id,
         "incarnation": identity.incarnation.hex(),
-        "epoch": int((cluster.configuration or {}).get("epoch", 0)),
+        "epoch": groups.cluster.epoch,
         "configuration": cluster.configuration,
         "catalogs": {str(version): catalog.value for version, catalog in sorted(cluster.catalogs.items())},
         "environment": cluster.environment.value if cluster.environment else None,
-        "key_policy": cluster_policy(groups),
+        "key_policy": groups.cluster.key_policy,
         "fault_record": carried_fault(identity.cluster_id, faults[-1] if faults else None),
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

@@ -38,7 +38,6 @@ from procedures.errors import StateRefused
 from procedures.execution.idempotency import KeyPolicy
 from procedures.storage.state import PartitionState, Position, rows_of
 from replay.errors import ReshapeRefused
-from replay.log.scan import cluster_policy
 from replay.machine_errors import named_fault
 from replay.repartition.keys import open_keys
 from replay.repartition.rows import (
@@ -128,7 +127,7 @@ def reshape(
 
 def old_partitions(groups: GroupStates) -> int:
     """How many partitions the log's configuration names."""
-    return int((groups.state(CLUSTER_GROUP).configuration or {}).get("partitions", 0))
+    return groups.cluster.partitions
 
 
 def _stands(out: str, partition: int) -> PartitionResult:
@@ -150,7 +149,7 @@ class _Reshaping:
         self._homes = os.path.join(self._folder, HOMES_NAME)
         self._sources = [state_path(out, partition) for partition in range(self._old)]
         self._tables, self._indexes = tables_of(self._sources, RowPlacement.of(groups))
-        self._keys = open_keys(self._sources, KeyPolicy(**cluster_policy(groups)))
+        self._keys = open_keys(self._sources, KeyPolicy(**groups.cluster.key_policy))
         self._end = self._choose_end()
         self._rows = 0
         self._rows_total = self._count()

@@ -28,6 +28,7 @@ from cmdlog.wal.errors import Corrupt, DiskFull, WalError, WriteFailed, message_
 from cmdlog.wal.files import File, Files, RealFiles
 from cmdlog.wal.format.batch import BATCH, batch_last_txn
 from cmdlog.wal.format.block import HEADER, SECTOR_BYTES, BadBlock, decode_header
+from cmdlog.wal.format.control_record import schema_txn
 from cmdlog.wal.format.record import RECORD, Record, RecordKind
 from cmdlog.wal.format.segment import BadSegment, decode_segment_header
 from cmdlog.wal.opening.survey import SegmentFile
@@ -131,7 +132,7 @@ def transactions_of(record: Record) -> tuple[int, ...]:
     if record.kind is RecordKind.BATCH:
         return int(BATCH.unpack_from(record.raw, RECORD.bytes)[0]), batch_last_txn(record)
     if record.kind is RecordKind.SCHEMA:
-        txn = int(record.json().get("txn_id", 0))
+        txn = schema_txn(record)
         return (txn,) if txn else ()
     return ()
 

@@ -416,9 +416,8 @@ class Archiver:
             first = next(iter([*segments, *self._hooks.segments()]))
             groups = GroupStates()
             with contextlib.suppress(WalError, OSError):
-                for block in read_segment(self._place.files, first, upto=FIRST_RECORDS_BLOCK):
-                    for lsn, record in block.records():
-                        groups.observe(lsn, record)
+                blocks = read_segment(self._place.files, first, upto=FIRST_RECORDS_BLOCK)
+                groups.observe_all(found for block in blocks for found in block.records())
             last = [state.last_index for p, state in groups.by_partition.items() if p != CLUSTER_GROUP]
             self._begins_empty = max(last, default=2) <= 1  # the configuration of a new partition is entry 1
         return self._begins_empty

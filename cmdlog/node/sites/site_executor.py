@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cmdlog.wal.format.record import Record
+from cmdlog.wal.skips import Skips, skip_call
 from procedures.execution.executor import Applied
 from procedures.execution.idempotency import KeyPolicy
 from procedures.storage.changed_keys import estimate_keys
@@ -36,7 +37,7 @@ class SitePlan:
     state_files: Mapping[int, str]  # partition -> path
     policy: KeyPolicy
     digest_rows: bool
-    skips: Mapping[int, Mapping[int, frozenset[int]]] = field(default_factory=dict)  # partition -> index -> positions
+    skips: Mapping[int, Skips] = field(default_factory=dict)  # by partition
     deltas: bool = False  # whether the rows that change are noted, so that a snapshot may hold these alone
 
 
@@ -71,8 +72,7 @@ class Site:
 
     def leave_out(self, partition: int, index: int, position: int) -> None:
         """The log has a skip of this call, which was not applied yet."""
-        of_partition = self._skips.setdefault(partition, {})
-        of_partition[index] = of_partition.get(index, frozenset()) | {position}
+        skip_call(self._skips.setdefault(partition, {}), index, position)
 
     def read(self, partition: int, calls: list[tuple[int, list[Any]]]) -> tuple[int, list[tuple[int, bytes]]]:
         """(TxnId as of which was read, [(status, body)]) of read-only calls."""

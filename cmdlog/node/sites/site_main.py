@@ -30,6 +30,7 @@ from cmdlog.node.sites.supervisor import BUSY, HANDLED, INDEX, PARTITION, POSITI
 from cmdlog.signal_handlers import ignore
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.format.record import decode_record
+from cmdlog.wal.skips import skips_by_partition
 from procedures.bundle import Bundle
 from procedures.errors import EnvironmentFault, ProceduresError
 from procedures.execution.executor import Applied
@@ -125,12 +126,16 @@ class SiteProcess:
         catalogs = Catalogs()
         for version, bundle in hello["bundles"].items():
             catalogs.add_bundle(int(version), Bundle.from_bytes(bundle.encode()))
-        skips: dict[int, dict[int, frozenset[int]]] = {}
-        for partition, index, position in hello["skips"]:
-            of_partition = skips.setdefault(partition, {})
-            of_partition[index] = of_partition.get(index, frozenset()) | {position}
         policy = KeyPolicy(**hello["key_policy"])
-        plan = SitePlan(catalogs, hello["catalog"], state_files, policy, hello["digest_rows"], skips, hello["deltas"])
+        plan = SitePlan(
+            catalogs,
+            hello["catalog"],
+            state_files,
+            policy,
+            hello["digest_rows"],
+            skips_by_partition(hello["skips"]),
+            hello["deltas"],
+        )
         self._site = Site(plan, partial(self._progress.__setitem__, POSITION))
         gc.collect()
         gc.freeze()  # modules and caches live as long as the process: later collections need not look at them

@@ -14,13 +14,13 @@ from typing import Final
 from cmdlog.wal.errors import Corrupt, DiskFull
 from cmdlog.wal.files import File, Files
 from cmdlog.wal.format.block import HEADER, BlockFlag, decode_header, encode_block
-from cmdlog.wal.format.record import BadRecord, decode_body
+from cmdlog.wal.format.record import BadRecord
 from cmdlog.wal.format.segment import free_name, free_number
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.hard_state import HardStateFile
 from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.opening.restart import Action, RestartRow, RestartVerdict
-from cmdlog.wal.opening.scan import BlockAt, SegmentWalk
+from cmdlog.wal.opening.scan import BlockAt, SegmentWalk, records_at
 from cmdlog.wal.opening.survey import Survey
 
 CUTS_KEPT_MAX: Final = 8  # evidence files; the oldest go first
@@ -136,8 +136,8 @@ def _fold(survey: Survey, walk: SegmentWalk) -> GroupStates:
         start = place.offset + HEADER.bytes
         try:
             count = 0
-            for offset, record in decode_body(survey.data[start : start + place.header.body_bytes]):
-                groups.observe(Lsn(place.header.number, offset), record)
+            for lsn, record in records_at(survey.data, place):
+                groups.observe(lsn, record)
                 count += 1
         except BadRecord as bad:
             path, number = survey.segments[-1].path, place.header.number

@@ -10,6 +10,7 @@ proves that block b had been acknowledged.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,9 +25,9 @@ from cmdlog.wal.format.block import (
     decode_header,
     is_zero,
 )
-from cmdlog.wal.format.record import RECORD, BadRecord, RecordKind, decode_record
+from cmdlog.wal.format.record import RECORD, BadRecord, Record, RecordKind, decode_body, decode_record
 from cmdlog.wal.format.segment import SegmentHeader
-from cmdlog.wal.ids import BlockNumber
+from cmdlog.wal.ids import BlockNumber, Lsn
 
 _SEAL: Final = int(BlockFlag.SEAL)
 _CHECKPOINT: Final = int(BlockFlag.CHECKPOINT)
@@ -157,6 +158,13 @@ def _later(data: bytes, offset: int, segment: SegmentHeader) -> list[BlockAt]:
         if header.generation == segment.generation:
             found.append(BlockAt(header, position))
     return found
+
+
+def records_at(data: bytes, place: BlockAt) -> Iterator[tuple[Lsn, Record]]:
+    """The records of a block that is good, in order; `data` is the segment's file. Raises: BadRecord."""
+    start = place.offset + HEADER.bytes
+    for offset, record in decode_body(data[start : start + place.header.body_bytes]):
+        yield Lsn(place.header.number, offset), record
 
 
 @dataclass(frozen=True, slots=True)

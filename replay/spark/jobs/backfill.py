@@ -20,8 +20,7 @@ from typing import Any, Final
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files, RealFiles
-from cmdlog.wal.group_state import GroupStates
-from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.wal.format.control_record import Skip
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle
 from replay.diff.diff import KINDS
@@ -35,7 +34,7 @@ from replay.plan.planner import PartitionPlan
 from replay.recover.progress import RecoveryProgress
 from replay.spark.base.version_check import versions
 from replay.spark.jobs.as_of import Moment, MomentReplay, find_history, parse_moment, plan_json
-from replay.spark.jobs.backfill_task import backfill_partition, stream_json
+from replay.spark.jobs.backfill_task import backfill_partition
 from replay.spark.jobs.fetched_inputs import input_names, inputs, output_path
 from replay.spark.jobs.job import Sessions, opened, run_orders
 from replay.spark.jobs.manifest import tables_of
@@ -150,7 +149,7 @@ def _orders(
             rest = find_rest(files, directory, [places.get(p, ForkPlace(p)) for p in sorted(ends)], end)
             for partition, wanted in ends.items():
                 _check_end(rest, partition, wanted)
-                rest.scan.streams[partition].taken_out += [(0, index, 0) for index in wanted.dropped]
+                rest.scan.streams[partition].skipped.add(*(Skip(0, index, 0) for index in wanted.dropped))
         except (WalError, Incomplete, UntilUnreachable):
             if len(request["paths"]) == 1:
                 raise
@@ -180,7 +179,7 @@ def _order(request: Mapping[str, Any], bundle: Bundle, rest: Rest, partition: in
         "last_block": rest.scan.last_block,
         "legs": [],
         "row_digests": rest.scan.row_digests,
-        "slots": _configuration(rest.scan.groups).get("slots", ()),
+        "slots": rest.scan.groups.cluster.slots,
         "place": asdict(place),
     }
 
@@ -199,7 +198,7 @@ def _stitched_order(
         "last_block": 0,
         "legs": [plan_json(leg) for leg in legs],
         "row_digests": any(leg.row_digests for leg in legs),
-        "slots": _configuration(stitched.groups).get("slots", ()),
+        "slots": stitched.groups.cluster.slots,
         "catalogs": {str(version): value for version, value in stitched.catalogs.items()},
         "place": asdict(place),
     }
@@ -219,12 +218,8 @@ def _common(
         "code": bundle.hash,
         "bundle": bundle.to_bytes().decode(),
         "base": [plan_json(leg) for leg in base.of(partition)] if base is not None else [],
-        "stream": stream_json(stream),
+        "stream": stream.to_json(),
     }
-
-
-def _configuration(groups: GroupStates) -> Mapping[str, Any]:
-    return groups.state(CLUSTER_GROUP).configuration or {}
 
 
 def _logs(files: Files, paths: Sequence[str], end: int | None) -> tuple[dict[str, dict[int, PartitionPlan]], list[int]]:

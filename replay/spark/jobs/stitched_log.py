@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cmdlog.wal.files import Files
+from cmdlog.wal.format.control_record import Skip
 from cmdlog.wal.format.record import Record, RecordKind, decode_record, encode_json
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT, BlockNumber, Lsn
+from cmdlog.wal.skips import SkipSet
 from replay.errors import EntryMissing, PlanOutdated, UntilBeyond
+from replay.log.log_fold import is_void
 from replay.log.orphan_segments import strays_told
 from replay.log.scan import ScannedStream
 from replay.log.source import fold_end, open_source
@@ -73,7 +76,7 @@ def stream_of(legs: Sequence[Plan]) -> ScannedStream:
         to_calls=last.to_calls,
         to_term=last.to_term,
         to_checksum=last.to_checksum,
-        taken_out=[(0, index, at) for index, at in sorted(skips)],
+        skipped=SkipSet(Skip(0, index, at) for index, at in sorted(skips)),
         calls=sum(leg.calls for leg in legs),
         bytes=sum(leg.log_bytes for leg in legs),
     )
@@ -99,7 +102,7 @@ def _read(files: Files, leg: Plan, part: PartitionPlan) -> Iterator[tuple[Lsn, R
     reached = (part.from_index, part.from_term, part.from_checksum)
     for lsn, record in source_of_plan(files, leg).read(from_block=leg.from_block, upto_block=leg.last_block):
         if record.partition == part.partition and record.is_entry:
-            if not part.from_index < record.index <= part.to_index or _is_void(part, lsn, record.index):
+            if not part.from_index < record.index <= part.to_index or is_void(part.voids, lsn, record.index):
                 continue
             if record.index != reached[0] + 1:
                 raise PlanOutdated(
@@ -111,10 +114,6 @@ def _read(files: Files, leg: Plan, part: PartitionPlan) -> Iterator[tuple[Lsn, R
             yield lsn, record
     if reached[0] != part.to_index or (part.to_term and reached != (part.to_index, part.to_term, part.to_checksum)):
         raise PlanOutdated(f"{leg.directory} ends partition {part.partition} at entry {reached[0]}, not at {part.to_index}")
-
-
-def _is_void(part: PartitionPlan, lsn: Lsn, index: int) -> bool:
-    return any(index >= first and (lsn.block, lsn.offset) < (block, offset) for block, offset, first in part.voids)
 
 
 @contextlib.contextmanager

@@ -62,7 +62,7 @@ class SegmentRun:
         found = [of for look in self.looks if (of := look.by_partition.get(partition)) is not None and of.based]
         if not found:
             return 0
-        return found[-1].last if self.whole or votes_alone else min(found[-1].last, max(of.commit for of in found))
+        return found[-1].last_index if self.whole or votes_alone else min(found[-1].last_index, max(of.commit for of in found))
 
 
 @dataclass(slots=True)

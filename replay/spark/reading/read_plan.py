@@ -16,12 +16,13 @@ from typing import Any, Final
 import numpy as np
 
 from cmdlog.wal.errors import Corrupt
+from cmdlog.wal.skips import Skips, united_skips
 from replay.spark.base.options import TXN_MAX, BadOption, ReadOptions
 from replay.spark.base.parallelism import parallelism
 from replay.spark.reading.chosen_logs import Floor, Gap, LogRange, Logs, NodeLog, open_logs, wanted_partitions
 from replay.spark.reading.read_task import DataLoss, Stretch, Task, Want
-from replay.spark.reading.segment_index import IndexedEntries, SegmentLook
-from replay.spark.reading.whole_calls import Gone, unparted
+from replay.spark.reading.segment_index import SegmentLook, skips_of_stretches
+from replay.spark.reading.whole_calls import unparted
 
 TASK_BYTES: Final = 64 << 20  # about a second of work, so that the start of a task (30 ms) is lost in it
 TASK_BYTES_MIN: Final = 1 << 20  # however many tasks are asked for
@@ -131,7 +132,7 @@ def choose(options: ReadOptions, *, known: Mapping[int, int] | None = None, held
                 raise DataLoss(f"partition {partition}: {lost}")
         for piece in pieces:
             found.setdefault(piece.log.directory, {}).setdefault(partition, []).append(piece)
-    gone: dict[int, Gone] = {partition: _gone(logs, found, partition) for partition in partitions}
+    gone = {partition: _gone(logs, found, partition) for partition in partitions}
     if known is None:
         gone = unparted(logs, floor, gone, fail=options.fail_on_data_loss)
     wants = []
@@ -189,36 +190,20 @@ def _lost(logs: Logs, pieces: Sequence[LogRange], gaps: Sequence[Gap], low: int 
     )
 
 
-def _want(options: ReadOptions, log: NodeLog, partition: int, pieces: Sequence[LogRange], gone: Gone) -> Want:
+def _want(options: ReadOptions, log: NodeLog, partition: int, pieces: Sequence[LogRange], gone: Skips) -> Want:
     ranges = tuple(sorted((piece.after, piece.upto) for piece in pieces))
     voids = tuple(place for of in log.entries(partition) for place in of.voids)
     return Want(ranges, _or(options.starting.of(partition), 0), _or(options.ending.of(partition), TXN_MAX), voids, gone)
 
 
-def _gone(logs: Logs, found: Mapping[str, Mapping[int, Sequence[LogRange]]], partition: int) -> dict[int, frozenset[int]]:
-    """Calls that are skipped by what is read of any log: the SKIP may be in another one than its batch."""
-    gone: dict[int, frozenset[int]] = {}
+def _gone(logs: Logs, found: Mapping[str, Mapping[int, Sequence[LogRange]]], partition: int) -> Skips:
+    """Calls that are skipped by what is read of any log: the SKIP may lie in another one than its batch."""
+    gone: Skips = {}
     for directory, by_partition in found.items():
         if pieces := by_partition.get(partition):
-            ranges = [(piece.after, piece.upto) for piece in pieces]
-            for index, positions in _skips(logs.by_directory(directory).entries(partition), ranges).items():
-                gone[index] = gone.get(index, frozenset()) | positions
+            skips = skips_of_stretches(logs.by_directory(directory).entries(partition))
+            gone = united_skips(gone, skips.by_batch(upto=max(piece.upto for piece in pieces)))
     return gone
-
-
-def _skips(found: Sequence[IndexedEntries], ranges: Sequence[tuple[int, int]]) -> dict[int, frozenset[int]]:
-    """Calls that committed SKIPs skip; a SKIP that was made void later does not count."""
-    live: list[tuple[int, int, int]] = []
-    for of in found:
-        for _, _, index in of.voids:
-            live = [skip for skip in live if skip[0] < index]
-        live += of.skips
-    upto = max((high for _, high in ranges), default=0)
-    by_index: dict[int, set[int]] = {}
-    for at, index, position in live:
-        if at <= upto:
-            by_index.setdefault(index, set()).add(position)
-    return {index: frozenset(positions) for index, positions in by_index.items()}
 
 
 def _or(value: int | None, other: int) -> int:

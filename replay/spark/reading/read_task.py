@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from cmdlog.wal.opening.survey import SegmentFile
 from cmdlog.wal.reader import Spot
+from cmdlog.wal.skips import Skips
 from replay.errors import ReplayError
-from replay.log.voids_and_skips import Place
+from replay.log.log_fold import Place
 from replay.spark.base.options import ParamsFormat
 
 Names = Mapping[int, tuple[tuple[str, tuple[str, ...] | None], ...]]
@@ -42,7 +43,7 @@ class Want:
     low: int  # TxnIds, both inclusive
     high: int
     voids: tuple[Place, ...] = ()
-    skips: Mapping[int, frozenset[int]] | None = None
+    skips: Skips | None = None
 
 
 @dataclass(frozen=True, slots=True)

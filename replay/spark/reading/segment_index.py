@@ -1,8 +1,10 @@
 """One segment, scanned before a read is planned: what is where, which entries are void, which calls were skipped.
 
 One rule: every block is checked here, so that nothing is planned on bytes that are damaged; a row is not decoded. Void entries
-and SKIPs cannot be known while a log is read (`replay.log.voids_and_skips`), and tasks that read parts of it at the same time
+and SKIPs cannot be known on the way through a log (`replay.log.log_fold`), and tasks that read parts of it at the same time
 cannot inform each other.
+
+This is a pass of its own, segment by segment: it notes where every batch is, so that tasks can begin in the middle of a file.
 
 A scan ends at damage. After it the next good block of the same life begins another one (`replay.log.salvage`), which knows
 nothing about what was lost: its first entry says where a partition is.
@@ -14,21 +16,24 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.batch import batch_span, decode_batch
+from cmdlog.wal.format.control_record import CatalogVersion
 from cmdlog.wal.format.record import BadRecord, Record, RecordKind
-from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS, Lsn
+from cmdlog.wal.group_state import GroupState
+from cmdlog.wal.ids import PARTITION_BITS, Lsn
 from cmdlog.wal.opening.survey import SegmentFile
 from cmdlog.wal.reader import ReadBlock, Recycled, Spot, read_segment
+from cmdlog.wal.skips import SkipSet
+from replay.log.log_fold import StreamFold
 from replay.log.salvage import SalvagedSegment, good_blocks
-from replay.log.voids_and_skips import Place
 from replay.spark.base.options import TXN_MAX
 from replay.spark.reading.read_task import Names
 
@@ -42,16 +47,15 @@ def _numbers() -> array[int]:
     return array("q")
 
 
-@dataclass(slots=True)
-class IndexedEntries:
+@dataclass(slots=True, kw_only=True)
+class IndexedEntries(StreamFold):
     """The batches of one partition, in the order of the log; and what else its records say."""
 
     base: int = 0  # where the look begins: the last entry before it …
-    base_txn: int = 0  # … and the highest TxnId, or one that is higher and below all that follow
+    base_txn: int = 0  # … and the highest TxnId, or one that is higher and comes before all that follow
     based: bool = False  # a head, or an entry, has said so
     base_term: int = 0  # of that entry, with its checksum, where a head states them
     base_checksum: int = 0
-    last: int = 0  # the last entry after it
     commit: int = 0  # entries up to here are known committed
     blocks: array[int] = field(default_factory=_numbers)
     offsets: array[int] = field(default_factory=_numbers)  # of the record in the block's body
@@ -61,8 +65,51 @@ class IndexedEntries:
     firsts: array[int] = field(default_factory=_numbers)  # TxnId of the first call
     lasts: array[int] = field(default_factory=_numbers)
     counts: array[int] = field(default_factory=_numbers)  # of calls
-    voids: list[Place] = field(default_factory=list)
-    skips: list[tuple[int, int, int]] = field(default_factory=list)  # (index of the SKIP, index of the batch, position)
+    names: Names = field(default_factory=dict)  # of the code that its records state: those of the cluster group
+
+    def before_entry(self, record: Record) -> None:
+        if not self.based:
+            self.based, self.base, self.base_txn = True, record.index - 1, TXN_MAX if record.index > 1 else 0
+
+    def entry(self, lsn: Lsn, record: Record) -> None:
+        if record.kind is RecordKind.BATCH:
+            self._note_batch(lsn, record)
+        elif record.kind is RecordKind.CATALOG:
+            self._note_names(CatalogVersion.from_record(record))
+
+    def commit_mark(self, record: Record) -> None:
+        self.commit = max(self.commit, record.index)
+
+    def checkpoint(self, state: GroupState) -> None:
+        self.based, self.base = True, max(self.last_index, state.last_index)
+        self.last_index = self.base
+        self.base_term, self.base_checksum = state.last_term, state.last_checksum
+        self.base_txn, self.commit = state.last_txn, max(self.commit, state.commit)
+        for catalog in state.catalogs.values():
+            self._note_names(CatalogVersion.from_json(catalog.value))
+
+    def _note_batch(self, lsn: Lsn, record: Record) -> None:
+        first, last, count = batch_span(record)
+        if self.base_txn == TXN_MAX:
+            self.base_txn = first - 1
+        self.blocks.append(lsn.block)
+        self.offsets.append(lsn.offset)
+        self.indexes.append(record.index)
+        self.terms.append(record.term)
+        self.checksums.append(record.checksum)
+        self.firsts.append(first)
+        self.lasts.append(last)
+        self.counts.append(count)
+
+    def _note_names(self, catalog: CatalogVersion) -> None:
+        stated = catalog.value.get("procedures")
+        if stated is None:  # the record of an early version: the bundle says it
+            stated = orjson.loads(catalog.value["bundle"])["procedures"]
+        found = []
+        for procedure in stated:
+            parameters = procedure.get("parameters")
+            found.append((str(procedure["name"]), tuple(map(str, parameters)) if parameters is not None else None))
+        self.names = {**self.names, catalog.version: tuple(found)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +197,6 @@ def txn_ids(files: Files, look: SegmentLook, partition: int, number: int) -> Seq
 
 def _look(files: Files, segment: SegmentFile, last_block: int, start: Spot | None = None) -> SegmentLook:
     entries: dict[int, IndexedEntries] = {}
-    names: dict[int, tuple[tuple[str, tuple[str, ...] | None], ...]] = {}
     spots: list[Spot] = []
     first = start.number if start is not None else int(segment.header.first_block)
     size, seen, chain, damage = 0, first - 1, start.chain if start is not None else segment.header.previous_chain, None
@@ -160,84 +206,34 @@ def _look(files: Files, segment: SegmentFile, last_block: int, start: Spot | Non
             if not spots or block.offset - spots[-1].offset >= SPOT_BYTES:
                 spots.append(Spot(int(block.header.number), block.offset, chain))
             at = int(block.header.number)
-            _take_block(block, entries, names)
+            _take_block(block, entries)
             seen, chain, size = int(block.header.number), block.header.checksum, size + block.header.total_bytes
     except Corrupt as found:
         damage = found
         if at > seen:  # some of the block's records were taken
             return replace(_look(files, segment, seen, start), damage=found)
+    names = {version: named for of in entries.values() for version, named in of.names.items()}
     return SegmentLook(segment, seen, size, tuple(spots), entries, names, damage, chain)
 
 
-def _take_block(block: ReadBlock, entries: dict[int, IndexedEntries], names: dict[int, Any]) -> None:
+def _take_block(block: ReadBlock, entries: dict[int, IndexedEntries]) -> None:
     """Raises: Corrupt."""
     for lsn, record in block.records():
         of = entries.get(record.partition)
         if of is None:
             of = entries[record.partition] = IndexedEntries()
         try:
-            _take(of, lsn, record, names)
+            of.observe(lsn, record)
         except (BadRecord, KeyError, TypeError, ValueError) as bad:
             what = f"record of {record.kind.name} with valid checksums ({bad})"
             raise Corrupt(what, path=block.path, offset=block.offset, block=block.header.number) from bad
 
 
-def _take(of: IndexedEntries, lsn: Lsn, record: Record, names: dict[int, Any]) -> None:
-    kind = record.kind
-    if kind < 16:
-        if not of.based:
-            of.based, of.base, of.base_txn = True, record.index - 1, TXN_MAX if record.index > 1 else 0
-        if record.index <= of.last:
-            _void(of, lsn, record.index)
-        of.last = record.index
-        if kind is RecordKind.BATCH:
-            _take_batch(of, lsn, record)
-        elif kind is RecordKind.SKIP:
-            value = record.json()
-            of.skips.append((record.index, int(value["index"]), int(value["position"])))
-        elif kind is RecordKind.CATALOG:
-            _note_names(names, record.json())
-    elif kind is RecordKind.COMMIT_MARK:
-        of.commit = max(of.commit, record.index)
-    elif kind is RecordKind.TRUNCATION:
-        _void(of, lsn, record.index)
-        of.last = record.index - 1
-    elif kind is RecordKind.CHECKPOINT:
-        value = record.json()
-        of.based, of.base = True, max(of.last, int(value["last_index"]))
-        of.last = of.base
-        of.base_term, of.base_checksum = int(value["last_term"]), int(value["last_checksum"])
-        of.base_txn, of.commit = int(value["last_txn"]), max(of.commit, int(value["commit"]))
-        if record.partition == CLUSTER_GROUP:
-            for parts in value["catalogs"]:
-                _note_names(names, parts[3])
-
-
-def _take_batch(of: IndexedEntries, lsn: Lsn, record: Record) -> None:
-    first, last, count = batch_span(record)
-    if of.base_txn == TXN_MAX:
-        of.base_txn = first - 1
-    of.blocks.append(lsn.block)
-    of.offsets.append(lsn.offset)
-    of.indexes.append(record.index)
-    of.terms.append(record.term)
-    of.checksums.append(record.checksum)
-    of.firsts.append(first)
-    of.lasts.append(last)
-    of.counts.append(count)
-
-
-def _void(of: IndexedEntries, lsn: Lsn, index: int) -> None:
-    of.voids.append((int(lsn.block), lsn.offset, index))
-    of.skips = [skip for skip in of.skips if skip[0] < index]
-
-
-def _note_names(names: dict[int, Any], value: Mapping[str, Any]) -> None:
-    stated = value.get("procedures")
-    if stated is None:  # the record of an early version: the bundle says it
-        stated = orjson.loads(value["bundle"])["procedures"]
-    found = []
-    for procedure in stated:
-        parameters = procedure.get("parameters")
-        found.append((str(procedure["name"]), tuple(map(str, parameters)) if parameters is not None else None))
-    names[int(value["version"])] = tuple(found)
+def skips_of_stretches(found: Iterable[IndexedEntries]) -> SkipSet:
+    """The skips that are in force, of stretches of one log in its order: what one makes void is void in those before it, too."""
+    live = SkipSet()
+    for of in found:
+        for _, _, index in of.voids:
+            live.cut(index)
+        live.add(*of.skipped)
+    return live

@@ -7,20 +7,20 @@ a call before the logs could show it, as with a SKIP that comes later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
-from cmdlog.wal.ids import MULTI_PARTITION
+from cmdlog.wal.ids import MULTI_PARTITION, BlockNumber, Lsn
+from cmdlog.wal.skips import Skips
+from replay.log.log_fold import is_void
 from replay.log.split_calls import PartitionSpan, find_parted, left_out
 from replay.spark.reading.chosen_logs import Floor, Logs, NodeLog
-from replay.spark.reading.segment_index import IndexedEntries
-
-Gone = Mapping[int, frozenset[int]]  # index of a batch -> positions that are left out
+from replay.spark.reading.segment_index import IndexedEntries, skips_of_stretches
 
 
-def unparted(logs: Logs, floor: Floor, gone: Mapping[int, Gone], *, fail: bool) -> dict[int, Gone]:
-    """What is omitted from each partition, with these calls. Raises: as `Logs.looked_through`."""
+def unparted(logs: Logs, floor: Floor, gone: Mapping[int, Skips], *, fail: bool) -> dict[int, Skips]:
+    """What is left out of each partition, with these calls. Raises: as `Logs.looked_through`."""
     verdicts = logs.verdict.groups
     if len(logs.partitions) < 2 or not all(of.proved for of in verdicts.values()):
         return dict(gone)
@@ -31,7 +31,7 @@ def unparted(logs: Logs, floor: Floor, gone: Mapping[int, Gone], *, fail: bool) 
             return dict(gone)
         lines[partition] = _line(log, partition, verdicts[partition].last_index)
     found = find_parted(lines)
-    return {p: {**of, **dict.fromkeys(left_out(found, p), frozenset({0}))} for p, of in gone.items()}
+    return {p: {**of, **dict.fromkeys(left_out(found, p), (0,))} for p, of in gone.items()}
 
 
 def _line(log: NodeLog, partition: int, upto: int) -> PartitionSpan:
@@ -40,9 +40,9 @@ def _line(log: NodeLog, partition: int, upto: int) -> PartitionSpan:
     for number, of in enumerate(entries):
         later = [void for other in entries[number:] for void in other.voids]
         for txn, index, block, offset in _multi(of):
-            if index <= upto and not any(index >= first and (block, offset) < (b, o) for b, o, first in later):
+            if index <= upto and not is_void(later, Lsn(BlockNumber(block), offset), index):
                 line.calls[txn] = index
-    line.skipped = _skipped(entries, upto) & set(line.calls.values())
+    line.skipped = skips_of_stretches(entries).by_batch(upto=upto).keys() & line.calls.values()
     return line
 
 
@@ -53,12 +53,3 @@ def _multi(of: IndexedEntries) -> list[tuple[int, int, int, int]]:
     firsts = np.array(of.firsts)
     at = np.flatnonzero(((firsts & MULTI_PARTITION) == MULTI_PARTITION) & (np.array(of.counts) == 1))
     return [(of.firsts[n], of.indexes[n], of.blocks[n], of.offsets[n]) for n in at.tolist()]
-
-
-def _skipped(entries: Sequence[IndexedEntries], upto: int) -> set[int]:
-    live: list[tuple[int, int, int]] = []
-    for of in entries:
-        for _, _, index in of.voids:
-            live = [skip for skip in live if skip[0] < index]
-        live += of.skips
-    return {index for at, index, _ in live if at <= upto}
