@@ -29,11 +29,10 @@ def catch_up(desk: Desk, left: Mapping[int, Sequence[Record]], settings: Setting
 
     Raises: RuntimeError when sites do not start; WalError when they cannot run, or the log takes no skip.
     """
-    owner = _Owner(desk, left, settings.partitions)
-    sites = ProcessSites(owner, [sorted(left)], call_timeout_s=settings.call_timeout_s, restarts_max=settings.site_restarts_max)
-    positions = sites.start()
+    sites = ProcessSites([sorted(left)], call_timeout_s=settings.call_timeout_s, restarts_max=settings.site_restarts_max)
+    owner = _Owner(desk, sites, left, settings.partitions)
+    positions = sites.start(owner)
     try:
-        owner.sites = sites
         sites.attach(None)
         owner.site_up(positions)
         owner.wait()
@@ -51,10 +50,8 @@ def skips_behind(plan: Plan) -> list[tuple[int, int, int]]:
 class _Owner:
     """In the node's place (`cmdlog.node.sites.supervisor.SiteOwner`): feeds the entries, and a successor from where it starts."""
 
-    sites: ProcessSites
-
-    def __init__(self, desk: Desk, left: Mapping[int, Sequence[Record]], partitions: int) -> None:
-        self._desk, self._left, self._partitions = desk, left, partitions
+    def __init__(self, desk: Desk, sites: ProcessSites, left: Mapping[int, Sequence[Record]], partitions: int) -> None:
+        self._desk, self._sites, self._left, self._partitions = desk, sites, left, partitions
         self._open = {partition: entries[-1].index for partition, entries in left.items()}  # where each is at its end
         self._ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
@@ -69,7 +66,7 @@ class _Owner:
             self._reached(partition, position)
             for record in self._left[partition]:
                 if record.index > position:
-                    self.sites.batch(partition, record.raw, record.index)
+                    self._sites.batch(partition, record.raw, record.index)
 
     def applied(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
         self._reached(partition, index)

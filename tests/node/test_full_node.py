@@ -151,7 +151,7 @@ def test_a_failed_sync_stops_the_node(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(node_module, "RealFiles", lambda: files)
     node = open_node(tmp_path / "data", inline=inline, partitions=2)
     failures: list[BaseException] = []
-    node.on_failure = failures.append
+    node.watch_failure(failures.append)
     for n in range(10):
         assert ask(node, "bump", id=n, amount=1) == 1
     files.broken.set()

@@ -131,8 +131,9 @@ class NotStarted(RuntimeError):
 class ProcessSites:
     """Spawns, feeds and supervises site processes. `batch`, `read`, `capture` may be called from any thread."""
 
-    def __init__(self, owner: SiteOwner, groups: Sequence[Sequence[int]], *, call_timeout_s: float, restarts_max: int) -> None:
-        self._owner = owner
+    _owner: SiteOwner  # from `start` on
+
+    def __init__(self, groups: Sequence[Sequence[int]], *, call_timeout_s: float, restarts_max: int) -> None:
         self._call_timeout_s, self._restarts_max = call_timeout_s, restarts_max
         self._sites: list[_Process] = []
         self._groups = groups
@@ -145,8 +146,12 @@ class ProcessSites:
         self._watch = threading.Thread(target=self._watch_loop, name="sites-watch", daemon=True)
         self._stopping = False
 
-    def start(self) -> dict[int, int]:
-        """Starts every site and waits until it serves; returns each partition's position. Raises: RuntimeError."""
+    def start(self, owner: SiteOwner) -> dict[int, int]:
+        """Starts every site and waits until it serves; returns each partition's position. Raises: RuntimeError.
+
+        From now on `owner` hears what the sites report.
+        """
+        self._owner = owner
         positions: dict[int, int] = {}
         try:
             for number, group in enumerate(self._groups):
