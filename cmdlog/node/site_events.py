@@ -21,7 +21,7 @@ from cmdlog.node.settings import Settings
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.sites.site_executor import SitePlan
-from cmdlog.node.sites.supervisor import SiteFault
+from cmdlog.node.sites.site_faults import SiteFault
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.record import RecordKind, encode_digest
 from procedures import Database

@@ -14,7 +14,8 @@ from typing import Any, Final
 from cmdlog.node.settings import Settings
 from cmdlog.node.site_events import Desk
 from cmdlog.node.sites.frames import BatchAnswer
-from cmdlog.node.sites.supervisor import ProcessSites, SiteFault
+from cmdlog.node.sites.site_faults import SiteFault
+from cmdlog.node.sites.supervisor import ProcessSites
 from cmdlog.wal.errors import DiskFull, WalError, WriteFailed
 from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.record import Record, RecordKind

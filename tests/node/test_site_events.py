@@ -11,7 +11,7 @@ import pytest
 from cmdlog.node import site_events as module
 from cmdlog.node.outcome import CallOutcome, Done, Reply, UnknownOutcome
 from cmdlog.node.site_events import Desk, SkipNotLogged
-from cmdlog.node.sites.supervisor import SiteFault
+from cmdlog.node.sites.site_faults import SiteFault
 from cmdlog.wal.format.record import RecordKind
 from procedures.storage.state import PartitionState
 from replay.state.trust import state_path

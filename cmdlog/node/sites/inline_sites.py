@@ -22,7 +22,8 @@ import structlog
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.partition_health import pause_s
 from cmdlog.node.sites.site_executor import Site, SitePlan
-from cmdlog.node.sites.supervisor import LASTING, SiteFault, SiteOwner
+from cmdlog.node.sites.site_faults import LASTING, SiteFault
+from cmdlog.node.sites.supervisor import SiteOwner
 from cmdlog.wal.format.record import decode_record
 from procedures.errors import EnvironmentFault
 from procedures.execution.executor import Applied
