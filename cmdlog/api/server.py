@@ -206,7 +206,7 @@ class _Runner:
     def _take(self, node: Node) -> None:
         """Serves the opened node from now on."""
         self._tell_listening()
-        node.on_failure = self._fail_later
+        node.watch_failure(self._fail_later)
         if node.error is not None:
             self._fail(node.error)
         self._service.attach(node)

@@ -89,6 +89,29 @@ class Boot:
         return "learner" if self.node_id in configuration.get("learners", ()) else "non-participant"
 
 
+class ManifestFacts:
+    """What a snapshot's manifest says beside the image: what is new with this start counts once the log has it."""
+
+    def __init__(self, boot: Boot, *, fault_record: str | None) -> None:
+        self._boot, self._fault_record = boot, fault_record
+        self._logged = False
+
+    def note_logged(self) -> None:
+        """The log has what this start changes."""
+        self._logged = True
+
+    def of_partition(self, partition: int) -> dict[str, Any]:
+        boot = self._boot
+        now = {
+            "configuration": boot.configurations[CLUSTER_GROUP],
+            "catalogs": boot.catalogs,
+            "environment": environment(),
+            "key_policy": asdict(boot.policy),
+        }
+        stated = {"epoch": boot.epoch, "fault_record": self._fault_record, "partition": partition}
+        return {**(now if self._logged else boot.before), **stated}
+
+
 def create_node(files: Files, directory: str, settings: Settings, db: Database, *, target: str | None) -> None:
     """Makes an empty node that has room for this program. Durable on return. Raises: BadSettings, WalError."""
     s = settings

@@ -20,11 +20,11 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from cmdlog.node.assembly import NodeGround, build_parts
 from cmdlog.node.background.drill_scheduler import Drills
 from cmdlog.node.background.page_checks import PageChecks, unsealed_states
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.boot import (
-    Boot,
     adopt_fixed,
     check_fit,
     create_node,
@@ -34,21 +34,14 @@ from cmdlog.node.boot import (
     table_changes,
     tell_recovery,
 )
-from cmdlog.node.clock import HybridClock
-from cmdlog.node.failure_sets import Failures
-from cmdlog.node.log_retention import Parts, make_archiver, make_snapshotter
 from cmdlog.node.outcome import Done, Durability, NotReady, Reply, UnknownOutcome
 from cmdlog.node.queries.query import QueryResult, RunQuery, limits_of, run_query
 from cmdlog.node.sequencing.key_owners import KeyOwners, look_up
 from cmdlog.node.sequencing.log_wakeup import Waker
-from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
 from cmdlog.node.sequencing.router import Placed, Router
-from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
-from cmdlog.node.site_events import Desk
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.partition_health import Troubles
-from cmdlog.node.sites.supervisor import ProcessSites, spread
 from cmdlog.node.slot_map import Route, describe_routes, make_routes
 from cmdlog.node.status import Health, Overview
 from cmdlog.node.telemetry.recent_history import RecentHistory
@@ -56,12 +49,9 @@ from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.node.unconfirmed_tail import catch_up, skips_behind
 from cmdlog.wal.directory.instance import INSTANCE_NAME
-from cmdlog.wal.directory.sizing import skip_bytes
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.format.block import SECTOR_BYTES
 from cmdlog.wal.format.record import Record
-from cmdlog.wal.ids import txn_tick
 from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
 from cmdlog.wal.writing.watermarks import Sync
@@ -85,75 +75,43 @@ log = structlog.get_logger("cmdlog.node")
 class Node:
     """See the module. `open` makes one; `attach` lets calls in."""
 
-    def __init__(
-        self, directory: str, db: Database, settings: Settings, wal: Log, boot: Boot, *, inline: bool,
-        skips: Sequence[tuple[int, int, int]] = (),
-    ) -> None:  # fmt: skip
-        self.directory, self.db, self.settings = directory, db, settings
-        self.routes: Mapping[str, Route] = make_routes(db)
+    def __init__(self, ground: NodeGround) -> None:
+        directory, settings = ground.directory, ground.settings
+        self.directory, self.db, self.settings = directory, ground.db, settings
+        self.routes: Mapping[str, Route] = make_routes(ground.db)
         self.error: BaseException | None = None  # why the node is wedged
-        self.on_failure: Callable[[BaseException], None] = lambda error: None
+        self._failure_watchers: list[Callable[[BaseException], None]] = []
         names = [route.name for route in self.routes.values()]
-        self.meter = StageTimings(names, partitions=settings.partitions, speeds=Speeds(directory, names, settings.partitions))
         self.front = RequestStats(slow_call_ms=settings.slow_call_ms)
-        self.meter.slow_s = self.front.slow_s / 2  # the rest of a slow call may have been outside
+        self.meter = StageTimings(
+            names,
+            partitions=settings.partitions,
+            speeds=Speeds(directory, names, settings.partitions),
+            slow_s=self.front.slow_s / 2,  # the rest of a slow call may have been outside
+        )
         self.recovery: list[dict[str, Any]] = []  # per partition: what its state was rebuilt from, and why
-        self._wal, self._boot = wal, boot
-        self.clock = HybridClock(lead_max_ms=settings.clock_lead_max_ms, last=txn_tick(wal.recovered.txn_id_max))
-        failures = Failures.of(RealFiles(), directory, wal.instance.identity)
-        self._desk = Desk(directory, db, settings, boot, skips=skips, failures=failures)
-        self._sites = _make_sites(self._desk, settings, inline=inline)
-        self._desk.leave_out = self._sites.leave_out
-        self.sequencer = self._desk.sequencer = self._make_sequencer()
-        parts = Parts(directory, settings, wal, self.clock, self.sequencer, self._sites, self._desk)
-        self._copier, self._archiver = make_archiver(parts)
-        self._snapshots = self._desk.snapshots = make_snapshotter(parts, self._archiver, self.meter.speeds)
+        self._wal, self._boot = ground.wal, ground.boot
+        parts = self._parts = build_parts(ground, self.meter, self._failed)
+        self.clock, self.sequencer = parts.clock, parts.sequencer
+        self._desk, self._sites, self._snapshots = parts.desk, parts.sites, parts.snapshots
         self._page_checks = PageChecks(directory, self._desk.broken)
         self._drills = Drills(directory, every_s=settings.drill_every_s)
         self._keys = KeyOwners(settings.key_window_s, keys_max=settings.keys_max, partitions=settings.partitions)
         self._placing = Router(settings, self.sequencer, self._keys, self.meter)
         self.slots = self._placing.slots
         self.overview = Overview(
-            directory, settings, boot, wal, self.clock, self.sequencer, self._snapshots, self._keys, self.meter,
+            directory, settings, self._boot, self._wal, self.clock, self.sequencer, self._snapshots, self._keys, self.meter,
             RecentHistory(self.meter), time.time(),
-            health=lambda: Health(self.ready, self.error, self._sites.pids(), self.recovery), archive=self._archiver.status,
-            drills=self._drills, pages=self._page_checks, troubles=self._desk.troubles, failures=failures,
+            health=lambda: Health(self.ready, self.error, self._sites.pids(), self.recovery), archive=parts.archiver.status,
+            drills=self._drills, pages=self._page_checks, troubles=self._desk.troubles, failures=parts.failures,
         )  # fmt: skip
         self._positions: dict[int, int] = {}  # of the sites, when they started
-        self._waker, self._speeds_at = Waker(wal.kick), time.monotonic()
+        self._waker, self._speeds_at = Waker(self._wal.kick), time.monotonic()
         self._stop = threading.Event()
         self._opened = threading.Event()  # the log has what the start adds, or it failed
         self._flusher = threading.Thread(target=self._flush_loop, name="node-flush", daemon=True)
         self._ready = False
         self._closed = False
-
-    def _make_sequencer(self) -> Sequencer:
-        settings, wal, term = self.settings, self._wal, self._boot.term
-        kept_bytes = skip_bytes(settings.partitions) + SECTOR_BYTES  # and the seal after a block of notes
-        streams = []
-        for partition in range(settings.partitions):
-            last = wal.recovered.groups.state(partition).last_index
-            stream = PartitionPipeline(partition, term, last + 1, last, marked_index=last, applied_block=wal.durable_block)
-            streams.append(stream)
-        return Sequencer(
-            self.clock,
-            streams,
-            self._sites,
-            limits=Limits(
-                batch_calls_max=settings.batch_calls_max,
-                batch_bytes_max=settings.batch_bytes_max,
-                site_batches_max=settings.site_batches_max,
-                inflight_calls_max=settings.inflight_calls_max,
-                inflight_bytes_max=settings.inflight_bytes_max,
-            ),
-            catalog=self._boot.catalog,
-            first_block=wal.durable_block,
-            room_bytes=lambda: wal.room_bytes,
-            on_failure=self._failed,
-            meter=self.meter,
-            terms=self._boot.terms,
-            notes_room_bytes=lambda: 0 if wal.waits_for_segment else wal.left_bytes - kept_bytes,
-        )
 
     # -- opening and closing ---------------------------------------------------------------------------------------------
 
@@ -197,7 +155,7 @@ class Node:
             unsealed = unsealed_states(files, directory, range(settings.partitions))
             plan, report = bring_up(files, wal, live=live, progress=reporter(progress), leave=leave)
             Trust(files, directory).unseal()  # from here on they are written to
-            node = cls(directory, db, settings, wal, boot, inline=inline, skips=skips_behind(plan))
+            node = cls(NodeGround(directory, db, settings, wal, boot, inline=inline, skips=skips_behind(plan)))
             node.recovery = tell_recovery(plan, report, node._snapshots.newest, node.meter.speeds)
             node._page_checks.wish(unsealed, plan)
             node._start(log_sync or settings.durability, left_over(wal, plan))
@@ -210,8 +168,7 @@ class Node:
     def _start(self, sync: Sync, left: Mapping[int, Sequence[Record]]) -> None:
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
         settings, sequencer, wal = self.settings, self.sequencer, self._wal
-        sequencer.kick, sequencer.hasten = wal.kick, wal.hasten
-        self._wal.start(
+        wal.start(
             self.sequencer,
             threads=settings.log_threads,
             sync=sync,
@@ -224,8 +181,8 @@ class Node:
         if left:
             catch_up(self._desk, left, settings)
         self._open_log()
-        self._positions = self._sites.start()
-        self._archiver.start()
+        self._positions = self._sites.start(self._desk)
+        self._parts.archiver.start()
 
     def attach(self, loop: AbstractEventLoop | None = None) -> None:
         """Lets calls in. Sites are read by this event loop, whose thread then runs `done`; None: by threads of the node."""
@@ -255,9 +212,9 @@ class Node:
         self._drills.stop()
         self._page_checks.stop()
         self._snapshots.stop()
-        self._copier.stop()
-        self._archiver.stop()
-        self._copier.close()
+        self._parts.copier.stop()
+        self._parts.archiver.stop()
+        self._parts.copier.close()
         self._stop.set()
         if self._flusher.is_alive():
             self._flusher.join()
@@ -374,11 +331,15 @@ class Node:
         Raises: NotReady, when the node fails meanwhile.
         """
         told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
-        self.sequencer.when_durable(partition, told.put)
+        self.sequencer.reads.when_durable(partition, told.put)
         if isinstance(told.get(), UnknownOutcome):
             raise NotReady("the node failed while the query waited for what it had read to become durable")
 
     # -- what others see -------------------------------------------------------------------------------------------------
+
+    def watch_failure(self, watch: Callable[[BaseException], None]) -> None:
+        """`watch` is called when the node fails, in any thread; `error` says whether it has failed before."""
+        self._failure_watchers.append(watch)
 
     def listen_to(self, front: RequestStats) -> None:
         """The front that serves this node from now on: its errors and refusals are shown with the node's figures."""
@@ -441,7 +402,8 @@ class Node:
         self.error = error
         self._opened.set()
         log.error("the node stopped and must be restarted", reason=str(error), kind=type(error).__name__)
-        self.on_failure(error)
+        for watch in self._failure_watchers:
+            watch(error)
 
     def _open_log(self) -> None:
         """Returns when the log has what this start changes, or has no room for it: then calls are refused until it has.
@@ -450,7 +412,7 @@ class Node:
         """
         entries = table_changes(self.db, self.directory, self.settings.partitions, self._keys.load)
         if not self._boot.records and not entries:
-            self._desk.opened = True
+            self._parts.facts.note_logged()
             return
         opening = self.sequencer.opening
         opening.add(self._boot.records, entries, done=self._log_opened)
@@ -464,7 +426,7 @@ class Node:
     def _log_opened(self) -> None:
         for change in self._boot.changes:
             log.info("changed since the last start", what=change)
-        self._desk.opened = True
+        self._parts.facts.note_logged()
         self._opened.set()
 
     def _flush_loop(self) -> None:
@@ -491,10 +453,3 @@ class Node:
         """See `keys.Look`."""
         answered = self.sequencer.watermarks()[partition]["applied"]
         return look_up(state_path(self.directory, partition), after=after, answered=answered)
-
-
-def _make_sites(desk: Desk, settings: Settings, *, inline: bool) -> InlineSites | ProcessSites:
-    if inline:
-        return InlineSites(desk, desk.plan, restarts_max=settings.site_restarts_max)
-    groups = spread(settings.sites, settings.partitions)
-    return ProcessSites(desk, groups, call_timeout_s=settings.call_timeout_s, restarts_max=settings.site_restarts_max)

@@ -15,20 +15,17 @@ import structlog
 
 from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.boot import Boot, applied_index
-from cmdlog.node.failure_sets import NO_FAILURES, Failures
 from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.sites.site_executor import SitePlan
-from cmdlog.node.sites.supervisor import SiteFault
+from cmdlog.node.sites.site_faults import SiteFault
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.record import RecordKind, encode_digest
-from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.skips import skips_by_partition
 from procedures import Database
-from procedures.bundle import environment
 from replay.engine import Catalogs
 from replay.state.trust import state_path
 
@@ -44,27 +41,34 @@ class SkipNotLogged(WalError):
 
 
 class Desk:
-    """Called by site readers, the watch thread and inline drivers. `sequencer` and `snapshots` are set before sites start."""
+    """Called by site readers, the watch thread and inline drivers.
 
-    sequencer: Sequencer
-    snapshots: Snapshotter
-    leave_out: Callable[[int, int, int], None]  # tells the partition's site of a logged skip: partition, index, position
+    `leave_out` tells the partition's site of a logged skip: partition, index, position.
+    """
 
     def __init__(
-        self, directory: str, db: Database, settings: Settings, boot: Boot, *, skips: Sequence[tuple[int, int, int]] = (),
-        failures: Failures = NO_FAILURES,
-    ) -> None:  # fmt: skip
-        self._directory, self._db, self._settings, self._boot, self._failures = directory, db, settings, boot, failures
+        self,
+        directory: str,
+        db: Database,
+        settings: Settings,
+        boot: Boot,
+        *,
+        sequencer: Sequencer,
+        snapshots: Snapshotter,
+        leave_out: Callable[[int, int, int], None],
+        skips: Sequence[tuple[int, int, int]] = (),
+    ) -> None:
+        self._directory, self._db, self._settings, self._boot = directory, db, settings, boot
+        self._sequencer, self._snapshots, self._leave_out = sequencer, snapshots, leave_out
         self.troubles = Troubles(directory)
-        self.opened = False  # the log has what this start changes
         self._skips = list(skips)  # partition, index, position; of this run, and of entries that a start left to the sites
 
     def applied(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
         """A site has applied an entry."""
         if answer is None:
-            self.sequencer.answered(partition, index, (), b"")
+            self._sequencer.answered(partition, index, (), b"")
             return
-        self.sequencer.note(
+        self._sequencer.note(
             encode_digest(
                 partition=partition,
                 term=self._boot.term,
@@ -74,26 +78,26 @@ class Desk:
                 result_hashes=answer.result_hashes,
             )
         )
-        self.sequencer.meter.digests += 1
-        self.sequencer.answered(partition, index, answer.outcomes, answer.statuses)
+        self._sequencer.meter.count_digest()
+        self._sequencer.answered(partition, index, answer.outcomes, answer.statuses)
 
     def read_done(self, partition: int, ident: int, *, as_of: int, status: int, body: bytes) -> None:
         """A site has served a read."""
-        self.sequencer.read_answered(ident, CallOutcome(status, as_of, body))
+        self._sequencer.reads.answered(ident, CallOutcome(status, as_of, body))
 
     def captured(self, ident: int, report: dict[str, Any]) -> None:
         """A site has completed an image."""
-        self.snapshots.captured(ident, report)
+        self._snapshots.captured(ident, report)
 
     def site_down(self, partitions: Sequence[int], fault: SiteFault) -> None:
         for partition in partitions:
-            self.sequencer.site_down(partition)
-        self.snapshots.lost(partitions)
+            self._sequencer.site_down(partition)
+        self._snapshots.lost(partitions)
 
     def site_up(self, positions: dict[int, int]) -> None:
-        self.snapshots.lost(list(positions))  # a capture that was asked for in the meantime went to the dead site
+        self._snapshots.lost(list(positions))  # a capture that was asked for in the meantime went to the dead site
         for partition, position in positions.items():
-            self.sequencer.site_up(partition, position)
+            self._sequencer.site_up(partition, position)
 
     def refuse_calls(self, partitions: Sequence[int], fault: SiteFault | None) -> None:
         """Calls to these partitions are refused while their sites cannot run; None lets them in again."""
@@ -102,20 +106,20 @@ class Desk:
             troubles.end(partitions)
         else:
             troubles.begin(partitions, fault.kind, fault.message)
-        self.sequencer.standstill.turn_away({p: troubles.refusal(p) for p in range(self._settings.partitions)})
+        self._sequencer.standstill.turn_away({p: troubles.refusal(p) for p in range(self._settings.partitions)})
 
     def hold(self, partitions: Sequence[int]) -> None:
         """Their sites are given no batch before `let_go`: they could not run it."""
         for partition in partitions:
-            self.sequencer.standstill.hold(partition)
+            self._sequencer.standstill.hold(partition)
 
     def let_go(self, partitions: Sequence[int]) -> None:
         for partition in partitions:
-            self.sequencer.standstill.let_go(partition)
+            self._sequencer.standstill.let_go(partition)
 
     def give_up(self, partitions: Sequence[int], fault: SiteFault) -> None:
         """Callers whose calls are logged, and wait for these partitions, have waited long enough."""
-        told = self.sequencer.standstill.give_up(partitions, f"logged, and not executed yet: {fault.message}")
+        told = self._sequencer.standstill.give_up(partitions, f"logged, and not executed yet: {fault.message}")
         if told:
             log.warning("outcome unknown", calls=told, partitions=list(partitions), reason=fault.message)
 
@@ -146,20 +150,20 @@ class Desk:
         if self.has_applied(fault.partition, fault.index):
             return  # it came to its end after all: its outcome is in the state, and may have been answered
         if places is None:
-            places = self.sequencer.standstill.places_of(fault.partition, fault.index)
+            places = self._sequencer.standstill.places_of(fault.partition, fault.index)
         if not places:
             log.error("a multi-partition call that was executed elsewhere fails here; it is tried again", reason=fault.message)
             return
         told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         value = {"position": fault.position, "reason": fault.message}
-        self.sequencer.add_entries([(p, RecordKind.SKIP, {**value, "index": index}) for p, index in places], told.put)
+        self._sequencer.add_entries([(p, RecordKind.SKIP, {**value, "index": index}) for p, index in places], told.put)
         if not _heard(told):
             # A successor that left the call out would write a state that no replay of this log comes to.
             call = f"call {fault.position} of batch {fault.index} of partition {fault.partition}"
             raise SkipNotLogged(f"{call} must be skipped ({fault.message}), and the log did not take that")
         for partition, index in places:
             self._skips.append((partition, index, fault.position))
-            self.leave_out(partition, index, fault.position)
+            self._leave_out(partition, index, fault.position)
         log.warning("call skipped", partition=fault.partition, index=fault.index, position=fault.position, reason=fault.message)
 
     def has_applied(self, partition: int, index: int) -> bool:
@@ -168,18 +172,7 @@ class Desk:
 
     def broken(self, error: BaseException) -> None:
         """The node cannot go on: everybody under way is told, nobody is let in any more."""
-        self.sequencer.failed(error)
-
-    def snapshot_facts(self, partition: int) -> dict[str, Any]:
-        """What a snapshot's manifest says beside the image."""
-        now = {
-            "configuration": self._boot.configurations[CLUSTER_GROUP],
-            "catalogs": self._boot.catalogs,
-            "environment": environment(),
-            "key_policy": asdict(self._boot.policy),
-        }
-        stated = {"epoch": self._boot.epoch, "fault_record": self._failures.carried, "partition": partition}
-        return {**(now if self.opened else self._boot.before), **stated}
+        self._sequencer.failed(error)
 
     def plan(self) -> SitePlan:
         catalogs = Catalogs()

@@ -14,7 +14,8 @@ from typing import Any, Final
 from cmdlog.node.settings import Settings
 from cmdlog.node.site_events import Desk
 from cmdlog.node.sites.frames import BatchAnswer
-from cmdlog.node.sites.supervisor import ProcessSites, SiteFault
+from cmdlog.node.sites.site_faults import SiteFault
+from cmdlog.node.sites.supervisor import ProcessSites
 from cmdlog.wal.errors import DiskFull, WalError, WriteFailed
 from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.record import Record, RecordKind
@@ -29,11 +30,10 @@ def catch_up(desk: Desk, left: Mapping[int, Sequence[Record]], settings: Setting
 
     Raises: RuntimeError when sites do not start; WalError when they cannot run, or the log takes no skip.
     """
-    owner = _Owner(desk, left, settings.partitions)
-    sites = ProcessSites(owner, [sorted(left)], call_timeout_s=settings.call_timeout_s, restarts_max=settings.site_restarts_max)
-    positions = sites.start()
+    sites = ProcessSites([sorted(left)], call_timeout_s=settings.call_timeout_s, restarts_max=settings.site_restarts_max)
+    owner = _Owner(desk, sites, left, settings.partitions)
+    positions = sites.start(owner)
     try:
-        owner.sites = sites
         sites.attach(None)
         owner.site_up(positions)
         owner.wait()
@@ -51,10 +51,8 @@ def skips_behind(plan: Plan) -> list[tuple[int, int, int]]:
 class _Owner:
     """In the node's place (`cmdlog.node.sites.supervisor.SiteOwner`): feeds the entries, and a successor from where it starts."""
 
-    sites: ProcessSites
-
-    def __init__(self, desk: Desk, left: Mapping[int, Sequence[Record]], partitions: int) -> None:
-        self._desk, self._left, self._partitions = desk, left, partitions
+    def __init__(self, desk: Desk, sites: ProcessSites, left: Mapping[int, Sequence[Record]], partitions: int) -> None:
+        self._desk, self._sites, self._left, self._partitions = desk, sites, left, partitions
         self._open = {partition: entries[-1].index for partition, entries in left.items()}  # where each is at its end
         self._ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
@@ -69,7 +67,7 @@ class _Owner:
             self._reached(partition, position)
             for record in self._left[partition]:
                 if record.index > position:
-                    self.sites.batch(partition, record.raw, record.index)
+                    self._sites.batch(partition, record.raw, record.index)
 
     def applied(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
         self._reached(partition, index)

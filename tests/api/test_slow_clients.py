@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cmdlog.api.connections.connection import WRITE_BYTES, Connection
+from cmdlog.api.connections.connection import Connection
 from cmdlog.api.connections.connection_registry import Roster
 from cmdlog.api.connections.http_parser import Framer, Request
+from cmdlog.api.connections.response_writer import WRITE_BYTES
 from cmdlog.node.settings import Settings
 from tests.api.echo import RESET, Application, buffered, one_answer, post, problem_of
 from tests.api.served import PATIENCE_S, Served, descriptors, eventually, read_all, served, status_of

@@ -12,8 +12,10 @@ import orjson
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import CallOutcome, Done, Reply
 from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
-from cmdlog.node.sequencing.sequencer import Sequencer
+from cmdlog.node.sequencing.pipeline_set import LogControls
+from cmdlog.node.sequencing.sequencer import Sequencer, SequencerStart
 from cmdlog.node.telemetry.stage_timings import StageTimings
+from cmdlog.wal.errors import Wedged
 from cmdlog.wal.format.batch import NO_KEY, Batch, decode_batch
 from cmdlog.wal.format.record import Record, RecordKind, decode_record, encode_json
 from cmdlog.wal.ids import txn_tick
@@ -59,6 +61,7 @@ class Pipeline:
         self.reads: dict[int, tuple[int, int]] = {}  # ident -> (partition, entries applied when it was served)
         self.calls: list[Call] = []
         self.kicks = 0
+        self.wedged = False
         self.failures: list[BaseException] = []
         self.step_s = 0.001
         self.lax = lax  # of calls that do not say
@@ -72,21 +75,20 @@ class Pipeline:
             clock,
             [PartitionPipeline(p, term=3, next_index=1, durable_index=0) for p in range(partitions)],
             self,
+            LogControls(self._kicked, self._hasten, room_bytes),
             limits=limits or Limits(),
-            catalog=1,
-            first_block=1,
-            room_bytes=room_bytes,
-            on_failure=self.failures.append,
+            start=SequencerStart(catalog=1, block=1),
             meter=StageTimings(["p"] * 10, partitions=partitions, now=self._now),
+            on_failure=self.failures.append,
         )
-        self.sequencer.kick = self._kicked
-        self.sequencer.hasten = self._hasten
         if up:
             for p in range(partitions):
                 self.sequencer.site_up(p, 0)
         self.kicks = 0
 
     def _kicked(self) -> None:
+        if self.wedged:
+            raise Wedged("the log stopped")
         self.kicks += 1
 
     def _hasten(self) -> None:
@@ -116,7 +118,7 @@ class Pipeline:
         if kind == "read":
             self.reads[ident] = (partition, len(self.applied[partition]))
             self.read_after[ident] = list(self.applied[partition])
-            self.sequencer.read_answered(ident, CallOutcome(0, 1, b"%d" % len(self.applied[partition])))
+            self.sequencer.reads.answered(ident, CallOutcome(0, 1, b"%d" % len(self.applied[partition])))
             return True
         record = self.apply(partition, data)
         outcomes = [(0, 0, orjson.dumps(p)) for p in decode_batch(record).params()] if record.kind is RecordKind.BATCH else ()
@@ -169,12 +171,12 @@ class Pipeline:
 
     def read_one(self, partition: int, *, lax: bool = False) -> Call:
         call = Call(next(self._idents), partition, lax)
-        self.sequencer.read(partition, call.number, b"[]", self._done_read(call, call.number), procedure=8, lax=lax)
+        self.sequencer.reads.place(partition, call.number, b"[]", self._done_read(call, call.number), procedure=8, lax=lax)
         return call
 
     def read_everywhere(self, *, lax: bool = False) -> tuple[list[int], Call]:
         call, idents = Call(0, -1, lax), [next(self._idents) for _ in self.at_site]
-        self.sequencer.read_everywhere(idents, b"[]", [self._done_read(call, ident) for ident in idents], lax=lax)
+        self.sequencer.reads.place_everywhere(idents, b"[]", [self._done_read(call, ident) for ident in idents], lax=lax)
         return idents, call
 
     def _call(self, number: int, partition: int, lax: bool | None) -> Call:
@@ -300,7 +302,7 @@ class Pipeline:
         s = self.sequencer
         assert (s.admission.inflight_calls, s.admission.inflight_bytes, s.pending_bytes, s.admission.held_bytes) == (0, 0, 0, 0)
         assert s.idle
-        assert not s._reads
+        assert not s.reads.under_way
 
 
 def numbers_in(record: Record, partition: int) -> set[int]:

@@ -7,8 +7,9 @@ import os
 import resource
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -151,7 +152,7 @@ def test_a_failed_sync_stops_the_node(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(node_module, "RealFiles", lambda: files)
     node = open_node(tmp_path / "data", inline=inline, partitions=2)
     failures: list[BaseException] = []
-    node.on_failure = failures.append
+    node.watch_failure(failures.append)
     for n in range(10):
         assert ask(node, "bump", id=n, amount=1) == 1
     files.broken.set()
@@ -184,14 +185,14 @@ def test_a_caller_in_the_window_of_a_wedge_is_told_once(tmp_path: Path, monkeypa
     """A call placed after the log failed, but before everybody was told, is neither raised at nor left waiting."""
     node = open_node(tmp_path / "data", inline=True)
 
-    def wedged(*_: Any) -> bool:
+    def wedged() -> NoReturn:
         raise Wedged("planted")
 
     ring = node._wal._running
     wait_for(lambda: not (ring._turn or ring._kicked or ring._in_flight))
     monkeypatch.setattr(node._wal, "run_turn", wedged)
     monkeypatch.setattr(node._wal, "kick", wedged)
-    monkeypatch.setattr(node.sequencer, "kick", wedged)
+    monkeypatch.setattr(node.sequencer._pipelines, "log", replace(node.sequencer._pipelines.log, kick=wedged))
     route = node.routes["bump"]
     first, second = Pending(), Pending()
     node.call_inline(route, route.procedure.bind({"id": 1, "amount": 1}), done=first.done)

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from cmdlog.node import assembly
 from cmdlog.node import boot as boot_module
-from cmdlog.node import node as node_module
 from cmdlog.node.boot import OtherApplication
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import CallOutcome
@@ -104,7 +104,7 @@ def test_ids_grow_over_restarts_with_the_clock_set_back(tmp_path: Path, monkeypa
     def behind(**options: Any) -> Any:
         return HybridClock(**options, wall=lambda: time.time() - back_s)
 
-    monkeypatch.setattr(node_module, "HybridClock", behind)
+    monkeypatch.setattr(assembly, "HybridClock", behind)
     node = open_node(tmp_path / "data", inline=True)
     answer = send(node, "bump", id=1, amount=1).wait()
     assert isinstance(answer, CallOutcome)

@@ -18,7 +18,8 @@ import pytest
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import CallOutcome, Done, LogFullRefusal, Reply
 from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
-from cmdlog.node.sequencing.sequencer import Sequencer
+from cmdlog.node.sequencing.pipeline_set import LogControls
+from cmdlog.node.sequencing.sequencer import Sequencer, SequencerStart
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal import Log
 from cmdlog.wal.format.batch import NO_KEY, decode_batch
@@ -66,21 +67,19 @@ class Machine:
         self.state: dict[int, list[int]] = {p: [] for p in range(PARTITIONS)}  # calls as the sites executed them
         self.ahead = self.cuts = self.lost = 0
         now = [1_700_000_000.0]
+        self.log = Log.open(self.files, NODE, generation=generations(5000))
         self.sequencer = Sequencer(
             HybridClock(lead_max_ms=60_000, wall=lambda: now[0], boot=lambda: now[0]),
             [PartitionPipeline(p, 2, 1, 0) for p in range(PARTITIONS)],
             self,
+            LogControls(self.log.kick, self.log.hasten, room_bytes=lambda: self.log.room_bytes),
             limits=Limits(batch_calls_max=4, site_batches_max=3),
-            catalog=1,
-            first_block=1,
-            room_bytes=lambda: self.log.room_bytes,
-            on_failure=lambda error: None,
+            start=SequencerStart(catalog=1, block=1),
             meter=StageTimings(["p"] * 8, partitions=PARTITIONS),
+            on_failure=lambda error: None,
         )
-        self.log = Log.open(self.files, NODE, generation=generations(5000))
         sequencer = self.sequencer
         self.log.start(sequencer, threads=0, sync=sync, waits=lambda: sequencer.waits, early=lambda: sequencer.hasty > 0)
-        self.sequencer.kick, self.sequencer.hasten = self.log.kick, self.log.hasten
         for p in range(PARTITIONS):
             self.sequencer.site_up(p, 0)
 
@@ -98,7 +97,7 @@ class Machine:
         kind, ident, data = self.at_site[partition].popleft()
         if kind == "read":
             self.reads[ident].numbers = list(self.state[partition])
-            self.sequencer.read_answered(ident, CallOutcome(0, 1, b""))
+            self.sequencer.reads.answered(ident, CallOutcome(0, 1, b""))
             return
         record = decode_record(data)
         numbers = [params[0] for params in decode_batch(record).params()] if record.kind is RecordKind.BATCH else []
@@ -130,7 +129,7 @@ class Machine:
         def done(reply: Reply) -> None:
             seen.told = isinstance(reply, CallOutcome)
 
-        self.sequencer.read(seen.partition, len(self.reads) - 1, b"[]", done, procedure=0, lax=seen.lax)
+        self.sequencer.reads.place(seen.partition, len(self.reads) - 1, b"[]", done, procedure=0, lax=seen.lax)
 
     # -- the disk --------------------------------------------------------------------------------------------------------
 

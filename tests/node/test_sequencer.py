@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cmdlog.node.outcome import CallOutcome, DiskFullRefusal, LogFullRefusal, NotReady, Overloaded, UnknownOutcome
-from cmdlog.node.sequencing.partition_pipeline import CALL_OVERHEAD_BYTES, Limits
+from cmdlog.node.sequencing.flight import CALL_OVERHEAD_BYTES
+from cmdlog.node.sequencing.partition_pipeline import Limits
 from cmdlog.wal.errors import Wedged, WriteFailed
 from cmdlog.wal.format.block import block_bytes
 from cmdlog.wal.format.record import RecordKind, encode_record
@@ -361,11 +362,7 @@ def test_an_answer_is_given_although_the_log_has_failed_meanwhile() -> None:
     pipe.write()
     pipe.sync()
     pipe.add(0)
-
-    def wedged() -> None:
-        raise Wedged("the log stopped")
-
-    pipe.sequencer.kick = wedged
+    pipe.wedged = True
     pipe.serve(0)
     assert isinstance(first.replies[0], CallOutcome)
     pipe.sequencer.site_down(0)

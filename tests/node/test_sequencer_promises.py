@@ -98,14 +98,14 @@ def test_a_query_may_wait_for_the_disk() -> None:
     """`when_durable` calls back at once when nothing ran ahead, else with the block, and says when the node fails instead."""
     pipe = Pipeline(1)
     told: list[object] = []
-    pipe.sequencer.when_durable(0, told.append)
+    pipe.sequencer.reads.when_durable(0, told.append)
     assert len(told) == 1
     for fails in (False, True):
         pipe.add(0, lax=True)
         pipe.take()
         pipe.write()
         before = pipe.hastened
-        pipe.sequencer.when_durable(0, told.append)
+        pipe.sequencer.reads.when_durable(0, told.append)
         assert len(told) == 1 + fails
         assert pipe.hastened == before + 1
         if fails:
@@ -114,7 +114,7 @@ def test_a_query_may_wait_for_the_disk() -> None:
         assert len(told) == 2 + fails
         pipe.serve(0)
     assert isinstance(told[-1], UnknownOutcome)
-    pipe.sequencer.when_durable(0, told.append)
+    pipe.sequencer.reads.when_durable(0, told.append)
     assert isinstance(told[-1], UnknownOutcome)
 
 

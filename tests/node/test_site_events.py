@@ -11,7 +11,7 @@ import pytest
 from cmdlog.node import site_events as module
 from cmdlog.node.outcome import CallOutcome, Done, Reply, UnknownOutcome
 from cmdlog.node.site_events import Desk, SkipNotLogged
-from cmdlog.node.sites.supervisor import SiteFault
+from cmdlog.node.sites.site_faults import SiteFault
 from cmdlog.wal.format.record import RecordKind
 from procedures.storage.state import PartitionState
 from replay.state.trust import state_path
@@ -51,11 +51,8 @@ def make_desk(folder: Path, log: Log) -> Desk:
     (folder / "state").mkdir()
     PartitionState.open(state_path(str(folder), 0), partition=0).close()
     unused: Any = None
-    made = Desk(str(folder), unused, unused, unused)
     standing: Any = log
-    made.sequencer = made.snapshots = standing
-    made.leave_out = lambda _partition, _index, _position: None
-    return made
+    return Desk(str(folder), unused, unused, unused, sequencer=standing, snapshots=standing, leave_out=lambda *_: None)
 
 
 def test_a_durable_skip_is_given_to_the_next_site(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def test_a_call_that_ended_in_time_is_not_skipped(node: Node, monkeypatch: pytes
     site = sites._sites[0]
     index = node.sequencer.watermarks()
     partition = node.slots.partition_of(node.routes["nap"].procedure, [1, 0.0])
-    from cmdlog.node.sites.supervisor import SiteFault
+    from cmdlog.node.sites.site_faults import SiteFault
 
     site.fault = SiteFault("hung", "planted", partition, index[partition]["applied"], 0)
     kill(site.popen.pid)
@@ -292,7 +292,7 @@ def test_a_site_that_cannot_start_again_leaks_nothing(node: Node, monkeypatch: p
     def refuse(site: Any, given_up: Callable[[], bool]) -> dict[int, int]:
         tries.append(len(list(Path("/proc/self/fd").iterdir())))
         if len(tries) < 6:
-            raise module.NotStarted(module.SiteFault("died", "planted: it does not start"))
+            raise module.NotStarted(site_faults.SiteFault("died", "planted: it does not start"))
         return real(site, given_up)
 
     monkeypatch.setattr(partition_health, "RETRY_S", 0.01)

@@ -9,7 +9,7 @@ from typing import Any
 
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.background.snapshot_schedule import LogView, Policy
-from cmdlog.node.background.snapshotter import Hooks, Snapshotter
+from cmdlog.node.background.snapshotter import Hooks, Kept, Snapshotter
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.record import RecordKind, decode_record
@@ -59,7 +59,7 @@ class Node:
         )  # fmt: skip
         self.speeds = Speeds(str(folder), ["p"], partitions)
         self.snapshotter = Snapshotter(
-            FILES, str(folder), US, range(partitions), kept=kept, policy=Policy(0.5), speeds=self.speeds, hooks=hooks
+            FILES, str(folder), US, range(partitions), kept=Kept(kept), policy=Policy(0.5), speeds=self.speeds, hooks=hooks
         )
         self.snapshotter.start()
 

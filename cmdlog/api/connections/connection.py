@@ -9,7 +9,9 @@ of all connections a few times a second, so that a request costs no timer.
     working     a request is being answered; what follows is held back  only for its body, see `exchange`
     draining    it is answered, and the rest of its body still comes    LINGER_S: closed
     leaving     nothing more is answered                                LINGER_S to take leave, then cut
+    gone        nothing is expected any more                            none
 
+What an event does in a phase is one row and column of `Connection.PHASES`, at its end.
 Whatever is written must be taken, WRITE_BYTES within `write_timeout_s`; else the connection is cut.
 """
 
@@ -19,13 +21,16 @@ import asyncio
 import socket
 import ssl
 import struct
+from collections.abc import Awaitable, Callable, Mapping
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, cast
 
 import structlog
 
 from cmdlog.api.connections.http_parser import Framer
 from cmdlog.api.connections.request_cycle import CLOSE, Exchange, QuickExchange, encode_head
+from cmdlog.api.connections.response_writer import WRITE_BYTES, ResponseWriter
+from cmdlog.api.connections.tls import feed_protocol
 from cmdlog.api.gate.problem import Problem
 from cmdlog.api.gate.request_trace import Trace
 
@@ -33,17 +38,26 @@ if TYPE_CHECKING:
     from cmdlog.api.connections.connection_registry import Roster
 
 HELD_BYTES_MAX: Final = 64 << 10  # behind the request under way, or of its body before it is read: then the socket waits
-WRITE_BYTES: Final = 64 << 10
 LINGER_S: Final = 2.0  # a client that still sends: closing at once would reset the connection before it has read its answer
 LINGER_BYTES_MAX: Final = 16 << 20
 RESET: Final = struct.pack("ii", 1, 0)  # of SO_LINGER: closing discards what is not sent and resets the connection
 UNAUTHENTICATED: Final = 401
 RETRY_S: Final = 1  # when every connection is at work
 
-Phase = Literal["greeting", "head", "rest", "working", "draining", "leaving"]
-BETWEEN: Final = ("head", "rest")  # no request is under way, and the next one may begin
+Phase = Literal["greeting", "head", "rest", "working", "draining", "leaving", "gone"]
 
 logger = structlog.get_logger("cmdlog.api")
+
+
+class _Reactions(NamedTuple):
+    """What each event does, in one phase."""
+
+    data: Callable[[Connection, bytes], None]  # bytes came
+    parsed: Callable[[Connection], None]  # they were given to the framer
+    end: Callable[[Connection], bool]  # the client sends nothing more; whether the connection stays for the answer
+    room: Callable[[Connection], None]  # the client takes what is written again
+    stop: Callable[[Connection], None]  # the server stops
+    overdue: Callable[[Connection], None]  # the read deadline has passed
 
 
 class Connection(asyncio.Protocol):
@@ -53,18 +67,16 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_drained",
         "_ended",
         "_exchange",
-        "_gone",
         "_greeting",
         "_held",
         "_last",
         "_left_bytes",
-        "_paused",
         "_reading",
         "_roster",
         "_transport",
+        "_writer",
         "client",
         "framer",
         "loop",
@@ -72,7 +84,6 @@ class Connection(asyncio.Protocol):
         "read_deadline",
         "scheme",
         "server",
-        "write_deadline",
     )
 
     _transport: asyncio.Transport
@@ -82,7 +93,7 @@ class Connection(asyncio.Protocol):
         settings = roster.settings
         self.framer = Framer(head_bytes_max=settings.header_bytes_max, headers_max=settings.headers_max)
         self.phase: Phase = "greeting"
-        self.read_deadline = self.write_deadline = inf  # the roster calls `overdue` when one has passed
+        self.read_deadline = inf  # the roster calls `overdue` when it or `write_deadline` has passed
         self.scheme = "http"
         self.client: tuple[str, int] | None = None
         self.server: tuple[str, int] | None = None
@@ -91,9 +102,7 @@ class Connection(asyncio.Protocol):
         self._held = b""  # what came behind the request under way
         self._left_bytes = 0  # that came after the last answer
         self._reading = True
-        self._paused = False  # the client takes less than is written
-        self._drained: asyncio.Future[None] | None = None  # somebody waits for it to take more
-        self._gone = False  # see `_forget`
+        self._writer = ResponseWriter(loop, timeout_s=settings.write_timeout_s)
         self._last = False  # no further request is taken
         self._ended = False  # the client sends nothing more
 
@@ -136,13 +145,9 @@ class Connection(asyncio.Protocol):
     def _pass_on(self) -> None:
         """What came before TLS was there to read it, is for TLS: a transport cannot be kept from its first read."""
         early, self._held = self._held, b""
-        protocol: Any = self._transport.get_protocol()  # as asyncio.BufferedProtocol, but no subclass
-        while early and protocol is not self:
-            room = protocol.get_buffer(len(early))
-            size = min(len(room), len(early))
-            room[:size] = early[:size]
-            protocol.buffer_updated(size)
-            early = early[size:]
+        protocol: Any = self._transport.get_protocol()
+        if protocol is not self:
+            feed_protocol(protocol, early)
 
     def _open(self) -> None:
         self.phase = "head"
@@ -161,11 +166,11 @@ class Connection(asyncio.Protocol):
 
     def _forget(self) -> None:
         """Nothing is expected of this connection any more. Idempotent."""
-        if self._gone:
+        if self.phase == "gone":
             return
-        self._gone = True
-        self._roster.remove(self)
         self._part(inf)
+        self.phase = "gone"
+        self._roster.remove(self)
         self._abandon()
         self.resume_writing()
         self.framer.close()
@@ -188,55 +193,95 @@ class Connection(asyncio.Protocol):
     def shutdown(self) -> None:
         """The server stops: a request under way is answered, nothing else."""
         self._last = True
-        if self._exchange is not None:
-            self._exchange.keep_alive = False
-        else:
-            self._cut() if self.phase == "greeting" else self._close()
+        self.PHASES[self.phase].stop(self)
+
+    def _answer_last(self) -> None:
+        assert self._exchange is not None
+        self._exchange.close_after()
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self.phase == "leaving":
-            self._left_bytes += len(data)
-            if self._left_bytes > LINGER_BYTES_MAX:
-                self._cut()
-        elif self.phase == "greeting":
-            self._held += data
-        elif self._held or self.framer.complete or (self._paused and self.phase in BETWEEN):
-            self._held += data  # not looked at before the request under way is answered, and the answer taken
-            if len(self._held) > HELD_BYTES_MAX:
-                self._stop_reading()
-        else:
-            self._feed(data)
+        self.PHASES[self.phase].data(self, data)
 
     def eof_received(self) -> bool:
         """The client sends nothing more, but may be waiting for its answers (over TLS it cannot)."""
         self._ended = True
-        if self._exchange is not None:
-            self._exchange.arrived()  # whoever waits for the client's end is told so
-        return self.scheme == "http" and (self.framer.complete or bool(self._held)) and self.phase != "leaving"
+        return self.PHASES[self.phase].end(self)
+
+    def _hold(self, data: bytes) -> None:
+        self._held += data
+
+    def _hold_back(self, data: bytes) -> None:
+        """Not looked at before the request under way is answered, and the answer taken."""
+        self._held += data
+        if len(self._held) > HELD_BYTES_MAX:
+            self._stop_reading()
+
+    def _take_between(self, data: bytes) -> None:
+        """No request is under way: this belongs to the next one's head."""
+        if self._held or self._writer.paused:
+            self._hold_back(data)
+            return
+        if self.phase == "rest":
+            self._await_head()
+        self._feed(data)
+
+    def _take_working(self, data: bytes) -> None:
+        """Of the body of the request under way, or of what follows it."""
+        if self._held or self.framer.complete:
+            self._hold_back(data)
+        else:
+            self._feed(data)
+
+    def _count_left(self, data: bytes) -> None:
+        self._left_bytes += len(data)
+        if self._left_bytes > LINGER_BYTES_MAX:
+            self._cut()
 
     def _feed(self, data: bytes) -> None:
         framer = self.framer
-        if self.phase == "rest":
-            self.phase = "head"
-            self.read_deadline = self.loop.time() + self._roster.settings.header_timeout_s
         try:
             self._held = framer.feed(data)
         except Problem as problem:
             self._refuse(problem)
             return
-        if self.phase == "head":
-            if framer.request is not None:
-                self._begin()
-        elif self._exchange is not None:
-            self._exchange.arrived()
-        elif framer.complete:
-            self._rest()
-        elif framer.body_bytes > LINGER_BYTES_MAX:
-            self._close()
+        self.PHASES[self.phase].parsed(self)
         if framer.waiting > HELD_BYTES_MAX or len(self._held) > HELD_BYTES_MAX:
             self._stop_reading()
+
+    def _parsed_head(self) -> None:
+        if self.framer.request is not None:
+            self._begin()
+
+    def _parsed_body(self) -> None:
+        assert self._exchange is not None
+        self._exchange.arrived()
+
+    def _parsed_leftover(self) -> None:
+        """The request is answered: the rest of its body is only counted."""
+        if self.framer.complete:
+            self._rest()
+        elif self.framer.body_bytes > LINGER_BYTES_MAX:
+            self._close()
+
+    def _expects(self) -> bool:
+        """Whether the client may still be waiting for an answer."""
+        return self.scheme == "http" and (self.framer.complete or bool(self._held))
+
+    def _end_working(self) -> bool:
+        assert self._exchange is not None
+        self._exchange.arrived()  # whoever waits for the client's end is told so
+        return self._expects()
+
+    def _expects_none(self) -> bool:
+        return False
+
+    def _ignore(self) -> None:
+        """The event means nothing in this phase."""
+
+    def _await_head(self) -> None:
+        self.phase, self.read_deadline = "head", self.loop.time() + self._roster.settings.header_timeout_s
 
     def _begin(self) -> None:
         """A request's head is complete."""
@@ -293,16 +338,9 @@ class Connection(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.write(data)
 
-    async def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> Awaitable[None]:
         """Returns when at most WRITE_BYTES and one such part are not sent yet, or the client is gone."""
-        whole = memoryview(data)
-        for start in range(0, len(data), WRITE_BYTES):
-            if self._paused:
-                self._drained = self.loop.create_future()
-                await self._drained
-            if self._transport.is_closing():
-                return
-            self._transport.write(whole[start : start + WRITE_BYTES] if len(data) > WRITE_BYTES else data)
+        return self._writer.write(self._transport, data)
 
     def answered(self, exchange: Exchange | QuickExchange) -> None:
         """The answer is written as a whole."""
@@ -351,11 +389,11 @@ class Connection(asyncio.Protocol):
 
     def _next(self) -> None:
         """What has been held back has its turn, after others have had theirs."""
-        self.phase, self.read_deadline = "head", self.loop.time() + self._roster.settings.header_timeout_s
+        self._await_head()
         self.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        if self.phase != "head" or self._paused:
+        if self.phase != "head" or self._writer.paused:
             return
         data, self._held = self._held, b""
         self._feed(data)
@@ -387,7 +425,7 @@ class Connection(asyncio.Protocol):
 
     def _part(self, within_s: float) -> None:
         self._roster.busy(self)  # nobody needs to push it out
-        self.phase, self._held = "leaving", b""
+        self.phase, self._held = "leaving" if self.phase != "gone" else "gone", b""
         self.read_deadline = self.loop.time() + within_s
 
     # -- refusing --------------------------------------------------------------------------------------------------------
@@ -397,16 +435,17 @@ class Connection(asyncio.Protocol):
         if self.write_deadline <= now:
             self._roster.counts["slow_reader"] += 1
             self._cut()
-        elif self.phase == "head":
-            limit_s = self._roster.settings.header_timeout_s
-            self._refuse(Problem("header_timeout", f"the request's head took longer than {limit_s:g} s"))
-        elif self._exchange is not None:
-            self.read_deadline = inf
-            self._exchange.expire()
-        elif self.phase in ("rest", "draining"):
-            self._close()
         else:
-            self._cut()
+            self.PHASES[self.phase].overdue(self)
+
+    def _refuse_slow(self) -> None:
+        limit_s = self._roster.settings.header_timeout_s
+        self._refuse(Problem("header_timeout", f"the request's head took longer than {limit_s:g} s"))
+
+    def _expire(self) -> None:
+        assert self._exchange is not None
+        self.read_deadline = inf
+        self._exchange.expire()
 
     def _refuse(self, problem: Problem) -> None:
         """What came is no request, or its body is none. Nothing that follows can be trusted either."""
@@ -427,15 +466,30 @@ class Connection(asyncio.Protocol):
 
     # -- writing ---------------------------------------------------------------------------------------------------------
 
+    @property
+    def write_deadline(self) -> float:
+        """When the client must have taken what is written."""
+        return self._writer.deadline
+
     def pause_writing(self) -> None:
-        self._paused = True
-        self.write_deadline = self.loop.time() + self._roster.settings.write_timeout_s
+        self._writer.pause()
 
     def resume_writing(self) -> None:
-        self._paused = False
-        self.write_deadline = inf
-        waiter, self._drained = self._drained, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-        if self._held and self.phase in BETWEEN:
+        self._writer.resume()
+        self.PHASES[self.phase].room(self)
+
+    def _resume_held(self) -> None:
+        if self._held:
             self._next()
+
+    PHASES: ClassVar[Mapping[Phase, _Reactions]] = {
+        #                       data           parsed            end            room          stop          overdue
+        "greeting": _Reactions(_hold,         _ignore,          _expects,      _ignore,      _cut,         _cut),
+        "head":     _Reactions(_take_between, _parsed_head,     _expects,      _resume_held, _close,       _refuse_slow),
+        "rest":     _Reactions(_take_between, _ignore,          _expects,      _resume_held, _close,       _close),
+        "working":  _Reactions(_take_working, _parsed_body,     _end_working,  _ignore,      _answer_last, _expire),
+        "draining": _Reactions(_take_working, _parsed_leftover, _expects,      _ignore,      _close,       _close),
+        "leaving":  _Reactions(_count_left,   _ignore,          _expects_none, _ignore,      _close,       _cut),
+        "gone":     _Reactions(_count_left,   _ignore,          _expects_none, _ignore,      _close,       _cut),
+    }  # fmt: skip
+    """The machine. A method of it says what phase comes next."""

@@ -71,6 +71,10 @@ class QuickExchange:
         connection.write_now(data)
         connection.answered(self)
 
+    def close_after(self) -> None:
+        """See `Exchange`."""
+        self.keep_alive = False
+
     def arrived(self) -> None:
         """See `Exchange`. There is nothing more to come."""
 
@@ -124,6 +128,10 @@ class Exchange:
         self._expired = False
 
     # -- what the connection says ----------------------------------------------------------------------------------------
+
+    def close_after(self) -> None:
+        """The answer is the connection's last one."""
+        self.keep_alive = False
 
     def arrived(self) -> None:
         """More of the body is there, or its end."""

@@ -11,7 +11,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -164,3 +164,13 @@ def _stamp(path: Path | None) -> Stamp | None:
     except OSError:
         return None
     return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def feed_protocol(protocol: Any, data: bytes) -> None:
+    """Gives bytes to a buffered protocol (as asyncio.BufferedProtocol, but uvloop's is no subclass) as if they had just come."""
+    while data:
+        room = protocol.get_buffer(len(data))
+        size = min(len(room), len(data))
+        room[:size] = data[:size]
+        protocol.buffer_updated(size)
+        data = data[size:]

@@ -81,6 +81,14 @@ class Hooks:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """How many snapshots of each partition, and how many recovery points, are kept."""
+
+    snapshots: int
+    points: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """Somebody's wish: a snapshot of each of these partitions, and perhaps a recovery point of them together."""
 
@@ -99,15 +107,14 @@ class Snapshotter:
         identity: Identity,
         partitions: Sequence[int],
         *,
-        kept: int,
+        kept: Kept,
         policy: Policy,
         speeds: Speeds,
         hooks: Hooks,
-        points_kept: int = 1,
     ) -> None:
         self._files, self._directory, self._identity = files, directory, identity
         self._partitions, self._kept, self._policy, self._hooks = partitions, kept, policy, hooks
-        self._speeds, self._points_kept = speeds, points_kept
+        self._speeds = speeds
         self._sealer, self.reserve = SealProcess(), Reserve(directory)
         self._lock = threading.Condition()
         self._wanted: deque[Job] = deque()
@@ -290,9 +297,9 @@ class Snapshotter:
             to_block=self._hooks.log_end(),
         )
         write_point(self._files, self._directory, point)
-        gone = keep_points(self._files, self._directory, kept=self._points_kept)
+        gone = keep_points(self._files, self._directory, kept=self._kept.points)
         for old in gone:
-            log.warning("recovery point dropped", txn_id=str(old.txn_id), created=old.created, points_kept=self._points_kept)
+            log.warning("recovery point dropped", txn_id=str(old.txn_id), created=old.created, points_kept=self._kept.points)
         log.info("recovery point made", txn_id=str(txn_id), removed=[str(old.txn_id) for old in gone])
         return describe_points([point], ())[0]
 
@@ -339,7 +346,7 @@ class Snapshotter:
             self._speeds.settle(partition, self._marked)
         self._look()
         self._hooks.anchor(_anchor_name(partition), anchor_block(self._snapshots[partition]) or 0)
-        retain(self._files, self._snapshots[partition], kept=self._kept, let_go=self._hooks.let_go)
+        retain(self._files, self._snapshots[partition], kept=self._kept.snapshots, let_go=self._hooks.let_go)
         self._look()
         return next(describe(snapshot) for snapshot in self._snapshots[partition] if snapshot.path == path)
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from cmdlog.node.outcome import CallRefused, LogFullRefusal, Overloaded
-from cmdlog.node.sequencing.partition_pipeline import Flight, Limits, Pending
+from cmdlog.node.sequencing.flight import Flight, Pending
+from cmdlog.node.sequencing.partition_pipeline import Limits
 
 ROOM_LOOK_BYTES: Final = 64 << 20  # with more room than this the log is not asked at every call
 
@@ -17,12 +18,11 @@ ROOM_LOOK_BYTES: Final = 64 << 20  # with more room than this the log is not ask
 class Admission:
     """`pending_bytes` is about what the next `take` would return; `held_bytes` of calls cannot be taken before a site answers."""
 
-    def __init__(self, limits: Limits, *, room_bytes: Callable[[], int]) -> None:
-        self.limits, self._room_bytes = limits, room_bytes
+    def __init__(self, limits: Limits, *, room_bytes: Callable[[], int], why_full: Callable[[], str]) -> None:
+        self.limits, self._room_bytes, self.why_full = limits, room_bytes, why_full
         self.inflight_calls = self.inflight_bytes = 0
         self.pending_bytes = self.held_bytes = 0
         self.refusal: CallRefused | None = None  # why every call is refused
-        self.why_full: Callable[[], str] = lambda: "the log has no room until a snapshot lets its oldest segment go"
         self._room_seen = 0  # when the log was last asked, less what was taken since
 
     def admit(self, calls: int, size_bytes: int, *, overhead_bytes: int) -> None:
@@ -43,10 +43,18 @@ class Admission:
         self.inflight_bytes += size_bytes
         self.pending_bytes += size_bytes
 
+    def refuse(self, reason: CallRefused) -> None:
+        """From now on every call is refused with this reason."""
+        self.refusal = reason
+
     def raise_refusal(self) -> None:
         """Raises: CallRefused, when every call is."""
         if self.refusal is not None:
             raise self.refusal.again()
+
+    def close(self, size_bytes: int) -> None:
+        """Calls of this size are in batches now."""
+        self.pending_bytes -= size_bytes
 
     def took(self, block_bytes_max: int) -> None:
         """A block of at most this size was taken."""
@@ -66,9 +74,13 @@ class Admission:
         self.inflight_calls -= len(flight.dones)
         self.inflight_bytes -= flight.size_bytes
 
-    def settle(self, flight: Flight, calls: int) -> None:
-        """The last `calls` of a batch are answered, whose others were answered before."""
-        self.inflight_calls -= calls
+    def release_lax(self, flight: Flight) -> None:
+        """Its calls that do not wait are answered, or will be at once; `release_rest` follows."""
+        self.inflight_calls -= flight.lax_calls
+
+    def release_rest(self, flight: Flight) -> None:
+        """The others of its calls are answered, too."""
+        self.inflight_calls -= len(flight.lax) - flight.lax_calls
         self.inflight_bytes -= flight.size_bytes
 
     def forget(self, pendings: Collection[Pending]) -> None:

@@ -6,19 +6,16 @@ batches, then at most one multi-partition call, in all streams or in none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from cmdlog.node.clock import HybridClock
-from cmdlog.node.sequencing.partition_pipeline import (
+from cmdlog.node.sequencing.flight import (
     BATCH_OVERHEAD_BYTES,
     CALL_OVERHEAD_BYTES,
     Flight,
-    Limits,
     MultiPartitionStep,
-    PartitionPipeline,
     Pending,
-    ReadMarker,
 )
+from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
+from cmdlog.node.sequencing.pipeline_set import PipelineSet
 from cmdlog.wal.format.block import RECORD_ALIGN
 from cmdlog.wal.ids import MULTI_PARTITION
 
@@ -26,26 +23,18 @@ Taken = list[tuple[PartitionPipeline, Flight]]
 
 
 class Closing:
-    """Takes from the streams. `pump` is told of a stream whose markers moved on."""
+    """Takes from the pipelines that are busy."""
 
-    def __init__(
-        self,
-        streams: Mapping[int, PartitionPipeline],
-        limits: Limits,
-        clock: HybridClock,
-        *,
-        catalog: int,
-        pump: Callable[[PartitionPipeline], None],
-    ) -> None:
-        self.busy: dict[int, PartitionPipeline] = {}  # streams with something to take; a superset, in order of arrival
+    def __init__(self, pipelines: PipelineSet, limits: Limits, clock: HybridClock, *, catalog: int) -> None:
         self.short = False  # the last `take` left something for want of room in its block
-        self._streams, self._limits, self._clock, self._catalog, self._pump = streams, limits, clock, catalog, pump
+        self._pipelines, self._streams, self._busy = pipelines, pipelines.by_partition, pipelines.busy
+        self._limits, self._clock, self._catalog = limits, clock, catalog
 
     def take(self, bytes_max: int) -> tuple[Taken, int]:
         """What the block of this size gets, and how many bytes of calls (`Pending.size_bytes`) that closes."""
         taken: Taken = []
         room, self.short = bytes_max, False
-        for stream in self.busy.values():  # before any batch: these go into one block, and batches take what room is left
+        for stream in self._busy.values():  # before any batch: these go into one block, and batches take what room is left
             while stream.entries:
                 if taken and stream.next_entry_bytes > room:
                     self.short = True
@@ -53,7 +42,7 @@ class Closing:
                 taken.append((stream, stream.launch_entry(tick=self._clock.reserve(1))))
                 room -= len(taken[-1][1].record) + RECORD_ALIGN
         closed_bytes = 0
-        for stream in list(self.busy.values()):
+        for stream in list(self._busy.values()):
             while not stream.entries and len(stream.flights) < self._limits.site_batches_max:
                 pending = self._next_pending(stream, room)
                 if pending is None:
@@ -63,8 +52,8 @@ class Closing:
                 first = self._clock.reserve(len(pending.params))
                 taken.append((stream, stream.launch(pending, tick=first, bits=stream.partition, catalog=self._catalog)))
             if not stream.open.params and not stream.closed and not stream.entries:
-                del self.busy[stream.partition]
-        if self.busy and self.step_is_next():
+                del self._busy[stream.partition]
+        if self._busy and self.step_is_next():
             closed_bytes += self._take_step(taken, room)
         return taken, closed_bytes
 
@@ -75,12 +64,6 @@ class Closing:
             if not isinstance(head, Pending) or not head.everywhere or len(stream.flights) >= self._limits.site_batches_max:
                 return False
         return True
-
-    def pass_markers(self, stream: PartitionPipeline) -> None:
-        """Markers that nothing is closed before move on; one that has nothing before it at all goes to the site."""
-        while stream.closed and isinstance(stream.closed[0], ReadMarker):
-            stream.unsent.append(stream.closed.popleft())  # type: ignore[arg-type]
-        self._pump(stream)
 
     def _take_step(self, taken: Taken, room: int) -> int:
         """The multi-partition call that every stream has come to, in all of them, if the block has room for it."""
@@ -94,28 +77,27 @@ class Closing:
             assert isinstance(call, Pending)
             closed_bytes += call.size_bytes
             flight = stream.launch(call, tick=tick, bits=MULTI_PARTITION, catalog=self._catalog)
-            flight.step = step
-            step.places.append((stream.partition, flight.index))
+            flight.join_step(step, stream.partition)
             taken.append((stream, flight))
-            self.pass_markers(stream)
+            self._pipelines.pass_reads(stream)
             self.short = self.short or bool(stream.open.params or stream.closed)
         return closed_bytes
 
     def _next_pending(self, stream: PartitionPipeline, room: int) -> Pending | None:
         """The next single-partition batch of the stream that fits, removed from it; None when there is none now."""
         if stream.closed:
-            self.pass_markers(stream)
+            self._pipelines.pass_reads(stream)
         source = stream.closed[0] if stream.closed else stream.open
-        if isinstance(source, ReadMarker) or source.everywhere or not source.params:
+        if not isinstance(source, Pending) or source.everywhere or not source.params:
             return None
         limits = self._limits
         bytes_max = room if room < limits.batch_bytes_max else limits.batch_bytes_max
         if source.size_bytes <= bytes_max and len(source.params) <= limits.batch_calls_max:
             if stream.closed:
                 stream.closed.popleft()
-                self.pass_markers(stream)
+                self._pipelines.pass_reads(stream)
             else:
-                stream.open = Pending()
+                stream.take_open()
             return source
         if len(source.params[0]) + CALL_OVERHEAD_BYTES > room:
             self.short = True

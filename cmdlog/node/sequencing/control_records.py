@@ -85,7 +85,7 @@ class Notes:
         self._marks_at = now
         marks = []
         for stream in streams:
-            stream.marked_index = stream.durable_index
+            stream.mark_committed()
             marks.append(
                 encode_commit_mark(partition=stream.partition, term=stream.term, commit=stream.durable_index, closed_txn=closed)
             )

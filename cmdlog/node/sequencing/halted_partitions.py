@@ -6,42 +6,36 @@ its caller was told `outcome_unknown` because that takes too long.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from threading import RLock
+from collections.abc import Collection, Mapping
 
 from cmdlog.node.outcome import CallRefused, Done, Reply, UnknownOutcome
-from cmdlog.node.sequencing.partition_pipeline import Flight, PartitionPipeline, Pending, ReadMarker
+from cmdlog.node.sequencing.admission import Admission
+from cmdlog.node.sequencing.flight import Flight
+from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline
+from cmdlog.node.sequencing.pipeline_set import PipelineSet
 
 
 class Standstill:
-    """Works on the sequencer's streams, under its lock. `forget` takes pending batches out of its sums."""
+    """Thread-safe, by the lock of the pipelines."""
 
-    def __init__(
-        self,
-        lock: RLock,
-        streams: Mapping[int, PartitionPipeline],
-        *,
-        forget: Callable[[Collection[Pending]], None],
-        pump: Callable[[PartitionPipeline], None],
-        kick: Callable[[], None],
-    ) -> None:
-        self._lock, self._streams, self._forget, self._pump, self._kick = lock, streams, forget, pump, kick
+    def __init__(self, pipelines: PipelineSet, admission: Admission) -> None:
+        self._pipelines, self._admission = pipelines, admission
+        self._lock, self._streams = pipelines.lock, pipelines.by_partition
 
     def turn_away(self, refusals: Mapping[int, CallRefused | None]) -> None:
         """From now on calls to these partitions are refused so, also those that wait for a batch; None lets calls in."""
         told: list[tuple[Done, CallRefused]] = []
         with self._lock:
             for partition, refusal in refusals.items():
-                self._streams[partition].refusal = refusal
+                self._streams[partition].set_refusal(refusal)
             refused = {partition: refusal for partition, refusal in refusals.items() if refusal is not None}
             for refusal in list(refused.values())[:1]:
-                waiting = withdraw(self._streams, refused)
-                self._forget(waiting)
+                waiting = [pending for p, stream in self._streams.items() for pending in stream.withdraw(refused=p in refused)]
+                self._admission.forget(waiting)
                 told = [(done, refusal) for pending in waiting for done in pending.dones]
         for done, refusal in told:
             done(refusal.again())
-        self._kick()
+        self._pipelines.wake_log()
 
     def places_of(self, partition: int, index: int) -> list[tuple[int, int]]:
         """Where the batch at `index` must be skipped if it is: everywhere for a multi-partition call, [] when it may not be."""
@@ -54,22 +48,20 @@ class Standstill:
     def hold(self, partition: int) -> None:
         """The partition's site gets no batch until `let_go`; it serves reads of the state that it has."""
         with self._lock:
-            self._streams[partition].halted = True
+            self._streams[partition].set_halted(True)
 
     def let_go(self, partition: int) -> None:
         """Its batches go to the site again."""
         with self._lock:
             stream = self._streams[partition]
-            stream.halted = False
-            self._pump(stream)
+            stream.set_halted(False)
+            self._pipelines.pump(stream)
 
     def give_up(self, partitions: Collection[int], why: str) -> int:
         """Tells whoever waits for a batch that these partitions hold up that the outcome is unknown; how many that were."""
         with self._lock:
             flights = stuck(self._streams, partitions)
-            dones = [done for flight in flights for done in flight.dones if done is not _nobody]
-            for flight in flights:
-                flight.dones = [_nobody] * len(flight.dones)
+            dones = [done for flight in flights for done in flight.replace_callers(_nobody) if done is not _nobody]
         unknown = UnknownOutcome(why)
         for done in dones:
             done(unknown)
@@ -82,21 +74,6 @@ class Standstill:
         return {partition: count for partition, count in counts.items() if count}
 
 
-def withdraw(streams: Mapping[int, PartitionPipeline], partitions: Collection[int]) -> list[Pending]:
-    """Takes out what the log has not taken: batches of these partitions, and multi-partition calls, which concern them too."""
-    out: list[Pending] = []
-    for partition, stream in streams.items():
-        kept: deque[Pending | ReadMarker] = deque()
-        for item in stream.closed:
-            goes = isinstance(item, Pending) and (item.everywhere or partition in partitions)
-            (out if goes else kept).append(item)  # type: ignore[arg-type]  # only a Pending goes
-        stream.closed = kept
-        if partition in partitions and stream.open.params:
-            out.append(stream.open)
-            stream.open = Pending()
-    return out
-
-
 def stuck(streams: Mapping[int, PartitionPipeline], partitions: Collection[int]) -> list[Flight]:
     """Batches that wait for one of these partitions: its own, and those behind a multi-partition call that it runs first."""
     found: list[Flight] = []
@@ -105,7 +82,7 @@ def stuck(streams: Mapping[int, PartitionPipeline], partitions: Collection[int])
         for flight in stream.flights:
             step = flight.step
             blocked = blocked or (step is not None and not step.done and step.places[0][0] in partitions)
-            if blocked and flight.outcomes is None:
+            if blocked:
                 found.append(flight)
     return found
 

@@ -13,7 +13,6 @@ term, durable, before that block is written (`Log._settle`), so it is known even
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +20,8 @@ from typing import Any
 import orjson
 
 from cmdlog.node.outcome import Done
-from cmdlog.node.sequencing.partition_pipeline import BATCH_OVERHEAD_BYTES
+from cmdlog.node.sequencing.flight import BATCH_OVERHEAD_BYTES
+from cmdlog.node.sequencing.pipeline_set import PipelineSet
 from cmdlog.wal.format.block import RECORD_ALIGN
 from cmdlog.wal.format.record import RecordKind
 
@@ -32,10 +32,8 @@ Placed = tuple[int, tuple[RecordKind, dict[str, Any], Done]]  # partition, and t
 class Opening:
     """Belongs to the sequencer's lock: `add` and `waits_for_room` take it, whatever else is called holds it."""
 
-    def __init__(
-        self, terms: Sequence[bytes], *, lock: threading.RLock, room_bytes: Callable[[], int], kick: Callable[[], None]
-    ) -> None:
-        self._lock, self._room_bytes, self._kick = lock, room_bytes, kick
+    def __init__(self, terms: Sequence[bytes], pipelines: PipelineSet) -> None:
+        self._pipelines, self._lock = pipelines, pipelines.lock
         self._terms = list(terms)
         self._records: deque[bytes] = deque()
         self._entries: list[Entry] = []
@@ -52,7 +50,7 @@ class Opening:
             self.waits, self.tables_wait = bool(records or entries), bool(entries)
             entries_bytes = sum([len(orjson.dumps(value)) + BATCH_OVERHEAD_BYTES for _, _, value in entries])
             self.bytes = self.terms_bytes + size_of(records) + entries_bytes
-        self._kick()
+        self._pipelines.wake_log()
 
     @property
     def waits_for_room(self) -> bool:
@@ -63,7 +61,7 @@ class Opening:
     @property
     def fits(self) -> bool:
         """Whether the log has ordinary room for what is left."""
-        return self._room_bytes() >= self.bytes
+        return self._pipelines.log.room_bytes() >= self.bytes
 
     def take_terms(self) -> list[bytes]:
         """The hard states, for the first block; [] for every later one."""

@@ -6,23 +6,17 @@ One rule: plain data of the sequencer, under its lock; no lock, clock or thread 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import compress
-from operator import not_
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import orjson
 
-from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Reply, UnknownOutcome
-from cmdlog.wal.format.batch import NO_KEY, encode_batch
+from cmdlog.node.outcome import CallRefused, Done, Reply
+from cmdlog.node.sequencing.flight import BATCH_OVERHEAD_BYTES, Flight, Pending, Read
+from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import PARTITION_BITS
-
-CALL_OVERHEAD_BYTES: Final = 48  # columns of a keyed call, its share of headers, and rounding
-BATCH_OVERHEAD_BYTES: Final = 128  # record and batch headers, commit mark
-
-RawOutcome = tuple[int, int, bytes]  # status, transaction id of an earlier execution or 0, JSON body
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,116 +31,6 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Pending:
-    """Calls waiting to become a batch. `everywhere` marks the one call of a multi-partition step."""
-
-    procedures: list[int] = field(default_factory=list)
-    params: list[bytes] = field(default_factory=list)
-    keys: list[bytes] = field(default_factory=list)
-    dones: list[Done] = field(default_factory=list)
-    lax: list[bool] = field(default_factory=list)  # may be answered before it is durable
-    keyed: bool = False
-    size_bytes: int = 0
-    everywhere: bool = False
-    opened_at: float = 0.0  # when the first call was placed
-
-    def append(self, procedure: int, params: bytes, key: bytes, done: Done, lax: bool) -> None:
-        self.procedures.append(procedure)
-        self.params.append(params)
-        self.keys.append(key)
-        self.dones.append(done)
-        self.lax.append(lax)
-        self.size_bytes += len(params) + CALL_OVERHEAD_BYTES
-        if key is not NO_KEY:
-            self.keyed = True
-
-    def split(self, calls_max: int, bytes_max: int) -> Pending:
-        """Removes and returns the first calls that fit both limits, at least one."""
-        count, total = 0, 0
-        for part in self.params[:calls_max]:
-            total += len(part) + CALL_OVERHEAD_BYTES
-            if count and total > bytes_max:
-                break
-            count += 1
-        head = Pending(self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count], self.lax[:count])
-        head.keyed, head.opened_at = self.keyed, self.opened_at
-        head.size_bytes = sum(map(len, head.params)) + CALL_OVERHEAD_BYTES * count
-        del self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count], self.lax[:count]
-        self.size_bytes -= head.size_bytes
-        return head
-
-
-@dataclass(slots=True)
-class MultiPartitionStep:
-    """A multi-partition call on its way. The first partition runs it; only when that is done do the others get it.
-
-    So a call that hangs or ends its site is met on the first partition alone, and can be skipped on all; once it is done there,
-    it is never skipped anywhere.
-    """
-
-    places: list[tuple[int, int]] = field(default_factory=list)  # (partition, index), ascending
-    done: bool = False  # on the first partition
-
-
-@dataclass(slots=True)
-class Flight:
-    """One batch from its place in the log to its last answer.
-
-    Invariants: a flight that the site has is written, and all flights of its stream before it are; `outcomes` is set from the
-    site's answer until the block is durable, and only when some of the calls must wait for that.
-    """
-
-    index: int
-    txn_ids: Sequence[int]
-    dones: list[Done]
-    size_bytes: int
-    record: bytes
-    procedures: Sequence[int] = ()  # of calls that are counted here: not of a multi-partition one, and an entry has none
-    lax: Sequence[bool] = ()  # for each call: may be answered before it is durable
-    opened_at: float = 0.0  # when its first call was placed
-    hasty: bool = False  # some call in it is answered without waiting until it is durable
-    strict: bool = True  # somebody waits until it is durable
-    ready: bool = False  # may go to the site: durable, or written and needed by a call that does not wait for more
-    durable: bool = False
-    outcomes: Sequence[RawOutcome] | None = None
-    on_durable: Done | None = None  # of a control entry
-    block: int = 0  # number of the block that it is in, once written
-    step: MultiPartitionStep | None = None  # of a multi-partition call
-    taken_at: float = 0.0  # by the log
-    ready_at: float = 0.0
-    sent_at: float = 0.0  # to the site, for the first time
-    answered_at: float = 0.0  # by the site
-
-    def may_go(self, partition: int) -> bool:
-        """Whether the site of the partition may have it now."""
-        return self.ready and (self.step is None or self.step.done or self.step.places[0][0] == partition)
-
-
-@dataclass(slots=True)
-class ReadMarker:
-    """An unlogged read at one place of the common order."""
-
-    ident: int
-    calls: bytes
-
-    def may_go(self, _partition: int) -> bool:
-        """It waits for nothing but its place."""
-        return True
-
-
-@dataclass(slots=True)
-class Read:
-    """A read-only call from its placing to its answer."""
-
-    partition: int
-    procedure: int  # -1: one partition's part of a call that is counted as a whole elsewhere
-    done: Done
-    lax: bool  # may tell what is not durable yet
-    placed_at: float
-    after: int = 0  # index of the last batch that the site had been given: what the read may have seen
-
-
-@dataclass(slots=True)
 class PartitionPipeline:
     """One partition's pipeline.
 
@@ -158,9 +42,9 @@ class PartitionPipeline:
     next_index: int
     durable_index: int  # committed too: this node is the only voter
     open: Pending = field(default_factory=Pending)
-    closed: deque[Pending | ReadMarker] = field(default_factory=deque)
+    closed: deque[Pending | Read] = field(default_factory=deque)
     flights: deque[Flight] = field(default_factory=deque)  # taken by the log, not answered
-    unsent: deque[Flight | ReadMarker] = field(default_factory=deque)  # not yet given to the site
+    unsent: deque[Flight | Read] = field(default_factory=deque)  # not yet given to the site
     entries: deque[tuple[RecordKind, dict[str, Any], Done]] = field(
         default_factory=deque
     )  # control entries, taken before any batch
@@ -189,7 +73,7 @@ class PartitionPipeline:
         )
         procedures = () if pending.everywhere else pending.procedures
         flight = Flight(self.next_index, txn_ids, pending.dones, pending.size_bytes, record, procedures, pending.lax)
-        flight.opened_at, flight.hasty, flight.strict = pending.opened_at, True in pending.lax, False in pending.lax
+        flight.opened_at, flight.lax_calls = pending.opened_at, sum(pending.lax)
         return self._fly(flight)
 
     @property
@@ -214,14 +98,92 @@ class PartitionPipeline:
     def hurry(self, *, upto: Flight, now: float) -> float:
         """The site may have a written flight, and so those before it, which are written too: blocks are told in order."""
         for flight in self.flights:
-            if flight.index <= upto.index and not flight.ready:
-                flight.ready, flight.ready_at = True, now
+            if flight.index <= upto.index:
+                flight.make_ready(now)
         return now
 
-    def drop_markers(self) -> None:
-        """Forgets the reads that the site was not given."""
+    def close_open(self) -> None:
+        """Shuts the open batch: what is placed next comes after it."""
+        if self.open.params:
+            self.closed.append(self.take_open())
+
+    def take_open(self) -> Pending:
+        """Removes and returns the open batch."""
+        taken, self.open = self.open, Pending()
+        return taken
+
+    def next_to_send(self) -> Flight | Read | None:
+        """Removes and returns what the site gets next; None when there is nothing that it may have now."""
+        if not self.up or self.halted or not self.unsent:
+            return None
+        item = self.unsent[0]
+        if isinstance(item, Flight):
+            if not item.may_go(self.partition):
+                return None
+            self.sent_index = item.index
+        else:
+            item.send(self.sent_index)
+        return self.unsent.popleft()
+
+    def make_durable(self, flight: Flight, now: float) -> bool:
+        """Its flights up to this one survive power loss; whether callers of this one have waited for that alone."""
+        self.durable_index = flight.index
+        return flight.make_durable(now)
+
+    def mark_committed(self) -> None:
+        """A commit mark of what is durable goes into the next block."""
+        self.marked_index = self.durable_index
+
+    def finish_first(self, index: int, now: float) -> tuple[Flight, float]:
+        """The site has applied the first flight, which must be `index`; the flight, and when the site answered before."""
+        if not self.flights or self.flights[0].index != index:
+            raise RuntimeError(f"partition {self.partition} answered batch {index} out of order")
+        flight = self.flights.popleft()
+        self.applied_block = flight.block
+        before, self.answered_at = self.answered_at, now
+        return flight, before
+
+    def lose_site(self) -> None:
+        """The site is gone: flights wait for its successor, reads that it was not given are forgotten."""
+        self.up = False
         self.unsent = deque(item for item in self.unsent if isinstance(item, Flight))
         self.closed = deque(item for item in self.closed if isinstance(item, Pending))
+
+    def gain_site(self, position: int) -> list[Flight]:
+        """A site has applied everything up to `position`, and gets the rest; the flights that nobody will answer."""
+        passed = [flight for flight in self.flights if flight.index <= position]
+        for _ in passed:
+            self.flights.popleft()
+        self.unsent = deque(self.flights)
+        self.up = True
+        return passed
+
+    def set_halted(self, halted: bool) -> None:
+        """Whether its site gets no batch at present."""
+        self.halted = halted
+
+    def set_refusal(self, refusal: CallRefused | None) -> None:
+        """Why its calls are refused from now on; None: they are not."""
+        self.refusal = refusal
+
+    def raise_refusal(self) -> None:
+        """Raises: CallRefused, when its calls are refused."""
+        if self.refusal is not None:
+            raise self.refusal.again()
+
+    def withdraw(self, *, refused: bool) -> list[Pending]:
+        """Removes what the log has not taken: multi-partition calls, and if this partition is refused everything."""
+        out: list[Pending] = []
+        kept: deque[Pending | Read] = deque()
+        for item in self.closed:
+            if isinstance(item, Pending) and (item.everywhere or refused):
+                out.append(item)
+            else:
+                kept.append(item)
+        self.closed = kept
+        if refused and self.open.params:
+            out.append(self.take_open())
+        return out
 
     def drop(self) -> tuple[list[Done], list[int]]:
         """Empties the pipeline; returns who waits for calls and entries in it, and the calls' procedures."""
@@ -229,7 +191,7 @@ class PartitionPipeline:
         procedures: list[int] = []
         dones += [done for _, done, _ in self.held]
         for batch in (*self.closed, self.open, *self.flights):
-            if not isinstance(batch, ReadMarker):
+            if not isinstance(batch, Read):
                 dones += batch.dones
                 procedures += () if isinstance(batch, Pending) and batch.everywhere else batch.procedures
         self.open = Pending()
@@ -268,57 +230,11 @@ class TakenBlock:
         """The log has it now; whether somebody waits until it is durable."""
         waits = bool(self.note_dones)
         for _, flight in self.flights:
-            flight.taken_at = now
-            self.hasty += flight.hasty
+            flight.take(now)
+            self.hasty += flight.lax_calls > 0
             waits = waits or flight.strict
         return waits
 
     def drop(self) -> list[Done]:
         """Who waits until it is durable: for entries, and for the answers of batches that a site has executed before."""
-        dones: list[Done] = []
-        for _, flight in self.flights:
-            if flight.on_durable is not None:
-                dones.append(flight.on_durable)
-            if flight.outcomes is not None:
-                dones += compress(flight.dones, map(not_, flight.lax))
-                flight.outcomes = None
-        return dones
-
-
-def drop_all(
-    reads: dict[int, Read], taken: Iterable[TakenBlock], streams: Iterable[PartitionPipeline]
-) -> tuple[list[Done], list[int]]:
-    """Empties everything; returns who waits, and the procedures of the calls that are counted one by one."""
-    dones = [read.done for read in reads.values()]
-    procedures = [read.procedure for read in reads.values() if read.procedure >= 0]
-    reads.clear()
-    for block in taken:
-        dones += block.drop()
-    for stream in streams:
-        waiting, of_stream = stream.drop()
-        dones += waiting
-        procedures += of_stream
-    return dones, procedures
-
-
-def close_open(stream: PartitionPipeline) -> None:
-    """Shuts the open batch, so that what comes next stands behind it."""
-    if stream.open.params:
-        stream.closed.append(stream.open)
-        stream.open = Pending()
-
-
-def answer(flight: Flight, outcomes: Sequence[RawOutcome] | None, *, lax: bool | None = None) -> None:
-    """Tells all its callers, or only those whose calls are lax, or are not. Without outcomes nobody knows them."""
-    if not flight.dones:
-        return  # a control entry
-    if outcomes is None:
-        unknown = UnknownOutcome("the site ended between executing the call and answering it")
-        for done in flight.dones:
-            done(unknown)
-        return
-    calls = zip(flight.dones, flight.txn_ids, outcomes, strict=True)
-    if lax is not None:
-        calls = (call for call, is_lax in zip(calls, flight.lax, strict=True) if is_lax is lax)  # type: ignore[assignment]
-    for done, txn_id, (status, earlier, body) in calls:
-        done(CallOutcome(status, earlier or txn_id, body))
+        return [done for _, flight in self.flights for done in flight.drop_callers()]

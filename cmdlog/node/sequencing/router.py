@@ -52,7 +52,7 @@ class Router:
         partition = self.slots.partition_of(route.procedure, params)
         if route.read_only:
             calls = orjson.dumps([(route.number, params)])
-            self._sequencer.read(partition, next(self._idents), calls, done, procedure=route.number, lax=lax)
+            self._sequencer.reads.place(partition, next(self._idents), calls, done, procedure=route.number, lax=lax)
             return partition
         body = orjson.dumps(params)
         if len(body) > self._call_bytes_max:
@@ -124,7 +124,7 @@ class Router:
         if route.read_only:
             calls = orjson.dumps([(route.number, params)])
             idents = [next(self._idents) for _ in range(count)]
-            self._sequencer.read_everywhere(idents, calls, Gather(count, done).slots(), lax=lax)
+            self._sequencer.reads.place_everywhere(idents, calls, Gather(count, done).slots(), lax=lax)
             return
         if key and (owner := self._keys.claim_everywhere(key)) != EVERYWHERE:
             done(_UNCLAIMED.get(owner, _ELSEWHERE))

@@ -4,14 +4,15 @@ One rule: all state here belongs to one lock; nothing slow happens under it, and
 
 A partition's *stream* is a pipeline, each stage first-in first-out:
     open calls -> closed (behind a multi-partition step) -> in the log -> durable -> at the site -> answered
-                  [Pending]                                 `flights`, one Flight per batch or read marker
+                  [Pending]                                 `flights`, one Flight per batch
 
 The log pulls: `take` closes what is open and is called by the one thread that holds the turn, so a batch closes exactly when a
 log thread is free (adaptive group commit). A stream with `site_batches_max` flights under way keeps its batch open: when the
 site is the bottleneck batches grow instead of queueing.
 
 A multi-partition call is placed in every stream in one step, under the lock, and all its batches go into one block; a
-multi-partition read leaves an unlogged marker at the same place, so it sees all or nothing of any such write.
+multi-partition read takes the same place without being logged, so it sees all or nothing of any such write
+(`cmdlog.node.sequencing.read_requests`).
 
 Durability is promised call by call. A *lax* call is answered once it is executed, and a batch that holds one goes to the site as
 soon as it is written, with all batches of its stream before it: order is kept, and a state that is ahead of the log is discarded
@@ -22,48 +23,40 @@ back by a power cut. A lax read does not wait.
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cmdlog.node.clock import HybridClock
-from cmdlog.node.outcome import (
-    CallOutcome,
-    CallRefused,
-    CallTooLarge,
-    Done,
-    LogFullRefusal,
-    NotReady,
-    Overloaded,
-    Reply,
-    UnknownOutcome,
-)
+from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, Done, NotReady, Reply, UnknownOutcome
 from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.sequencing.block_builder import Closing, Taken
 from cmdlog.node.sequencing.control_records import Notes
-from cmdlog.node.sequencing.halted_partitions import Standstill
-from cmdlog.node.sequencing.opening import Opening, size_of
-from cmdlog.node.sequencing.partition_pipeline import (
+from cmdlog.node.sequencing.flight import (
     BATCH_OVERHEAD_BYTES,
     CALL_OVERHEAD_BYTES,
-    Deliver,
     Flight,
-    Limits,
-    PartitionPipeline,
     Pending,
     RawOutcome,
-    Read,
-    ReadMarker,
-    TakenBlock,
     answer,
-    close_open,
-    drop_all,
 )
+from cmdlog.node.sequencing.halted_partitions import Standstill
+from cmdlog.node.sequencing.opening import Opening, size_of
+from cmdlog.node.sequencing.partition_pipeline import Deliver, Limits, PartitionPipeline, TakenBlock
+from cmdlog.node.sequencing.pipeline_set import LogControls, PipelineSet
+from cmdlog.node.sequencing.read_requests import ReadRequests
 from cmdlog.node.telemetry.stage_timings import StageTimings
-from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.record import RecordKind
+
+
+@dataclass(frozen=True, slots=True)
+class SequencerStart:
+    """Where a start begins: its catalog, the newest block in the log, and the hard states of its terms."""
+
+    catalog: int
+    block: int
+    terms: Sequence[bytes] = ()
 
 
 class Sequencer:
@@ -74,38 +67,32 @@ class Sequencer:
         clock: HybridClock,
         streams: Iterable[PartitionPipeline],
         deliver: Deliver,
+        log: LogControls,
         *,
         limits: Limits,
-        catalog: int,
-        first_block: int,
-        room_bytes: Callable[[], int],
-        on_failure: Callable[[BaseException], None],
+        start: SequencerStart,
         meter: StageTimings,
-        terms: Sequence[bytes] = (),
-        notes_room_bytes: Callable[[], int] = lambda: 1 << 30,
+        on_failure: Callable[[BaseException], None],
     ) -> None:
         self.meter, self._now = meter, meter.now
-        self.clock, self.limits = clock, limits
-        self.kick: Callable[[], None] = lambda: None  # set to the log's once that runs
-        self.hasten: Callable[[], None] = lambda: None  # the same: somebody waits until what is written is durable
-        self.admission = Admission(limits, room_bytes=room_bytes)
+        self.clock, self.limits, self._log = clock, limits, log
         self.blocks = 0  # taken so far
         self.waits = False  # somebody waits until what was taken last is durable
         self.hasty = 0  # batches that were taken, are not written, and may be executed once they are
-        self._written_block = first_block
-        self._streams = {stream.partition: stream for stream in streams}
-        self._closing = Closing(self._streams, limits, clock, catalog=catalog, pump=self._pump)
-        self._busy = self._closing.busy
-        self._deliver, self._on_failure = deliver, on_failure
-        self._lock = threading.RLock()
+        self._written_block = start.block
+        self._pipelines = PipelineSet(streams, deliver, log, now=meter.now)
+        self._lock, self._streams, self._busy = self._pipelines.lock, self._pipelines.by_partition, self._pipelines.busy
+        self._pump, self._kick = self._pipelines.pump, self._pipelines.wake_log
+        self._on_failure = on_failure
         self._taken: deque[TakenBlock] = deque()  # from `take` until `durable`
         self._unwritten: deque[TakenBlock] = deque()  # from `take` until `written`
-        self._reads: dict[int, Read] = {}  # by ident, from call to the site's answer
-        self._settling = 0  # batches and reads that a site has answered, and somebody waits until they are durable
-        self._notes = Notes(room_bytes=notes_room_bytes)
-        self.opening = Opening(terms, lock=self._lock, room_bytes=room_bytes, kick=self._kick)
-        self.standstill = Standstill(self._lock, self._streams, forget=self.admission.forget, pump=self._pump, kick=self._kick)
-        self._gone = False  # everybody was told that the outcome is unknown: what comes afterwards is nobody's
+        self._settling = 0  # batches that a site has answered, and somebody waits until they are durable
+        self.admission = Admission(limits, room_bytes=log.room_bytes, why_full=log.why_full)
+        self._notes = Notes(room_bytes=log.notes_room_bytes)
+        self._closing = Closing(self._pipelines, limits, clock, catalog=start.catalog)
+        self.opening = Opening(start.terms, self._pipelines)
+        self.standstill = Standstill(self._pipelines, self.admission)
+        self.reads = ReadRequests(self._pipelines, self.admission, self.opening, meter)
 
     # -- callers ---------------------------------------------------------------------------------------------------------
 
@@ -113,12 +100,12 @@ class Sequencer:
         """Places one call; `done` gets its outcome. Raises: CallRefused, and nothing is logged."""
         size = len(params) + CALL_OVERHEAD_BYTES
         with self._lock:
-            self._raise_refusal(partition)
+            self._streams[partition].raise_refusal()
             self._admit(1, size)
             self._busy[partition] = stream = self._streams[partition]
             pending = stream.open
             if not pending.params:
-                pending.opened_at = self._now()
+                pending.open_at(self._now())
             pending.append(procedure, params, key, done, lax)
 
     def add_many(self, calls: Sequence[tuple[int, int, bytes, bytes, Done, bool]]) -> None:
@@ -126,12 +113,12 @@ class Sequencer:
         now = self._now()
         with self._lock:
             for partition in {call[0] for call in calls}:
-                self._raise_refusal(partition)
+                self._streams[partition].raise_refusal()
             self._admit(len(calls), sum(len(call[2]) for call in calls) + CALL_OVERHEAD_BYTES * len(calls))
             for partition, procedure, params, key, done, lax in calls:
                 self._busy[partition] = stream = self._streams[partition]
                 if not stream.open.params:
-                    stream.open.opened_at = now
+                    stream.open.open_at(now)
                 stream.open.append(procedure, params, key, done, lax)
 
     def add_everywhere(self, procedure: int, params: bytes, key: bytes, dones: Sequence[Done], *, lax: bool) -> None:
@@ -143,47 +130,14 @@ class Sequencer:
         now = self._now()
         with self._lock:
             for partition in self._streams:
-                self._raise_refusal(partition)
+                self._streams[partition].raise_refusal()
             self._admit(len(self._streams), total)
             for stream, done in zip(self._streams.values(), dones, strict=True):
-                close_open(stream)
+                stream.close_open()
                 step = Pending(everywhere=True, opened_at=now)
                 step.append(procedure, params, key, done, lax)
                 stream.closed.append(step)
                 self._busy[stream.partition] = stream
-
-    def read(self, partition: int, ident: int, calls: bytes, done: Done, *, procedure: int, lax: bool) -> None:
-        """Sends a read behind everything the site was given: it sees every write that anyone was told of."""
-        now = self._now()
-        with self._lock:
-            stream = self._streams[partition]
-            self._admit_read(stream)
-            self._reads[ident] = Read(partition, procedure, done, lax, now, stream.sent_index)
-            self._deliver.read(partition, ident, calls)
-
-    def read_everywhere(self, idents: Sequence[int], calls: bytes, dones: Sequence[Done], *, lax: bool) -> None:
-        """Leaves a read marker at one place of the common order in every stream; each site answers for its partition."""
-        now = self._now()
-        with self._lock:
-            for partition, stream in self._streams.items():
-                self._admit_read(stream)
-                if stream.halted:  # the marker would wait behind what is held back
-                    self._raise_refusal(partition)
-            for stream, ident, done in zip(self._streams.values(), idents, dones, strict=True):
-                self._reads[ident] = Read(stream.partition, -1, done, lax, now)
-                close_open(stream)
-                stream.closed.append(ReadMarker(ident, calls))
-                self._busy[stream.partition] = stream
-                self._closing.pass_markers(stream)
-        self._kick()
-
-    def when_durable(self, partition: int, done: Done) -> None:
-        """Calls `done`, maybe at once, when everything is durable that the partition's site has been given so far."""
-        with self._lock:
-            reply: Reply = UnknownOutcome("the node has failed") if self._gone else CallOutcome(0, 0, b"")
-            held = not self._gone and self._hold(self._streams[partition].sent_index, partition, done, reply)
-        if not held:
-            done(reply)
 
     def add_entries(self, entries: Sequence[tuple[int, RecordKind, dict[str, Any]]], done: Done) -> None:
         """Places control entries that go into one block; `done` gets the reply of the last of them."""
@@ -195,7 +149,7 @@ class Sequencer:
     def add_entry(self, partition: int, kind: RecordKind, value: dict[str, Any], done: Done) -> None:
         """Places a control entry ahead of what waits; `done` is called once it is durable, or told that nobody knows."""
         with self._lock:
-            gone = self._gone
+            gone = self._pipelines.ended
             if not gone:
                 self._busy[partition] = stream = self._streams[partition]
                 stream.entries.append((kind, value, done))
@@ -220,7 +174,7 @@ class Sequencer:
             if taken:
                 self._taken[-1].note_dones.append(done)
         if taken:
-            self.hasten()
+            self._log.hasten()
         else:
             done()
 
@@ -247,7 +201,7 @@ class Sequencer:
             notes = self._notes.take(room)
             closing = self._closing
             taken, closed_bytes = closing.take(room - size_of([record for record, _ in notes]))
-            admission.pending_bytes -= closed_bytes
+            admission.close(closed_bytes)
             more = closing.short or (bool(self._busy) and closing.step_is_next())
             if not more:
                 admission.hold_rest()
@@ -292,8 +246,8 @@ class Sequencer:
         with self._lock:
             self._written_block = block
             for stream, flight in self._unwritten.popleft().flights:
-                flight.block = block
-                if flight.hasty:
+                flight.write(block)
+                if flight.lax_calls:
                     self.hasty -= 1
                     self._pump(stream, stream.hurry(upto=flight, now=self._now()))
 
@@ -305,20 +259,15 @@ class Sequencer:
         with self._lock:
             taken = self._taken.popleft()
             for stream, flight in taken.flights:
-                stream.durable_index = flight.index
-                flight.durable = True
-                if not flight.ready:
-                    flight.ready, flight.ready_at = True, now
-                if flight.outcomes is not None:
+                if stream.make_durable(flight, now):
                     settled.append(flight)
                     self._settle(flight, now)
-                if flight.on_durable is not None and not self._gone:
+                if flight.on_durable is not None and not self._pipelines.ended:
                     told.append((flight.on_durable, CallOutcome(0, flight.txn_ids[0], b"")))
             for stream, _ in taken.flights:
                 self._pump(stream, now)
-                while stream.held and stream.held[0][0] <= stream.durable_index:
-                    told.append(stream.held.popleft()[1:])
-                    self._settling -= 1
+                if stream.held:
+                    told += self.reads.release(stream)
         for flight in settled:
             answer(flight, flight.outcomes, lax=False)
         for done, reply in told:
@@ -334,12 +283,10 @@ class Sequencer:
     def abandon(self, refusal: CallRefused, why: str) -> bool:
         """Tells whoever waits that the outcome is unknown, and refuses everybody from now on; False if that was done before."""
         with self._lock:
-            if self._gone:
+            if not self._pipelines.end():
                 return False
-            self._gone = True
-            self.admission.refusal = refusal
-            dones, procedures = drop_all(self._reads, self._taken, self._streams.values())
-            self.meter.unknown(procedures)
+            self.admission.refuse(refusal)
+            dones = self._drop_all()
             self.admission.clear()
             self._settling = 0
         unknown = UnknownOutcome(why)
@@ -353,21 +300,16 @@ class Sequencer:
         """The site has applied batch `index`: an outcome per call, and their statuses once more as bytes."""
         now = self._now()
         with self._lock:
-            if self._gone:
+            if self._pipelines.ended:
                 return
             stream = self._streams[partition]
-            if not stream.flights or stream.flights[0].index != index:
-                raise RuntimeError(f"partition {partition} answered batch {index} out of order")
-            flight = stream.flights.popleft()
-            stream.applied_block = flight.block
-            self.meter.answered(flight, partition, statuses, idle_until=stream.answered_at, now=now)
-            stream.answered_at = now
-            self._pass_step(flight)
-            waits = not flight.durable and False in flight.lax
+            flight, idle_until = stream.finish_first(index, now)
+            self.meter.answered(flight, partition, statuses, idle_until=idle_until, now=now)
+            self._pipelines.pass_step(flight)
+            waits = flight.execute(outcomes, now)
             if waits:
-                flight.outcomes, flight.answered_at = outcomes, now
                 self._settling += 1
-                self.admission.inflight_calls -= sum(flight.lax)
+                self.admission.release_lax(flight)
             else:
                 self.admission.release(flight)
             more = stream.open.params or stream.closed
@@ -377,28 +319,11 @@ class Sequencer:
             self._kick()
         answer(flight, outcomes, lax=True if waits else None)
 
-    def read_answered(self, ident: int, reply: Reply) -> None:
-        """The site has served a read."""
-        now = self._now()
-        with self._lock:
-            if self._gone:
-                return
-            read = self._reads.pop(ident)
-            if read.procedure >= 0 and isinstance(reply, CallOutcome):
-                self.meter.reads.add(now - read.placed_at)
-                self.meter.calls[read.procedure][reply.status] += 1
-            held = not read.lax and self._hold(read.after, read.partition, read.done, reply)
-        if not held:
-            read.done(reply)
-
     def site_down(self, partition: int) -> None:
         """The site is gone: batches wait for its successor, reads are refused (repeating them is safe)."""
         with self._lock:
-            stream = self._streams[partition]
-            stream.up = False
-            lost = [ident for ident, read in self._reads.items() if read.partition == partition]
-            dones = [self._reads.pop(ident).done for ident in lost]
-            stream.drop_markers()
+            dones = self.reads.lose(partition)
+            self._streams[partition].lose_site()
         for done in dones:
             done(NotReady(f"partition {partition} is being restored"))
 
@@ -406,24 +331,21 @@ class Sequencer:
         """A site serves the partition again, with everything up to `position` applied; the rest is sent once more, in order."""
         with self._lock:
             stream = self._streams[partition]
-            gone = [flight for flight in stream.flights if flight.index <= position]
-            for flight in gone:
-                stream.flights.popleft()
+            passed = stream.gain_site(position)
+            for flight in passed:
                 self.admission.release(flight)
                 self.meter.unknown(flight.procedures)
-            for flight in gone:
-                self._pass_step(flight)
-            stream.unsent = deque(stream.flights)
-            stream.up = True
+            for flight in passed:
+                self._pipelines.pass_step(flight)
             self._pump(stream)
-        for flight in gone:
+        for flight in passed:
             answer(flight, None)
         self._kick()
 
     def refuse(self, reason: CallRefused) -> None:
         """From now on every call is refused with this reason."""
         with self._lock:
-            self.admission.refusal = reason
+            self.admission.refuse(reason)
 
     @property
     def pending_bytes(self) -> int:
@@ -435,7 +357,7 @@ class Sequencer:
         """Nothing is open, on its way to a site, at one, or waiting to be durable."""
         with self._lock:
             under_way = any(s.flights or s.open.params or s.closed or s.entries for s in self._streams.values())
-            return not (under_way or self._reads or self._settling)
+            return not (under_way or self.reads.under_way or self._settling)
 
     def applied_block(self, partition: int) -> int:
         """Every entry that the site has not answered lies in this block or a later one."""
@@ -450,60 +372,24 @@ class Sequencer:
 
     # -- inside, under the lock ------------------------------------------------------------------------------------------
 
-    def _kick(self) -> None:
-        """A wedged log tells everybody by `failed`; whoever only wanted to wake it need not know."""
-        with contextlib.suppress(WalError):
-            self.kick()
-
     def _admit(self, calls: int, size_bytes: int) -> None:
         overhead_bytes = BATCH_OVERHEAD_BYTES * len(self._streams) + self.opening.bytes
         self.admission.admit(calls, size_bytes, overhead_bytes=overhead_bytes)
 
-    def _raise_refusal(self, partition: int) -> None:
-        if (refusal := self._streams[partition].refusal) is not None:
-            raise refusal.again()
-
-    def _admit_read(self, stream: PartitionPipeline) -> None:
-        self.admission.raise_refusal()
-        if self.opening.tables_wait:
-            raise LogFullRefusal(f"the tables of this version wait for room: {self.admission.why_full()}")
-        if not stream.up:
-            self._raise_refusal(stream.partition)
-            raise NotReady(f"partition {stream.partition} is being restored")
-        if len(self._reads) >= self.limits.inflight_calls_max:
-            raise Overloaded(f"{len(self._reads)} reads are under way")
-
     def _settle(self, flight: Flight, now: float) -> None:
         """It was executed before it was durable, and now it is: the others of its calls are answered."""
-        waited = len(flight.lax) - sum(flight.lax)
-        self.meter.stages["settle"].add(now - flight.answered_at, waited)
-        self.admission.settle(flight, waited)
+        self.meter.stages["settle"].add(now - flight.answered_at, len(flight.lax) - flight.lax_calls)
+        self.admission.release_rest(flight)
         self._settling -= 1
 
-    def _hold(self, index: int, partition: int, done: Done, reply: Reply) -> bool:
-        """Keeps the reply until the batch is durable, and has the log make haste; False when it is."""
-        stream = self._streams[partition]
-        if stream.durable_index >= index:
-            return False
-        stream.held.append((index, done, reply))
-        self._settling += 1
-        self.hasten()
-        return True
-
-    def _pass_step(self, flight: Flight) -> None:
-        """A multi-partition call is done on the first partition: the others get it."""
-        if flight.step is not None and not flight.step.done:
-            flight.step.done = True
-            for stream in self._streams.values():
-                self._pump(stream)
-
-    def _pump(self, stream: PartitionPipeline, now: float = 0.0) -> None:
-        while stream.up and not stream.halted and stream.unsent and stream.unsent[0].may_go(stream.partition):
-            item = stream.unsent.popleft()
-            if isinstance(item, Flight):
-                stream.sent_index = item.index
-                item.sent_at = item.sent_at or now or self._now()
-                self._deliver.batch(stream.partition, item.record, item.index)
-            else:
-                self._reads[item.ident].after = stream.sent_index
-                self._deliver.read(stream.partition, item.ident, item.calls)
+    def _drop_all(self) -> list[Done]:
+        """Empties everything; who waits."""
+        dones, procedures = self.reads.drop()
+        for block in self._taken:
+            dones += block.drop()
+        for stream in self._streams.values():
+            waiting, of_stream = stream.drop()
+            dones += waiting
+            procedures += of_stream
+        self.meter.unknown(procedures)
+        return dones

@@ -14,7 +14,7 @@ import time
 from asyncio import AbstractEventLoop
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import orjson
 import structlog
@@ -22,7 +22,8 @@ import structlog
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.partition_health import pause_s
 from cmdlog.node.sites.site_executor import Site, SitePlan
-from cmdlog.node.sites.supervisor import LASTING, SiteFault, SiteOwner
+from cmdlog.node.sites.site_faults import LASTING, SiteFault
+from cmdlog.node.sites.supervisor import SiteOwner
 from cmdlog.wal.format.record import decode_record
 from procedures.errors import EnvironmentFault
 from procedures.execution.executor import Applied
@@ -36,12 +37,18 @@ Work = Callable[[], None]
 log = structlog.get_logger("cmdlog.sites")
 
 
+class InlineOwner(SiteOwner, Protocol):
+    """What a site in the same process reports to, and asks for what it is to serve."""
+
+    def plan(self) -> SitePlan: ...
+
+
 class InlineSites:
     """One `Site` with all partitions. `batch` and `read` may be called from any thread."""
 
-    def __init__(self, owner: SiteOwner, plan: Callable[[], SitePlan], *, restarts_max: int) -> None:
-        self._owner = owner
-        self._plan = plan
+    _owner: InlineOwner  # from `start` on
+
+    def __init__(self, *, restarts_max: int) -> None:
         self._restarts_max = restarts_max
         self._site: Site | None = None
         self._work: deque[Work] = deque()
@@ -52,9 +59,10 @@ class InlineSites:
         self._attempts: Counter[tuple[int, int, int]] = Counter()
         self._stopping = False
 
-    def start(self) -> dict[int, int]:
-        """Opens the state files; returns each partition's position."""
-        self._site = Site(self._plan())
+    def start(self, owner: InlineOwner) -> dict[int, int]:
+        """Opens the state files; returns each partition's position. From now on `owner` hears what the site reports."""
+        self._owner = owner
+        self._site = Site(owner.plan())
         return self._site.positions
 
     def attach(self, _loop: AbstractEventLoop | None) -> None:
@@ -182,7 +190,7 @@ class InlineSites:
             self._attempts[where] += 1
             if self._attempts[where] >= self._restarts_max:
                 self._owner.skip(fault)
-        self._site = Site(self._plan())
+        self._site = Site(self._owner.plan())
 
 
 def _answer(applied: Applied) -> BatchAnswer:

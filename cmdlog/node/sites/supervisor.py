@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import math
 import mmap
 import os
 import queue
@@ -30,10 +29,9 @@ import socket
 import threading
 import time
 from asyncio import AbstractEventLoop
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 import orjson
 import structlog
@@ -41,7 +39,8 @@ import structlog
 from cmdlog.child_process import ChildProcess
 from cmdlog.node.sites.channel import Channel
 from cmdlog.node.sites.frames import READ_ANSWER, BatchAnswer, Frame, FrameKind, decode_applied, encode_frame
-from cmdlog.node.sites.partition_health import FULL, ROOM_BYTES, pause_s
+from cmdlog.node.sites.partition_health import FULL
+from cmdlog.node.sites.site_faults import OutageStage, Remedies, SiteFault, SiteOutage
 from cmdlog.node.sites.site_io import LoopReader, ThreadReader
 from procedures.hash_seed import PINNED
 from snapshot.lineage import Wish
@@ -52,20 +51,8 @@ BUSY, PARTITION, INDEX, POSITION, HANDLED, STEPS = range(6)  # words of the prog
 PROGRESS_BYTES: Final = 4096
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 GIVE_UP_MIN_S: Final = 10.0  # callers of what is logged wait that long at least, and call_timeout_s: some tries
-LASTING: Final = (FULL, "io", "refused")  # faults that another try at once would meet again
 
 log = structlog.get_logger("cmdlog.sites")
-
-
-@dataclass(frozen=True, slots=True)
-class SiteFault:
-    """Why a site ended. `kind` is one of the executor's environment faults, `refused` (it does not fit), `died` or `hung`."""
-
-    kind: str
-    message: str
-    partition: int | None = None
-    index: int = 0  # of the entry that it was at; 0 = none: it was reading, or idle
-    position: int = 0  # of the call in the entry; -1 = none of them: the batch as a whole
 
 
 class SiteOwner(Protocol):
@@ -101,19 +88,26 @@ class _Process:
     seen_at: float = 0.0
     page: mmap.mmap | None = field(default=None, repr=False)
 
+    def report(self, fault: SiteFault) -> None:
+        """The site says why it ends."""
+        self.fault = fault
 
-@dataclass(slots=True)
-class _Wait:
-    """A site that cannot run, from its first fault until a successor has run what it could not. Owned by the watch thread."""
+    def blame(self, fault: SiteFault) -> None:
+        """Why it is ended, unless it said something itself."""
+        self.fault = self.fault or fault
 
-    fault: SiteFault
-    since: float
-    tries: int = 0
-    due: float = 0.0  # when the next try is; infinite while one is under way
-    free_bytes: int = 0  # of the volume when it was tried last
-    held: bool = False  # a successor serves reads, and gets no batch before the next try
-    given_up: bool = False  # callers of what is logged were told
-    passed: bool = False  # the batch is applied; set by the reader
+    def lose(self) -> bool:
+        """Nothing more comes from it; False if that was known."""
+        before, self.lost = self.lost, True
+        return not before
+
+    def stands_still(self, now: float, *, within_s: float) -> tuple[int, ...] | None:
+        """Its progress page, if that has not changed for so long although the site has something to do."""
+        at = tuple(self.progress[: STEPS + 1])
+        idle = not at[BUSY] and self.fault is None and self.channel.frames_sent == at[HANDLED]
+        if at != self.seen or idle:
+            self.seen, self.seen_at = at, now
+        return at if now - self.seen_at > within_s else None
 
 
 class NotStarted(RuntimeError):
@@ -129,22 +123,26 @@ class NotStarted(RuntimeError):
 class ProcessSites:
     """Spawns, feeds and supervises site processes. `batch`, `read`, `capture` may be called from any thread."""
 
-    def __init__(self, owner: SiteOwner, groups: Sequence[Sequence[int]], *, call_timeout_s: float, restarts_max: int) -> None:
-        self._owner = owner
-        self._call_timeout_s, self._restarts_max = call_timeout_s, restarts_max
+    _owner: SiteOwner  # from `start` on
+
+    def __init__(self, groups: Sequence[Sequence[int]], *, call_timeout_s: float, restarts_max: int) -> None:
+        self._call_timeout_s = call_timeout_s
         self._sites: list[_Process] = []
         self._groups = groups
         self._site_of: dict[int, _Process] = {}
-        self._deaths: Counter[tuple[int, int, int]] = Counter()  # per partition, index, position
-        self._skipped: set[tuple[int, int, int]] = set()
-        self._waits: dict[int, _Wait] = {}  # by number of the site
+        self._remedies = Remedies(restarts_max=restarts_max)
+        self._outages: dict[int, SiteOutage] = {}  # by number of the site
         self._lost: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()
         self._reader: LoopReader | ThreadReader | None = None
         self._watch = threading.Thread(target=self._watch_loop, name="sites-watch", daemon=True)
         self._stopping = False
 
-    def start(self) -> dict[int, int]:
-        """Starts every site and waits until it serves; returns each partition's position. Raises: RuntimeError."""
+    def start(self, owner: SiteOwner) -> dict[int, int]:
+        """Starts every site and waits until it serves; returns each partition's position. Raises: RuntimeError.
+
+        From now on `owner` hears what the sites report.
+        """
+        self._owner = owner
         positions: dict[int, int] = {}
         try:
             for number, group in enumerate(self._groups):
@@ -229,8 +227,8 @@ class ProcessSites:
         if frame.kind is FrameKind.APPLIED:
             answer = decode_applied(frame.payload) if frame.payload else None
             self._owner.applied(frame.partition, frame.ident, answer)
-            if self._waits:
-                self._note_passed(site, frame)
+            if self._outages and (outage := self._outages.get(site.number)) is not None:
+                outage.note_applied(frame.partition, frame.ident)
         elif frame.kind is FrameKind.READ_ANSWER:
             as_of, status = READ_ANSWER.unpack_from(frame.payload)
             body = frame.payload[READ_ANSWER.size :]
@@ -238,17 +236,11 @@ class ProcessSites:
         elif frame.kind is FrameKind.CAPTURED:
             self._owner.captured(frame.ident, orjson.loads(frame.payload))
         elif frame.kind is FrameKind.FAULT:
-            site.fault = SiteFault(**orjson.loads(frame.payload))
-
-    def _note_passed(self, site: _Process, frame: Frame) -> None:
-        wait = self._waits.get(site.number)
-        if wait is not None and frame.partition == wait.fault.partition and frame.ident >= wait.fault.index:
-            wait.passed = True
+            site.report(SiteFault(**orjson.loads(frame.payload)))
 
     def _lose(self, site: _Process) -> None:
-        if site.lost:
+        if not site.lose():
             return
-        site.lost = True
         assert self._reader is not None
         self._reader.remove(site.channel)
         if not self._stopping:
@@ -268,20 +260,17 @@ class ProcessSites:
                     self._replace(lost)
                 else:
                     self._kill_hung()
-                for number, wait in list(self._waits.items()):
-                    self._tend(number, wait)
+                for number, outage in list(self._outages.items()):
+                    self._tend(number, outage)
             except Exception as error:  # noqa: BLE001 - our own bug: nobody would bring sites back any more
                 self._owner.broken(error)
 
     def _kill_hung(self) -> None:
         now = time.monotonic()
         for site in self._sites:
-            at = tuple(site.progress[: STEPS + 1])
-            idle = not at[BUSY] and site.fault is None and site.channel.frames_sent == at[HANDLED]
-            if at != site.seen or idle:
-                site.seen, site.seen_at = at, now
-            elif now - site.seen_at > self._call_timeout_s:
-                site.fault = site.fault or self._hung(at)
+            at = site.stands_still(now, within_s=self._call_timeout_s)
+            if at is not None:
+                site.blame(self._hung(at))
                 site.popen.kill()
 
     def _hung(self, at: Sequence[int]) -> SiteFault:
@@ -293,12 +282,12 @@ class ProcessSites:
 
     def _replace(self, old: _Process) -> None:
         fault = self._why(old)
-        remedy = self._remedy(fault)
-        tell = log.debug if old.number in self._waits else log.warning  # of a site that is tried again it is no news
+        remedy = self._remedies.choose(fault)
+        tell = log.debug if old.number in self._outages else log.warning  # of a site that is tried again it is no news
         tell("site ended", site=old.number, pid=old.popen.pid, kind=fault.kind, reason=fault.message, index=fault.index)
         self._owner.site_down(old.partitions, fault)
         if remedy == "wait":
-            self._note_wait(old, fault)
+            self._note_outage(old, fault)
             if fault.kind == FULL:
                 self._start_again(old.number, held=True)
             return
@@ -306,44 +295,32 @@ class ProcessSites:
             self._owner.skip(fault)
         self._start_again(old.number, held=False)
 
-    def _note_wait(self, old: _Process, fault: SiteFault) -> None:
-        """The site cannot run: calls are refused, and when it is tried again."""
+    def _note_outage(self, old: _Process, fault: SiteFault) -> None:
+        """The site cannot run: calls are refused, and it is tried again later."""
         now = time.monotonic()
-        wait = self._waits.get(old.number)
-        if wait is None or wait.fault.kind != fault.kind:
+        outage = self._outages.get(old.number)
+        if outage is None or outage.fault.kind != fault.kind:
             self._owner.refuse_calls(old.partitions, fault)
-        if wait is None:
-            wait = self._waits[old.number] = _Wait(fault, now)
-        wait.fault, wait.held = fault, False
-        wait.tries += 1
-        wait.due, wait.free_bytes = now + pause_s(wait.tries), self._owner.free_bytes()
+        if outage is None:
+            wait_s = max(self._call_timeout_s, GIVE_UP_MIN_S)
+            outage = self._outages[old.number] = SiteOutage(fault, now, give_up_after_s=wait_s)
+        outage.fail(fault, now, free_bytes=self._owner.free_bytes())
 
-    def _tend(self, number: int, wait: _Wait) -> None:
+    def _tend(self, number: int, outage: SiteOutage) -> None:
         """What is due of a site that cannot run."""
         partitions, now = self._groups[number], time.monotonic()
-        if wait.passed:
-            del self._waits[number]
-            if wait.held:
-                self._owner.let_go(partitions)
+        if outage.stage is OutageStage.OVER:
+            del self._outages[number]
+            self._owner.let_go(partitions)
             self._owner.refuse_calls(partitions, None)
             return
-        if not wait.given_up and now - wait.since > max(self._call_timeout_s, GIVE_UP_MIN_S):
-            wait.given_up = True
-            self._owner.give_up(partitions, wait.fault)
-        room_came = now >= wait.due - pause_s(wait.tries) + pause_s(1) and self._room_came(wait)
-        if now < wait.due and not room_came:
-            return
-        wait.due = math.inf
-        if not wait.held:
+        if outage.give_up(now):
+            self._owner.give_up(partitions, outage.fault)
+        begun_from = outage.begin_try(now, self._owner.free_bytes)
+        if begun_from is OutageStage.DOWN:
             self._start_again(number, held=False)
-            return
-        wait.held = False
-        if not wait.fault.index:  # it was at no batch: whoever serves reads has done what there is to do
-            wait.passed = True
-        self._owner.let_go(partitions)
-
-    def _room_came(self, wait: _Wait) -> bool:
-        return wait.fault.kind == FULL and self._owner.free_bytes() >= wait.free_bytes + ROOM_BYTES
+        elif begun_from is OutageStage.READ_ONLY:
+            self._owner.let_go(partitions)
 
     def _start_again(self, number: int, *, held: bool) -> None:
         """Brings a successor. One that is held serves reads and gets no batch; one that does not start is tried again later."""
@@ -359,31 +336,31 @@ class ProcessSites:
                 self._note_failed(old, error)
             return
         _release(old)
+        outage = self._outages.get(number)
+        if outage is not None:
+            outage.start(positions, held=held)
         self._sites[number] = site
         for partition in site.partitions:
             self._site_of[partition] = site
         self._register(site)
         if held:
-            self._waits[number].held = True
             self._owner.hold(site.partitions)
         else:
             self._owner.let_go(site.partitions)
         self._owner.site_up(positions)
-        wait = self._waits.get(number)
-        if wait is not None and (wait.fault.partition is None or positions[wait.fault.partition] >= wait.fault.index):
-            wait.passed = not held or bool(wait.fault.index)
 
     def _note_failed(self, old: _Process, error: NotStarted | OSError) -> None:
         if isinstance(error, NotStarted):
             fault = error.fault
         else:
             fault = SiteFault(FULL if error.errno in NO_ROOM else "died", str(error))
-        wait = self._waits.get(old.number)
-        tell = log.debug if wait is not None and wait.tries > 1 else log.error
+        outage = self._outages.get(old.number)
+        tell = log.debug if outage is not None and outage.tries > 1 else log.error
         tell("site does not start", site=old.number, kind=fault.kind, reason=fault.message)
-        if wait is not None:  # what none could run is still to be run
-            fault = replace(fault, partition=wait.fault.partition, index=wait.fault.index, position=wait.fault.position)
-        self._note_wait(old, fault)
+        if outage is not None:  # what none could run is still to be run
+            before = outage.fault
+            fault = replace(fault, partition=before.partition, index=before.index, position=before.position)
+        self._note_outage(old, fault)
 
     def _why(self, site: _Process) -> SiteFault:
         """What the site said before it ended, or what its end and its progress page say."""
@@ -393,21 +370,6 @@ class ProcessSites:
         busy, partition, index, position = site.progress[:4]
         reason = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         return SiteFault("died", reason, partition if busy else None, index, position)
-
-    def _remedy(self, fault: SiteFault) -> Literal["restart", "skip", "wait"]:
-        """What is done before a successor starts. Only a call that ran as part of an entry can be skipped, and only once."""
-        if fault.kind in LASTING:
-            return "wait"
-        if fault.partition is None or not fault.index:
-            return "restart"
-        where = (fault.partition, fault.index, fault.position)
-        self._deaths[where] += 1
-        if fault.kind != "hung" and self._deaths[where] < self._restarts_max:
-            return "restart"
-        if fault.position < 0 or where in self._skipped:
-            return "wait"
-        self._skipped.add(where)
-        return "skip"
 
 
 def _spawn(number: int, partitions: Sequence[int]) -> _Process:

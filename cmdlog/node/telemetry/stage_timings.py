@@ -32,7 +32,7 @@ from cmdlog.node.background.recovery_forecast import Speeds
 from procedures.execution.idempotency import Status
 
 if TYPE_CHECKING:
-    from cmdlog.node.sequencing.partition_pipeline import Flight
+    from cmdlog.node.sequencing.flight import Flight
 
 _DECADE: Final = (1.0, 1.6, 2.5, 4.0, 6.3)  # five steps of the same width on a logarithmic scale: a quantile is good to a quarter
 SECONDS: Final = tuple(float(f"{step * 10**power:.3g}") for power in range(-5, 2) for step in _DECADE)
@@ -111,7 +111,13 @@ class StageTimings:
     )
 
     def __init__(
-        self, names: Sequence[str], *, partitions: int, now: Callable[[], float] = time.monotonic, speeds: Speeds | None = None
+        self,
+        names: Sequence[str],
+        *,
+        partitions: int,
+        now: Callable[[], float] = time.monotonic,
+        speeds: Speeds | None = None,
+        slow_s: float = math.inf,
     ) -> None:
         self.names = list(names)  # of procedures, by number
         self.now = now
@@ -123,7 +129,7 @@ class StageTimings:
         self.finished: deque[Finished] = deque(maxlen=FINISHED_MAX)  # batches that `drain` has not seen
         self._draining = threading.Lock()
         self.digests = 0  # logged for later comparison
-        self.slow_s = math.inf  # of a batch, placed until answered: above it, its stages are kept for a while
+        self.slow_s = slow_s  # of a batch, placed until answered: above it, its stages are kept for a while
         self.slow: deque[tuple[Sequence[int], Sequence[float]]] = deque(maxlen=SLOW_KEPT)  # transaction ids, ends of the stages
         self.speeds = speeds or Speeds("", self.names, partitions)
         self.busy_s = [0.0] * partitions  # in which a site had something of the partition to execute
@@ -149,6 +155,10 @@ class StageTimings:
             return
         for procedure, status in zip(procedures, statuses, strict=True):
             self.calls[procedure][status] += 1
+
+    def count_digest(self) -> None:
+        """A batch's digest goes into the log."""
+        self.digests += 1
 
     def unknown(self, procedures: Sequence[int]) -> None:
         """Nobody knows what became of these calls."""

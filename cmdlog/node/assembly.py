@@ -1,0 +1,226 @@
+"""A node's parts, built bottom-up: each gets what it needs when it is made.
+
+One rule: nothing is set on a part from outside afterwards. Where two parts need each other, the lower one gets a callback.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cmdlog.node.background.archiver import ArchiveHooks, Archiver, Rules
+from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.background.segment_copy_process import Copier
+from cmdlog.node.background.snapshot_schedule import LogView, Policy
+from cmdlog.node.background.snapshotter import Hooks, Kept, Snapshotter
+from cmdlog.node.boot import Boot, ManifestFacts
+from cmdlog.node.clock import HybridClock
+from cmdlog.node.failure_sets import Failures
+from cmdlog.node.outcome import CallOutcome
+from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
+from cmdlog.node.sequencing.pipeline_set import LogControls
+from cmdlog.node.sequencing.sequencer import Sequencer, SequencerStart
+from cmdlog.node.settings import Settings
+from cmdlog.node.site_events import Desk
+from cmdlog.node.sites.inline_sites import InlineSites
+from cmdlog.node.sites.supervisor import ProcessSites, spread
+from cmdlog.node.telemetry.stage_timings import StageTimings
+from cmdlog.wal.directory.sizing import skip_bytes
+from cmdlog.wal.files import RealFiles
+from cmdlog.wal.format.block import SECTOR_BYTES
+from cmdlog.wal.ids import BlockNumber, Lsn, txn_millis, txn_tick
+from cmdlog.wal.log import Log
+from procedures import Database
+from replay.state.trust import state_path
+from snapshot.archive.archive import ArchiveFolder
+from snapshot.catalog import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGround:
+    """What a node is built on."""
+
+    directory: str
+    db: Database
+    settings: Settings
+    wal: Log
+    boot: Boot
+    inline: bool  # sites in the calling process
+    skips: Sequence[tuple[int, int, int]] = ()  # partition, index, position: of entries that the start leaves to the sites
+
+
+@dataclass(frozen=True, slots=True)
+class NodeParts:
+    """What a node is built of."""
+
+    clock: HybridClock
+    failures: Failures
+    facts: ManifestFacts
+    sites: InlineSites | ProcessSites
+    sequencer: Sequencer
+    copier: Copier
+    archiver: Archiver
+    snapshots: Snapshotter
+    desk: Desk
+
+
+def build_parts(ground: NodeGround, meter: StageTimings, on_failure: Callable[[BaseException], None]) -> NodeParts:
+    """Builds them; nothing runs yet. `on_failure` is called once, when the log or a site has failed for good."""
+    settings, wal, boot = ground.settings, ground.wal, ground.boot
+    clock = HybridClock(lead_max_ms=settings.clock_lead_max_ms, last=txn_tick(wal.recovered.txn_id_max))
+    failures = Failures.of(RealFiles(), ground.directory, wal.instance.identity)
+    facts = ManifestFacts(boot, fault_record=failures.carried)
+    sites = _make_sites(settings, inline=ground.inline)
+    copier, archiver = _make_archiver(ground, clock)
+
+    def why_full() -> str:
+        return _why_full(wal, archiver, snapshots)
+
+    sequencer = Sequencer(
+        clock,
+        _make_pipelines(settings, wal, term=boot.term),
+        sites,
+        _log_controls(settings, wal, why_full),
+        limits=_limits(settings),
+        start=SequencerStart(boot.catalog, wal.durable_block, boot.terms),
+        meter=meter,
+        on_failure=on_failure,
+    )
+    hooks = _snapshot_hooks(ground, sequencer, sites, facts, let_go=archiver.let_go)
+    snapshots = _make_snapshotter(ground, meter.speeds, hooks)
+    desk = Desk(
+        ground.directory,
+        ground.db,
+        settings,
+        boot,
+        sequencer=sequencer,
+        snapshots=snapshots,
+        leave_out=sites.leave_out,
+        skips=ground.skips,
+    )
+    return NodeParts(clock, failures, facts, sites, sequencer, copier, archiver, snapshots, desk)
+
+
+def _make_sites(settings: Settings, *, inline: bool) -> InlineSites | ProcessSites:
+    if inline:
+        return InlineSites(restarts_max=settings.site_restarts_max)
+    groups = spread(settings.sites, settings.partitions)
+    return ProcessSites(groups, call_timeout_s=settings.call_timeout_s, restarts_max=settings.site_restarts_max)
+
+
+def _make_pipelines(settings: Settings, wal: Log, *, term: int) -> list[PartitionPipeline]:
+    pipelines = []
+    for partition in range(settings.partitions):
+        last = wal.recovered.groups.state(partition).last_index
+        pipelines.append(PartitionPipeline(partition, term, last + 1, last, marked_index=last, applied_block=wal.durable_block))
+    return pipelines
+
+
+def _log_controls(settings: Settings, wal: Log, why_full: Callable[[], str]) -> LogControls:
+    kept_bytes = skip_bytes(settings.partitions) + SECTOR_BYTES  # and the seal after a block of notes
+    return LogControls(
+        kick=wal.kick,
+        hasten=wal.hasten,
+        room_bytes=lambda: wal.room_bytes,
+        notes_room_bytes=lambda: 0 if wal.waits_for_segment else wal.left_bytes - kept_bytes,
+        why_full=why_full,
+    )
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        batch_calls_max=settings.batch_calls_max,
+        batch_bytes_max=settings.batch_bytes_max,
+        site_batches_max=settings.site_batches_max,
+        inflight_calls_max=settings.inflight_calls_max,
+        inflight_bytes_max=settings.inflight_bytes_max,
+    )
+
+
+def _make_archiver(ground: NodeGround, clock: HybridClock) -> tuple[Copier, Archiver]:
+    """Makes the archive's thread; from now on the log asks it before it recycles a segment."""
+    directory, settings, wal = ground.directory, ground.settings, ground.wal
+    halfway = (1 + settings.snapshot_log_fraction) / 2  # from where snapshots keep the log to where it refuses
+    copier = Copier(pressing=lambda: LogView(wal.first_blocks(), wal.instance.segments).fill >= halfway)
+    archiver = Archiver(
+        ArchiveFolder(RealFiles(), directory, wal.instance.identity),
+        range(settings.partitions),
+        Rules(window_s=settings.retention_window_s, bytes_max=settings.archive_bytes_max, when_full=settings.archive_full),
+        ArchiveHooks(
+            # The earlier of the two: the wall clock set forward, or ids that lead it, must not end a window early.
+            now_millis=lambda: min(clock.millis(), txn_millis(clock.closed())),
+            segments=lambda: wal.segments,
+            look_again=wal.look_again,
+            copy=copier.copy,
+        ),
+    )
+    wal.ask_before_recycling(archiver.may_go)
+    return copier, archiver
+
+
+def _snapshot_hooks(
+    ground: NodeGround,
+    sequencer: Sequencer,
+    sites: InlineSites | ProcessSites,
+    facts: ManifestFacts,
+    *,
+    let_go: Callable[[Snapshot], None],
+) -> Hooks:
+    settings, wal = ground.settings, ground.wal
+
+    def state_bytes(partition: int) -> int:
+        path = state_path(ground.directory, partition)
+        return os.stat(path).st_size if os.path.exists(path) else 0
+
+    def when_durable(partition: int, done: Callable[[], None]) -> None:
+        sequencer.reads.when_durable(
+            partition, lambda reply: done() if isinstance(reply, CallOutcome) else None
+        )  # else the node has failed
+
+    return Hooks(
+        capture=sites.capture,
+        applied_block=sequencer.applied_block,
+        facts=facts.of_partition,
+        note=sequencer.note,
+        notes_fit=lambda: sequencer.notes_fit,
+        when_durable=when_durable,
+        when_all_durable=sequencer.when_taken_is_durable,
+        anchor=lambda name, block: wal.anchors.set(name, Lsn(BlockNumber(block), 0)),
+        view=lambda: LogView(wal.first_blocks(), wal.instance.segments, full=wal.room_bytes < settings.call_bytes_max),
+        log_end=lambda: wal.durable_block,
+        closed=sequencer.clock.closed,
+        pace=sites.pace,
+        state_bytes=state_bytes,
+        let_go=let_go,
+    )
+
+
+def _make_snapshotter(ground: NodeGround, speeds: Speeds, hooks: Hooks) -> Snapshotter:
+    """Makes the snapshot thread and tells the log which blocks its snapshots need."""
+    settings, wal = ground.settings, ground.wal
+    snapshotter = Snapshotter(
+        RealFiles(),
+        ground.directory,
+        wal.instance.identity,
+        range(settings.partitions),
+        kept=Kept(settings.snapshots_kept, settings.points_kept),
+        policy=Policy(settings.snapshot_log_fraction, settings.snapshot_age_max_s, settings.recovery_budget_s),
+        speeds=speeds,
+        hooks=hooks,
+    )
+    for name, block in snapshotter.anchors().items():
+        wal.anchors.set(name, Lsn(BlockNumber(block), 0))
+    return snapshotter
+
+
+def _why_full(wal: Log, archiver: Archiver, snapshotter: Snapshotter) -> str:
+    """What a caller who is refused with `log_full` is told: who holds the log, and what to do where something is to be done."""
+    if archiver.problem:
+        return archiver.why_full()
+    if wal.disk_full:
+        return f"the log has no room: {wal.disk_full}; make room on the volume"
+    anchors = wal.anchors.status()
+    holder = min(anchors, key=lambda name: (anchors[name]["block"], name), default="nothing")
+    failed = f"; the last snapshot failed: {snapshotter.error}" if snapshotter.error else ""
+    return f"{archiver.why_full()}: it is held by {holder}{failed}"

@@ -1,0 +1,217 @@
+"""Calls on their way through a partition's pipeline: waiting for a batch, in a batch, or reading.
+
+One rule: plain data of the sequencer, under its lock; no lock, clock or thread here. A flight's stage only ever advances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import compress
+from operator import not_
+from typing import Final
+
+from cmdlog.node.outcome import CallOutcome, Done, UnknownOutcome
+from cmdlog.wal.format.batch import NO_KEY
+
+CALL_OVERHEAD_BYTES: Final = 48  # columns of a keyed call, its share of headers, and rounding
+BATCH_OVERHEAD_BYTES: Final = 128  # record and batch headers, commit mark
+
+RawOutcome = tuple[int, int, bytes]  # status, transaction id of an earlier execution or 0, JSON body
+
+
+@dataclass(slots=True)
+class Pending:
+    """Calls waiting to become a batch. `everywhere` marks the one call of a multi-partition step."""
+
+    procedures: list[int] = field(default_factory=list)
+    params: list[bytes] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    dones: list[Done] = field(default_factory=list)
+    lax: list[bool] = field(default_factory=list)  # may be answered before it is durable
+    keyed: bool = False
+    size_bytes: int = 0
+    everywhere: bool = False
+    opened_at: float = 0.0  # when the first call was placed
+
+    def append(self, procedure: int, params: bytes, key: bytes, done: Done, lax: bool) -> None:
+        self.procedures.append(procedure)
+        self.params.append(params)
+        self.keys.append(key)
+        self.dones.append(done)
+        self.lax.append(lax)
+        self.size_bytes += len(params) + CALL_OVERHEAD_BYTES
+        if key is not NO_KEY:
+            self.keyed = True
+
+    def open_at(self, now: float) -> None:
+        """The first call is about to be placed."""
+        self.opened_at = now
+
+    def split(self, calls_max: int, bytes_max: int) -> Pending:
+        """Removes and returns the first calls that fit both limits, at least one."""
+        count, total = 0, 0
+        for part in self.params[:calls_max]:
+            total += len(part) + CALL_OVERHEAD_BYTES
+            if count and total > bytes_max:
+                break
+            count += 1
+        head = Pending(self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count], self.lax[:count])
+        head.keyed, head.opened_at = self.keyed, self.opened_at
+        head.size_bytes = sum(map(len, head.params)) + CALL_OVERHEAD_BYTES * count
+        del self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count], self.lax[:count]
+        self.size_bytes -= head.size_bytes
+        return head
+
+
+@dataclass(slots=True)
+class MultiPartitionStep:
+    """A multi-partition call on its way. The first partition runs it; only when that is done do the others get it.
+
+    So a call that hangs or ends its site is met on the first partition alone, and can be skipped on all; once it is done there,
+    it is never skipped anywhere.
+    """
+
+    places: list[tuple[int, int]] = field(default_factory=list)  # (partition, index), ascending
+    done: bool = False  # on the first partition
+
+    def passes(self, partition: int) -> bool:
+        """Whether this partition may run it now."""
+        return self.done or self.places[0][0] == partition
+
+    def finish(self) -> bool:
+        """A partition has run it; whether that lets the others have it."""
+        first, self.done = not self.done, True
+        return first
+
+
+class FlightStage(IntEnum):
+    """How far a batch is between the log and its site; it only ever advances."""
+
+    TAKEN = 0  # by the log
+    READY = 1  # written, and may go to the site: it, or a batch after it, has a call that does not wait for more
+    EXECUTED = 2  # answered by the site before it is durable, and some of its callers wait for that
+    DURABLE = 3  # may go to the site in any case
+
+
+TAKEN, READY, EXECUTED, DURABLE = FlightStage
+
+
+@dataclass(slots=True)
+class Flight:
+    """One batch from its place in the log to its last answer.
+
+    Invariants: a flight that the site has is written, and all flights of its stream before it are; `outcomes` is set exactly in
+    stage EXECUTED.
+    """
+
+    index: int
+    txn_ids: Sequence[int]
+    dones: list[Done]
+    size_bytes: int
+    record: bytes
+    procedures: Sequence[int] = ()  # of calls that are counted here: not of a multi-partition one, and an entry has none
+    lax: Sequence[bool] = ()  # for each call: may be answered before it is durable
+    opened_at: float = 0.0  # when its first call was placed
+    stage: FlightStage = TAKEN
+    outcomes: Sequence[RawOutcome] = ()
+    on_durable: Done | None = None  # of a control entry
+    block: int = 0  # number of the block that it is in, once written
+    step: MultiPartitionStep | None = None  # of a multi-partition call
+    lax_calls: int = 0  # how many of `lax` are True
+    taken_at: float = 0.0  # by the log
+    ready_at: float = 0.0
+    sent_at: float = 0.0  # to the site, for the first time
+    answered_at: float = 0.0  # by the site
+
+    @property
+    def strict(self) -> bool:
+        """Somebody waits until it is durable: a caller, or, of a control entry, the node."""
+        return not self.lax or self.lax_calls < len(self.lax)
+
+    def may_go(self, partition: int) -> bool:
+        """Whether the site of the partition may have it now."""
+        return self.stage > TAKEN and (self.step is None or self.step.passes(partition))
+
+    def take(self, now: float) -> None:
+        """The log has it."""
+        self.taken_at = now
+
+    def join_step(self, step: MultiPartitionStep, partition: int) -> None:
+        """It is the partition's part of a multi-partition call."""
+        self.step = step
+        step.places.append((partition, self.index))
+
+    def write(self, block: int) -> None:
+        """Its block is in the page cache."""
+        self.block = block
+
+    def make_ready(self, now: float) -> None:
+        """It is written, and the site may have it before it is durable."""
+        if self.stage is TAKEN:
+            self.stage, self.ready_at = READY, now
+
+    def send(self, now: float) -> None:
+        """The site is given it, maybe once more."""
+        self.sent_at = self.sent_at or now
+
+    def execute(self, outcomes: Sequence[RawOutcome], now: float) -> bool:
+        """The site has executed it; whether some callers still wait until it is durable."""
+        if self.stage is DURABLE or self.lax_calls == len(self.lax):
+            return False
+        self.stage, self.outcomes, self.answered_at = EXECUTED, outcomes, now
+        return True
+
+    def make_durable(self, now: float) -> bool:
+        """It survives power loss; whether callers have waited for that alone."""
+        executed = self.stage is EXECUTED
+        if self.stage is TAKEN:
+            self.ready_at = now
+        self.stage = DURABLE
+        return executed
+
+    def drop_callers(self) -> list[Done]:
+        """Who waits until it is durable, and is no longer answered when it is."""
+        waiting = list(compress(self.dones, map(not_, self.lax))) if self.stage is EXECUTED else []
+        self.stage, self.outcomes = (READY, ()) if self.stage is EXECUTED else (self.stage, ())
+        return waiting if self.on_durable is None else [self.on_durable, *waiting]
+
+    def replace_callers(self, done: Done) -> list[Done]:
+        """From now on `done` gets all its outcomes; who would have got them."""
+        before, self.dones = self.dones, [done] * len(self.dones)
+        return before
+
+
+@dataclass(slots=True)
+class Read:
+    """A read-only call from its placing to its answer."""
+
+    ident: int
+    partition: int
+    procedure: int  # -1: one partition's part of a call that is counted as a whole elsewhere
+    calls: bytes
+    done: Done
+    lax: bool  # may tell what is not durable yet
+    placed_at: float
+    after: int = 0  # index of the last batch that the site had been given: what the read may have seen
+
+    def send(self, after: int) -> None:
+        """The site is given it, after the batch of that index."""
+        self.after = after
+
+
+def answer(flight: Flight, outcomes: Sequence[RawOutcome] | None, *, lax: bool | None = None) -> None:
+    """Tells all its callers, or only those whose calls are lax, or are not. Without outcomes nobody knows them."""
+    if not flight.dones:
+        return  # a control entry
+    if outcomes is None:
+        unknown = UnknownOutcome("the site ended between executing the call and answering it")
+        for done in flight.dones:
+            done(unknown)
+        return
+    calls = zip(flight.dones, flight.txn_ids, outcomes, strict=True)
+    if lax is not None:
+        calls = (call for call, is_lax in zip(calls, flight.lax, strict=True) if is_lax is lax)  # type: ignore[assignment]
+    for done, txn_id, (status, earlier, body) in calls:
+        done(CallOutcome(status, earlier or txn_id, body))

@@ -1,0 +1,78 @@
+"""All partitions' pipelines: the lock of everything that works on them, and the ways out of them, to the sites and the log.
+
+One rule: whoever calls holds the lock, but for `wake_log`, which takes none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from cmdlog.node.sequencing.flight import Flight, Pending, Read
+from cmdlog.node.sequencing.partition_pipeline import Deliver, PartitionPipeline
+from cmdlog.wal.errors import WalError
+
+
+@dataclass(frozen=True, slots=True)
+class LogControls:
+    """What the sequencer asks of the log."""
+
+    kick: Callable[[], None]  # there is something to take
+    hasten: Callable[[], None]  # somebody waits until what is written is durable
+    room_bytes: Callable[[], int]  # for calls
+    notes_room_bytes: Callable[[], int] = lambda: 1 << 30  # for control records
+    why_full: Callable[[], str] = lambda: "the log has no room until a snapshot lets its oldest segment go"
+
+
+class PipelineSet:
+    """See the module. `ended`: everybody was told that the outcome is unknown, and what comes afterwards is nobody's."""
+
+    def __init__(
+        self, pipelines: Iterable[PartitionPipeline], deliver: Deliver, log: LogControls, *, now: Callable[[], float]
+    ) -> None:
+        self.lock = threading.RLock()
+        self.by_partition = {pipeline.partition: pipeline for pipeline in pipelines}
+        self.busy: dict[int, PartitionPipeline] = {}  # with something for the log; a superset, in order of arrival
+        self.log = log
+        self.now = now
+        self.ended = False
+        self._deliver = deliver
+
+    def pump(self, pipeline: PartitionPipeline, now: float = 0.0) -> None:
+        """Gives the site what it may have."""
+        while (item := pipeline.next_to_send()) is not None:
+            if isinstance(item, Flight):
+                item.send(now or self.now())
+                self._deliver.batch(pipeline.partition, item.record, item.index)
+            else:
+                self.send_read(item)
+
+    def send_read(self, read: Read) -> None:
+        """Gives a read to its site, after everything that the site was given."""
+        self._deliver.read(read.partition, read.ident, read.calls)
+
+    def pass_reads(self, pipeline: PartitionPipeline) -> None:
+        """Reads that nothing is closed before move on; one that has nothing before it at all goes to the site."""
+        closed = pipeline.closed
+        while closed and not isinstance(closed[0], Pending):
+            pipeline.unsent.append(closed[0])
+            closed.popleft()
+        self.pump(pipeline)
+
+    def pass_step(self, flight: Flight) -> None:
+        """A multi-partition call is done on the first partition: the others get it."""
+        if flight.step is not None and flight.step.finish():
+            for pipeline in self.by_partition.values():
+                self.pump(pipeline)
+
+    def wake_log(self) -> None:
+        """A wedged log tells everybody by `failed`; whoever only wanted to wake it need not know."""
+        with contextlib.suppress(WalError):
+            self.log.kick()
+
+    def end(self) -> bool:
+        """Nothing is answered any more; False if that is so already."""
+        before, self.ended = self.ended, True
+        return not before

@@ -1,0 +1,121 @@
+"""Read-only calls, from their placing to their answer: they are not logged, and wait for the log all the same.
+
+One rule: what a read has seen must not be taken back by a power cut. So its answer is held until everything is durable that its
+site had been given before it. A lax read does not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cmdlog.node.outcome import CallOutcome, Done, LogFullRefusal, NotReady, Overloaded, Reply, UnknownOutcome
+from cmdlog.node.sequencing.admission import Admission
+from cmdlog.node.sequencing.flight import Read
+from cmdlog.node.sequencing.opening import Opening
+from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline
+from cmdlog.node.sequencing.pipeline_set import PipelineSet
+from cmdlog.node.telemetry.stage_timings import StageTimings
+
+
+class ReadRequests:
+    """Thread-safe, by the lock of the pipelines; `release`, `lose` and `drop` are called under it."""
+
+    def __init__(self, pipelines: PipelineSet, admission: Admission, opening: Opening, meter: StageTimings) -> None:
+        self._pipelines, self._admission, self._opening, self._meter = pipelines, admission, opening, meter
+        self._reads: dict[int, Read] = {}  # by ident, from call to the site's answer
+        self._held = 0  # answers that wait until something is durable
+
+    @property
+    def under_way(self) -> bool:
+        return bool(self._reads or self._held)
+
+    def place(self, partition: int, ident: int, calls: bytes, done: Done, *, procedure: int, lax: bool) -> None:
+        """Sends a read behind everything the site was given: it sees every write that anyone was told of."""
+        pipelines = self._pipelines
+        now = pipelines.now()
+        with pipelines.lock:
+            pipeline = pipelines.by_partition[partition]
+            self._admit(pipeline)
+            read = self._reads[ident] = Read(ident, partition, procedure, calls, done, lax, now, pipeline.sent_index)
+            pipelines.send_read(read)
+
+    def place_everywhere(self, idents: Sequence[int], calls: bytes, dones: Sequence[Done], *, lax: bool) -> None:
+        """Leaves a read at one place of the common order in every pipeline; each site answers for its partition."""
+        pipelines = self._pipelines
+        now = pipelines.now()
+        with pipelines.lock:
+            for pipeline in pipelines.by_partition.values():
+                self._admit(pipeline)
+                if pipeline.halted:  # the read would wait behind what is held back
+                    pipeline.raise_refusal()
+            for pipeline, ident, done in zip(pipelines.by_partition.values(), idents, dones, strict=True):
+                read = self._reads[ident] = Read(ident, pipeline.partition, -1, calls, done, lax, now)
+                pipeline.close_open()
+                pipeline.closed.append(read)
+                pipelines.busy[pipeline.partition] = pipeline
+                pipelines.pass_reads(pipeline)
+        pipelines.wake_log()
+
+    def answered(self, ident: int, reply: Reply) -> None:
+        """The site has served a read."""
+        now = self._pipelines.now()
+        with self._pipelines.lock:
+            if self._pipelines.ended:
+                return
+            read = self._reads.pop(ident)
+            if read.procedure >= 0 and isinstance(reply, CallOutcome):
+                self._meter.reads.add(now - read.placed_at)
+                self._meter.calls[read.procedure][reply.status] += 1
+            held = not read.lax and self._hold(read.after, read.partition, read.done, reply)
+        if not held:
+            read.done(reply)
+
+    def when_durable(self, partition: int, done: Done) -> None:
+        """Calls `done`, maybe at once, when everything is durable that the partition's site has been given so far."""
+        pipelines = self._pipelines
+        with pipelines.lock:
+            reply: Reply = UnknownOutcome("the node has failed") if pipelines.ended else CallOutcome(0, 0, b"")
+            held = not pipelines.ended and self._hold(pipelines.by_partition[partition].sent_index, partition, done, reply)
+        if not held:
+            done(reply)
+
+    def release(self, pipeline: PartitionPipeline) -> list[tuple[Done, Reply]]:
+        """Removes and returns the answers whose batches are durable."""
+        released: list[tuple[Done, Reply]] = []
+        while pipeline.held and pipeline.held[0][0] <= pipeline.durable_index:
+            released.append(pipeline.held.popleft()[1:])
+        self._held -= len(released)
+        return released
+
+    def lose(self, partition: int) -> list[Done]:
+        """The site is gone: who waited for its answer. Repeating a read is safe."""
+        lost = [ident for ident, read in self._reads.items() if read.partition == partition]
+        return [self._reads.pop(ident).done for ident in lost]
+
+    def drop(self) -> tuple[list[Done], list[int]]:
+        """Forgets all; who waits for an answer, and the procedures of the reads that are counted one by one."""
+        reads = list(self._reads.values())
+        self._reads.clear()
+        self._held = 0
+        return [read.done for read in reads], [read.procedure for read in reads if read.procedure >= 0]
+
+    def _admit(self, pipeline: PartitionPipeline) -> None:
+        admission = self._admission
+        admission.raise_refusal()
+        if self._opening.tables_wait:
+            raise LogFullRefusal(f"the tables of this version wait for room: {admission.why_full()}")
+        if not pipeline.up:
+            pipeline.raise_refusal()
+            raise NotReady(f"partition {pipeline.partition} is being restored")
+        if len(self._reads) >= admission.limits.inflight_calls_max:
+            raise Overloaded(f"{len(self._reads)} reads are under way")
+
+    def _hold(self, index: int, partition: int, done: Done, reply: Reply) -> bool:
+        """Keeps the reply until the batch is durable, and has the log make haste; False when it is."""
+        pipeline = self._pipelines.by_partition[partition]
+        if pipeline.durable_index >= index:
+            return False
+        pipeline.held.append((index, done, reply))
+        self._held += 1
+        self._pipelines.log.hasten()
+        return True
