@@ -219,3 +219,7 @@ def main() -> int:
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # not reached by a process that another one follows
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
