@@ -89,7 +89,7 @@ class Fitting:
         if procedure is None:
             raise Unfit("the procedure is missing")
         if procedure.read_only:
-            raise Unfit("the procedure is read-only now, so that no call of it is logged")
+            raise Unfit("the procedure is read-only now, so its calls are not logged")
         everywhere = txn_partition(txn_id) == MULTI_PARTITION
         if everywhere != (procedure.access is Access.EVERYWHERE):
             raise Unfit(f"the call ran on {'all partitions' if everywhere else 'one partition'}, and would not today")

@@ -70,7 +70,7 @@ def doubt_of(node: NodeEvidence, nodes: Sequence[NodeEvidence], lineage: Sequenc
         return f"its fault log cannot be relied on ({node.fault_problem})"
     newest = node.faults[-1] if node.faults else None
     if newest is not None and node.node_id in newest.failed:
-        return f"its own fault record {newest.sequence} lists it as failed: it was being refilled, or was replaced"
+        return f"its own fault record {newest.sequence} lists it as failed: it was being refilled, or left out by the cluster"
     if _began_again(node):
         return f"its log begins with node {node.node_id} as the only node, but its fault log knows others: it was emptied"
     known = newest.sequence if newest is not None else 0

@@ -63,4 +63,4 @@ def check_alone(files: Files, directory: str, identity: Identity, groups: GroupS
         directory, identity.cluster_id.hex(), identity.node_id, identity.incarnation.hex(), stated, faults, problem
     )
     if why := why_not_alone(node):
-        raise NotSoleVoter(f"{directory} (node {identity.node_id}) is not the only voter: {why}")
+        raise NotSoleVoter(f"{directory} (node {identity.node_id}) cannot decide alone: {why}")

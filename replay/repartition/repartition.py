@@ -234,7 +234,7 @@ class _Reshaping:
         except apsw.ConstraintError as error:
             raise ReshapeRefused(
                 f"table {table.name}: rows of several old partitions conflict in partition {partition} ({error}): "
-                "what is unique in a table has to contain its partition column"
+                "every unique key of a table has to contain its partition column"
             ) from None
 
     def _count(self) -> int:
@@ -283,8 +283,8 @@ def _make_index(connection: apsw.Connection, sql: str, partition: int) -> None:
         connection.execute(sql)
     except apsw.ConstraintError as error:
         raise ReshapeRefused(
-            f"the rows that come to partition {partition} do not suit <{sql}> ({error}): what is unique in a table has to "
-            "contain its partition column"
+            f"the rows for partition {partition} do not fit <{sql}> ({error}): every unique key of a table has to contain its "
+            f"partition column"
         ) from None
 
 
@@ -293,7 +293,7 @@ def _check_references(connection: apsw.Connection, partition: int) -> None:
     broken = connection.execute("PRAGMA foreign_key_check").fetchone()
     if broken is not None:
         raise ReshapeRefused(
-            f"a row of table {broken[0]} refers to one of table {broken[2]} that does not come to partition {partition}: both "
+            f"a row of table {broken[0]} refers to one of table {broken[2]} that is not in partition {partition}: both "
             "must be partitioned by the same value"
         )
 

@@ -63,7 +63,7 @@ logger.context.level = off
 class MasterSilent(ReplayError):
     """The named master does not listen."""
 
-    hint = "is it up, and is this its address? it is the spark://HOST:PORT at the top of the master's page and in its log"
+    hint = "check that it is running, and the address: it is the spark://HOST:PORT at the top of the master's page and in its log"
 
 
 class NoSession(ReplayError):

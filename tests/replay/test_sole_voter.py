@@ -133,7 +133,7 @@ def test_refusal_names_the_ways_out(member: tuple[History, str], command: Comman
 
 def test_embedded_use_refuses_a_member(member: tuple[History, str]) -> None:
     """`cmdlog.open` raises what the command says."""
-    with pytest.raises(NotSoleVoter, match="is not the only voter"):
+    with pytest.raises(NotSoleVoter, match="cannot decide alone"):
         cmdlog.open(member[1], load_bundle(history_bundle(1)), partitions=2)
 
 

@@ -71,7 +71,7 @@ def test_log_recovered_to_an_earlier_moment_is_refused(shop: Path, versions: Ver
     earlier = logged_calls(shop)[60].txn_id
     out = recovered(shop, tmp_path / "out", earlier)
     with pytest.raises(
-        OtherHistory, match=r"another history than .*out: of partition \d .* the log ends at entry \d+: it was recov"
+        OtherHistory, match=r"another history than .*out: for partition \d .* the log ends at entry \d+: it was recov"
     ):
         stream_of(out).latestOffset(offset, ALL)
     go_on(versions, out, 60)
@@ -129,7 +129,7 @@ def test_offset_within_a_batch_is_bound_to_it(tmp_path: Path) -> None:
         assert given(stream_of(rig.directory), offset, end)
         partition = max(end.keys() - {"cluster"}, key=lambda name: end[name])
         *rest, checksum = end[partition].split(":")
-        with pytest.raises(OtherHistory, match=f"another history .*of partition {partition}"):
+        with pytest.raises(OtherHistory, match=f"another history .*for partition {partition}"):
             stream_of(rig.directory).latestOffset({**end, partition: ":".join([*rest, str(int(checksum) ^ 1)])}, ALL)
         offset = end
     assert max(len(text) for text in offset.values()) <= 90
@@ -172,5 +172,5 @@ def test_entry_that_the_ring_let_go_of_is_known_by_the_head_of_the_log(tmp_path:
     assert stream.latestOffset(offset, ALL) == offset
     *rest, checksum = offset["1"].split(":")
     forged = {**offset, "1": ":".join([*rest, str(int(checksum) ^ 1)])}
-    with pytest.raises(OtherHistory, match=r"of partition 1 .* and the log holds term 1, checksum"):
+    with pytest.raises(OtherHistory, match=r"for partition 1 .* and the log holds term 1, checksum"):
         stream.latestOffset(forged, ALL)

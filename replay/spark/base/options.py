@@ -201,14 +201,14 @@ def _check_fit(table: str, given: Collection[str]) -> None:
     of_state = table.startswith(STATE)
     for name in given:
         if of_state and name in _OF_CALLS:
-            raise BadOption(f"{name} is no option of the table {table}: {_OF_CALLS[name]}")
+            raise BadOption(f"the table {table} has no option {name}: {_OF_CALLS[name]}")
         if not of_state and name in _INSTEAD:
             instead = f"write {_INSTEAD[name]}" if table == CALLS else "it is read as it is now"
             raise BadOption(f"{name} is an option of the tables {STATE}<name>, not of {table}: {instead}")
         if not of_state and table != CALLS and name in _OF_CALLS_ALONE:
-            raise BadOption(f"{name} is no option of the table {table}: {_OF_CALLS_ALONE[name]}")
+            raise BadOption(f"the table {table} has no option {name}: {_OF_CALLS_ALONE[name]}")
     if table == FAULTS and "partitions" in given:
-        raise BadOption(f"partitions is no option of the table {table}: damage lies in files, which hold every partition")
+        raise BadOption(f"the table {table} has no option partitions: damage is in files, which hold every partition")
 
 
 def _as_of(txn: str | None, timestamp: str | None) -> int | Literal["latestPoint"] | None:

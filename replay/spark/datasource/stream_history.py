@@ -115,7 +115,7 @@ def check_history(chosen: Chosen, offset: Offset, options: ReadOptions) -> None:
             )
         elif problem := _differs(chosen, partition, reached, where):
             raise OtherHistory(
-                f"the stream's checkpoint is of another history than {where}: of partition {partition} it has delivered "
+                f"the stream's checkpoint belongs to another history than {where}: for partition {partition} it has delivered "
                 f"transaction {reached.txn} in entry {reached.batch} (term {reached.term}, checksum {reached.checksum:08x}), "
                 f"and {problem}"
             )

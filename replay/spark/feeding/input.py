@@ -205,8 +205,9 @@ def rows_stated(calls: DataFrame) -> dict[str, Any]:
 
 
 def chance_stated(frame: DataFrame) -> dict[str, Any] | None:
-    """What is known about rows that may differ in each run; None for rows that are always the same.\n\n    Spark Connect does
-    not say; rows there count as constant.
+    """What is known about rows that may differ in each run; None for rows that are always the same.
+
+    Spark Connect does not say; rows there count as constant.
     """
     try:
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark itself does not show it

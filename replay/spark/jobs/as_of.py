@@ -116,7 +116,7 @@ def _warn(history: MomentReplay) -> None:
         ends[part.partition] = max(ends.get(part.partition, 0), part.to_txn)
     stand = ", ".join(f"partition {p} at transaction {txn} ({time_of(txn)})" for p, txn in sorted(ends.items()))
     what = "; ".join(history.notes)
-    logging.getLogger("replay.spark").warning("the state lacks what was lost; it ends so: %s; %s", stand, what)
+    logging.getLogger("replay.spark").warning("the state lacks what was lost; where it stops: %s; %s", stand, what)
 
 
 def _jointly(files: Files, joint: JointPlan) -> MomentReplay:

@@ -105,7 +105,7 @@ class Staging:
         check_same(f"{self.folder} holds an unfinished", known, wanted)
         if of != versions():
             told = ", ".join(f"{name} {of.get(name)} (now {here})" for name, here in versions().items() if of.get(name) != here)
-            raise OtherVersions(f"{self.folder} was begun by {told}")
+            raise OtherVersions(f"{self.folder} was started with {told}")
         self._remove_orphans()
         return orders
 
