@@ -20,7 +20,7 @@ from procedures.execution.executor import Applied, Executor, Invocations
 from procedures.execution.idempotency import KeyPolicy
 from procedures.storage.state import PartitionState
 
-FRAMES_MORE: Final = 250  # a replay stands deeper on Python's stack than a node does: 20 frames in a worker, 100 in a tool
+FRAMES_MORE: Final = 250  # a replay is deeper on Python's stack than a node: 20 frames in a worker, 100 in a tool
 NO_SKIPS: Final[Mapping[int, Collection[int]]] = {}
 
 

@@ -26,6 +26,10 @@ from cmdlog.wal.format.control_record import (
 from cmdlog.wal.format.record import Record, RecordKind, decode_commit_mark, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 
+_BATCH: Final = RecordKind.BATCH  # looked up once: in Python 3.11 that costs more than the comparison
+_CHECKPOINT: Final = RecordKind.CHECKPOINT
+_COMMIT_MARK: Final = RecordKind.COMMIT_MARK
+_DIGEST: Final = RecordKind.DIGEST
 FIRST_EPOCH: Final = 1
 MEMBERSHIP: Final = frozenset({"voters", "outgoing", "learners", "epoch", "forced"})  # of a configuration's members
 CATALOGS_KEPT_MIN: Final = 4  # newest versions are kept though no retained batch uses them: followers lag
@@ -131,11 +135,13 @@ class GroupStates:
         """Takes the next record. Raises: BadRecord when a payload is not what its kind says."""
         state = self.state(record.partition)
         kind = record.kind
-        if kind is RecordKind.CHECKPOINT:
-            self.by_partition[record.partition] = GroupState.from_checkpoint(record)
-        elif record.is_entry:
+        if kind is _DIGEST:  # says nothing of the group
+            return
+        if kind < 16:
             self._entry(state, lsn, record)
-        elif kind is RecordKind.COMMIT_MARK:
+        elif kind is _CHECKPOINT:
+            self.by_partition[record.partition] = GroupState.from_checkpoint(record)
+        elif kind is _COMMIT_MARK:
             state.commit = max(state.commit, record.index)
             state.closed_txn = max(state.closed_txn, decode_commit_mark(record))
             state.last_txn = max(state.last_txn, state.closed_txn)
@@ -170,7 +176,7 @@ class GroupStates:
             state = self.by_partition[partition]
             _drop_catalogs(state, oldest_block, catalogs_kept)
             records.append(
-                encode_json(RecordKind.CHECKPOINT, _to_json(state), partition=partition, term=state.term, index=state.last_index)
+                encode_json(_CHECKPOINT, _to_json(state), partition=partition, term=state.term, index=state.last_index)
             )
         return records
 
@@ -181,7 +187,7 @@ class GroupStates:
             self._hard_state(state, record.term, None)
         state.last_index, state.last_term, state.last_checksum = record.index, record.term, record.checksum
         kind = record.kind
-        if kind is RecordKind.BATCH:
+        if kind is _BATCH:
             state.last_txn = max(state.last_txn, batch_last_txn(record))
             cluster = self.by_partition.get(CLUSTER_GROUP)
             used = cluster.catalogs.get(batch_catalog(record)) if cluster else None
@@ -214,7 +220,7 @@ def stated_key_policy(record: Record) -> Mapping[str, int] | None:
     """The key policy that a record of the cluster group puts in force; None when it says nothing of one. Raises: BadRecord."""
     if record.kind is RecordKind.CONFIGURATION:
         return GroupConfiguration.from_record(record).key_policy
-    if record.kind is RecordKind.CHECKPOINT and (stated := GroupState.from_checkpoint(record).configuration) is not None:
+    if record.kind is _CHECKPOINT and (stated := GroupState.from_checkpoint(record).configuration) is not None:
         return GroupConfiguration.from_json(stated).key_policy
     return None
 

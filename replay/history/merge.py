@@ -168,18 +168,8 @@ def streams_of(logs: Sequence[ChosenLog], wanted: Mapping[int, tuple[int, int, i
         found = look(log.source.read(from_block=log.from_block), mine) if mine else {}
         for partition, (_, after, upto) in mine.items():
             at = found[partition]
-            streams.append(
-                MergeStream(
-                    partition,
-                    number,
-                    after,
-                    upto,
-                    at.skipped.by_batch(),
-                    tuple(at.voids),
-                    tuple(at.untrue),
-                    line=at.line(upto=upto),
-                )
-            )
+            skips, voids, untrue = at.skipped.by_batch(), tuple(at.voids), tuple(at.untrue)
+            streams.append(MergeStream(partition, number, after, upto, skips, voids, untrue, line=at.line(upto=upto)))
     return streams
 
 

@@ -99,5 +99,5 @@ def _same_node(m: Manifest, cluster: GroupState) -> bool:
 
 
 def folded(data: bytes, places: Sequence[BlockAt]) -> GroupStates:
-    """The state behind these blocks, of which the first is a head. Raises: BadRecord."""
+    """The state after these blocks, of which the first is a head. Raises: BadRecord."""
     return GroupStates.fold(found for place in places for found in records_at(data, place))

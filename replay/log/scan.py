@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, Final, Self
 
 from cmdlog.wal.errors import Corrupt
@@ -28,6 +29,11 @@ from replay.log.source import LogSource
 from replay.log.split_calls import PartitionSpan, multi_txn
 
 KEEP_BYTES: Final = 8 << 20  # of records that are kept; replayed in the same time as starting a process takes
+_BATCH: Final = RecordKind.BATCH
+_SKIP: Final = RecordKind.SKIP
+_SCHEMA: Final = RecordKind.SCHEMA
+_CATALOG: Final = RecordKind.CATALOG
+_CHECKPOINT: Final = RecordKind.CHECKPOINT
 _APPLIED: Final = ("to_index", "to_calls", "to_term", "to_checksum")  # numbers of a stream that another process needs
 
 
@@ -94,7 +100,7 @@ class ScannedStream(StreamFold):
     def entry(self, lsn: Lsn, record: Record) -> None:
         self.last_term = record.term
         self._note_claim(record.index, record.term, record.checksum)
-        if record.kind not in (RecordKind.BATCH, RecordKind.SKIP):
+        if record.kind not in (_BATCH, _SKIP):
             self.proved = record.index
         if self.ended:
             return
@@ -137,16 +143,16 @@ class ScannedStream(StreamFold):
         self.entries += 1
         self.calls += calls
         self.bytes += len(record.raw)
-        if record.kind is RecordKind.BATCH:
+        if record.kind is _BATCH:
             catalog = batch_catalog(record)
             self.catalogs.add(catalog)
-            self.calls_of.update((catalog, number) for number in batch_procedures(record)[:calls])
+            self.calls_of.update(zip(repeat(catalog), batch_procedures(record)[:calls], strict=False))
             if txn := multi_txn(record):
                 self.multi[txn] = record.index
 
     def _within(self, record: Record) -> tuple[int, int]:
         """(calls up to `until`, the last one's TxnId); ends the stream at the first call after `until`."""
-        if record.kind is RecordKind.BATCH:
+        if record.kind is _BATCH:
             last = batch_last_txn(record)
             if self.until is None or last <= self.until:
                 return batch_calls(record), last
@@ -154,7 +160,7 @@ class ScannedStream(StreamFold):
             count = sum(1 for txn in txn_ids if txn <= self.until)
             self.ended, self.to_calls = True, count if count else -1
             return count, txn_ids[count - 1] if count else 0
-        if record.kind is not RecordKind.SCHEMA:
+        if record.kind is not _SCHEMA:
             return 0, 0
         txn_id = schema_txn(record)
         self.ended = self.until is not None and txn_id > self.until
@@ -274,7 +280,7 @@ class _ScanFold(LogFold[ScannedStream]):
         if self.kept is not None:
             self._keep(lsn, record)
         super().observe(lsn, record)
-        if record.partition == CLUSTER_GROUP and record.kind in (RecordKind.CATALOG, RecordKind.CHECKPOINT):
+        if record.partition == CLUSTER_GROUP and record.kind in (_CATALOG, _CHECKPOINT):
             self.catalogs |= self.groups.state(CLUSTER_GROUP).catalogs
 
     def gap(self) -> None:

@@ -14,7 +14,7 @@ from array import array
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import Files
@@ -29,6 +29,8 @@ from replay.log.log_fold import LogFold, StreamFold
 from replay.log.salvage import Patchwork, SalvagedSegment
 from replay.log.source import LogSource
 from snapshot.archive_layout import list_segments, run_before
+
+_CHECKPOINT: Final = RecordKind.CHECKPOINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,7 @@ class _SpanFold(LogFold[Span]):
             return
         if record.is_entry:
             self._join_entry(lsn, record)
-        elif record.kind is RecordKind.CHECKPOINT:
+        elif record.kind is _CHECKPOINT:
             state = self.groups.by_partition[partition]
             self._join_head(lsn, partition, Mark(state.last_index, state.last_term, state.last_checksum))
         if (span := self.streams.get(partition)) is not None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cmdlog.wal.format.batch import batch_span, decode_batch
 from cmdlog.wal.format.record import Record, RecordKind
@@ -29,6 +29,7 @@ from replay.log.source import LogSource, fold_end
 
 if TYPE_CHECKING:
     from replay.plan.planner import PartitionPlan
+_BATCH: Final = RecordKind.BATCH
 
 
 @dataclass(slots=True)
@@ -83,7 +84,7 @@ class PartedCall:
 
 def multi_txn(record: Record) -> int:
     """The TxnId of a batch that is a multi-partition call; 0 for any other entry."""
-    if record.kind is not RecordKind.BATCH:
+    if record.kind is not _BATCH:
         return 0
     first, _, count = batch_span(record)
     return first if count == 1 and txn_partition(first) == MULTI_PARTITION else 0
@@ -133,7 +134,7 @@ def names_of(found: Iterable[PartedCall], source: LogSource, from_block: int) ->
     wanted, catalogs = {call.txn_id for call in found}, {}
     numbers: dict[int, tuple[int, int]] = {}
     for _, record in source.read(from_block=from_block) if wanted else ():
-        if record.kind is RecordKind.BATCH and (txn := multi_txn(record)) in wanted:
+        if record.kind is _BATCH and (txn := multi_txn(record)) in wanted:
             batch = decode_batch(record)
             numbers[txn] = batch.catalog, batch.procedures[0]
     if numbers:

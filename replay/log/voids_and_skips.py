@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from cmdlog.wal.format.batch import batch_span
 from cmdlog.wal.format.record import Record, RecordKind, decode_commit_mark
@@ -26,10 +27,12 @@ from cmdlog.wal.ids import Lsn
 from replay.log.log_fold import Place, StreamFold
 from replay.log.split_calls import PartitionSpan, multi_txn
 
+_BATCH: Final = RecordKind.BATCH
+
 
 @dataclass(slots=True, kw_only=True)
 class Look(StreamFold):
-    """One partition's stream, as far as it concerns what is left out."""
+    """The void and skipped parts of one partition's stream."""
 
     claimed_txn: int = 0  # the highest that was said to be closed, and that nothing has contradicted yet
     untrue: list[Place] = field(default_factory=list)  # of what was said before there, only that TxnId is closed
@@ -42,7 +45,7 @@ class Look(StreamFold):
         return PartitionSpan(self.start_txn, calls, skipped.keys() & calls.values(), self.executed)
 
     def entry(self, lsn: Lsn, record: Record) -> None:
-        if record.kind is not RecordKind.BATCH:
+        if record.kind is not _BATCH:
             return
         first_txn = batch_span(record)[0]
         if first_txn <= self.claimed_txn:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from cmdlog.wal.format.batch import NO_KEY, encode_batch
 from cmdlog.wal.format.record import Record, RecordKind, decode_record, encode_commit_mark, encode_digest, encode_json
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import MULTI_PARTITION, PARTITION_BITS, BlockNumber, Lsn
 
 Row = tuple[int, int, int, int]  # TxnId, partition, index, position
@@ -218,10 +219,11 @@ class Writer:
                 encode_commit_mark(partition=script.partition, term=self.term, commit=script.last_index, closed_txn=closed)
             )
             return
-        value = {"last_index": script.last_index, "closed_txn": closed, "commit": script.last_index}
-        script.records.append(
-            encode_json(RecordKind.CHECKPOINT, value, partition=script.partition, term=1, index=script.last_index)
-        )
+        groups = GroupStates()
+        state = groups.state(script.partition)
+        state.last_index = state.commit = script.last_index
+        state.closed_txn = closed
+        script.records += groups.checkpoints(oldest_block=1)
 
 
 def make_world(seed: int) -> World:

@@ -126,16 +126,8 @@ class SiteProcess:
         catalogs = Catalogs()
         for version, bundle in hello["bundles"].items():
             catalogs.add_bundle(int(version), Bundle.from_bytes(bundle.encode()))
-        policy = KeyPolicy(**hello["key_policy"])
-        plan = SitePlan(
-            catalogs,
-            hello["catalog"],
-            state_files,
-            policy,
-            hello["digest_rows"],
-            skips_by_partition(hello["skips"]),
-            hello["deltas"],
-        )
+        policy, skips = KeyPolicy(**hello["key_policy"]), skips_by_partition(hello["skips"])
+        plan = SitePlan(catalogs, hello["catalog"], state_files, policy, hello["digest_rows"], skips, hello["deltas"])
         self._site = Site(plan, partial(self._progress.__setitem__, POSITION))
         gc.collect()
         gc.freeze()  # modules and caches live as long as the process: later collections need not look at them

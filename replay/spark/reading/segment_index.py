@@ -37,6 +37,8 @@ from replay.log.salvage import SalvagedSegment, good_blocks
 from replay.spark.base.options import TXN_MAX
 from replay.spark.reading.read_task import Names
 
+_BATCH: Final = RecordKind.BATCH
+_CATALOG: Final = RecordKind.CATALOG
 SPOT_BYTES: Final = 1 << 20  # a task may begin at each of these
 TICK: Final = 1 << PARTITION_BITS  # between two calls of a batch that follow each other
 KEPT_MAX: Final = 256  # looks; one takes 64 bytes per batch, some hundred kilobytes for a segment of 64 MB in blocks of 32 KB
@@ -72,9 +74,9 @@ class IndexedEntries(StreamFold):
             self.based, self.base, self.base_txn = True, record.index - 1, TXN_MAX if record.index > 1 else 0
 
     def entry(self, lsn: Lsn, record: Record) -> None:
-        if record.kind is RecordKind.BATCH:
+        if record.kind is _BATCH:
             self._note_batch(lsn, record)
-        elif record.kind is RecordKind.CATALOG:
+        elif record.kind is _CATALOG:
             self._note_names(CatalogVersion.from_record(record))
 
     def commit_mark(self, record: Record) -> None:

@@ -20,7 +20,7 @@ from replay.spark.reading.segment_index import IndexedEntries, skips_of_stretche
 
 
 def unparted(logs: Logs, floor: Floor, gone: Mapping[int, Skips], *, fail: bool) -> dict[int, Skips]:
-    """What is left out of each partition, with these calls. Raises: as `Logs.looked_through`."""
+    """What is omitted from each partition, with these calls. Raises: as `Logs.looked_through`."""
     verdicts = logs.verdict.groups
     if len(logs.partitions) < 2 or not all(of.proved for of in verdicts.values()):
         return dict(gone)
