@@ -14,6 +14,7 @@ import pytest
 
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, CallRefused, NotReady, UnknownOutcome
+from cmdlog.node.sites.site_faults import SiteFault
 from cmdlog.node.sites.supervisor import BUSY, ProcessSites
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.record import RecordKind
@@ -228,7 +229,6 @@ def test_a_call_that_ended_in_time_is_not_skipped(node: Node, monkeypatch: pytes
     site = sites._sites[0]
     index = node.sequencer.watermarks()
     partition = node.slots.partition_of(node.routes["nap"].procedure, [1, 0.0])
-    from cmdlog.node.sites.site_faults import SiteFault
 
     site.fault = SiteFault("hung", "planted", partition, index[partition]["applied"], 0)
     kill(site.popen.pid)
@@ -292,7 +292,7 @@ def test_a_site_that_cannot_start_again_leaks_nothing(node: Node, monkeypatch: p
     def refuse(site: Any, given_up: Callable[[], bool]) -> dict[int, int]:
         tries.append(len(list(Path("/proc/self/fd").iterdir())))
         if len(tries) < 6:
-            raise module.NotStarted(site_faults.SiteFault("died", "planted: it does not start"))
+            raise module.NotStarted(SiteFault("died", "planted: it does not start"))
         return real(site, given_up)
 
     monkeypatch.setattr(partition_health, "RETRY_S", 0.01)
