@@ -33,9 +33,9 @@ def foreign_assignments(text: str) -> Iterator[str]:
     for function in functions(text):
         own = {"self", "cls"} | set(_made(function))
         for node in ast.walk(function):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                if not (isinstance(node.value, ast.Name) and node.value.id in own):
-                    yield ast.unparse(node)
+            is_assigned = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+            if is_assigned and not (isinstance(node.value, ast.Name) and node.value.id in own):
+                yield ast.unparse(node)
 
 
 def _made(function: ast.AST) -> Iterator[str]:
