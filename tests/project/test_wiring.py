@@ -22,7 +22,6 @@ FOREIGN_ASSIGNMENTS = {
 """What may stay. A line goes when its assignment does; none is added without a reason beside it."""
 
 LONG_CONSTRUCTORS = {
-    "cmdlog/wal/writing/ring.py Ring": 13,
     "cmdlog/wal/writing/tail.py Tail": 11,
 }
 """Constructors that need more parameters, and how many. A number may only fall."""
@@ -33,8 +32,9 @@ def foreign_assignments(text: str) -> Iterator[str]:
     for function in functions(text):
         own = {"self", "cls"} | set(_made(function))
         for node in ast.walk(function):
-            is_assigned = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-            if is_assigned and not (isinstance(node.value, ast.Name) and node.value.id in own):
+            if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Store):
+                continue
+            if not isinstance(node.value, ast.Name) or node.value.id not in own:
                 yield ast.unparse(node)
 
 
