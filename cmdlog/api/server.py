@@ -157,6 +157,16 @@ class HttpServer(uvicorn.Server):
         make = partial(connect, config=self.config, server_state=self.server_state, app_state={})
         self.servers = [Acceptor(listener, make) for listener in sockets or ()]  # type: ignore[misc]  # it is used like one
 
+    def end(self) -> None:
+        """Serves what is under way, then returns."""
+        self.should_exit = True
+
+    def stop(self) -> bool:
+        """`end`, or, where that was said before, without waiting for what is under way; whether this is the first time."""
+        self.force_exit = self.should_exit
+        self.end()
+        return not self.force_exit
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
@@ -181,7 +191,7 @@ class _Runner:
         self._loop = loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._stop)
-        self._service.progress = lambda: self._progress
+        self._service.show_progress(lambda: self._progress)
         self._url = url_of(listener, scheme="http" if self._roster.certificate is None else "https")
         opening = asyncio.create_task(self._open())
         self._roster.start()
@@ -245,11 +255,9 @@ class _Runner:
 
     def _stop(self) -> None:
         """First signal: orderly. Second: without waiting for requests under way, or reading the states."""
-        self._server.force_exit = self._server.should_exit
-        if not self._server.should_exit:
+        if self._server.stop():
             self._drained_by = self._loop.time() + self._roster.settings.drain_timeout_s  # requests and node together
-            self._service.stopping = True
-            self._server.should_exit = True
+            self._service.begin_stop()
             self._events.stopping()
 
     def _fail_later(self, error: BaseException) -> None:
@@ -259,5 +267,5 @@ class _Runner:
     def _fail(self, error: BaseException) -> None:
         """The node cannot go on: stop acknowledging, and end the process with the error's exit code."""
         self.failure = self.failure or error
-        self._service.stopping = True
-        self._server.should_exit = True
+        self._service.begin_stop()
+        self._server.end()

@@ -41,7 +41,7 @@ from cmdlog.wal.opening.survey import SegmentFile, Survey, identity_text, refusa
 from cmdlog.wal.os_errors import no_room
 from cmdlog.wal.reader import read_records
 from cmdlog.wal.writing.anchors import Anchors
-from cmdlog.wal.writing.ring import Ring
+from cmdlog.wal.writing.ring import Ring, RingHooks, RingSettings
 from cmdlog.wal.writing.segment_pool import Space
 from cmdlog.wal.writing.tail import Tail, encode_head
 from cmdlog.wal.writing.watermarks import RecordSource, Sync
@@ -199,8 +199,8 @@ class Log:
         self._space.whole = whole_ring
         self._ring = Ring(
             self._files, self._tail, self._space, source,
-            threads=threads, sync=sync, seal_after_s=seal_after_s, async_window_s=async_window_s,
-            settle=self._settle, waits=waits, early=early, timed=timed, clock=clock,
+            RingSettings(threads, sync, seal_after_s, async_window_s),
+            hooks=RingHooks(self._settle, waits, early, timed, clock),
         )  # fmt: skip
         if threads:
             self._space.start(self._ring.wedge)

@@ -31,6 +31,10 @@ class CapturePacing:
         self._units_max = units_max
         self._index, self._stepped_at = -1, 0.0  # of the step before
 
+    def set_share(self, share: float) -> None:
+        """From now on a busy site gives this share of its time."""
+        self.share = share
+
     def units(self, now: float, index: int) -> int:
         """Pages or rows of the step that begins now. The position shows a busy site: it has moved since the step before."""
         busy, self._index = index != self._index, index

@@ -58,7 +58,7 @@ def test_what_the_socket_does_not_take_leaves_later_in_order(pair: tuple[Channel
     """Sends beyond the socket's buffer wait, whole and in order, and the owner is asked once to flush."""
     channel, theirs = pair
     wishes: list[bool] = []
-    channel.want_write = wishes.append
+    channel.watch(wishes.append)
     for ident in range(300):
         channel.send(frame(ident, size=ident * 7))
     assert wishes == [True]
@@ -79,7 +79,7 @@ def test_the_wish_of_a_send_outlives_a_flush_that_ends(pair: tuple[Channel, sock
     """A send that comes while a flush empties the queue cannot have its wish to write cancelled by that flush."""
     channel, theirs = pair
     state = {"wanted": False}
-    channel.want_write = lambda wanted: state.__setitem__("wanted", wanted)
+    channel.watch(lambda wanted: state.__setitem__("wanted", wanted))
     stop = threading.Event()
 
     def flush() -> None:
@@ -104,7 +104,7 @@ def test_the_wish_is_uttered_under_the_lock(pair: tuple[Channel, socket.socket])
     """Both wishes are uttered while nobody else can send or flush, so they stand in the order of what happened."""
     channel, theirs = pair
     locked: list[bool] = []
-    channel.want_write = lambda _wanted: locked.append(channel._lock.locked())
+    channel.watch(lambda _wanted: locked.append(channel._lock.locked()))
     channel.send(frame(1, size=1 << 20))
     reader = FrameReader()
     while not list(reader.feed(theirs.recv(1 << 16))):
@@ -173,8 +173,8 @@ def test_the_reading_thread_survives_word_about_a_lost_channel(pair: tuple[Chann
     channel.send(frame(1, size=1 << 20))
     theirs.close()
     wait_for(lambda: got == [-1])
-    channel.want_write(True)
-    channel.want_write(False)
+    channel._want_write(True)
+    channel._want_write(False)
     ours, far = socket.socketpair()
     successor = Channel(ours)
     echo(reader, successor, other)
@@ -226,7 +226,7 @@ def test_an_event_loop_reads_flushes_and_forgets(pair: tuple[Channel, socket.soc
         theirs.close()
         await asyncio.wait_for(ended, WAIT_S)
         descriptor = channel.fileno()
-        channel.want_write(True)
+        channel._want_write(True)
         channel.close()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -236,4 +236,4 @@ def test_an_event_loop_reads_flushes_and_forgets(pair: tuple[Channel, socket.soc
 
     asyncio.run(main())
     assert got == [7]
-    channel.want_write(True)  # the loop is closed: nobody hears it
+    channel._want_write(True)  # the loop is closed: nobody hears it

@@ -67,7 +67,7 @@ class Roster:
         self.counts: Counter[str] = Counter()  # what was refused or cut here, by code
         self.open: set[Any] = set()
         self.front = front or RequestStats()  # told of every error that is answered here
-        self.front.connections, self.front.cut = (lambda: len(self.open)), (lambda: dict(self.counts))
+        self.front.show_connections(lambda: len(self.open), cut=lambda: dict(self.counts))
         self.tasks: set[asyncio.Task[None]] = set()
         self._max = connections_max
         self._state: ServerState | None = None

@@ -67,6 +67,16 @@ class Problem(Exception):
         self.procedure = ""  # of a batch's line that calls one of the catalog
         self.applied: Durability | None = None  # of a decided outcome: the preference that it was answered by
 
+    def of_procedure(self, name: str) -> Problem:
+        """This problem, of a batch's line that calls the procedure."""
+        self.procedure = name
+        return self
+
+    def answered_by(self, preference: Durability | None) -> Problem:
+        """This problem, of a decided outcome that followed the preference."""
+        self.applied = preference
+        return self
+
     def members(self) -> dict[str, Any]:
         """The members of the problem object."""
         return {

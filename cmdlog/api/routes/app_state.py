@@ -5,8 +5,9 @@ One rule: until the node is there, and again while the server stops, everything 
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +28,7 @@ SLOW_THREADS: Final = 4  # for what blocks: status, snapshots
 
 
 class Service:
-    """Shared by all routes; `node` and `progress` are set once each, by the thread that opens the node."""
+    """Shared by all routes; the thread that opens the node attaches it."""
 
     def __init__(self, settings: Settings, node: Node | None = None) -> None:
         self.settings = settings
@@ -37,7 +38,7 @@ class Service:
         self.stopping = False
         self.viewers = 0  # of the status page, at present
         self.front = RequestStats(slow_call_ms=settings.slow_call_ms)
-        self.front.token_file_refused = lambda: "problem" in self.gatekeeper.told()
+        self.front.show_token_file(lambda: "problem" in self.gatekeeper.told())
         self.slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="cmdlog-slow")
         self.queries = Queries(settings)
         self.traffic = Traffic()
@@ -56,6 +57,23 @@ class Service:
         node.listen_to(self.front)
         with self._lock:
             self._node = node
+
+    def show_progress(self, progress: Callable[[], Mapping[str, object]]) -> None:
+        """Where `/readyz` finds how far the recovery is."""
+        self.progress = progress
+
+    def begin_stop(self) -> None:
+        """The server stops: nothing is ready any more."""
+        self.stopping = True
+
+    @contextlib.contextmanager
+    def viewing(self) -> Iterator[None]:
+        """Somebody looks at the status page."""
+        self.viewers += 1
+        try:
+            yield
+        finally:
+            self.viewers -= 1
 
     def close(self) -> None:
         """Ends what runs beside the loop; the node is closed by whoever opened it."""

@@ -130,16 +130,15 @@ class BatchStream:
         """Serves the request to its end. Raises: Problem before the first answer; ConnectionError when the client is gone."""
         writer = asyncio.create_task(self._write())
         reader = asyncio.create_task(self._read())
-        self._traffic.streams += 1
-        try:
-            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_EXCEPTION)
-            for task in (writer, reader):
-                if task.done():
-                    task.result()
-        finally:
-            self._traffic.streams -= 1
-            reader.cancel()
-            writer.cancel()
+        with self._traffic.stream():
+            try:
+                await asyncio.wait((reader, writer), return_when=asyncio.FIRST_EXCEPTION)
+                for task in (writer, reader):
+                    if task.done():
+                        task.result()
+            finally:
+                reader.cancel()
+                writer.cancel()
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
@@ -234,8 +233,7 @@ class BatchStream:
             bound = route.procedure.bind({} if params is None else params)
         except InvalidParameters as error:
             found = invalid([(f"params.{field}" if field else "params", problem) for field, problem in error.problems])
-            found.procedure = route.name
-            raise found from None
+            raise found.of_procedure(route.name) from None
         return route, bound, key_fingerprint(self._scope, key) if key else b"", durability
 
     def _durability(self, rest: dict[str, Any]) -> Durability | None:

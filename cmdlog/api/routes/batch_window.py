@@ -13,6 +13,8 @@ stream begins where the last one was. No clock here.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from math import inf
 from typing import Final
 
@@ -37,11 +39,24 @@ class Traffic:
         self._before = self._now = inf
         self._since_s = 0.0
 
+    @contextlib.contextmanager
+    def stream(self) -> Iterator[None]:
+        """One more is under way."""
+        self.streams += 1
+        try:
+            yield
+        finally:
+            self.streams -= 1
+
     def room_alone(self, calls: int, now_s: float) -> int:
         """What each stream may place while nobody but streams calls; 0 when somebody does. `calls` were answered beside them."""
         if calls != self._calls:
             self._calls, self._called_s = calls, now_s
         return CALLS_ALONE // max(1, self.streams) if now_s - self._called_s >= ALONE_S else 0
+
+    def note_window(self, calls: int) -> None:
+        """A stream was answered, with this window."""
+        self.window = calls
 
     def quickest(self, seconds: float, now_s: float) -> float:
         """The quickest answer of late, with this one."""
@@ -71,4 +86,4 @@ class BatchWindow:
             share = max(SHRINK_MAX, min(0.5, in_time_s / seconds))
             self.window = min(self._calls_max, max(WINDOW_CALLS_MIN, round(self.window * share)))
             self._cut_s = now_s
-        self._traffic.window = self.window
+        self._traffic.note_window(self.window)

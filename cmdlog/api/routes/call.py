@@ -78,7 +78,7 @@ def find_route(service: Service, incoming: Incoming) -> tuple[Node, Route]:
         raise Problem("unknown_procedure", f"no procedure is called {name[:80]!r}; GET /v1/procedures lists them")
     if not route.read_only and INVOKE not in incoming.caller.roles:
         raise forbidden(INVOKE)
-    incoming.trace.procedure = name
+    incoming.trace.set_procedure(name)
     return node, route
 
 
@@ -120,9 +120,7 @@ def encode_reply(reply: Reply, partition: int | None, durability: Durability | N
     if not isinstance(reply, CallOutcome):
         raise of_refused(reply)
     if reply.status != 0:
-        problem = of_outcome(reply)
-        problem.applied = durability
-        raise problem
+        raise of_outcome(reply).answered_by(durability)
     body = result_body(reply, partition)
     headers = [JSON_TYPE, (b"content-length", b"%d" % len(body)), (b"cmdlog-txn", b"%d" % reply.txn_id)]
     if durability is not None:

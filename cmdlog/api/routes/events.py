@@ -58,19 +58,18 @@ async def send_events(service: Service, scope: Scope, receive: Receive, send: Se
     node = service.node()
     if service.viewers >= VIEWERS_MAX:
         raise Problem("not_ready", f"{VIEWERS_MAX} status pages are being served already", retry_after_s=EVERY_S)
-    service.viewers += 1
-    left = asyncio.create_task(_left(receive))
-    try:
-        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        while not left.done() and not service.stopping and _allowed(still_allowed):
-            event, after = await asyncio.get_running_loop().run_in_executor(service.slow, partial(_event, node, after))
-            async with asyncio.timeout(service.settings.body_timeout_s):
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-            await asyncio.wait((left,), timeout=EVERY_S)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-    finally:
-        left.cancel()
-        service.viewers -= 1
+    with service.viewing():
+        left = asyncio.create_task(_left(receive))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            while not left.done() and not service.stopping and _allowed(still_allowed):
+                event, after = await asyncio.get_running_loop().run_in_executor(service.slow, partial(_event, node, after))
+                async with asyncio.timeout(service.settings.body_timeout_s):
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+                await asyncio.wait((left,), timeout=EVERY_S)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            left.cancel()
 
 
 def _event(node: Node, after: int) -> tuple[bytes, int]:

@@ -22,7 +22,7 @@ from cmdlog.node.queries.worker import ANSWER, LENGTH, READY, AnswerKind, encode
 
 START_WAIT_S: Final = 30.0  # a busy machine takes long to import
 
-logger = structlog.get_logger("cmdlog.node")
+log = structlog.get_logger("cmdlog.node")
 
 
 class QueryCancelled(Exception):
@@ -145,7 +145,7 @@ class QueryPool:
             return QueryCancelled()
         if worker.process.returncode == -signal.SIGALRM:
             return QueryLimit(f"the query ran longer than query_timeout_s={limits.timeout_s:g}")
-        logger.warning("query_process_ended", exit_code=worker.process.returncode)
+        log.warning("query_process_ended", exit_code=worker.process.returncode)
         return out_of_memory()
 
 

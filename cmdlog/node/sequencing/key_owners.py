@@ -55,6 +55,20 @@ class _Sweep:
     after: int = 0
     mark: bytes = bytes(8)  # highest floor that was met
 
+    def find(self, keys: Iterable[int]) -> set[int]:
+        """Those of the missing that are among these keys, which are missing no longer."""
+        found = self.missing.intersection(keys)
+        self.missing -= found
+        return found
+
+    def pass_rows(self, figures: Figures, rows: Sequence[KeyRow]) -> None:
+        """The table was read up to the last of these rows; without any, to its end."""
+        if rows:
+            self.after = rows[-1].idx
+        else:
+            self.mark = max(self.mark, figures.mark)
+            self.partition, self.after = self.partition + 1, 0
+
 
 class KeyOwners:
     """Thread-safe. Holds the first 8 bytes of each fingerprint: 2**-64 per pair of live keys to refuse one wrongly."""
@@ -216,14 +230,8 @@ class KeyOwners:
     def _find(self, sweep: _Sweep, figures: Figures, rows: Sequence[KeyRow]) -> None:
         with self._lock:
             for row in rows:
-                found = sweep.missing.intersection(_shorts(row.keys))
-                sweep.missing -= found
-                self._old += found
-            if rows:
-                sweep.after = rows[-1].idx
-            else:
-                sweep.mark = max(sweep.mark, figures.mark)
-                sweep.partition, sweep.after = sweep.partition + 1, 0
+                self._old += sweep.find(_shorts(row.keys))
+            sweep.pass_rows(figures, rows)
 
 
 def look_up(path: str, *, after: int, answered: int) -> tuple[Figures, list[KeyRow]] | None:

@@ -19,7 +19,7 @@ READ_BYTES: Final = 1 << 20
 
 
 class Channel:
-    """`want_write(True)` asks the owner of the descriptor to call `flush` when it is writable.
+    """`want_write(True)` asks who watches the descriptor to call `flush` when it is writable.
 
     It is called under the channel's lock, so that a wish of a sender cannot be overtaken by the end of a flush; it must not wait.
     """
@@ -34,7 +34,11 @@ class Channel:
         self._lock = threading.Lock()
         self._closed = False
         self.frames_sent = 0  # or queued to be
-        self.want_write: Callable[[bool], None] = lambda _wanted: None
+        self._want_write: Callable[[bool], None] = lambda _wanted: None
+
+    def watch(self, want_write: Callable[[bool], None]) -> None:
+        """Whoever watches the descriptor is asked by `want_write` from now on."""
+        self._want_write = want_write
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -52,7 +56,7 @@ class Channel:
             if sent == len(frame):
                 return
             self._waiting.append(memoryview(frame)[sent:])
-            self.want_write(True)
+            self._want_write(True)
 
     def flush(self) -> None:
         """Sends what waited, as far as the socket takes it."""
@@ -64,7 +68,7 @@ class Channel:
                     self._waiting[0] = head[sent:]
                     return
                 self._waiting.popleft()
-            self.want_write(False)
+            self._want_write(False)
 
     def receive(self) -> Iterator[Frame] | None:
         """The frames that have arrived; None when the other side is gone. Everything it sent before is delivered first."""

@@ -97,7 +97,7 @@ class Site:
     def pace(self, partition: int, share: float) -> None:
         """The share of its time that the site may give to the capture under way, if there is one."""
         if partition in self._captures:
-            self._captures[partition][1].pace.share = share
+            self._captures[partition][1].pace.set_share(share)
 
     def step_captures(self) -> list[tuple[int, int, dict[str, Any]]]:
         """Copies some pages or rows; returns (partition, ident, report) of those that completed."""

@@ -35,7 +35,7 @@ class LoopReader:
 
     def add(self, channel: Channel, readable: Callable[[], None]) -> None:
         """From now on `readable` is called when something has arrived, and the channel flushed when it asks for it."""
-        channel.want_write = lambda wanted: self._soon(self._write_interest, channel, wanted)
+        channel.watch(lambda wanted: self._soon(self._write_interest, channel, wanted))
         self._soon(self._add, channel, readable)
 
     def remove(self, channel: Channel) -> None:
@@ -89,7 +89,7 @@ class ThreadReader:
 
     def add(self, channel: Channel, readable: Callable[[], None]) -> None:
         """See `LoopReader.add`."""
-        channel.want_write = lambda wanted: self._soon(lambda: self._write_interest(channel, wanted))
+        channel.watch(lambda wanted: self._soon(lambda: self._write_interest(channel, wanted)))
         self._soon(lambda: self._add(channel, readable))
 
     def remove(self, channel: Channel) -> None:

@@ -47,7 +47,7 @@ class RecentError:
 
 
 class RequestStats:
-    """One per process. `connections` and `cut` are set by the server."""
+    """One per process."""
 
     def __init__(
         self, *, slow_call_ms: float = 0.0, now: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
@@ -59,7 +59,7 @@ class RequestStats:
         self.refused: dict[tuple[str, str], int] = {}  # calls by procedure and code: nothing of them was logged
         self.slow_calls = 0
         self.connections: Callable[[], int] = lambda: 0
-        self.token_file_refused: Callable[[], bool] = lambda: False  # set by the service
+        self.token_file_refused: Callable[[], bool] = lambda: False
         self.cut: Callable[[], Mapping[str, int]] = dict  # connections that were refused or ended by the server, by code
         self._wall = wall
         self._errors: dict[tuple[str, str], RecentError] = {}  # the one seen last stands last
@@ -67,6 +67,14 @@ class RequestStats:
         self._numbers = itertools.count(1)
         self._slow_lines: deque[float] = deque(maxlen=SLOW_LINES_MAX)  # when the last ones were logged
         self._slow_unlogged = 0
+
+    def show_connections(self, connections: Callable[[], int], cut: Callable[[], Mapping[str, int]]) -> None:
+        """How many are open, and how many were refused or ended by the server, by code."""
+        self.connections, self.cut = connections, cut
+
+    def show_token_file(self, refused: Callable[[], bool]) -> None:
+        """Whether the token file cannot be used."""
+        self.token_file_refused = refused
 
     def request_id(self, given: bytes | None = None) -> str:
         """The caller's id if it can be one, else a new one."""

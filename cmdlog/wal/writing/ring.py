@@ -10,59 +10,63 @@ so that the syncs are spread evenly and each carries what came meanwhile.
 A thread is woken only when there is something to take: at most one hand-over per block, which costs 20-50 us in CPython.
 A block whose durability somebody waits for (`waits`) is synced by the thread that wrote it; so is one before it that is written
 later. Other blocks are left to the next sync, at the end of the window at the latest. So one log serves callers of both promises.
-
-Each thread has its own open file per segment: the kernel reports a failed write-back once to each open file description, so no
-thread's sync can succeed because another one has consumed the error.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from cmdlog.wal.errors import LogFull, WalError
-from cmdlog.wal.files import File, Files
+from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag
 from cmdlog.wal.writing.segment_pool import Space
+from cmdlog.wal.writing.sync_window import SyncTimes, SyncWindow
 from cmdlog.wal.writing.tail import PlacedBlock, Tail
+from cmdlog.wal.writing.thread_file import ThreadFile
 from cmdlog.wal.writing.watermarks import Gate, RecordSource, Sync, Watermarks
 
 BLOCK_BYTES_TARGET: Final = 128 << 10  # pending bytes that make a block worth its sync at once
 PACE_MIN_S: Final = 0.0005  # between blocks while a sync is in flight: a block costs that much of Python beside its sync
-LATENCY_FIRST_S: Final = 0.0002  # guess until the first sync is measured
-LATENCY_WEIGHT: Final = 0.1  # of the newest sync in the smoothed latency
-LATENCIES_KEPT: Final = 1024  # for the summary in `status`
+
+
+@dataclass(frozen=True, slots=True)
+class RingHooks:
+    """What the ring asks and tells; see `cmdlog.wal.log.Log.start`. Called under a lock: quick."""
+
+    settle: Callable[[], None]
+    waits: Callable[[], bool] | None = None
+    early: Callable[[], bool] = lambda: False
+    timed: Callable[[float], None] = lambda seconds: None
+    clock: Callable[[], float] = time.monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class RingSettings:
+    """See `cmdlog.wal.log.Log.start`."""
+
+    threads: int
+    sync: Sync
+    seal_after_s: float
+    async_window_s: float
 
 
 class Ring:
     """Threads, turn and watermarks. All methods are thread-safe."""
 
     def __init__(
-        self,
-        files: Files,
-        tail: Tail,
-        space: Space,
-        source: RecordSource,
-        *,
-        threads: int,
-        sync: Sync,
-        seal_after_s: float,
-        async_window_s: float,
-        settle: Callable[[], None],
-        waits: Callable[[], bool] | None = None,
-        early: Callable[[], bool] = lambda: False,
-        timed: Callable[[float], None] = lambda seconds: None,
-        clock: Callable[[], float] = time.monotonic,
+        self, files: Files, tail: Tail, space: Space, source: RecordSource, settings: RingSettings, *, hooks: RingHooks
     ) -> None:
         self._files, self._tail, self._space, self._source = files, tail, space, source
-        self._sync, self._seal_after_s, self._window_s = sync, seal_after_s, async_window_s
-        self._settle, self._clock = settle, clock
-        self._waits = waits or (lambda: sync == "sync")
-        self._early, self._timed = early, timed
-        self._count = threads
+        sync = settings.sync
+        self._sync, self._seal_after_s = sync, settings.seal_after_s
+        self._settle, self._clock = hooks.settle, hooks.clock
+        self._waits = hooks.waits or (lambda: sync == "sync")
+        self._early, self._timed = hooks.early, hooks.timed
+        self._count = settings.threads
         lock = threading.Lock()
         self._lock = lock
         self._idle = Gate(lock)  # pool threads without the turn
@@ -78,16 +82,12 @@ class Ring:
         self._closing = False
         self._stopping = False
         self._flushing = threading.Lock()
-        self._unsynced_since = 0.0
-        self._wanted = tail.number  # the newest block whose durability somebody waits for
-        self._hastened = False  # somebody waits for a block that was left: the window is over
+        self._window = SyncWindow(settings.async_window_s, wanted=tail.number)
+        self._times = SyncTimes()
         self._last_take = self._last_done = 0.0
-        self._latency_s = LATENCY_FIRST_S
-        self._latencies: deque[float] = deque(maxlen=LATENCIES_KEPT)
-        self._syncs = self._blocks = self._block_bytes = 0
-        self._unsynced: dict[int, PlacedBlock] = {}  # the last block per segment that was left without a sync
-        self._inline_file: tuple[int, File] | None = None
-        self._sync_file: tuple[int, File] | None = None
+        self._blocks = self._block_bytes = 0
+        self._inline_file = ThreadFile(files)  # of callers' threads: with nothing else in flight one is enough
+        self._sync_file = ThreadFile(files)
         self._keeper_sleeps = True
         self._threads: list[threading.Thread] = []
 
@@ -115,9 +115,9 @@ class Ring:
 
     def hasten(self) -> None:
         """Somebody waits until what is written so far is durable: it is synced now, not at the end of the window."""
-        if self._unsynced and self._sync != "off":
+        if self._window.open and self._sync != "off":
             with self._lock:
-                self._hastened = True
+                self._window.hasten()
                 self._timer.open_one()
 
     def run_turn(self) -> bool:
@@ -135,7 +135,7 @@ class Ring:
         try:
             placed = self._take()
             if placed is not None:
-                self._write(placed, self._inline(placed))
+                self._write(placed, self._inline_file)
         except BaseException as error:
             # A signal handler's exception, in the middle of a turn or a sync: what is on disk is not known any more.
             self.wedge(WalError(f"the calling thread was interrupted while it wrote the log: {error!r}"))
@@ -160,7 +160,7 @@ class Ring:
             placed = self._take()
             if placed is None:
                 break
-            self._write(placed, self._inline(placed))
+            self._write(placed, self._inline_file)
         with self._lock:
             while (self._in_flight or self._turn or self._marks.delivering) and self._marks.error is None:
                 self._quiet.wait()
@@ -186,15 +186,13 @@ class Ring:
         for thread in self._threads:
             if thread.ident is not None:  # else it could not be started
                 thread.join()
-        for slot in (self._inline_file, self._sync_file):
-            if slot is not None:
-                slot[1].close()
+        self._inline_file.close()
+        self._sync_file.close()
 
     def wedge(self, error: WalError) -> None:
         """Ends all writing: nothing in flight is acknowledged any more, and the source is told once."""
         with self._lock:
-            if self._marks.error is None:
-                self._marks.error = error
+            self._marks.wedge(error)
             for gate in (self._idle, self._pace, self._quiet, self._timer):
                 gate.open_all()
         self._space.wake()
@@ -216,24 +214,20 @@ class Ring:
                 "in_flight": self._in_flight,
                 "blocks": self._blocks,
                 "block_bytes": self._block_bytes,
-                "syncs": self._syncs,
-                "sync_us": _summary(sorted(self._latencies)),
+                "syncs": self._times.count,
+                "sync_us": self._times.summary(),
                 "error": str(self._marks.error) if self._marks.error else None,
             }
 
     # -- pool threads ----------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        slot: tuple[int, File] | None = None
+        file = ThreadFile(self._files)
         while self._await_turn():
             placed = self._take()
-            if placed is None:
-                continue
-            slot = self._handle(slot, placed)
-            if slot is not None:
-                self._write(placed, slot[1])
-        if slot is not None:
-            slot[1].close()
+            if placed is not None:
+                self._write(placed, file)
+        file.close()
 
     def _await_turn(self) -> bool:
         """Waits until there is something to take and it is this thread's turn; False at the end."""
@@ -260,7 +254,7 @@ class Ring:
         """Seconds that the holder should still wait for a fuller block."""
         if not self._in_flight or self._source.pending_bytes >= BLOCK_BYTES_TARGET:
             return 0.0
-        return self._last_take + max(PACE_MIN_S, self._latency_s / self._count) - self._clock()
+        return self._last_take + max(PACE_MIN_S, self._times.smoothed_s / self._count) - self._clock()
 
     def _take(self) -> PlacedBlock | None:
         """One turn: closes and places a block. The turn is passed on before it is written."""
@@ -309,7 +303,7 @@ class Ring:
             self._block_bytes += len(placed.data)
             self._marks.placed(placed.number)
             if self._waits() and self._sync != "off":
-                self._wanted = placed.number
+                self._window.want(placed.number)
             if self._source.pending_bytes > 0:
                 self._kicked = True  # what did not fit is not announced again
             if self._keeper_sleeps and self._sync != "off":
@@ -341,27 +335,9 @@ class Ring:
 
     # -- writing ---------------------------------------------------------------------------------------------------------
 
-    def _handle(self, slot: tuple[int, File] | None, placed: PlacedBlock) -> tuple[int, File] | None:
-        """This thread's open file of the block's segment."""
-        if slot is not None and slot[0] == placed.sequence:
-            return slot
+    def _write(self, placed: PlacedBlock, own: ThreadFile) -> None:
         try:
-            if slot is not None:
-                slot[1].close()
-            return placed.sequence, self._files.open(placed.path)
-        except (WalError, OSError) as error:
-            self.wedge(error if isinstance(error, WalError) else WalError(f"opening {placed.path}: {error}"))
-            return None
-
-    def _inline(self, placed: PlacedBlock) -> File | None:
-        """The file of callers' threads: with nothing else in flight one is enough."""
-        self._inline_file = self._handle(self._inline_file, placed)
-        return self._inline_file[1] if self._inline_file else None
-
-    def _write(self, placed: PlacedBlock, file: File | None) -> None:
-        if file is None:
-            return
-        try:
+            file = own.of_block(placed)
             begin = self._clock()
             file.pwrite(placed.data, placed.offset)
             upto = self._note_written(placed)
@@ -374,13 +350,10 @@ class Ring:
             self.wedge(WalError(f"writing {placed.path}: {error}"))
 
     def _note_written(self, placed: PlacedBlock) -> int | None:
-        """The block is in the page cache. Up to where its sync will reach; None when it is left without one.
-
-        A block that is left was written before any later one was placed for which somebody waits: that one's sync covers it.
-        """
+        """The block is in the page cache. Up to where its sync will reach; None when it is left without one."""
         with self._lock:
             self._marks.wrote(placed.number)
-            upto = self._marks.written if placed.number <= self._wanted else None
+            upto = self._marks.written if placed.number <= self._window.wanted else None
         if upto is not None and self._early():
             self._marks.deliver()
         return upto
@@ -392,20 +365,18 @@ class Ring:
             self._in_flight -= 1
             self._last_done = now
             if upto is not None:
-                self._syncs += 1
-                self._latencies.append(seconds)
+                self._times.add(seconds)
                 self._timed(seconds)
-            self._latency_s += (seconds - self._latency_s) * LATENCY_WEIGHT
+            self._times.smooth(seconds)
             if self._marks.error is not None:
                 return
             if upto is None:
                 self._marks.leave(placed.number)
-                self._unsynced_since = self._unsynced_since if self._unsynced else now
-                self._unsynced[placed.sequence] = placed
+                self._window.leave(placed, now)
             else:
                 self._marks.synced(upto, own=placed.number)
-                if self._unsynced and not self._marks.any_left:
-                    self._unsynced.clear()
+                if self._window.open and not self._marks.any_left:
+                    self._window.cover()
             if not self._in_flight:
                 if self._pacing:
                     self._pace.open_one()
@@ -425,15 +396,15 @@ class Ring:
                     self._timer.wait(wait_s)
                     self._keeper_sleeps = False
                     continue
-            if self._unsynced:
+            if self._window.open:
                 self._flush()
             else:
                 self._seal_when_idle()
 
     def _keeper_wait(self) -> float | None:
         """Seconds until something is due; None when nothing will be."""
-        if self._unsynced and self._sync != "off":
-            return 0.0 if self._hastened else self._unsynced_since + self._window_s - self._clock()
+        if self._window.open and self._sync != "off":
+            return self._window.left_s(self._clock())
         if self._tail.sealed or self._sync == "off":
             return None
         if self._in_flight or self._turn:
@@ -459,16 +430,14 @@ class Ring:
         with self._lock:
             self._in_flight += 1
             if self._sync == "sync":
-                self._wanted = placed.number
-        self._write(placed, self._inline(placed))
+                self._window.want(placed.number)
+        self._write(placed, self._inline_file)
 
     def _flush(self) -> None:
         """One sync for everything written so far. Durable on return unless the log is wedged."""
         with self._flushing:
             with self._lock:
-                upto, pending = self._marks.written, list(self._unsynced.values())
-                self._unsynced.clear()
-                self._hastened = False
+                upto, pending = self._marks.written, self._window.close()
             for placed in pending:
                 if not self._sync_now(placed):
                     return
@@ -478,23 +447,13 @@ class Ring:
 
     def _sync_now(self, placed: PlacedBlock) -> bool:
         begin = self._clock()
-        self._sync_file = self._handle(self._sync_file, placed)
-        if self._sync_file is None:
-            return False
         try:
-            self._sync_file[1].fdatasync()
+            self._sync_file.of_block(placed).fdatasync()
         except (WalError, OSError) as error:
             self.wedge(error if isinstance(error, WalError) else WalError(f"syncing {placed.path}: {error}"))
             return False
+        seconds = self._clock() - begin
         with self._lock:
-            self._syncs += 1
-            self._latencies.append(self._clock() - begin)
-            self._timed(self._latencies[-1])
+            self._times.add(seconds)
+            self._timed(seconds)
         return True
-
-
-def _summary(ascending_s: Sequence[float]) -> dict[str, float]:
-    """Median, 99th percentile and maximum in microseconds; zeros before the first sync."""
-    shares = (("median", 0.5), ("p99", 0.99), ("max", 1.0))
-    last = len(ascending_s) - 1
-    return {name: round(ascending_s[int(share * last)] * 1e6, 1) if ascending_s else 0.0 for name, share in shares}

@@ -127,6 +127,10 @@ class Watermarks:
         """Locked. Everything is durable up to `number`, a block that was placed and synced elsewhere (a checkpoint)."""
         self.written = self.durable = number
 
+    def wedge(self, error: WalError) -> None:
+        """Locked. The log stops at the first error."""
+        self.error = self.error or error
+
     def raise_error(self) -> None:
         """Raises: Wedged, if the log is."""
         if self.error is not None:
