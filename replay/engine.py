@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from cmdlog.operator_error import OperatorError
 from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import txn_millis
@@ -23,9 +24,10 @@ FRAMES_MORE: Final = 250  # a replay stands deeper on Python's stack than a node
 NO_SKIPS: Final[Mapping[int, frozenset[int]]] = {}
 
 
-class CatalogMissing(Exception):
+class CatalogMissing(OperatorError):
     """A batch names a catalog version that is in no catalog record at hand."""
 
+    kind = "CodeMissing"
     exit_code = 13
     hint = "the log or snapshot that holds the code bundle is missing; restore it"
 

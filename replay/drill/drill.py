@@ -39,7 +39,8 @@ from typing import Any, Final
 
 import orjson
 
-from cmdlog.wal.errors import WalError, message_of
+from cmdlog.operator_error import OperatorError
+from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.reader import Recycled
 from cmdlog.whole_line_stdout import answer
@@ -129,7 +130,7 @@ def drill(
             _prove(files, report, work or folder, progress, make_way)
         except Exception as error:
             report.error = _meaning(error)
-            if not isinstance(report.error, OSError) and not hasattr(report.error, "exit_code"):
+            if not isinstance(report.error, OSError | OperatorError):
                 raise  # our own bug, not the node's
         report.finished = now()
         report.path = write_report(files, folder, report)
@@ -435,11 +436,11 @@ def _is_moved(error: Exception) -> bool:
 def _meaning(error: Exception) -> Exception:
     """What an error of a replay says about the node's files."""
     if isinstance(error, Divergence):
-        return DrillDiverged(message_of(error))
+        return DrillDiverged(str(error))
     if isinstance(error, ProceduresError):
-        return DrillDamaged(f"the log cannot be replayed: {message_of(error)}")
-    if isinstance(error, RemoteError) and error.code == 1:
-        return DrillDamaged(f"the log cannot be replayed: {message_of(error)}")
+        return DrillDamaged(f"the log cannot be replayed: {error}")
+    if isinstance(error, RemoteError) and error.exit_code == 1:
+        return DrillDamaged(f"the log cannot be replayed: {error}")
     return error
 
 

@@ -65,11 +65,6 @@ class RestUnreadable(UntilUnreachable):
     """Log and archive do not hold everything behind the fork."""
 
     hint = "fork at a later moment, or bring the named files back from a copy"
-    code = 1
-
-    @property
-    def exit_code(self) -> int:  # type: ignore[override]
-        return self.code
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +224,8 @@ def _no_way(files: Files, directory: str, source: LogSource, error: Corrupt | Un
     """What is behind the fork cannot be read to the end; where it could be, for a fork at another moment."""
     ranges = _restorable(files, directory, source)
     strays = strays_told(files, directory) if isinstance(error, UntilUnreachable) else ""
-    refused = RestUnreadable(f"{error.args[0]}{strays and f': {strays}'}")
-    refused.code = error.exit_code
-    if ranges:
-        refused.hint = f"restorable are {ranges}: fork within the last of them, or bring the named files back from a copy"
-    return refused
+    hint = f"restorable are {ranges}: fork within the last of them, or bring the named files back from a copy" if ranges else ""
+    return RestUnreadable(f"{error.message}{strays and f': {strays}'}", hint=hint, exit_code=error.exit_code)
 
 
 def _restorable(files: Files, directory: str, source: LogSource) -> str:

@@ -55,11 +55,11 @@ class HistoryCutOff(HistoryDamaged):
     """Calls that are wanted stand in front of a log, where archived segments are that do not join it."""
 
     def __init__(self, holes: Sequence[Hole]) -> None:
-        super().__init__("; ".join(f"{hole.told()}: calls up to there are lost, or may be" for hole in holes))
-        self.hint = (
+        hint = (
             f"tell what is behind it with --from {max(hole.upto for hole in holes) + 1}, or with --accept-data-loss; give the "
             "directories of other nodes as well, or restore the file from a copy; the directory is untouched"
         )
+        super().__init__("; ".join(f"{hole.told()}: calls up to there are lost, or may be" for hole in holes), hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

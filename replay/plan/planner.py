@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from cmdlog.wal.errors import Corrupt, message_of
+from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 from cmdlog.wal.opening.survey import SegmentFile
 from procedures.bundle import bundle_of
@@ -272,7 +272,7 @@ def _plan(
         check_whole(parted, told)
     _check_end(source, candidates, found)
     gaps = source.patchwork.settle(found.from_block, found.last_block) if source.patchwork is not None else ()
-    notes = [message_of(damage) for damage in (source.damage, found.damage) if damage is not None]
+    notes = [str(damage) for damage in (source.damage, found.damage) if damage is not None]
     notes += [call.told(told.get(call.txn_id, "")) for call in parted]
     identity = source.instance.identity
     plan = Plan(

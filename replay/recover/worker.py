@@ -20,9 +20,8 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from cmdlog.wal.errors import message_of
+from cmdlog.operator_error import OperatorError
 from cmdlog.wal.files import RealFiles
-from procedures.errors import BundleError, ProceduresError
 from procedures.execution.process_guard import end_children
 from replay.plan.opened_plan import source_of_plan
 from replay.plan.planner import Plan
@@ -98,23 +97,12 @@ def serve_order(carry_out: Callable[[dict[str, Any]], None]) -> int:
         order = orjson.loads(line)
         threading.Thread(target=end_with_parent, daemon=True).start()
         carry_out(order)
-    except Exception as error:  # noqa: BLE001 - told to whoever started us, or printed as the defect that it is
-        code = getattr(error, "exit_code", None) or exit_code_of(error)
-        if code is None:
-            traceback.print_exc()
-            return DEFECT_CODE
-        tell({"error": told_of(error, code)})
+    except OperatorError as error:
+        tell({"error": error.to_json()})
+    except Exception:  # noqa: BLE001 - printed as the defect that it is
+        traceback.print_exc()
+        return DEFECT_CODE
     return 0
-
-
-def told_of(error: Exception, exit_code: int) -> dict[str, Any]:
-    """An error, for `replay.errors.RemoteError`."""
-    return {
-        "kind": type(error).__name__,
-        "message": message_of(error),
-        "hint": str(getattr(error, "hint", "")),
-        "exit_code": exit_code,
-    }
 
 
 def writer(descriptor: int) -> Callable[[int, int, int], None]:
@@ -127,13 +115,6 @@ def end_with_parent() -> None:
     """Whoever started us keeps our standard input open as long as it lives."""
     os.read(sys.stdin.fileno(), 1)
     os._exit(0)
-
-
-def exit_code_of(error: Exception) -> int | None:
-    """Exit code of the errors of `procedures`, which know none; None for a defect of ours."""
-    if isinstance(error, BundleError):
-        return 13
-    return 1 if isinstance(error, ProceduresError) else None
 
 
 if __name__ == "__main__":

@@ -62,6 +62,7 @@ from cmdlog.node.sequencing.partition_pipeline import (
     drop_all,
 )
 from cmdlog.node.telemetry.stage_timings import StageTimings
+from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.record import RecordKind
 
@@ -328,7 +329,8 @@ class Sequencer:
 
     def failed(self, error: BaseException) -> None:
         """The node cannot go on: whoever waits is told that the outcome is unknown, and nobody is let in any more."""
-        if self.abandon(NotReady(f"the node must be restarted: {error}"), f"the node failed during the call: {error}"):
+        why = full_text(error)
+        if self.abandon(NotReady(f"the node must be restarted: {why}"), f"the node failed during the call: {why}"):
             self._on_failure(error)
 
     def abandon(self, refusal: CallRefused, why: str) -> bool:

@@ -44,6 +44,7 @@ from cmdlog.node.sites.channel import Channel
 from cmdlog.node.sites.frames import READ_ANSWER, BatchAnswer, Frame, FrameKind, decode_applied, encode_frame
 from cmdlog.node.sites.partition_health import FULL, ROOM_BYTES, pause_s
 from cmdlog.node.sites.site_io import LoopReader, ThreadReader
+from cmdlog.operator_error import OperatorError
 from procedures.hash_seed import pinned_environment
 from snapshot.lineage import Wish
 
@@ -118,14 +119,13 @@ class _Wait:
     passed: bool = False  # the batch is applied; set by the reader
 
 
-class NotStarted(RuntimeError):
+class NotStarted(OperatorError, RuntimeError):
     """A site ended before it served, or was silent; `fault` is what it said."""
 
     def __init__(self, fault: SiteFault) -> None:
-        super().__init__(fault.message)
+        hint = "free space on the volume of the directory, then start again" if fault.kind == FULL else ""
+        super().__init__(fault.message, hint=hint, exit_code={FULL: 14, "io": 15}.get(fault.kind, 1))
         self.fault = fault
-        self.exit_code = {FULL: 14, "io": 15}.get(fault.kind, 1)
-        self.hint = "free space on the volume of the directory, then start again" if fault.kind == FULL else ""
 
 
 class ProcessSites:
