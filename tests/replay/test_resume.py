@@ -33,7 +33,7 @@ print("begun", flush=True)
 try:
     rebuild(planned, RealFiles(), sys.argv[2], workers=1)
 except Interrupted as error:
-    print(error)
+    print(error.hint)
 """
 
 
@@ -119,7 +119,7 @@ def test_another_plan_is_refused_and_both_are_named(rig: Rig, tmp_path: Path) ->
     break_off(rig, tmp_path / "out", after=9)
     before = sorted(path.name for path in (tmp_path / "out").rglob("*"))
     until = rig.history[-3][0]
-    with pytest.raises(WrongDirectory, match=f"holds a recovery of {rig.directory}, plan .* up to transaction {until}"):
+    with pytest.raises(WrongDirectory, match=f"unfinished recovery of {rig.directory}, plan .* up to transaction {until}"):
         rebuild(planned_of(rig, until), rig.files, str(tmp_path / "out"), workers=0)
     assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == before
     assert rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0).calls
