@@ -53,7 +53,8 @@ from replay.drill.report import FOLDER, DrillReport, Proof, alone, sweep, write_
 from replay.drill.view import DrillNotRun, ViewChanged, log_bytes, name_own_paths, take_view
 from replay.errors import Divergence, PlanOutdated, RemoteError, ReplayError, UntilBeyond, UntilUnreachable
 from replay.log.scan import ScannedStream, scan, start_block
-from replay.plan.planner import PartitionPlan, Planned, make_plan
+from replay.plan.node_plan import PartitionPlan, Planned
+from replay.plan.planner import make_plan
 from replay.recover.execute import WORKER_BYTES_MIN, RecoveryProgress, Target, execute
 from replay.state.trust import STATE_FOLDER, state_path
 from snapshot.background_io import remove_tree
@@ -236,7 +237,7 @@ class _Attempt:
             parts.append(self._restored(_part_to(begin, _manifest(newest[p]), found.streams[p]), seconds[p]))
             self._older[p] = self._digests(p)
         plan = replace(planned.plan, from_block=found.from_block, last_block=found.last_block, partitions=tuple(parts))
-        for result in self._replay(Planned(replace(plan, row_digests=found.row_digests), found, source)):
+        for result in self._replay(Planned.made(replace(plan, row_digests=found.row_digests), found, source)):
             p = result.partition
             tables = self._digests(p)
             _compare(
@@ -261,7 +262,7 @@ class _Attempt:
             parts.append(replace(part, source="empty") if start.snapshot is None else self._restored(part, start.snapshot))
         found = ways.found
         plan = replace(planned.plan, from_block=found.from_block, last_block=found.last_block, partitions=tuple(parts))
-        for result in self._replay(Planned(replace(plan, row_digests=found.row_digests), found, ways.source)):
+        for result in self._replay(Planned.made(replace(plan, row_digests=found.row_digests), found, ways.source)):
             p, name = result.partition, targets[result.partition].name
             start, tables = ways.starts[p], self._digests(p)
             _compare(
@@ -320,7 +321,7 @@ class _Attempt:
         # One process at most: the others of the machine have other things to do.
         busy = planned.plan.log_bytes >= WORKER_BYTES_MIN or not hash_seed.is_pinned()
         target = Target(self._files, self._temporary)
-        report = execute(planned.plan if busy else planned, target, workers=int(busy), progress=self._progress)
+        report = execute(planned, target, workers=int(busy), progress=self._progress)
         return list(report.results)
 
     def _digests(self, partition: int) -> dict[str, TableDigest]:

@@ -38,7 +38,8 @@ from replay.log.archive_reach import Reach
 from replay.log.orphan_segments import strays_told
 from replay.log.scan import Scan, scan, start_block
 from replay.log.source import LogSource, fold_end, in_front, open_source
-from replay.plan.planner import PartitionPlan, Planned, make_plan
+from replay.plan.node_plan import PartitionPlan, Planned
+from replay.plan.planner import make_plan
 from replay.plan.sole_voter import check_alone
 from replay.recover.execute import RecoveryProgress, Target, execute
 from replay.recover.resume import NewNodeDirectory

@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from replay.errors import BadPlan, Incomplete
-from replay.plan.planner import Plan
+from replay.plan.node_plan import Plan
 
 FORMAT: Final = 1
 KIND: Final = "joint"  # tells a plan over several directories from one over a single directory

@@ -31,7 +31,8 @@ from replay.log.spans import BEGINNING, Mark, Span, SpanStep, join, restricted, 
 from replay.log.split_calls import PartitionSpan, find_parted, names_of, settled
 from replay.plan.authority import ClusterVerdict, GroupVerdict, Use, decide
 from replay.plan.cluster_plan import Choice, JointPlan, NodeSeen
-from replay.plan.planner import Kind, MissingCode, PartitionPlan, Plan, make_plan
+from replay.plan.node_plan import Kind, PartitionPlan, Plan
+from replay.plan.planner import MissingCode, make_plan
 from replay.plan.sole_voter import votes_alone
 from replay.plan.until import check_begin_of_all, check_newest_of_all
 from snapshot.catalog import Snapshot, check, list_archived, list_snapshots

@@ -35,8 +35,7 @@ from replay.errors import Divergence, Interrupted, PlanOutdated, Poison, WorkerF
 from replay.log.known_failures import carried_fault, continue_faults, known_faults
 from replay.log.scan import cluster_policy, scan, start_block
 from replay.log.source import LogSource
-from replay.plan.opened_plan import source_of_plan
-from replay.plan.planner import Plan, Planned
+from replay.plan.node_plan import Plan, Planned
 from replay.recover.execute import RecoveryProgress, RecoveryReport, Target, execute
 from replay.recover.resume import CreationMarker, NewNodeDirectory
 from replay.recover.target import HANG_AFTER_S
@@ -67,7 +66,7 @@ class DirectoryWork:
 
 
 def rebuild(
-    planned: Planned | Plan,
+    planned: Planned,
     files: Files,
     out: str,
     *,
@@ -87,10 +86,11 @@ def rebuild(
     Raises: WrongDirectory when `out` is there and holds anything but this plan's unfinished recovery; Interrupted; what `execute`
     and `reshape` raise; DiskFull, WriteFailed.
     """
-    plan = planned if isinstance(planned, Plan) else planned.plan
-    source = planned.source if isinstance(planned, Planned) else source_of_plan(files, plan)
-    groups = planned.scan.groups if isinstance(planned, Planned) else _fold(plan, source)
-    if isinstance(planned, Plan):
+    plan, source = planned.plan, planned.source
+    if planned.made_from is not None:
+        groups = planned.made_from.groups
+    else:
+        groups = _fold(plan, source)
         _check_end(plan, groups)
 
     def run(target: Target, go_on: bool) -> RecoveryReport:

@@ -23,8 +23,7 @@ import orjson
 from cmdlog.operator_error import OperatorError
 from cmdlog.wal.files import RealFiles
 from procedures.execution.process_guard import end_children
-from replay.plan.opened_plan import source_of_plan
-from replay.plan.planner import Plan
+from replay.plan.node_plan import Plan, source_of_plan
 from replay.recover.applier import Applier
 from replay.recover.execute import LockedState, prepare, run_all
 from replay.recover.quarantine import QuarantineFile

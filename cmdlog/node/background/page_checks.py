@@ -18,7 +18,7 @@ import structlog
 from cmdlog.wal.files import Files, RealFiles
 from procedures.hash_seed import pinned_environment
 from replay.errors import StateDamaged
-from replay.plan.planner import Plan
+from replay.plan.node_plan import Plan
 from replay.state.trust import Trust, state_path
 
 log = structlog.get_logger("cmdlog.node")

@@ -30,7 +30,7 @@ from replay.fork.rerun import ForkPlace, Missing
 from replay.fork.run import Rest
 from replay.log.scan import ScannedStream
 from replay.log.spans import BEGINNING
-from replay.plan.planner import PartitionPlan
+from replay.plan.node_plan import PartitionPlan
 from replay.recover.progress import RecoveryProgress
 from replay.spark.base.version_check import versions
 from replay.spark.jobs.as_of import Moment, MomentReplay, find_history, parse_moment, plan_json
