@@ -27,7 +27,8 @@ import orjson
 
 from cmdlog.wal.errors import DiskFull, Locked, NotEmpty
 from cmdlog.wal.files import Files, parent
-from replay.errors import RemoteError, ReplayError
+from cmdlog.wal.reader import Recycled
+from replay.errors import EntryMissing, PlanOutdated, RemoteError, ReplayError
 from replay.recover.resume import ResumableDirectory
 from replay.spark.base.version_check import OtherVersions, versions
 from replay.spark.jobs.fetched_inputs import output_path
@@ -40,7 +41,7 @@ SUCCESS: Final = "_SUCCESS"
 LOCK: Final = "lock"
 GONE: Final = ".gone"
 FORMAT: Final = 1
-OUTDATED: Final = ("EntryMissing", "PlanOutdated", "Recycled")  # errors of tasks
+OUTDATED: Final = (EntryMissing.kind, PlanOutdated.kind, Recycled.kind)  # errors of tasks
 WORKING: Final = (ATTEMPTS, ROWS, PROGRESS)
 
 
