@@ -1,8 +1,8 @@
-"""A directory in which a fork was begun: what its marker says, how far each partition has come, and going on there.
+"""Which fork an unfinished directory is for, and how far each of its partitions has come.
 
-One rule: it is gone on with for the very same fork only: of the same log, at the same places, with the same code. How far a
-partition has come is a row in its own state file, in the transaction that it speaks of, so it is never wrong; it is taken out
-before the file becomes that of a node.
+One rule: only the very same fork resumes it: of the same log, at the same places, with the same code. How far a partition is
+has a row in its own state file, in the transaction that it speaks of, so it is never wrong; it is removed before the file
+becomes that of a node.
 """
 
 from __future__ import annotations
