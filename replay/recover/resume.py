@@ -31,6 +31,7 @@ MADE_NAME: Final = os.path.join(STATE_FOLDER, "made.json")
 FOLDERS: Final = (STATE_FOLDER, SNAPSHOTS)
 SWEPT: Final = (SNAPSHOTS, STATE_FOLDER, "log", "archive", "faults")
 OURS: Final = frozenset((*SWEPT, LOCK_NAME, CREATING_NAME, QUARANTINE_NAME, f"{QUARANTINE_NAME}.tmp", f"{CREATING_NAME}.tmp"))
+MADE_BY: Final = ("recovery", "fork")
 FINISH: Final = "repeat the command that began it to finish it; for a recovery by a plan file, use `--apply` with that file"
 
 
@@ -137,9 +138,11 @@ class NewNodeDirectory(ResumableDirectory):
             self.files.fsync_dir(parent(self.path))
         if self._is_node:
             raise NotEmpty(f"{self.path} holds a node already{self._origin()}")
-        if (marker := read_marker(self.files, self.path)) is not None and marker.get("by") == "fork":
-            raise NotEmpty(f"{self.path} contains an unfinished fork. Delete the directory, or choose another one.")
-        if names := self.files.listdir(self.path):
+        names = self.files.listdir(self.path)
+        by = (read_marker(self.files, self.path) or {}).get("by", "")
+        if by in MADE_BY and OURS.issuperset(names):
+            raise NotEmpty(f"{self.path} contains an unfinished {by}. Delete the directory, or choose another one.")
+        if names:
             raise NotEmpty(f"{self.path} is not empty: it holds {', '.join(names[:5])}")
 
     @contextlib.contextmanager
