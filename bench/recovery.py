@@ -32,7 +32,8 @@ from procedures.execution.idempotency import KeyPolicy
 from procedures.samples import bank
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
-from replay.plan.planner import Planned, make_plan
+from replay.plan.node_plan import Planned
+from replay.plan.planner import make_plan
 from replay.recover.execute import Target, execute
 
 PARTITIONS = 2
@@ -164,7 +165,7 @@ def run_replay(planned: Planned, folder: Path, *, workers: int) -> tuple[int, fl
     """What `cmdlog recover` does after its plan is made; calls and seconds."""
     (folder / "state").mkdir(parents=True)
     began = time.perf_counter()
-    report = execute(planned if workers == 0 else planned.plan, Target(FILES, str(folder)), workers=workers)
+    report = execute(planned, Target(FILES, str(folder)), workers=workers)
     return report.calls, time.perf_counter() - began
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from cmdlog.operator_error import OperatorError
+
 FaultKind = Literal["disk_full", "io", "memory", "interrupted", "recursion"]
 
 
-class ProceduresError(Exception):
+class ProceduresError(OperatorError):
     """Base of the errors that this package raises at the code around it."""
 
 
@@ -62,16 +64,18 @@ class EnvironmentFault(ProceduresError):
     """
 
     def __init__(self, kind: FaultKind, *, txn_id: int, procedure: str, position: int, cause: str) -> None:
-        self.kind = kind
         self.txn_id = txn_id
         self.procedure = procedure
         self.position = position
         where = f"procedure {procedure!r} (transaction {txn_id}, call {position} of its batch)" if procedure else "the batch"
         super().__init__(f"{kind} while running {where}: {cause}; nothing of the batch was applied")
+        self.kind: FaultKind = kind
 
 
 class BundleError(ProceduresError):
     """Code of an application cannot be taken or given back."""
+
+    exit_code = 13
 
 
 class BundleForged(BundleError):

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from cmdlog.operator_error import OperatorError
 from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.control_record import SchemaChange
 from cmdlog.wal.format.record import Record, RecordKind
@@ -24,9 +25,10 @@ FRAMES_MORE: Final = 250  # a replay is deeper on Python's stack than a node: 20
 NO_SKIPS: Final[Mapping[int, Collection[int]]] = {}
 
 
-class CatalogMissing(Exception):
+class CatalogMissing(OperatorError):
     """A batch names a catalog version that is in no catalog record at hand."""
 
+    kind = "CodeMissing"
     exit_code = 13
     hint = "the log or snapshot that holds the code bundle is missing; restore it"
 

@@ -1,4 +1,4 @@
-"""Errors that stop a recovery, worded so that an operator can act. `exit_code` is the command line's exit code for it."""
+"""What can stop a recovery, in words that an operator can act on."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final
 
+from cmdlog.operator_error import OperatorError
+
 ROWS_MAX: Final = 50  # of a place: enough to see what kind of difference it is
 ROWS_TOLD: Final = 5  # of them in the message
 SUSPECTS_TOLD: Final = 3  # calls that the hint names; all are in the place
 
 
-class ReplayError(Exception):
-    """Root of this package's errors. `hint` is what to do about it."""
+class ReplayError(OperatorError):
+    """Root of this package's errors."""
 
-    exit_code: ClassVar[int] = 1
-    hint: str = ""
-    details: tuple[str, ...] = ()  # lines below the message, with all details
+    place: DivergencePlace | None = None  # the call that the error is about
 
-    def __str__(self) -> str:
-        message = super().__str__()
-        return f"{message} ({self.hint})" if self.hint else message
+    @property
+    def stops(self) -> Sequence[_AtPlace]:
+        """The calls at which a replay stopped, one of each partition."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +100,12 @@ class _AtPlace(ReplayError):
 
     what: ClassVar[str]
     cause: str
+    place: DivergencePlace
 
     def __init__(self, place: DivergencePlace, also: Sequence[_AtPlace] = ()) -> None:
         self.place = place
         self.also = tuple(also)  # the other partitions that stopped
-        self.hint = self.cause
-        super().__init__("; also stopped: ".join(stop.summary for stop in (self, *also)))
+        super().__init__("; also stopped: ".join(stop.summary for stop in (self, *also)), hint=self.cause)
 
     @property
     def stops(self) -> tuple[_AtPlace, ...]:
@@ -164,9 +165,9 @@ class Poison(_AtPlace):
     what = "a call that cannot be replayed"
     cause = "repair the named cause and start again"
 
-    @property
-    def exit_code(self) -> int:  # type: ignore[override]
-        return 13 if self.place.kind == "code" else 16
+    def __init__(self, place: DivergencePlace, also: Sequence[_AtPlace] = ()) -> None:
+        super().__init__(place, also)
+        self.exit_code = 13 if place.kind == "code" else 16
 
     def why(self) -> str:
         return self.place.got
@@ -190,15 +191,16 @@ class Incomplete(ReplayError):
     """Log and snapshots at hand do not reach every acknowledged invocation."""
 
     exit_code = 17
-    headline = ""  # where the text says several things
     hint = "restore the missing files from a backup, or recover what is left with `--accept-data-loss --to OUT`"
 
     @classmethod
     def of(cls, losses: Sequence[str]) -> Incomplete:
-        """All of them are its text and its details; the first alone is its headline."""
-        error = cls("; ".join(losses))
-        error.headline, error.details = first_of(losses), tuple(losses)
-        return error
+        """All of them are its text; the first alone is its headline."""
+        return cls("; ".join(losses), details=tuple(losses))
+
+    @property
+    def headline(self) -> str:
+        return first_of(self.details) if self.details else self.message
 
 
 class NotSoleVoter(Incomplete):
@@ -278,14 +280,8 @@ class RemoteError(ReplayError):
     """An error that a replay process reported."""
 
     def __init__(self, told: dict[str, Any]) -> None:
-        self.kind = str(told["kind"])
-        self.code = int(told["exit_code"])
-        self.hint = str(told.get("hint", ""))
-        super().__init__(str(told["message"]))
-
-    @property
-    def exit_code(self) -> int:  # type: ignore[override]
-        return self.code
+        """`told` is the error's `to_json`."""
+        super().__init__(str(told["message"]), hint=told["hint"], exit_code=told["exit_code"], kind=told["kind"])
 
 
 def first_of(items: Sequence[str]) -> str:
@@ -304,12 +300,7 @@ class NoLogs(ReplayError):
     hint = "check the paths; each must be a node's directory"
 
     def __init__(self, what: str, exit_code: int = 1) -> None:
-        self.code = exit_code or Incomplete.exit_code
-        super().__init__(what)
-
-    @property
-    def exit_code(self) -> int:  # type: ignore[override]
-        return self.code
+        super().__init__(what, exit_code=exit_code or Incomplete.exit_code)
 
 
 class ForeignDirectory(ReplayError):

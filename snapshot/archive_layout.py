@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import Final
 
 from cmdlog.wal.directory.instance import Identity
-from cmdlog.wal.errors import WalError, message_of
+from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import SECTOR_BYTES
 from cmdlog.wal.format.segment import BadSegment, SegmentHeader, decode_segment_header
@@ -245,7 +245,7 @@ def _read_manifest(files: Files, path: str) -> tuple[SegmentManifest | None, str
     except FileNotFoundError:
         return None, f"{path} is missing"
     except (OSError, WalError, SnapshotDamaged, SnapshotForeign) as error:
-        return None, message_of(error)
+        return None, str(error)
 
 
 def _misplaced(header: SegmentHeader, identity: Identity, first_block: int) -> str:

@@ -1,14 +1,12 @@
-"""Errors of snapshots. Each error names the snapshot and says what to do; `exit_code` is the command line's."""
+"""What can be wrong with a snapshot. Each error names the snapshot."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from cmdlog.operator_error import OperatorError
 
 
-class SnapshotError(Exception):
+class SnapshotError(OperatorError):
     """Root of this package's errors."""
-
-    exit_code: ClassVar[int] = 1
 
 
 class SnapshotDamaged(SnapshotError):

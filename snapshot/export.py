@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import apsw
 import orjson
@@ -48,7 +48,7 @@ class ExportError(SnapshotError):
 class ParquetMissing(ExportError):
     """pyarrow is not installed."""
 
-    hint: ClassVar[str] = "pip install 'cmdlog[parquet]'"
+    hint = "pip install 'cmdlog[parquet]'"
 
 
 class BadValue(ExportError):

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import orjson
 
-from cmdlog.wal.errors import WalError, message_of
+from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from snapshot.checksummed_json import checksum
 from snapshot.manifest import parse_name
@@ -75,7 +75,7 @@ def list_points(files: Files, directory: str) -> tuple[list[Point], list[BadPoin
         except KeyError as error:
             bad.append(BadPoint(name, f"it has no field {error}", int(match[1]), _pinned(data)))
         except (OSError, WalError, ValueError, TypeError, AttributeError) as error:
-            bad.append(BadPoint(name, message_of(error) or type(error).__name__, int(match[1]), _pinned(data)))
+            bad.append(BadPoint(name, str(error) or type(error).__name__, int(match[1]), _pinned(data)))
     return sorted(points, key=lambda point: point.txn_id), bad
 
 

@@ -33,10 +33,8 @@ def main() -> None:
 
 def _limited(error: LimitReached) -> int:
     """Says so with what is loaded: the memory that prettier words take may not be there."""
-    message = str(error).removesuffix(f" ({error.hint})")
     if "--json" in sys.argv[1:]:
-        told = {"kind": type(error).__name__, "message": message, "hint": error.hint, "exit_code": error.exit_code}
-        sys.stdout.write(json.dumps({"error": told}) + "\n")
+        sys.stdout.write(json.dumps({"error": error.to_json()}) + "\n")
     else:
-        sys.stderr.write(f"error: {message}\nhint:  {error.hint}\n")
+        sys.stderr.write(f"error: {error.message}\nhint:  {error.hint}\n")
     return error.exit_code

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from cmdlog.operator_error import OperatorError
+
 if TYPE_CHECKING:
     from replay.errors import RowDifference
 
@@ -38,22 +40,14 @@ WHAT_TO_DO: Final = {
 """Hints for errors of the operating system that nobody has put into words nearer to where they arose."""
 
 
-class CommandFailed(Exception):
-    """A command that cannot do what it was asked to. `exit_code` as in OPERATING.md "Signals and exit codes".
-
-    `kind` names the error for machines; "" = the name of the class does.
-    """
-
-    def __init__(self, message: str, *, hint: str = "", exit_code: int = 1, details: Sequence[str] = (), kind: str = "") -> None:
-        super().__init__(message)
-        self.hint, self.exit_code, self.details, self.kind = hint, exit_code, details, kind
+class CommandFailed(OperatorError):
+    """A command that cannot do what it was asked to."""
 
 
 class CodeMissing(CommandFailed):
     """The application cannot be imported."""
 
-    def __init__(self, message: str, *, hint: str) -> None:
-        super().__init__(message, hint=hint, exit_code=13)
+    exit_code = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,32 +83,36 @@ def check_distinct(directories: Sequence[str]) -> None:
 
 def explain(error: BaseException) -> ShownFailure | None:
     """The failure that an error means; None for a defect."""
-    from cmdlog.wal.errors import message_of
+    from cmdlog.node.outcome import CallRefused  # only now: a command that works need not wait for what an error needs
 
     if isinstance(error, MemoryError):
         from cmdlog.wal.process_limits import limit_reached
 
         error = limit_reached(errno.ENOMEM, "out of memory")
-    code = exit_code_of(error)
-    if code is None:
-        return None
-    if isinstance(error, OSError) and error.strerror:
+    if isinstance(error, OperatorError):
+        return _shown(error)
+    kind = type(error).__name__
+    if isinstance(error, OSError):
+        code = DISK_FULL_CODE if error.errno in DISK_FULL else WRITE_FAILED_CODE if error.errno in WRITE_FAILED else 1
+        if not error.strerror:
+            return ShownFailure(kind, str(error) or kind, "", code)
         path = file_of(error)
         where = f"{path}: " if path else ""
-        return ShownFailure(type(error).__name__, where + error.strerror, WHAT_TO_DO.get(error.errno or 0, ""), code)
-    hint = str(getattr(error, "hint", ""))
-    message = getattr(error, "headline", "") or message_of(error)
-    stops = getattr(error, "stops", ())
-    if stops:
-        also = ", ".join(str(stop.place.partition) for stop in stops[1:])
-        message += f"; also stopped: partition {also}" if also else ""
-    told = [Stop(stop.headline, stop.place.to_json(), stop.place.rows) for stop in stops]
-    place = getattr(error, "place", None)
-    return ShownFailure(
-        getattr(error, "kind", "") or type(error).__name__, message or type(error).__name__, hint, code,
-        getattr(error, "details", ()), told,
-        place=None if place is None else place.to_json(),
-    )  # fmt: skip
+        return ShownFailure(kind, where + error.strerror, WHAT_TO_DO.get(error.errno or 0, ""), code)
+    return ShownFailure(kind, str(error) or kind, "", 1) if isinstance(error, CallRefused) else None
+
+
+def _shown(error: OperatorError) -> ShownFailure:
+    from replay.errors import ReplayError
+
+    message = error.headline or error.kind
+    if not isinstance(error, ReplayError):
+        return ShownFailure(error.kind, message, error.hint, error.exit_code, error.details)
+    if also := ", ".join(str(stop.place.partition) for stop in error.stops[1:]):
+        message += f"; also stopped: partition {also}"
+    stops = [Stop(stop.headline, stop.place.to_json(), stop.place.rows) for stop in error.stops]
+    place = error.place.to_json() if error.place is not None else None
+    return ShownFailure(error.kind, message, error.hint, error.exit_code, error.details, stops, place)
 
 
 def file_of(error: BaseException) -> str:
@@ -124,21 +122,3 @@ def file_of(error: BaseException) -> str:
     written = error.filename2 if error.errno in DISK_FULL | WRITE_FAILED else None
     path = written if written is not None else error.filename
     return os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else ""
-
-
-def exit_code_of(error: BaseException) -> int | None:
-    """The exit code of a known kind of error."""
-    from cmdlog.node.outcome import CallRefused  # only now: a command that works need not wait for what an error needs
-    from cmdlog.wal.errors import WalError
-    from procedures.errors import BundleError, ProceduresError
-
-    stated = getattr(error, "exit_code", None)
-    if isinstance(stated, int):
-        return stated
-    if isinstance(error, BundleError):
-        return 13
-    if isinstance(error, OSError):
-        return DISK_FULL_CODE if error.errno in DISK_FULL else WRITE_FAILED_CODE if error.errno in WRITE_FAILED else 1
-    if isinstance(error, WalError | ProceduresError | CallRefused):
-        return 1
-    return None

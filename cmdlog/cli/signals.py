@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from cmdlog.cli.cli_errors import BROKEN_OFF, CommandFailed, ShownFailure
+from cmdlog.operator_error import OperatorError
 from cmdlog.signal_handlers import sigterm_raises
 
 WORDS: Final = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
@@ -21,8 +22,7 @@ _heard: list[signal.Signals] = []
 class BrokenOff(CommandFailed):
     """A command that was ended from outside, in its own words."""
 
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message, hint=hint, exit_code=BROKEN_OFF)
+    exit_code = BROKEN_OFF
 
 
 @contextmanager
@@ -47,10 +47,10 @@ def leaving(what: str, *, hint: str = "", instead_of: tuple[type[Exception], ...
     try:
         yield
     except BaseException as end:
-        has_words = getattr(end, "exit_code", None) == BROKEN_OFF
+        has_words = isinstance(end, OperatorError) and end.exit_code == BROKEN_OFF
         if not isinstance(end, instead_of) and (has_words or not came_of_signal(end)):
             raise
-        raise BrokenOff(f"{WORDS[_signal()]}; {what}", hint) from None
+        raise BrokenOff(f"{WORDS[_signal()]}; {what}", hint=hint) from None
 
 
 def came_of_signal(end: BaseException | None) -> bool:

@@ -36,7 +36,8 @@ from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.execution.idempotency import KeyPolicy
 from procedures.procedure_versions import catalog_value
 from procedures.storage.state import PartitionState, open_reader
-from replay.plan.planner import STATE_FILE, Plan
+from replay.plan.node_plan import Plan
+from replay.plan.planner import STATE_FILE
 from replay.recover.execute import RecoveryProgress, RecoveryReport
 from replay.state.trust import state_path
 from snapshot.catalog import Snapshot

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 import structlog
 
+from cmdlog.operator_error import full_text
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.fault_record import FaultRecord
@@ -34,8 +35,8 @@ class Failures:
         try:
             records = known_faults(files, directory, identity)
         except WalError as error:
-            log.warning("fault log cannot be read", directory=directory, reason=str(error))
-            return cls(problem=str(error))
+            log.warning("fault log cannot be read", directory=directory, reason=full_text(error))
+            return cls(problem=full_text(error))
         newest = records[-1] if records else None
         return cls(newest, carried_fault(identity.cluster_id, newest))
 

@@ -48,6 +48,7 @@ from cmdlog.node.telemetry.recent_history import RecentHistory
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.node.unconfirmed_tail import catch_up, skips_behind
+from cmdlog.operator_error import full_text
 from cmdlog.wal.directory.instance import INSTANCE_NAME
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
@@ -232,8 +233,7 @@ class Node:
         while not self.sequencer.idle and self.error is None:
             if time.monotonic() >= deadline:
                 why = {p: trouble.message for p, trouble in self.troubles.by_partition().items()}
-                calls = self.sequencer.standstill.waiting()
-                waited_s = round(timeout_s, 1)
+                calls, waited_s = self.sequencer.standstill.waiting(), round(timeout_s, 1)
                 log.warning("stops with calls under way, which stay in the log", waited_s=waited_s, calls=calls, why=why)
                 return
             with contextlib.suppress(WalError):
@@ -401,7 +401,7 @@ class Node:
     def _failed(self, error: BaseException) -> None:
         self.error = error
         self._opened.set()
-        log.error("the node stopped and must be restarted", reason=str(error), kind=type(error).__name__)
+        log.error("the node stopped and must be restarted", reason=full_text(error), kind=type(error).__name__)
         for watch in self._failure_watchers:
             watch(error)
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
+from cmdlog.operator_error import OperatorError
 from cmdlog.wal.format.segment import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX
 from cmdlog.wal.ids import PARTITIONS_MAX
 
@@ -39,7 +40,7 @@ KINDS: Final[Mapping[type, str]] = {bool: "bool", int: "int", float: "float", st
 T = TypeVar("T")
 
 
-class BadSetting(ValueError):
+class BadSetting(OperatorError, ValueError):
     """A setting that does not exist or cannot have this value. `key` is its name as it was given."""
 
     exit_code = 2
@@ -47,8 +48,7 @@ class BadSetting(ValueError):
 
     def __init__(self, key: str, problem: str, *, hint: str = "") -> None:
         self.key = key
-        self.hint = hint or self.hint
-        super().__init__(f"{key}: {problem}")
+        super().__init__(f"{key}: {problem}", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.telemetry.recent_history import Gauges, RecentHistory
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.node.telemetry.stage_timings import StageTimings
+from cmdlog.operator_error import full_text
 from cmdlog.wal.log import Log
 
 
@@ -72,7 +73,7 @@ class Overview:
             "cluster_id": str(uuid.UUID(bytes=wal.instance.identity.cluster_id)),
             "directory": self.directory,
             "ready": health.ready,
-            "error": None if health.error is None else str(health.error),
+            "error": None if health.error is None else full_text(health.error),
             "uptime_s": round(self.wall() - self.started_at, 3),
             "durability": self.settings.durability,
             "term": self.boot.term,
@@ -111,7 +112,7 @@ class Overview:
             "time": round(self.wall(), 3),
             "node": {
                 "ready": health.ready,
-                "error": None if health.error is None else str(health.error),
+                "error": None if health.error is None else full_text(health.error),
                 "uptime_s": round(self.wall() - self.started_at, 3),
                 "durability": self.settings.durability,
                 "inflight_calls": self.sequencer.admission.inflight_calls,

@@ -20,7 +20,7 @@ from cmdlog.wal.errors import DiskFull, WalError, WriteFailed
 from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import MULTI_PARTITION, txn_partition
-from replay.plan.planner import Plan
+from replay.plan.node_plan import Plan
 
 _ERRORS: Final[Mapping[str, type[WalError]]] = {"disk_full": DiskFull, "io": WriteFailed}
 

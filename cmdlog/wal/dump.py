@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cmdlog.operator_error import full_text
 from cmdlog.wal.directory.instance import LOG_FOLDER, Instance, load_instance
 from cmdlog.wal.directory.sizing import fresh_bytes
 from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, WalError
@@ -346,4 +347,4 @@ def _group_name(partition: int) -> int | str:
 def _error(error: WalError | None) -> dict[str, Any] | None:
     if error is None:
         return None
-    return {"kind": type(error).__name__, "message": str(error), "exit_code": error.exit_code}
+    return {"kind": error.kind, "message": full_text(error), "exit_code": error.exit_code}

@@ -1,29 +1,15 @@
 """Errors of the log, told so that an operator can act.
 
 One rule: an error says who is at fault (caller, disk, operator), carries the numbers it is about and one hint of what to do.
-`exit_code` is the command line's exit code for it (OPERATING.md "Signals and exit codes").
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from cmdlog.operator_error import OperatorError
 
 
-class WalError(Exception):
-    """Root of everything the log raises on purpose. `str()` is the message; `hint` is what to do about it."""
-
-    exit_code: ClassVar[int] = 1
-    hint: ClassVar[str] = ""
-
-    def __str__(self) -> str:
-        message = super().__str__()
-        return f"{message} ({self.hint})" if self.hint else message
-
-
-def message_of(error: BaseException) -> str:
-    """What happened, without the hint that `str()` appends: what goes into another error's text, or beside the hint."""
-    hint = getattr(error, "hint", "")
-    return str(error).removesuffix(f" ({hint})") if hint else str(error)
+class WalError(OperatorError):
+    """Root of everything the log raises on purpose."""
 
 
 class Corrupt(WalError):
@@ -134,3 +120,5 @@ class LogFull(WalError):
 
 class RecordsTooLarge(WalError):
     """The caller's records do not fit the format's limits."""
+
+    kind = "TooLarge"

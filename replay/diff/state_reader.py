@@ -20,7 +20,8 @@ from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import Files, parent
 from procedures.storage.state import Position, open_reader, rows_of
 from replay.errors import ReplayError
-from replay.plan.planner import Plan, make_plan
+from replay.plan.node_plan import Plan
+from replay.plan.planner import make_plan
 from replay.recover.execute import Target, execute
 from replay.state.trust import STATE_FOLDER, state_path
 from snapshot.catalog import FOLDER as SNAPSHOTS

@@ -5,20 +5,7 @@ One rule: it only reads what a recovery would read, and writes in a temporary fo
 beside the running node, at idle priority, on a fixed view of its files (`replay.drill.view`). A drill that
 could not be run says so, and nothing about the snapshots.
 
-Proofs per partition, each with all that a recovery does (checksums, the log's own evidence, the digests of the live run):
-
-    newest   the newest snapshot is restored; its tables have the digests that its manifest states; it is replayed to the end of
-             a batch drawn at random after it. Without a second proof, or a snapshot, to the end of the log
-    second   the newest snapshot that shares no file with it is restored and replayed to exactly the newest one's last entry; all
-             tables have the digests of the restored newest one
-    oldest   what is older still, at best the log's first entry, is replayed to exactly the entry at which the path of the second
-    proof begins, or to the newest snapshot's when there is no second; all tables have the digests of that one moment   where a
-    past was promised: all partitions are restored to a moment drawn at random from it, from the archive
-
-The second proof compares two paths to one state: an image of what the live run had, and an older image with the log in between. A
-row that changed in an image together with its checksums, a procedure that is not deterministic, an entry that is missing in the
-log: each makes the two paths end in different tables. A row that changed in the live state is in both images. Only what is older
-than the change shows it: so the third proof goes back as far as log and archive lead (`replay.drill.longest_path`).
+What is proved, and how, says `replay.drill.proofs`.
 
 A report of each drill stays in `drills/<UTC time>.json`.
 """
@@ -27,80 +14,32 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
+from cmdlog.operator_error import OperatorError
 from cmdlog.signal_handlers import sigterm_raises
-from cmdlog.wal.errors import WalError, message_of
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.reader import Recycled
 from cmdlog.whole_line_stdout import answer
-from procedures import hash_seed
 from procedures.errors import ProceduresError
-from procedures.storage.state import Position
-from replay.drill.longest_path import Ways, find_ways
-from replay.drill.moment import draw_moment, oldest_moment
-from replay.drill.report import FOLDER, DrillReport, Proof, alone, sweep, write_report
+from replay.drill.proofs import DrillDamaged, DrillDiverged, DrillProofs, check_space
+from replay.drill.report import FOLDER, DrillReport, alone, sweep, write_report
 from replay.drill.view import DrillNotRun, ViewChanged, log_bytes, name_own_paths, take_view
-from replay.errors import Divergence, PlanOutdated, RemoteError, ReplayError, UntilBeyond, UntilUnreachable
-from replay.log.scan import ScannedStream, scan, start_block
-from replay.plan.planner import PartitionPlan, Planned, make_plan
-from replay.recover.execute import WORKER_BYTES_MIN, RecoveryProgress, Target, execute
-from replay.state.trust import STATE_FOLDER, state_path
+from replay.errors import Divergence, RemoteError
+from replay.recover.execute import RecoveryProgress
+from replay.state.trust import STATE_FOLDER
 from snapshot.background_io import remove_tree
-from snapshot.catalog import Snapshot, list_archived, list_snapshots, restore
-from snapshot.errors import SnapshotDamaged, SnapshotError
-from snapshot.lineage import fallback
-from snapshot.manifest import Manifest
-from snapshot.table_digest import TableDigest, open_image, table_digests
 
 ATTEMPTS_MAX: Final = 5  # a node that recycles faster than its log can be read takes snapshots as fast
 NICENESS: Final = 15  # where SCHED_IDLE is not to be had
 VIEW_FOLDER: Final = "node"  # in the throw-away folder
-ROOM_BYTES_MIN: Final = 256 << 20  # stay free on the disk, which may be the running node's
-ROOM_SHARE: Final = 1.2  # of the snapshots' size: the states grow while they are replayed
-
-
-class DrillDiverged(ReplayError):
-    """Two paths to one state ended in different tables, or a call behaved differently from the live run."""
-
-    exit_code = 16
-    hint = (
-        "do not rely on this node's snapshots: keep the directory, check disk and memory, and see `cmdlog check` for what makes "
-        "procedures diverge"
-    )
-
-
-class SnapshotWrong(DrillDiverged):
-    """A snapshot holds rows that differ from those that the log leads to: the live state had them when it was taken."""
-
-    hint = (
-        "move it and every newer one of the partition out of snapshots/ of a stopped node, and `cmdlog recover DIR --to OUT` "
-        "restores what the log says; check disk and memory, and see `cmdlog check` for what makes procedures diverge"
-    )
-
-
-class DrillDamaged(ReplayError):
-    """What a recovery would start with cannot be used."""
-
-    exit_code = 10
-    hint = "a recovery would fall back to an older snapshot and a longer log; take a new snapshot, and check the disk"
-
-
-class NoRoom(ReplayError):
-    """The disk has no room for a restored copy."""
-
-    exit_code = 14
-    hint = "choose another folder with --work, or free space on that volume"
 
 
 def drill(
@@ -130,14 +69,11 @@ def drill(
             _prove(files, report, work or folder, progress, make_way)
         except Exception as error:
             report.error = _meaning(error)
-            if not isinstance(report.error, OSError) and not hasattr(report.error, "exit_code"):
+            if not isinstance(report.error, OSError | OperatorError):
                 raise  # our own bug, not the node's
         report.finished = now()
         report.path = write_report(files, folder, report)
     return report
-
-
-# -- the proofs ----------------------------------------------------------------------------------------------------------
 
 
 def _prove(
@@ -149,10 +85,10 @@ def _prove(
         os.makedirs(os.path.join(temporary, STATE_FOLDER), mode=0o750)
         view = os.path.join(temporary, VIEW_FOLDER)
         try:
-            _check_space(temporary, log_bytes(files, report.directory))
+            check_space(temporary, log_bytes(files, report.directory))
             report.attempts += take_view(files, report.directory, view) - 1
             make_way()
-            _Attempt(files, report, view, temporary, progress).run()
+            DrillProofs(files, report, view, temporary, progress).run()
         except Exception as error:
             if not _is_moved(error):
                 name_own_paths(error, view, report.directory)
@@ -168,281 +104,18 @@ def _prove(
             remove_tree(temporary)
 
 
-class _Attempt:
-    """The proofs of all partitions, over the files as they are now."""
-
-    def __init__(
-        self, files: Files, report: DrillReport, view: str, temporary: str, progress: Callable[[RecoveryProgress], None]
-    ) -> None:
-        self._files, self._report, self._temporary, self._progress = files, report, temporary, progress
-        self._directory = view
-        self._chance = random.Random(report.seed)
-        self._expected: dict[int, dict[str, TableDigest]] = {}  # tables of the restored newest snapshots
-        self._older: dict[int, dict[str, TableDigest]] = {}  # of those where the second proof begins
-
-    def run(self) -> None:
-        planned = make_plan(self._files, self._directory, use_state="never")
-        snapshots = list_snapshots(self._files, self._directory, planned.source.instance.identity)
-        of = {part.partition: [s for s in snapshots if s.partition == part.partition] for part in planned.plan.partitions}
-        newest = {part.partition: _newest(part, of[part.partition]) for part in planned.plan.partitions}
-        seconds = {p: second for p, s in newest.items() if s is not None and (second := fallback(of[p])) is not None}
-        targets = {p: seconds.get(p, s) for p, s in newest.items() if s is not None}
-        ways = find_ways(self._files, planned, snapshots, targets)
-        self._report.log_begins = dict(ways.begins)
-        try:
-            self._first(planned, newest, seconds)
-            self._second(planned, newest, seconds)
-            self._oldest(planned, ways, targets)
-            self._moment(planned)
-        except (SnapshotError, OSError, PlanOutdated) as error:
-            begins = [start.snapshot for start in ways.starts.values()]
-            used = [link for s in [*newest.values(), *seconds.values(), *begins] if s is not None for link in s.chain]
-            if all(os.path.exists(snapshot.path) for snapshot in used):
-                raise
-            raise ViewChanged from error
-
-    def _first(self, planned: Planned, newest: Mapping[int, Snapshot | None], seconds: Collection[int]) -> None:
-        """Each newest snapshot is what its manifest says, and leads to a moment after it; to the log's end without a second."""
-        self._check_room([s for s in newest.values() if s is not None])
-        parts = []
-        for part in planned.plan.partitions:
-            snapshot = newest[part.partition]
-            if part.partition in seconds:
-                end = self._chance.randint(part.from_index, part.to_index)
-                part = replace(part, to_index=end, to_term=0, to_checksum=0)  # noqa: PLW2901 - the same part, cut short
-            if snapshot is not None:
-                part = self._restored(part, snapshot)  # noqa: PLW2901 - as above
-                self._expected[part.partition] = self._digests(part.partition)
-                _compare_with_manifest(snapshot, self._expected[part.partition])
-            parts.append(part)
-        for result in self._replay(replace(planned, plan=replace(planned.plan, partitions=tuple(parts)))):
-            part = planned.plan.partitions[[p.partition for p in planned.plan.partitions].index(result.partition)]
-            tables = self._expected.get(result.partition, {})
-            self._report.newest[result.partition] = Proof(
-                part.name, part.from_index, result.index, result.txn_id, result.calls, result.digests, *_counts(tables)
-            )
-        self._clear()
-
-    def _second(self, planned: Planned, newest: Mapping[int, Snapshot | None], seconds: Mapping[int, Snapshot]) -> None:
-        """Each second path leads to the tables of the newest snapshot."""
-        if not seconds:
-            return
-        self._check_room(list(seconds.values()))
-        source, indexes = planned.source, {p: snapshot.index for p, snapshot in seconds.items()}
-        claims = {p: {index} for p, index in indexes.items()}
-        found = scan(source, start_block(source, indexes), indexes, claims)
-        parts = []
-        for p in sorted(seconds):
-            m = _manifest(seconds[p])
-            begin = Position(m.index, m.term, m.checksum, m.txn_id)
-            parts.append(self._restored(_part_to(begin, _manifest(newest[p]), found.streams[p]), seconds[p]))
-            self._older[p] = self._digests(p)
-        plan = replace(planned.plan, from_block=found.from_block, last_block=found.last_block, partitions=tuple(parts))
-        for result in self._replay(Planned(replace(plan, row_digests=found.row_digests), found, source)):
-            p = result.partition
-            tables = self._digests(p)
-            _compare(
-                f"partition {p} at index {result.index}: {seconds[p].name} plus the log after it",
-                tables,
-                f"snapshot {_manifest_name(newest[p])}",
-                self._expected[p],
-            )
-            self._report.second[p] = Proof(
-                seconds[p].name, seconds[p].index, result.index, result.txn_id, result.calls, result.digests, *_counts(tables)
-            )
-        self._clear()
-
-    def _oldest(self, planned: Planned, ways: Ways, targets: Mapping[int, Snapshot]) -> None:
-        """The older states lead to the tables that the other proofs began with."""
-        if not ways.starts:
-            return
-        self._check_room([targets[p] for p in ways.starts])
-        parts = []
-        for p, start in ways.starts.items():
-            part = _part_to(start.position, _manifest(targets[p]), ways.found.streams[p])
-            parts.append(replace(part, source="empty") if start.snapshot is None else self._restored(part, start.snapshot))
-        found = ways.found
-        plan = replace(planned.plan, from_block=found.from_block, last_block=found.last_block, partitions=tuple(parts))
-        for result in self._replay(Planned(replace(plan, row_digests=found.row_digests), found, ways.source)):
-            p, name = result.partition, targets[result.partition].name
-            start, tables = ways.starts[p], self._digests(p)
-            _compare(
-                f"partition {p}: snapshot {name} does not hold what the log says: its tables",
-                self._older.get(p, self._expected[p]),
-                f"those replayed from {start.name or 'the first entry'} to index {result.index}",
-                tables,
-                SnapshotWrong,
-            )
-            self._report.oldest[p] = Proof(
-                start.name, start.position.index, result.index, result.txn_id, result.calls, result.digests, *_counts(tables)
-            )
-        self._clear()
-
-    def _moment(self, planned: Planned) -> None:
-        """A moment of the promised past can be restored, from the files that a recovery would choose for it."""
-        files, directory = self._files, self._directory
-        newest = max(part.to_txn for part in planned.plan.partitions)
-        draw = partial(draw_moment, files, directory, planned.source, newest=newest)
-        if (until := draw(self._chance)) is None:
-            return
-        self._report.moment_txn = until
-        try:
-            past = make_plan(files, directory, use_state="never", until=until)
-            used = {part.name for part in past.plan.partitions}
-            self._check_room([s for s in self._all_snapshots(past) if s.name in used])
-            results = self._replay(past)
-        except (ReplayError, SnapshotError, WalError, OSError) as error:
-            oldest = oldest_moment(files, directory, planned.source, newest=newest)
-            if oldest is None or until < oldest or isinstance(error, FileNotFoundError | PlanOutdated):
-                raise ViewChanged from error  # the window advanced meanwhile, or a file was moved into the archive
-            if isinstance(error, UntilUnreachable | UntilBeyond):
-                raise DrillDamaged(f"transaction {until} of the promised window cannot be restored: {error.args[0]}") from error
-            raise
-        by_partition = {part.partition: part for part in past.plan.partitions}
-        for result in results:
-            part = by_partition[result.partition]
-            tables = _counts(self._digests(result.partition))
-            self._report.moment[result.partition] = Proof(
-                part.name, part.from_index, result.index, result.txn_id, result.calls, result.digests, *tables
-            )
-        self._report.archive = past.plan.archive
-        self._clear()
-
-    def _all_snapshots(self, planned: Planned) -> list[Snapshot]:
-        identity = planned.source.instance.identity
-        return [f for of in (list_archived, list_snapshots) for f in of(self._files, self._directory, identity)]
-
-    def _restored(self, part: PartitionPlan, snapshot: Snapshot) -> PartitionPlan:
-        """Restores the snapshot into the temporary folder; the part then begins with that state."""
-        path = state_path(self._temporary, part.partition)
-        restore(snapshot, path)
-        return replace(part, source="state", name=path)
-
-    def _replay(self, planned: Planned) -> list[Any]:
-        # One process at most: the others of the machine have other things to do.
-        busy = planned.plan.log_bytes >= WORKER_BYTES_MIN or not hash_seed.is_pinned()
-        target = Target(self._files, self._temporary)
-        report = execute(planned.plan if busy else planned, target, workers=int(busy), progress=self._progress)
-        return list(report.results)
-
-    def _digests(self, partition: int) -> dict[str, TableDigest]:
-        connection = open_image(state_path(self._temporary, partition))
-        try:
-            return table_digests(connection)
-        finally:
-            connection.close()
-
-    def _check_room(self, snapshots: list[Snapshot]) -> None:
-        wanted = int(ROOM_SHARE * sum(link.manifest.bytes for s in snapshots for link in s.chain if link.manifest is not None))
-        _check_space(self._temporary, wanted)
-
-    def _clear(self) -> None:
-        folder = os.path.join(self._temporary, STATE_FOLDER)
-        remove_tree(folder)
-        os.mkdir(folder)
-
-
-def _check_space(folder: str, wanted: int) -> None:
-    """Raises: NoRoom."""
-    found = os.statvfs(folder)
-    free = found.f_bavail * found.f_frsize
-    if free < wanted + ROOM_BYTES_MIN:
-        raise NoRoom(
-            f"{folder} has {free >> 20} MiB free; log and restored states take {wanted >> 20} MiB, "
-            f"and {ROOM_BYTES_MIN >> 20} MiB stay free"
-        )
-
-
-def _newest(part: PartitionPlan, snapshots: list[Snapshot]) -> Snapshot | None:
-    """The partition's newest snapshot, which the plan uses; None: it has none. Raises: DrillDamaged when it cannot be used."""
-    newest = max(snapshots, key=lambda snapshot: snapshot.order, default=None)
-    if newest is None or newest.name == part.name:
-        return newest
-    why = {passed.name: passed.why for passed in part.passed}.get(newest.name)
-    if why is None:
-        raise ViewChanged
-    raise DrillDamaged(f"snapshot {newest.name} of partition {part.partition} cannot be used: {why}")
-
-
-def _part_to(begin: Position, end: Manifest, stream: ScannedStream) -> PartitionPlan:
-    """From one state's last entry to that of a newer snapshot."""
-    p = end.partition
-    if begin.index < stream.base:
-        raise DrillDamaged(f"partition {p}: the log begins after index {stream.base}, the older state ends at {begin.index}")
-    if begin.index > stream.base and stream.seen.get(begin.index) != (begin.term, begin.checksum):
-        raise DrillDamaged(f"partition {p}: the older snapshot holds a different entry at index {begin.index} than the log")
-    return PartitionPlan(
-        partition=p,
-        source="snapshot",
-        name="",
-        from_index=begin.index,
-        from_term=begin.term,
-        from_checksum=begin.checksum,
-        to_index=end.index,
-        to_term=end.term,
-        to_checksum=end.checksum,
-        to_calls=-1,
-        to_txn=end.txn_id,
-        entries=end.index - begin.index,
-        calls=stream.calls,
-        bytes=stream.bytes,
-        why="from the older snapshot to the newest one",
-        skips=stream.skips,
-        voids=tuple(stream.voids),
-    )
-
-
-def _compare_with_manifest(snapshot: Snapshot, found: Mapping[str, TableDigest]) -> None:
-    manifest = _manifest(snapshot)
-    if manifest.kind == "full":  # of a delta the manifest states its own rows; what they make of the base, the second proof says
-        stated = {table.name: TableDigest(table.rows, table.sha256) for table in manifest.tables}
-        _compare(f"partition {snapshot.partition}: the restored tables of {snapshot.name}", found, "its manifest", stated)
-
-
-def _compare(
-    what: str,
-    found: Mapping[str, TableDigest],
-    other: str,
-    expected: Mapping[str, TableDigest],
-    error: type[DrillDiverged] = DrillDiverged,
-) -> None:
-    """Raises: `error` naming the tables."""
-    wrong = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
-    if wrong:
-        rows = ", ".join(f"{name} ({_rows(found, name)} rows against {_rows(expected, name)})" for name in wrong)
-        raise error(f"{what} and {other} differ in {rows}")
-
-
-def _rows(tables: Mapping[str, TableDigest], name: str) -> str:
-    return str(tables[name].rows) if name in tables else "no"
-
-
-def _counts(tables: Mapping[str, TableDigest]) -> tuple[int, int]:
-    return len(tables), sum(table.rows for table in tables.values())
-
-
-def _manifest(snapshot: Snapshot | None) -> Manifest:
-    if snapshot is None or snapshot.manifest is None:
-        raise SnapshotDamaged("a snapshot lost its manifest in the meantime")
-    return snapshot.manifest
-
-
-def _manifest_name(snapshot: Snapshot | None) -> str:
-    return snapshot.name if snapshot is not None else ""
-
-
 def _is_moved(error: Exception) -> bool:
-    return isinstance(error, ViewChanged | Recycled) or (isinstance(error, RemoteError) and error.kind == Recycled.__name__)
+    return isinstance(error, ViewChanged | Recycled) or (isinstance(error, RemoteError) and error.kind == Recycled.kind)
 
 
 def _meaning(error: Exception) -> Exception:
     """What an error of a replay says about the node's files."""
     if isinstance(error, Divergence):
-        return DrillDiverged(message_of(error))
+        return DrillDiverged(str(error))
     if isinstance(error, ProceduresError):
-        return DrillDamaged(f"the log cannot be replayed: {message_of(error)}")
-    if isinstance(error, RemoteError) and error.code == 1:
-        return DrillDamaged(f"the log cannot be replayed: {message_of(error)}")
+        return DrillDamaged(f"the log cannot be replayed: {error}")
+    if isinstance(error, RemoteError) and error.exit_code == 1:
+        return DrillDamaged(f"the log cannot be replayed: {error}")
     return error
 
 

@@ -18,7 +18,7 @@ from cmdlog.wal.files import Files
 from procedures.storage.state import Position
 from replay.log.scan import Scan, scan, start_block
 from replay.log.source import LogSource, in_front
-from replay.plan.planner import Planned
+from replay.plan.node_plan import Planned
 from snapshot.archive_layout import list_segments, run_before
 from snapshot.catalog import Snapshot, list_archived
 

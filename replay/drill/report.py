@@ -18,6 +18,7 @@ from typing import Any, Final
 import orjson
 
 from cmdlog.file_lock import LockHeld, open_locked
+from cmdlog.operator_error import OperatorError, full_text
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.files import Files
 
@@ -79,10 +80,14 @@ class DrillReport:
 
     @property
     def exit_code(self) -> int:
-        return 0 if self.error is None else int(getattr(self.error, "exit_code", 1))
+        error = self.error
+        return error.exit_code if isinstance(error, OperatorError) else int(error is not None)
 
     def to_json(self) -> dict[str, Any]:
-        error = self.error and {"kind": type(self.error).__name__, "message": str(self.error), "exit_code": self.exit_code}
+        error = None
+        if self.error is not None:
+            kind = self.error.kind if isinstance(self.error, OperatorError) else type(self.error).__name__
+            error = {"kind": kind, "message": full_text(self.error), "exit_code": self.exit_code}
         return {
             "format": FORMAT,
             "verdict": self.verdict,

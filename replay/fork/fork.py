@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from cmdlog.wal.directory.instance import Identity, Instance, Origin, load_instance
-from cmdlog.wal.directory.lock import DirectoryLock, take_ownership
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.batch import Batch, decode_batch
@@ -29,22 +28,23 @@ from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.execution.idempotency import Status
 from procedures.procedure_versions import catalog_value
 from procedures.storage.state import PartitionState, Position
-from replay.errors import BadUntil, Interrupted, Poison, ReplayError, UntilBeyond, UntilUnreachable
+from replay.errors import BadUntil, Poison, ReplayError, UntilBeyond, UntilUnreachable
 from replay.fork import unfinished as forkplace
 from replay.fork.live_outcome import with_live_outcome
 from replay.fork.rerun import Difference, ForkPlace, Missing, RerunProgress, RerunTally
 from replay.fork.run import CallStuck, ForkCode, Rest, run_here, run_watched
-from replay.fork.unfinished import FORK, ForkMarker
+from replay.fork.unfinished import ForkMarker
 from replay.log.archive_reach import Reach
 from replay.log.orphan_segments import strays_told
 from replay.log.scan import Scan, scan, start_block
 from replay.log.source import LogSource, fold_end, in_front, open_source
-from replay.plan.planner import PartitionPlan, Planned, make_plan
+from replay.plan.node_plan import PartitionPlan, Planned
+from replay.plan.planner import make_plan
 from replay.plan.sole_voter import check_alone
-from replay.recover import resume
 from replay.recover.execute import RecoveryProgress, Target, execute
+from replay.recover.resume import NewNodeDirectory
 from replay.recover.target import HANG_AFTER_S
-from replay.recover.to_directory import FIRST_RECORDS_BLOCK, GONE_ON, begin, complete, end_at, give_up
+from replay.recover.to_directory import FIRST_RECORDS_BLOCK, RESUMABLE, complete, end_at
 from replay.results import PartitionResult
 from replay.state.trust import Trust, read_position, state_path
 from snapshot.archive_layout import list_segments, run_before
@@ -65,11 +65,6 @@ class RestUnreadable(UntilUnreachable):
     """Log and archive do not hold everything after the fork point."""
 
     hint = "fork at a later moment, or restore the named files from a backup"
-    code = 1
-
-    @property
-    def exit_code(self) -> int:  # type: ignore[override]
-        return self.code
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,29 +146,29 @@ def fork(
     incarnation = source.instance.identity.incarnation
     told: dict[str, Any] = {"at": at, "until": until, "code": code.bundle.hash, "missing": missing}
     marker = ForkMarker.of(places, _skips(parts), incarnation, directory, **told)
-    if resume.is_made(out) and (noted := resume.noted(out, asdict(marker))) is not None:
+    place = NewNodeDirectory(files, out, marker)
+    if (noted := place.finished()) is not None:
         return _made_before(files, out, _ForkRan.from_json(noted), code.bundle.hash)
-    goes_on = forkplace.goes_on(files, out, marker)
+    goes_on = place.can_resume()
     done = forkplace.all_done(Trust(files, out), out, _partitions(source)) if goes_on else {}
     with _finding_a_way(files, directory, source):
         rest = find_rest(files, directory, list(places.values()), until, {p: of.at for p, of in done.items()})
     check_database(rest.scan.groups, db)
     if not goes_on:
-        begin(files, directory, out)
+        place.create([directory])
     run = _ForkRun(files, out, planned, rest, code, progress, workers, hang_after_s, goes_on)
-    with _owned(files, out) as owner:
-        marker.write(files, out)
-        resume.make_ready(files, out)
-        ran = _ran_before(files, out, rest, resume.noted(out, asdict(marker)) if goes_on else None)
+    with place.owned((*RESUMABLE, CallStuck)) as owner:
+        place.begin()
+        ran = _ran_before(files, out, rest, place.replayed() if goes_on else None)
         if ran is None:
             kept = run.before(done)
             ran = _ForkRan(*run.behind(), kept, _gone(rest, {p: stream.to_index for p, stream in rest.scan.streams.items()}))
-            resume.note(files, out, asdict(marker), ran.to_json())
+            place.note_replayed(ran.to_json())
         forkplace.forget(out, range(len(rest.places)))
         origin = Origin(source.instance.identity.cluster_id, at)
         instance = _one_node(source.instance, origin)
         groups, version = _groups(rest.scan.groups, ran.results, db, code.bundle, node_id=instance.identity.node_id)
-        complete(files, out, owner, instance, groups=groups, results=ran.results, begun_by=FORK)
+        complete(files, out, owner, instance, groups=groups, results=ran.results, begun_by=marker.by)
     seconds = time.monotonic() - began
     return ForkReport(ran.results, ran.kept, ran.tally, instance.identity, origin, version, code.bundle.hash, seconds)
 
@@ -188,22 +183,6 @@ def _open_alone(files: Files, directory: str) -> LogSource:
 def _skips(parts: Sequence[PartitionPlan]) -> dict[int, dict[int, Any]]:
     """Which calls before the fork point were skipped, by partition and entry."""
     return {part.partition: {index: of for index, of in part.skips.items() if index <= part.to_index} for part in parts}
-
-
-@contextlib.contextmanager
-def _owned(files: Files, out: str) -> Iterator[DirectoryLock]:
-    """The directory while it is made; removed when it fails in a way that the same fork could not resume from."""
-    owner = take_ownership(files, out)
-    try:
-        yield owner
-    except BaseException as error:
-        owner.close()
-        if not isinstance(error, (*GONE_ON, CallStuck)):
-            give_up(out)
-        if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(" ".join([f"the fork to {out} was interrupted", *filter(None, map(str, error.args))])) from None
-        raise
-    owner.close()
 
 
 def _plan(files: Files, directory: str, at: int) -> Planned:
@@ -229,11 +208,8 @@ def _no_way(files: Files, directory: str, source: LogSource, error: Corrupt | Un
     """The error when the log after the fork point cannot be read to its end; its hint names where a fork is possible."""
     ranges = _restorable(files, directory, source)
     strays = strays_told(files, directory) if isinstance(error, UntilUnreachable) else ""
-    refused = RestUnreadable(f"{error.args[0]}{strays and f': {strays}'}")
-    refused.code = error.exit_code
-    if ranges:
-        refused.hint = f"restorable ranges: {ranges}; fork within the last of them, or restore the named files from a backup"
-    return refused
+    hint = f"restorable are {ranges}: fork within the last of them, or bring the named files back from a copy" if ranges else ""
+    return RestUnreadable(f"{error.message}{strays and f': {strays}'}", hint=hint, exit_code=error.exit_code)
 
 
 def _restorable(files: Files, directory: str, source: LogSource) -> str:

@@ -26,7 +26,7 @@ from procedures.storage.state import PartitionState
 from replay.engine import CatalogMissing, Catalogs, PartitionEngine, replay_calls
 from replay.errors import ReplayError
 from replay.fork.rerun import Difference
-from replay.plan.planner import Planned, make_plan
+from replay.plan.planner import make_plan
 from replay.recover.execute import Target, execute
 from replay.state.trust import STATE_FOLDER, state_path
 from snapshot.errors import SnapshotError
@@ -56,7 +56,7 @@ def _run_again(
         return None
     with tempfile.TemporaryDirectory(prefix="cmdlog-call-") as scratch:
         os.mkdir(os.path.join(scratch, STATE_FOLDER))
-        execute(Planned(replace(planned.plan, partitions=parts), planned.scan, planned.source), Target(files, scratch))
+        execute(replace(planned, plan=replace(planned.plan, partitions=parts)), Target(files, scratch))
         known = Catalogs()
         known.add_bundle(batch.catalog, Bundle.from_bytes(str(catalogs[batch.catalog].value["bundle"]).encode()))
         state = PartitionState.open(state_path(scratch, found.partition), partition=found.partition)

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import orjson
 
+from cmdlog.operator_error import OperatorError
 from cmdlog.wal.errors import DiskFull, WriteFailed
 from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.record import Record, RecordKind
@@ -44,8 +45,8 @@ from replay.results import PartitionResult
 from replay.state.state_lock import StateLock
 from replay.state.trust import state_path
 
-TOLD: Final[Mapping[str, type[Exception]]] = {
-    of.__name__: of for of in (CallUnfit, CatalogMissing, DiskFull, SchemaConflict, WriteFailed)
+TOLD: Final[Mapping[str, type[OperatorError]]] = {
+    of.kind: of for of in (CallUnfit, CatalogMissing, DiskFull, SchemaConflict, WriteFailed)
 }
 Tell = Callable[[RecoveryProgress], None]
 

@@ -1,30 +1,25 @@
-"""A directory with an unfinished fork: its marker, how far each partition has come, and resuming there.
+"""Which fork an unfinished directory is for, and how far each of its partitions has come.
 
-One rule: only the same fork resumes it: of the same log, at the same places, with the same code. How far a
-partition has come is a row in its own state file, in the transaction that it describes, so it is never wrong; it is removed
-before the file becomes that of a node.
+One rule: only the very same fork resumes it: of the same log, at the same places, with the same code. How far a partition is
+has a row in its own state file, in the transaction that it speaks of, so it is never wrong; it is removed before the file
+becomes that of a node.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import apsw
 import orjson
 
-from cmdlog.wal.directory.instance import read_marker, write_marker
-from cmdlog.wal.errors import NotEmpty, WrongDirectory
-from cmdlog.wal.files import Files
 from procedures.storage.state import PartitionState, rows_of
 from replay.fork.rerun import ForkPlace, Missing, RerunProgress
-from replay.recover.resume import OURS
+from replay.recover.resume import NodeRequest
 from replay.state.trust import Trust, state_path
 
-FORK: Final = "fork"  # what `creating.json` says has begun
 _MAKE: Final = "CREATE TABLE IF NOT EXISTS _cmdlog_fork (id INTEGER PRIMARY KEY, told TEXT NOT NULL) STRICT"
 _WRITE: Final = "INSERT INTO _cmdlog_fork VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET told = excluded.told"
 _READ: Final = "SELECT told FROM _cmdlog_fork"
@@ -32,8 +27,10 @@ _DROP: Final = "DROP TABLE IF EXISTS _cmdlog_fork"
 
 
 @dataclass(frozen=True, slots=True)
-class ForkMarker:
-    """What `creating.json` says: which fork it is."""
+class ForkMarker(NodeRequest):
+    """Which fork it is."""
+
+    by = "fork"
 
     places: str  # hash of where each partition leaves its log, what the log skips before that, and which log it is
     directory: str  # that is forked
@@ -60,42 +57,11 @@ class ForkMarker:
         told = orjson.dumps([incarnation.hex(), [asdict(place) for _, place in sorted(places.items())], gone])
         return cls(hashlib.sha256(told).hexdigest(), directory, at, until, code, missing)
 
-    def write(self, files: Files, out: str) -> None:
-        """Durable on return."""
-        write_marker(files, out, FORK, asdict(self))
-
     def __str__(self) -> str:
         at = f"at transaction {self.at}" if self.at else "from the start"
         until = "" if self.until is None else f" up to transaction {self.until}"
         skip = ", skipping calls that do not fit" if self.missing == "skip" else ""
         return f"fork of {self.directory} {at}{until} with code {self.code[:12]}{skip}"
-
-
-def goes_on(files: Files, out: str, wanted: ForkMarker) -> bool:
-    """Whether the directory holds this same fork, unfinished.
-
-    Raises: WrongDirectory, when it holds another one, naming both; NotEmpty, when a marker does not say which.
-    """
-    marker = read_marker(files, out) if os.path.isdir(out) else None
-    if marker is None or marker.pop("by", "") != FORK:
-        return False
-    if strange := sorted(set(os.listdir(out)) - OURS):
-        raise NotEmpty(f"{out} is not empty: besides an unfinished fork it contains {', '.join(strange[:5])}")
-    try:
-        found = ForkMarker(**marker)
-    except TypeError:
-        raise NotEmpty(f"{out} contains an unfinished fork; delete it and start again") from None
-    if found == wanted:
-        return True
-    if replace(found, places=wanted.places) == wanted:
-        raise WrongDirectory(
-            f"{out} contains an unfinished {found}, but the log now describes the calls up to there differently. Delete the "
-            f"directory and start again, or choose another one"
-        )
-    raise WrongDirectory(
-        f"{out} contains an unfinished {found}, but you asked for {wanted}. Finish it, delete the directory, or choose another "
-        f"one"
-    )
 
 
 def keep(state: PartitionState, done: RerunProgress) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, dropwhile
 from typing import Final, Protocol
 
+from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.format.batch import CALLS_MAX, batch_span, decode_batch
 from cmdlog.wal.format.control_record import schema_txn
@@ -291,6 +292,6 @@ class Cursor:
 
     def _damage(self, cause: BadRecord | WalError) -> StreamDamaged:
         where = f" after block {self.position.block}, offset {self.position.offset}" if self.position else ""
-        what = str(cause) if isinstance(cause, Corrupt) else f"{cause}{where}"
+        what = full_text(cause) + ("" if isinstance(cause, Corrupt) else where)
         waiting = {lane.stream.partition: (lane.next_index, lane.stream.upto) for lane in self.open_lanes}
         return StreamDamaged(self.log.name, waiting, what, held_bytes=self.held_bytes)

@@ -53,11 +53,11 @@ class HistoryCutOff(HistoryDamaged):
     """Wanted calls precede a log, where there are archived segments that do not join it."""
 
     def __init__(self, holes: Sequence[Hole]) -> None:
-        super().__init__("; ".join(f"{hole.told()}: calls up to there are or may be lost" for hole in holes))
-        self.hint = (
+        hint = (
             f"list what comes after it with --from {max(hole.upto for hole in holes) + 1}, or with --accept-data-loss; give the "
             f"directories of other nodes as well, or restore the file from a backup; the directory is untouched"
         )
+        super().__init__("; ".join(f"{hole.told()}: calls up to there are or may be lost" for hole in holes), hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

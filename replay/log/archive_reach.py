@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final
 
-from cmdlog.wal.errors import Corrupt, message_of
+from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.segment import SegmentHeader
 from cmdlog.wal.ids import PARTITIONS_MAX, txn_millis
@@ -201,7 +201,7 @@ class Reach:
         name = os.path.basename(damage.path)
         hit = next((s for s in self._segments if s.name == name), None)
         if hit is None:
-            return message_of(damage)
+            return str(damage)
         low, high = self._transactions(hit.first_block, hit.last_block, [hit])
         where = f"{damage.path} at offset {damage.offset}, block {damage.block}: {damage.what}"
         lost = (gap for gap in _merged(self._gaps) if gap[0] <= (damage.block or 0) <= gap[1])

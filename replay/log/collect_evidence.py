@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cmdlog.wal.directory.instance import LOG_FOLDER, Identity, Instance, load_instance
-from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, WalError, message_of
+from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, WalError
 from cmdlog.wal.fault_log import FaultRecord, read_faults
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.control_record import GroupConfiguration
@@ -57,7 +57,7 @@ def gather(files: Files, directory: str, *, known_damage: Iterable[Gap] = ()) ->
             return _gather(files, directory, instance, sorted(known_damage))
         except (FileNotFoundError, Recycled) as moved:  # a running node let a segment go between two looks
             if attempt >= LOOKS_MAX:
-                return _refused(directory, instance.identity, WalError(message_of(moved)))
+                return _refused(directory, instance.identity, WalError(str(moved)))
         except WalError as error:
             return _refused(directory, instance.identity, error)
         except BadRecord as bad:  # checksums hold, so a program wrote it that knows more, or less
@@ -82,7 +82,7 @@ def _gather(files: Files, directory: str, instance: Instance, known_damage: Sequ
 
 
 def _refused(directory: str, identity: Identity | None, error: WalError) -> NodeEvidence:
-    fault = DirectoryFault(message_of(error))
+    fault = DirectoryFault(str(error))
     if isinstance(error, Corrupt):
         fault = DirectoryFault(error.what, error.path, error.offset, error.block)
     return NodeEvidence(

@@ -100,6 +100,11 @@ class DirectoryFault:
     offset: int | None = None
     block: int | None = None
 
+    def __str__(self) -> str:
+        place = f" in {self.path}" if self.path and self.path not in self.what else ""
+        place += f" at offset {self.offset}" if self.offset is not None and "offset" not in self.what else ""
+        return f"{self.what}{place}"
+
 
 @dataclass(frozen=True, slots=True)
 class NodeEvidence:

@@ -28,7 +28,8 @@ from replay.errors import Incomplete
 from replay.log.source import LogSource, fold_end
 
 if TYPE_CHECKING:
-    from replay.plan.planner import PartitionPlan
+    from replay.plan.node_plan import PartitionPlan
+
 _BATCH: Final = RecordKind.BATCH
 
 

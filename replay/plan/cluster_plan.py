@@ -14,7 +14,9 @@ from typing import Any, Final
 import orjson
 
 from replay.errors import BadPlan, Incomplete
-from replay.plan.planner import Plan
+from replay.log.evidence import NodeEvidence
+from replay.plan.authority import GroupVerdict
+from replay.plan.node_plan import Plan
 
 FORMAT: Final = 1
 KIND: Final = "joint"  # distinguishes a plan over several directories from one over a single directory
@@ -32,6 +34,20 @@ class NodeSeen:
     sequence: int = 0  # of the newest failure set in its fault log
     failed: tuple[int, ...] = ()  # that set
 
+    @classmethod
+    def of(cls, node: NodeEvidence) -> NodeSeen:
+        """What the plan says of a directory."""
+        newest = node.faults[-1] if node.faults else None
+        return cls(
+            node.directory,
+            node.node_id,
+            node.incarnation,
+            refused=str(node.refused) if node.refused else "",
+            damage=(*map(str, node.damage), *([node.fault_problem] if node.fault_problem else [])),
+            sequence=newest.sequence if newest else 0,
+            failed=tuple(sorted(newest.failed)) if newest else (),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -45,6 +61,13 @@ class Choice:
     proved: bool
     why: str
     uses: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # directory -> (how it is used, why)
+
+    @classmethod
+    def of(cls, verdict: GroupVerdict) -> Choice:
+        """What the plan says of a group."""
+        uses = {directory: (use.name.lower(), why) for directory, (use, why) in verdict.uses.items()}
+        end = verdict.last_index, verdict.last_term, verdict.last_checksum
+        return cls(verdict.group, verdict.chosen, *end, verdict.proved, verdict.why, uses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

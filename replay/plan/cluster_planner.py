@@ -24,7 +24,7 @@ from procedures.bundle import bundle_of
 from replay.engine import CatalogMissing
 from replay.errors import Incomplete, NoLogs, ReplayError, first_of
 from replay.log.collect_evidence import gather
-from replay.log.evidence import DirectoryFault, NodeEvidence
+from replay.log.evidence import NodeEvidence
 from replay.log.orphan_segments import nearest_stray, told_of
 from replay.log.scan import Scan, ScannedStream, scan
 from replay.log.source import LogSource, open_source
@@ -32,7 +32,8 @@ from replay.log.spans import BEGINNING, Mark, Span, SpanStep, join, restricted, 
 from replay.log.split_calls import PartitionSpan, find_parted, names_of, settled
 from replay.plan.authority import ClusterVerdict, GroupVerdict, Use, decide
 from replay.plan.cluster_plan import Choice, JointPlan, NodeSeen
-from replay.plan.planner import Kind, MissingCode, PartitionPlan, Plan, make_plan
+from replay.plan.node_plan import Kind, PartitionPlan, Plan
+from replay.plan.planner import MissingCode, make_plan
 from replay.plan.sole_voter import votes_alone
 from replay.plan.until import check_begin_of_all, check_newest_of_all
 from snapshot.catalog import Snapshot, check, list_archived, list_snapshots
@@ -57,7 +58,7 @@ def make_joint_plan(
     evidence = [gather(files, directory) for directory in directories]
     verdict = decide(evidence, accept_data_loss=accept_data_loss)
     if CLUSTER_GROUP not in verdict.groups:
-        damage = [_say(fault) for node in evidence for fault in node.damage]
+        damage = [str(fault) for node in evidence for fault in node.damage]
         raise NoLogs(
             "; ".join(["no log at hand holds anything of the cluster group, so code and voters are not known", *damage]), 0
         )
@@ -75,8 +76,8 @@ def make_joint_plan(
         directories=tuple(directories),
         cluster_id=next(node.cluster_id for node in evidence if node.refused is None),
         until=until,
-        nodes=tuple(_seen(node) for node in evidence),
-        choices=tuple(_choice(of) for _, of in sorted(verdict.groups.items())),
+        nodes=tuple(NodeSeen.of(node) for node in evidence),
+        choices=tuple(Choice.of(of) for _, of in sorted(verdict.groups.items())),
         sequence=verdict.sequence,
         failed=tuple(sorted(verdict.failed)),
         legs=tuple(legs),
@@ -99,8 +100,8 @@ def _not_counted(evidence: Iterable[NodeEvidence], unproved: Iterable[GroupVerdi
     doubts = {directory: why for of in unproved for directory, (use, why) in of.uses.items() if use is Use.UNUSABLE}
     told = []
     for node in evidence:
-        why = _say(node.refused) if node.refused is not None else doubts.get(node.directory, "")
-        damage = "; ".join(_say(fault) for fault in node.damage)
+        why = str(node.refused) if node.refused is not None else doubts.get(node.directory, "")
+        damage = "; ".join(map(str, node.damage))
         if why:
             told.append(f"{node.directory} does not count: {why}" + (f" ({damage})" if damage else ""))
     return told
@@ -139,7 +140,7 @@ class _Planner:
     ) -> None:
         self._files, self._verdict, self._until, self._given, self._missing_code = files, verdict, until, given, missing_code
         self._usable = [node.directory for node in evidence if node.refused is None]
-        self._damage = [_say(fault) for node in evidence for fault in node.damage]
+        self._damage = [str(fault) for node in evidence for fault in node.damage]
         self._bad = min((fault.block or 0 for node in evidence for fault in node.damage), default=0)  # first block; 0: not known
         self._settled: set[int] = set()  # partitions with all that they need before it
         self._sources: dict[str, LogSource] = {}
@@ -390,27 +391,3 @@ def _plan(source: LogSource, found: Scan, part: PartitionPlan, until: int | None
 
 def _problems(source: LogSource) -> list[str]:
     return [str(damage.args[0]) for damage in source.patchwork.damages] if source.patchwork is not None else []
-
-
-def _seen(node: NodeEvidence) -> NodeSeen:
-    newest = node.faults[-1] if node.faults else None
-    return NodeSeen(
-        node.directory,
-        node.node_id,
-        node.incarnation,
-        refused=_say(node.refused) if node.refused else "",
-        damage=(*(_say(fault) for fault in node.damage), *([node.fault_problem] if node.fault_problem else [])),
-        sequence=newest.sequence if newest else 0,
-        failed=tuple(sorted(newest.failed)) if newest else (),
-    )
-
-
-def _say(fault: DirectoryFault) -> str:
-    place = f" in {fault.path}" if fault.path and fault.path not in fault.what else ""
-    place += f" at offset {fault.offset}" if fault.offset is not None and "offset" not in fault.what else ""
-    return f"{fault.what}{place}"
-
-
-def _choice(of: GroupVerdict) -> Choice:
-    uses = {directory: (use.name.lower(), why) for directory, (use, why) in of.uses.items()}
-    return Choice(of.group, of.chosen, of.last_index, of.last_term, of.last_checksum, of.proved, of.why, uses)

@@ -15,37 +15,33 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-import orjson
-
-from cmdlog.wal.errors import Corrupt, message_of
+from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 from cmdlog.wal.opening.survey import SegmentFile
 from procedures.bundle import bundle_of
 from procedures.storage.state import Position
 from replay.engine import CatalogMissing
-from replay.errors import BadPlan, Incomplete, ReplayError, UntilUnreachable
+from replay.errors import Incomplete, ReplayError, UntilUnreachable
 from replay.log.archive_reach import Reach
-from replay.log.salvage import Gap
 from replay.log.scan import Scan, ScannedStream, scan, start_block
 from replay.log.source import LogSource, fold_end, open_source, partitions_of
 from replay.log.split_calls import check_whole, find_parted, names_of, settled
+from replay.plan.node_plan import Kind, PartitionPlan, Plan, Planned
 from replay.plan.sole_voter import check_alone
 from replay.plan.until import check_begin, check_newest
 from replay.state.trust import Trust, read_position, state_path
 from snapshot.catalog import Passed, Snapshot, bytes_of_chain, check, list_snapshots
 
-FORMAT: Final = 1
 LEFT_MAX: Final = 128  # entries of a stream that nothing proves executed: more cannot be under way in a node (`site_batches_max`)
 STATE_FILE: Final = "state file"  # its name among the sources that were passed over
 REASONS_MAX: Final = 3  # that a refusal names
 Leave = Literal["nothing", "unproved"]
 MissingCode = Literal["refused", "left"]
 Voters = Literal["alone", "any"]
-Kind = Literal["state", "snapshot", "empty"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,99 +52,6 @@ class Candidate:
     name: str
     position: Position
     snapshot: Snapshot | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionPlan:
-    """The planned replay of one partition."""
-
-    partition: int
-    source: Kind
-    name: str  # path of the state file, or name of the snapshot; "" for nothing
-    from_index: int  # entries after it are applied …
-    from_term: int
-    from_checksum: int
-    to_index: int  # … up to this one
-    to_term: int  # 0: not known
-    to_checksum: int
-    to_calls: int  # calls of the last entry that are applied; -1 = all
-    to_txn: int
-    entries: int
-    calls: int
-    bytes: int
-    why: str
-    procedures: Mapping[str, int] = field(default_factory=dict)  # name -> how many of `calls`
-    snapshot_bytes: int = 0  # that are restored first
-    passed: tuple[Passed, ...] = ()  # sources that were not used
-    set_aside: tuple[str, ...] = ()  # snapshots that the log contradicts
-    skips: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # index -> positions that are not run
-    voids: tuple[tuple[int, int, int], ...] = ()  # (block, offset, index): entries from index on that come before are void
-    dropped: tuple[int, ...] = ()  # multi-partition calls that not every partition holds: noted, not run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A recovery of one node directory."""
-
-    directory: str
-    cluster_id: str
-    node_id: int
-    incarnation: str
-    verdict: str  # row of the restart table
-    from_block: int  # the log is read from here …
-    last_block: int  # … to here
-    until: int | None  # no call with a higher TxnId is applied
-    row_digests: bool  # the live run took digests of rows, so the replay does
-    partitions: tuple[PartitionPlan, ...]
-    notes: tuple[str, ...] = ()  # what is lost or unusual, in words
-    archive: tuple[str, ...] = ()  # names of the archived segments that are read before, or instead of, the live ones
-    gaps: tuple[Gap, ...] = ()  # blocks that cannot be read, and need not be
-    salvaged: bool = False  # the log is read around whatever is damaged (`replay.log.spans`)
-    origins: Mapping[int, str] = field(default_factory=dict)  # partition -> directory of its snapshot, when it is another one
-    catalogs: tuple[Mapping[str, Any], ...] = ()  # code that the log at hand may not name
-    key_policy: Mapping[str, int] = field(default_factory=dict)  # in force where the log begins, unless it says another
-
-    @property
-    def calls(self) -> int:
-        return sum(part.calls for part in self.partitions)
-
-    @property
-    def entries(self) -> int:
-        return sum(part.entries for part in self.partitions)
-
-    @property
-    def log_bytes(self) -> int:
-        return sum(part.bytes for part in self.partitions)
-
-    def to_json(self) -> bytes:
-        """The plan as a file; `from_json` reads it."""
-        return orjson.dumps({"format": FORMAT, **asdict(self)}, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_INDENT_2)
-
-    @classmethod
-    def from_json(cls, data: bytes) -> Plan:
-        """Raises: BadPlan."""
-        try:
-            value = orjson.loads(data)
-            if value.pop("format") != FORMAT:
-                raise BadPlan(f"the plan has another format than {FORMAT}")
-            value["partitions"] = tuple(_part_from_json(part) for part in value["partitions"])
-            value["notes"] = tuple(value["notes"])
-            value["archive"] = tuple(value.get("archive", ()))
-            value["gaps"] = tuple((int(first), int(last)) for first, last in value.get("gaps", ()))
-            value["origins"] = {int(partition): str(directory) for partition, directory in value.get("origins", {}).items()}
-            value["catalogs"] = tuple(value.get("catalogs", ()))
-            return cls(**value)
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BadPlan(f"not a recovery plan: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A plan and the pass over the log that it was made from."""
-
-    plan: Plan
-    scan: Scan
-    source: LogSource
 
 
 def make_plan(
@@ -272,7 +175,7 @@ def _plan(
         check_whole(parted, told)
     _check_end(source, candidates, found)
     gaps = source.patchwork.settle(found.from_block, found.last_block) if source.patchwork is not None else ()
-    notes = [message_of(damage) for damage in (source.damage, found.damage) if damage is not None]
+    notes = [str(damage) for damage in (source.damage, found.damage) if damage is not None]
     notes += [call.told(told.get(call.txn_id, "")) for call in parted]
     identity = source.instance.identity
     plan = Plan(
@@ -295,7 +198,7 @@ def _plan(
         archive=tuple(name for name, segment in zip(source.archived, source.segments, strict=False) if _is_read(segment, found)),
         gaps=gaps,
     )
-    return Planned(plan, found, source)
+    return Planned.made(plan, found, source)
 
 
 def _is_read(segment: SegmentFile, found: Scan) -> bool:
@@ -485,15 +388,3 @@ def _shortened(part: PartitionPlan, stream: ScannedStream, leave: Leave) -> Part
     if leave == "nothing" or end >= part.to_index:
         return part
     return replace(part, to_index=end, to_term=0, to_checksum=0)
-
-
-def _part_from_json(value: dict[str, Any]) -> PartitionPlan:
-    part = PartitionPlan(**value)
-    return replace(
-        part,
-        passed=tuple(Passed(**passed) for passed in value["passed"]),
-        set_aside=tuple(value["set_aside"]),
-        skips={int(index): tuple(positions) for index, positions in value["skips"].items()},
-        dropped=tuple(value.get("dropped", ())),
-        voids=tuple((int(block), int(offset), int(index)) for block, offset, index in value["voids"]),
-    )

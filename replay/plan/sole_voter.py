@@ -9,6 +9,7 @@ A log that states no configuration is not a sole voter's: every node's log begin
 
 from __future__ import annotations
 
+from cmdlog.operator_error import full_text
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.fault_log import FaultRecord, read_faults
@@ -50,7 +51,7 @@ def check_alone(files: Files, directory: str, identity: Identity, groups: GroupS
     try:
         faults = read_faults(files, directory, identity)
     except Corrupt as error:
-        problem = str(error)
+        problem = full_text(error)
     stated = {
         group: GroupEvidence(
             group=group, term=state.term, commit=state.commit, last_index=state.last_index, last_term=state.last_term,

@@ -21,7 +21,7 @@ from snapshot.archive.segment_copy import transactions_of
 from snapshot.recovery_points import list_points
 
 if TYPE_CHECKING:
-    from replay.plan.planner import Plan
+    from replay.plan.node_plan import Plan
 
 MILLIS_MASK: Final = (1 << MILLIS_SHIFT) - 1
 

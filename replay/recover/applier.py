@@ -24,7 +24,7 @@ from procedures.storage.state import PartitionState
 from replay.engine import Catalogs
 from replay.errors import Divergence, PlanOutdated, Poison
 from replay.log.log_fold import is_void
-from replay.plan.planner import PartitionPlan, Plan
+from replay.plan.node_plan import PartitionPlan, Plan
 from replay.recover.partition_replay import Doomed, PartitionReplay, ReplaySetup
 from replay.recover.quarantine import Aside, QuarantineFile
 from replay.results import PartitionResult

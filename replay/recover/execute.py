@@ -31,8 +31,7 @@ from procedures.storage.state import PartitionState
 from replay.errors import Divergence, Interrupted, PlanOutdated
 from replay.log.scan import KEEP_BYTES
 from replay.machine_errors import named_fault
-from replay.plan.opened_plan import source_of_plan
-from replay.plan.planner import PartitionPlan, Plan, Planned
+from replay.plan.node_plan import PartitionPlan, Plan, Planned
 from replay.recover.applier import Applier
 from replay.recover.progress import RecoveryMeter, RecoveryProgress
 from replay.recover.quarantine import Aside, QuarantineFile, aside_from_json
@@ -89,7 +88,7 @@ class RecoveryReport:
 
 
 def execute(
-    planned: Planned | Plan,
+    planned: Planned,
     target: Target,
     *,
     workers: int | None = None,
@@ -112,11 +111,11 @@ def execute(
     Raises: Divergence (the partition's state is removed) or Poison, when all partitions have ended; BundleForged, PlanOutdated,
     WalError, Interrupted.
     """
-    plan = planned if isinstance(planned, Plan) else planned.plan
     began = time.monotonic()
-    meter = RecoveryMeter(plan, began, progress)
+    meter = RecoveryMeter(planned.plan, began, progress)
     if go_on:
-        plan, planned = _rest_of(plan, planned, target, meter)
+        planned = replace(planned, plan=_rest_of(planned.plan, target, meter))
+    plan = planned.plan
     count = _worker_count(plan, workers) if live is None else 0
     if (quarantine or hang_after_s < HANG_AFTER_S) and live is None:
         count = max(count, 1)
@@ -137,11 +136,11 @@ def execute(
     return RecoveryReport(done.results, count, time.monotonic() - began, plan.notes, aside)
 
 
-def _rest_of(plan: Plan, planned: Planned | Plan, target: Target, meter: RecoveryMeter) -> tuple[Plan, Planned | Plan]:
+def _rest_of(plan: Plan, target: Target, meter: RecoveryMeter) -> Plan:
     rest = gone_on(plan, target, [part.partition for part in plan.partitions])
     for part in rest.partitions:
         meter.go_on(part.partition, part.calls)
-    return rest, rest if isinstance(planned, Plan) else replace(planned, plan=rest)
+    return rest
 
 
 def terminable() -> AbstractContextManager[None]:
@@ -217,9 +216,9 @@ def _worker_count(plan: Plan, wanted: int | None) -> int:
 
 
 def _run_here(
-    planned: Planned | Plan, target: Target, meter: RecoveryMeter, live: Live | None, quarantine: QuarantineFile | None
+    planned: Planned, target: Target, meter: RecoveryMeter, live: Live | None, quarantine: QuarantineFile | None
 ) -> PartitionsDone:
-    plan = planned if isinstance(planned, Plan) else planned.plan
+    plan = planned.plan
     held: dict[int, LockedState] = {}
     try:
         for part in plan.partitions:
@@ -237,7 +236,7 @@ def _run_here(
         )
         applier.know(plan)
         folder = os.path.join(target.directory, STATE_FOLDER)
-        return PartitionsDone(run_all(applier, _records(planned, target), folder), applier.stopped, applier.aside)
+        return PartitionsDone(run_all(applier, planned.records(), folder), applier.stopped, applier.aside)
     finally:
         for of in held.values():
             of.close()
@@ -265,15 +264,6 @@ def end_of(fault: EnvironmentFault, folder: str) -> BaseException:
     if isinstance(fault.__cause__, KeyboardInterrupt):
         return KeyboardInterrupt(*([f"in {fault.procedure}, transaction {fault.txn_id}"] if fault.procedure else []))
     return named_fault(fault, folder)
-
-
-def _records(planned: Planned | Plan, target: Target) -> Iterable[tuple[Lsn, Record]]:
-    if isinstance(planned, Plan):
-        source = source_of_plan(target.files, planned)
-        return source.read(from_block=planned.from_block, upto_block=planned.last_block)
-    if planned.scan.kept is not None:
-        return planned.scan.kept
-    return planned.source.read(from_block=planned.plan.from_block, upto_block=planned.plan.last_block)
 
 
 def _doubt(target: Target, part: PartitionPlan) -> None:

@@ -24,6 +24,7 @@ from replay.log.source import fold_end
 from replay.plan.authority import ClusterVerdict, decide
 from replay.plan.cluster_plan import JointPlan, check_complete
 from replay.plan.cluster_planner import open_or_salvage
+from replay.plan.node_plan import Planned
 from replay.recover.execute import RecoveryProgress, RecoveryReport, Target, execute
 from replay.recover.quarantine import Aside, QuarantineFile, joined
 from replay.recover.resume import CreationMarker
@@ -118,7 +119,13 @@ def run_legs(
             one = replace(leg, partitions=parts)
             try:
                 report = execute(
-                    one, target, workers=workers, progress=tell, quarantine=quarantine, go_on=first, hang_after_s=hang_after_s
+                    Planned.of(target.files, one),
+                    target,
+                    workers=workers,
+                    progress=tell,
+                    quarantine=quarantine,
+                    go_on=first,
+                    hang_after_s=hang_after_s,
                 )
             except (Divergence, Poison) as stop:  # the other partitions are replayed to their ends, also in other logs
                 stops += [stop, *(other for other in stop.also if isinstance(other, Divergence | Poison))]

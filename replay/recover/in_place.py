@@ -19,7 +19,8 @@ from cmdlog.wal.log import Log
 from replay.errors import Divergence, Incomplete, PlanOutdated
 from replay.log.scan import start_block
 from replay.log.source import source_of
-from replay.plan.planner import WHY, Leave, PartitionPlan, Plan, Planned, make_plan
+from replay.plan.node_plan import PartitionPlan, Plan, Planned
+from replay.plan.planner import WHY, Leave, make_plan
 from replay.plan.sole_voter import check_alone
 from replay.recover.execute import Live, RecoveryProgress, RecoveryReport, Target, execute, put_aside
 from replay.results import PartitionResult
@@ -61,7 +62,7 @@ def bring_up(
         planned_is(plan)
         put_aside(files, plan)
         target.trust.unseal()
-        return plan, _execute(plan, plan, target, workers=workers, live=live, progress=progress)
+        return plan, _execute(Planned.of(files, plan), target, workers=workers, live=live, progress=progress)
     planned = make_plan(files, wal.directory, use_state="trusted", source=source_of(wal), leave=leave)
     _check_not_parted(planned.plan)
     planned_is(planned.plan)
@@ -69,11 +70,12 @@ def bring_up(
     target.trust.unseal()
     folder, found = os.path.join(wal.directory, STATE_FOLDER), planned.scan
     note_speed(folder, "check", size_bytes=found.checked_bytes, seconds=found.checked_s)
-    return planned.plan, _execute(planned.plan, planned, target, workers=workers, live=live, progress=progress)
+    return planned.plan, _execute(planned, target, workers=workers, live=live, progress=progress)
 
 
-def _execute(plan: Plan, planned: Planned | Plan, target: Target, **options: Any) -> RecoveryReport:
+def _execute(planned: Planned, target: Target, **options: Any) -> RecoveryReport:
     """`execute`, with the states that are replaced set aside until it has succeeded."""
+    plan = planned.plan
     for part in plan.partitions:
         if part.source != "state":
             target.trust.revoke(part.partition)

@@ -27,7 +27,7 @@ from procedures.execution.idempotency import KeyPolicy
 from procedures.storage.state import PartitionState
 from replay.engine import CatalogMissing, Catalogs, PartitionEngine, invocations, replay_calls
 from replay.errors import Divergence, DivergencePlace, EntryMissing, Poison
-from replay.plan.planner import PartitionPlan
+from replay.plan.node_plan import PartitionPlan
 from replay.recover.divergence import RERUNS, UNSTEADY, BatchProblem, Trial, changers, differing_calls, unsteady_call
 from replay.recover.divergence_report import Teller
 from replay.recover.quarantine import QuarantineFile

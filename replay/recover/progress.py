@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from replay.plan.planner import Plan
+from replay.plan.node_plan import Plan
 
 DISPLAY_EVERY_S: Final = 0.1
 

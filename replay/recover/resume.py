@@ -1,38 +1,97 @@
-"""A directory with an unfinished recovery: its marker, and resuming there.
+"""A directory that one request makes, over as many runs as it takes.
 
-One rule: only the same plan resumes it, and only while states are replayed; anything else that is found is refused by name, or
-removed when it is our own and useless.
+One rule: it is resumed by the very same request only. A marker says which request has begun, a report how it ended; whatever else
+is found is refused by name, or swept away when it is our own and useless.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import orjson
 
-from cmdlog.wal.directory.instance import CREATING_NAME, INSTANCE_NAME, LOCK_NAME, write_marker
-from cmdlog.wal.errors import WrongDirectory
-from cmdlog.wal.files import Files
+from cmdlog.operator_error import OperatorError
+from cmdlog.wal.directory.instance import CREATING_NAME, INSTANCE_NAME, LOCK_NAME, read_marker, write_marker
+from cmdlog.wal.directory.lock import DirectoryLock, take_ownership
+from cmdlog.wal.errors import NotEmpty, WrongDirectory
+from cmdlog.wal.files import Files, parent
+from replay.errors import Interrupted
 from replay.recover.quarantine import QUARANTINE_NAME
 from replay.state.trust import STATE_FOLDER
 from snapshot.catalog import FOLDER as SNAPSHOTS
 
-RECOVERY: Final = "recovery"  # what `creating.json` says has begun
-MADE_NAME: Final = "made.json"  # in the folder of the states
+MADE_NAME: Final = os.path.join(STATE_FOLDER, "made.json")
 FOLDERS: Final = (STATE_FOLDER, SNAPSHOTS)
 SWEPT: Final = (SNAPSHOTS, STATE_FOLDER, "log", "archive", "faults")
 OURS: Final = frozenset((*SWEPT, LOCK_NAME, CREATING_NAME, QUARANTINE_NAME, f"{QUARANTINE_NAME}.tmp", f"{CREATING_NAME}.tmp"))
+MADE_BY: Final = ("recovery", "fork")
+FINISH: Final = "repeat the command that began it to finish it; for a recovery by a plan file, use `--apply` with that file"
+
+
+def check_apart(out: str, names: Iterable[str]) -> None:
+    """What is read stays as it is, also when the run is killed. `names`: paths or URIs that are read. Raises: WrongDirectory."""
+    target = os.path.realpath(out)
+    for name in names:
+        if not name.startswith("/"):
+            continue  # no output is written elsewhere
+        source = os.path.realpath(name)
+        if os.path.commonpath([source, target]) == source:
+            raise WrongDirectory(f"{out} lies in {name}, which must not be changed")
+        if os.path.commonpath([source, target]) == target:
+            raise WrongDirectory(f"{out} contains {name}, which must not be changed")
+
+
+class ResumableDirectory:
+    """The marker and the report of one request; both are JSON objects, each in a file of its own."""
+
+    def __init__(self, files: Files, path: str, *, marker: str, report: str) -> None:
+        self.files, self.path = files, path
+        self._marker, self._report = os.path.join(path, marker), os.path.join(path, report)
+
+    def marker(self) -> dict[str, Any] | None:
+        """Which request has begun; None when no readable marker is here."""
+        return _read(self._marker)
+
+    def report(self) -> dict[str, Any] | None:
+        """How the request ended; None when no readable report is here."""
+        return _read(self._report)
+
+    def write_marker(self, value: Mapping[str, Any]) -> None:
+        """Durable on return."""
+        self.files.write_file_atomic(self._marker, orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
+
+    def write_report(self, value: Mapping[str, Any]) -> None:
+        """Durable on return."""
+        self.files.write_file_atomic(self._report, orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
+
+    def refusal(
+        self, found: str, wanted: str, error: type[OperatorError] = WrongDirectory, *, is_finished: bool = False
+    ) -> OperatorError:
+        """For another request than the one that began. `found` has no article, `wanted` has one."""
+        state, advice = ("a finished", "Delete") if is_finished else ("an unfinished", "Finish it, delete")
+        text = f"{self.path} contains {state} {found}, but you asked for {wanted}. {advice} the directory, or choose another one."
+        return error(text, hint="" if is_finished else FINISH)
 
 
 @dataclass(frozen=True, slots=True)
-class CreationMarker:
-    """What `creating.json` says while states are replayed."""
+class NodeRequest:
+    """What a new node is made from; its text names it. The fields are the marker on disk."""
+
+    by: ClassVar[str]  # what `creating.json` says has begun
+
+
+@dataclass(frozen=True, slots=True)
+class CreationMarker(NodeRequest):
+    """A recovery to another directory."""
+
+    by = "recovery"
 
     plan: str  # hash
     directory: str  # that is recovered from
@@ -44,94 +103,125 @@ class CreationMarker:
         """`plan` is the plan's JSON."""
         return cls(hashlib.sha256(plan).hexdigest(), directory, until, partitions)
 
-    def write(self, files: Files, out: str) -> None:
-        """Durable on return."""
-        value = {"plan": self.plan, "directory": self.directory, "until": self.until, "partitions": self.partitions}
-        write_marker(files, out, RECOVERY, value)
-
     def __str__(self) -> str:
         until = "" if self.until is None else f" up to transaction {self.until}"
         shape = "" if self.partitions is None else f" in {self.partitions} partitions"
         return f"recovery of {self.directory}{until}{shape}, plan {self.plan[:12]}"
 
 
-def found_in(out: str) -> CreationMarker | None:
-    """The unfinished recovery of this directory; None when there is none whose marker can be read."""
+class NewNodeDirectory(ResumableDirectory):
+    """A node directory in the making. It can be resumed only while states are replayed."""
+
+    def __init__(self, files: Files, path: str, wanted: NodeRequest) -> None:
+        super().__init__(files, path, marker=CREATING_NAME, report=MADE_NAME)
+        self._wanted = wanted
+
+    def can_resume(self) -> bool:
+        """Whether this very request has begun here. Raises: WrongDirectory, when another one has, naming both; NotEmpty."""
+        found = self._found()
+        if found is None or self._is_node:
+            return False
+        if strange := sorted(set(os.listdir(self.path)) - OURS):
+            raise NotEmpty(f"{self.path} is not empty: beside an unfinished {found.by} it holds {', '.join(strange[:5])}")
+        if found == self._wanted:
+            return True
+        if str(found) == str(self._wanted):
+            changed = "but what the log says of the calls up to there has changed since. Delete the directory"
+            raise WrongDirectory(f"{self.path} contains an unfinished {found}, {changed}, or choose another one.", hint=FINISH)
+        raise self.refusal(str(found), f"a {self._wanted}")
+
+    def create(self, sources: Iterable[str]) -> None:
+        """Makes the empty directory. Raises: WrongDirectory when it lies in a source, or holds one; NotEmpty."""
+        check_apart(self.path, sources)
+        if not self.files.exists(self.path):
+            os.makedirs(self.path, mode=0o750)
+            self.files.fsync_dir(parent(self.path))
+        if self._is_node:
+            raise NotEmpty(f"{self.path} holds a node already{self._origin()}")
+        names = self.files.listdir(self.path)
+        by = (read_marker(self.files, self.path) or {}).get("by", "")
+        if by in MADE_BY and OURS.issuperset(names):
+            raise NotEmpty(f"{self.path} contains an unfinished {by}. Delete the directory, or choose another one.")
+        if names:
+            raise NotEmpty(f"{self.path} is not empty: it holds {', '.join(names[:5])}")
+
+    @contextlib.contextmanager
+    def owned(self, resumable: tuple[type[BaseException], ...]) -> Iterator[DirectoryLock]:
+        """Holds the directory while it is made, and empties it after an error that the same request could not resume from."""
+        owner = take_ownership(self.files, self.path)
+        try:
+            yield owner
+        except BaseException as error:
+            owner.close()
+            kept = isinstance(error, resumable) and self._found() is not None
+            if not kept:
+                self._sweep()
+            if isinstance(error, KeyboardInterrupt) and kept:
+                where = filter(None, map(str, error.args))
+                raise Interrupted(" ".join([f"the {self._wanted.by} to {self.path} was broken off", *where])) from None
+            raise
+        owner.close()
+
+    def begin(self) -> None:
+        """The marker, durable; of an earlier run only the states stay, with what was set aside. The rest is made again."""
+        write_marker(self.files, self.path, self._wanted.by, asdict(self._wanted))
+        for name in SWEPT:
+            if name != STATE_FOLDER:
+                shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
+        for folder in FOLDERS:
+            if not self.files.exists(os.path.join(self.path, folder)):
+                self.files.mkdir(os.path.join(self.path, folder))
+
+    def forbid_resuming(self) -> None:
+        """From here on the states are no longer those of the request. Durable on return."""
+        write_marker(self.files, self.path, self._wanted.by)
+
+    def note_replayed(self, report: Mapping[str, Any]) -> None:
+        """How the replay ended, for a run of the same request. Durable on return."""
+        self.write_report({"marker": asdict(self._wanted), "report": report})
+
+    def replayed(self) -> Mapping[str, Any] | None:
+        """What a run of this very request has noted."""
+        noted = self.report() or {}
+        found: Mapping[str, Any] | None = noted.get("report")
+        return found if noted.get("marker") == asdict(self._wanted) else None
+
+    def finished(self) -> Mapping[str, Any] | None:
+        """The same, of a directory that is a node."""
+        return self.replayed() if self._is_node else None
+
+    @property
+    def _is_node(self) -> bool:
+        return os.path.exists(os.path.join(self.path, INSTANCE_NAME))
+
+    def _found(self) -> NodeRequest | None:
+        marker = self.marker() or {}
+        try:
+            return type(self._wanted)(**marker) if marker.pop("by", "") == self._wanted.by else None
+        except TypeError:
+            return None
+
+    def _origin(self) -> str:
+        """What has made the finished node, in words; "" when it does not say."""
+        try:
+            marker = (self.report() or {})["marker"]
+            until = "" if marker["until"] is None else f" up to transaction {marker['until']}"
+            return f", made of {marker['directory']}{until} by another plan, or with other code"
+        except (KeyError, TypeError):
+            return ""
+
+    def _sweep(self) -> None:
+        """Removes what was made: everything here is ours, since the directory was empty."""
+        for name in SWEPT:
+            shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
+        for name in OURS - set(SWEPT):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.path, name))
+
+
+def _read(path: str) -> dict[str, Any] | None:
     try:
-        value: Mapping[str, Any] = orjson.loads(Path(out, CREATING_NAME).read_bytes())
-        return CreationMarker(value["plan"], value["directory"], value["until"], value["partitions"])
-    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        value = orjson.loads(Path(path).read_bytes())
+    except (OSError, orjson.JSONDecodeError):
         return None
-
-
-def goes_on(out: str, wanted: CreationMarker) -> bool:
-    """Whether the directory holds an unfinished recovery by this plan.
-
-    Raises: WrongDirectory, when it holds one by another plan, naming both.
-    """
-    found = found_in(out) if os.path.isdir(out) else None
-    if found is None or set(os.listdir(out)) - OURS:
-        return False
-    if found == wanted:
-        return True
-    raise WrongDirectory(
-        f"{out} contains an unfinished {found}, but you asked for {wanted}. Finish it (`--apply` its plan), delete the "
-        f"directory, or choose another one"
-    )
-
-
-def make_ready(files: Files, out: str) -> None:
-    """Keeps only the states of the earlier run, with what was set aside; the rest is made again."""
-    for name in SWEPT:
-        if name != STATE_FOLDER:
-            shutil.rmtree(os.path.join(out, name), ignore_errors=True)
-    for folder in FOLDERS:
-        if not files.exists(os.path.join(out, folder)):
-            files.mkdir(os.path.join(out, folder))
-
-
-def sweep(out: str) -> None:
-    """Removes what was made: everything here is ours, since the directory was empty."""
-    for name in SWEPT:
-        shutil.rmtree(os.path.join(out, name), ignore_errors=True)
-    for name in OURS - set(SWEPT):
-        if os.path.exists(os.path.join(out, name)):
-            os.unlink(os.path.join(out, name))
-
-
-# -- a directory that is finished --------------------------------------------------------------------------------------------
-
-
-def note(files: Files, out: str, marker: Mapping[str, Any], report: Mapping[str, Any]) -> None:
-    """Records the result of the replay at its end, for the same command run again. Durable on return."""
-    value = {"marker": marker, "report": report}
-    files.write_file_atomic(_made_path(out), orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS))
-
-
-def is_made(out: str) -> bool:
-    """Whether the directory is a node."""
-    return os.path.exists(os.path.join(out, INSTANCE_NAME))
-
-
-def noted(out: str, marker: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What was noted here by a run with the same marker; None for everything else."""
-    try:
-        value: Mapping[str, Any] = orjson.loads(Path(_made_path(out)).read_bytes())
-        report: Mapping[str, Any] = value["report"]
-        return report if value["marker"] == marker else None
-    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
-        return None
-
-
-def origin_of(out: str) -> str:
-    """Describes what has made the finished node; "" when it does not say."""
-    try:
-        marker: Mapping[str, Any] = orjson.loads(Path(_made_path(out)).read_bytes())["marker"]
-        until = "" if marker["until"] is None else f" up to transaction {marker['until']}"
-        return f", made of {marker['directory']}{until} by a different plan or with different code"
-    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
-        return ""
-
-
-def _made_path(out: str) -> str:
-    return os.path.join(out, STATE_FOLDER, MADE_NAME)
+    return value if isinstance(value, dict) else None

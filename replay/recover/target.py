@@ -10,7 +10,7 @@ from typing import Final
 
 from cmdlog.wal.files import Files
 from replay.errors import Divergence, Poison
-from replay.plan.planner import PartitionPlan, Plan
+from replay.plan.node_plan import PartitionPlan, Plan
 from replay.recover.quarantine import Aside, QuarantineFile
 from replay.results import PartitionResult
 from replay.state.live_rows import LiveRows

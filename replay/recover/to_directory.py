@@ -18,14 +18,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from cmdlog.wal.directory.instance import Identity, Instance, read_marker, write_marker
-from cmdlog.wal.directory.lock import DirectoryLock, take_ownership
-from cmdlog.wal.errors import NotEmpty, WrongDirectory
+from cmdlog.wal.directory.instance import Identity, Instance
+from cmdlog.wal.directory.lock import DirectoryLock
 from cmdlog.wal.fault_log import FaultRecord, read_faults
-from cmdlog.wal.files import Files, parent
+from cmdlog.wal.files import Files
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
@@ -35,11 +34,9 @@ from replay.errors import Divergence, Interrupted, PlanOutdated, Poison, WorkerF
 from replay.log.known_failures import carried_fault, continue_faults, known_faults
 from replay.log.scan import scan, start_block
 from replay.log.source import LogSource
-from replay.plan.opened_plan import source_of_plan
-from replay.plan.planner import Plan, Planned
-from replay.recover import resume
+from replay.plan.node_plan import Plan, Planned
 from replay.recover.execute import RecoveryProgress, RecoveryReport, Target, execute
-from replay.recover.resume import CreationMarker
+from replay.recover.resume import CreationMarker, NewNodeDirectory
 from replay.recover.target import HANG_AFTER_S
 from replay.repartition.repartition import Moved, check_shape, reshape
 from replay.results import PartitionResult
@@ -50,7 +47,7 @@ from snapshot.catalog import free_path, temporary_path
 from snapshot.errors import SnapshotFailed
 from snapshot.manifest import IMAGE_NAME
 
-GONE_ON: Final = (KeyboardInterrupt, SystemExit, Interrupted, Divergence, Poison, WorkerFailed)  # what is left is of use
+RESUMABLE: Final = (KeyboardInterrupt, SystemExit, Interrupted, Divergence, Poison, WorkerFailed)  # what is left is of use
 FIRST_RECORDS_BLOCK: Final = 2  # of a fresh log: where the checkpoint records are; every later entry comes after
 
 
@@ -68,7 +65,7 @@ class DirectoryWork:
 
 
 def rebuild(
-    planned: Planned | Plan,
+    planned: Planned,
     files: Files,
     out: str,
     *,
@@ -88,10 +85,11 @@ def rebuild(
     Raises: WrongDirectory when `out` exists and holds anything but this plan's unfinished recovery; Interrupted; what `execute`
     and `reshape` raise; DiskFull, WriteFailed.
     """
-    plan = planned if isinstance(planned, Plan) else planned.plan
-    source = planned.source if isinstance(planned, Planned) else source_of_plan(files, plan)
-    groups = planned.scan.groups if isinstance(planned, Planned) else _fold(plan, source)
-    if isinstance(planned, Plan):
+    plan, source = planned.plan, planned.source
+    if planned.made_from is not None:
+        groups = planned.made_from.groups
+    else:
+        groups = _fold(plan, source)
         _check_end(plan, groups)
 
     def run(target: Target, go_on: bool) -> RecoveryReport:
@@ -121,37 +119,26 @@ def make_node(
     work: DirectoryWork, files: Files, out: str, *, partitions: int | None, moved: Callable[[Moved], None] = lambda _moved: None
 ) -> RecoveryReport:
     """Makes the node directory `out`, unless the same plan has already made it. Durable on return. Raises: as `rebuild`."""
-    if resume.is_made(out) and (noted := resume.noted(out, asdict(work.marker))) is not None:
+    place = NewNodeDirectory(files, out, work.marker)
+    if (noted := place.finished()) is not None:
         return RecoveryReport.of_kept(noted)
-    goes_on = resume.goes_on(out, work.marker)
-    for directory in () if goes_on else work.directories:
-        begin(files, directory, out)
-    owner = take_ownership(files, out)
-    try:
-        work.marker.write(files, out)
-        resume.make_ready(files, out)
+    if not (resumes := place.can_resume()):
+        place.create(work.directories)
+    with place.owned(RESUMABLE) as owner:
+        place.begin()
         groups = work.groups
         instance = work.instance if partitions is None else check_shape(groups, partitions, work.instance)
         continue_faults(files, out, instance.identity, work.lineage)
-        report = work.execute(Target(files, out), goes_on)
+        report = work.execute(Target(files, out), resumes)
         keep_catalogs(groups)
         for result in report.results:
             end_at(groups, result)
         work.settle(groups)
         results = report.results
         if partitions is not None:
-            results = reshape(files, out, groups, partitions=partitions, progress=moved, replacing=lambda: _unmark(files, out))
-        resume.note(files, out, asdict(work.marker), report.kept())
-        complete(files, out, owner, instance, groups=groups, results=results)
-    except BaseException as error:
-        owner.close()
-        kept = isinstance(error, GONE_ON) and resume.found_in(out) is not None
-        if not kept:
-            give_up(out)
-        if isinstance(error, KeyboardInterrupt) and kept:
-            raise Interrupted(" ".join([f"the recovery to {out} was interrupted", *map(str, error.args)])) from None
-        raise
-    owner.close()
+            results = reshape(files, out, groups, partitions=partitions, progress=moved, replacing=place.forbid_resuming)
+        place.note_replayed(report.kept())
+        complete(files, out, owner, instance, groups=groups, results=results, begun_by=work.marker.by)
     return report
 
 
@@ -163,11 +150,6 @@ def _check_end(plan: Plan, groups: GroupStates) -> None:
             raise PlanOutdated(f"the plan ends partition {part.partition} at index {part.to_index}, the log at {last}")
 
 
-def _unmark(files: Files, out: str) -> None:
-    """From here on the states no longer belong to the plan, and no run resumes from them."""
-    write_marker(files, out, resume.RECOVERY)
-
-
 def complete(
     files: Files,
     out: str,
@@ -176,7 +158,7 @@ def complete(
     *,
     groups: GroupStates,
     results: Iterable[PartitionResult],
-    begun_by: str = resume.RECOVERY,
+    begun_by: str,
 ) -> None:
     """Makes the node `instance` of the states in `out`: snapshots, a fresh log that begins with `groups`, the instance file.
 
@@ -205,26 +187,6 @@ def reborn(instance: Instance) -> Instance:
     """The same node of the same cluster in a new incarnation: its disk holds another log."""
     identity = instance.identity
     return replace(instance, identity=Identity(identity.cluster_id, identity.node_id, os.urandom(8)))
-
-
-def begin(files: Files, source: str, out: str) -> None:
-    """Makes the empty directory `out`. Raises: WrongDirectory when it lies in `source`, or is not empty."""
-    if os.path.commonpath([os.path.realpath(source), os.path.realpath(out)]) == os.path.realpath(source):
-        raise WrongDirectory(f"{out} lies in {source}, which must not be changed")
-    if not files.exists(out):
-        os.makedirs(out, mode=0o750)
-        files.fsync_dir(parent(out))
-    if (marker := read_marker(files, out)) is not None and marker.get("by") == "fork":
-        raise NotEmpty(f"{out} contains an unfinished fork; delete it and start again")
-    if resume.is_made(out):
-        raise NotEmpty(f"{out} already holds a node{resume.origin_of(out)}")
-    if names := files.listdir(out):
-        raise NotEmpty(f"{out} is not empty: it holds {', '.join(names[:5])}")
-
-
-def give_up(out: str) -> None:
-    """Removes what was made: everything here is ours, since the directory was empty."""
-    resume.sweep(out)
 
 
 def keep_catalogs(groups: GroupStates) -> None:

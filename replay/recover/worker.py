@@ -16,12 +16,10 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from cmdlog.wal.errors import message_of
+from cmdlog.operator_error import OperatorError
 from cmdlog.wal.files import RealFiles
-from procedures.errors import BundleError, ProceduresError
 from procedures.execution.process_guard import end_children
-from replay.plan.opened_plan import source_of_plan
-from replay.plan.planner import Plan
+from replay.plan.node_plan import Plan, source_of_plan
 from replay.recover.applier import Applier
 from replay.recover.execute import LockedState, prepare, run_all
 from replay.recover.quarantine import QuarantineFile
@@ -92,23 +90,12 @@ def serve_order(carry_out: Callable[[dict[str, Any]], None]) -> int:
             return 0
         order = orjson.loads(line)
         carry_out(order)
-    except Exception as error:  # noqa: BLE001 - reported to the parent, or printed as the defect that it is
-        code = getattr(error, "exit_code", None) or exit_code_of(error)
-        if code is None:
-            traceback.print_exc()
-            return DEFECT_CODE
-        tell({"error": told_of(error, code)})
+    except OperatorError as error:
+        tell({"error": error.to_json()})
+    except Exception:  # noqa: BLE001 - printed as the defect that it is
+        traceback.print_exc()
+        return DEFECT_CODE
     return 0
-
-
-def told_of(error: Exception, exit_code: int) -> dict[str, Any]:
-    """An error as `replay.errors.RemoteError` reads it."""
-    return {
-        "kind": type(error).__name__,
-        "message": message_of(error),
-        "hint": str(getattr(error, "hint", "")),
-        "exit_code": exit_code,
-    }
 
 
 def writer(descriptor: int) -> Callable[[int, int, int], None]:
@@ -117,11 +104,10 @@ def writer(descriptor: int) -> Callable[[int, int, int], None]:
     return lambda partition, index, position: pack(cell, 0, partition, index, position)
 
 
-def exit_code_of(error: Exception) -> int | None:
-    """Exit code of the errors of `procedures`, which have none; None for a defect of ours."""
-    if isinstance(error, BundleError):
-        return 13
-    return 1 if isinstance(error, ProceduresError) else None
+def end_with_parent() -> None:
+    """The parent keeps our standard input open as long as it lives."""
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import orjson
 from cmdlog.child_process import PIPE, ChildProcess
 from procedures.hash_seed import PINNED
 from replay.errors import Divergence, DivergencePlace, Poison, RemoteError, WorkerFailed
-from replay.plan.planner import PartitionPlan, Plan
+from replay.plan.node_plan import PartitionPlan, Plan
 from replay.recover.partition_replay import IDLE, IN_BATCH, Doomed
 from replay.recover.progress import RecoveryMeter
 from replay.recover.quarantine import aside_from_json

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import orjson
 
-from cmdlog.wal.errors import Corrupt, DiskFull, WalError, WriteFailed, message_of
+from cmdlog.wal.errors import Corrupt, DiskFull, WalError, WriteFailed
 from cmdlog.wal.files import File, Files, RealFiles
 from cmdlog.wal.format.batch import BATCH, batch_last_txn
 from cmdlog.wal.format.block import HEADER, SECTOR_BYTES, BadBlock, decode_header
@@ -154,11 +154,11 @@ def _done(order: dict[str, Any]) -> dict[str, Any]:
     try:
         return asdict(copy_segment(RealFiles(), order["source"], order["target"], last_block=order["last_block"]))
     except DiskFull as error:
-        return {"error": message_of(error), "kind": "disk_full"}
+        return {"error": str(error), "kind": "disk_full"}
     except Corrupt as error:
-        return {"error": message_of(error), "kind": "corrupt"}
+        return {"error": str(error), "kind": "corrupt"}
     except (WalError, OSError) as error:
-        return {"error": message_of(error), "kind": "failed"}
+        return {"error": str(error), "kind": "failed"}
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from cmdlog.wal.errors import WalError, message_of
+from cmdlog.wal.errors import WalError
 from snapshot.archive.archive import ArchiveFolder
 from snapshot.archive.segment_copy import hash_file, walk_blocks
 from snapshot.archive_layout import ArchivedSegment, SegmentManifest
@@ -30,7 +30,7 @@ def _check(place: ArchiveFolder, archived: ArchivedSegment, by_name: dict[str, A
         found = hash_file(place.files, archived.path)
         chain, partitions = walk_blocks(place.files, segment, archived.last_block)
     except (WalError, OSError) as error:
-        return message_of(error)
+        return str(error)
     if found != manifest.sha256:
         return f"{archived.path} has SHA-256 {found} instead of {manifest.sha256}"
     stated = {p: (of.first, of.last) for p, of in manifest.partitions.items()}

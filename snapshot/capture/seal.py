@@ -28,6 +28,7 @@ import apsw
 import google_crc32c
 import orjson
 
+from cmdlog.operator_error import OperatorError, full_text
 from cmdlog.wal.errors import DiskFull, WalError
 from cmdlog.wal.files import Files, RealFiles, parent, sync_file
 from cmdlog.whole_line_stdout import answer
@@ -178,8 +179,8 @@ def main() -> int:
         manifest = seal(RealFiles(), temporary, final, facts)
     except (SnapshotError, WalError, OSError, apsw.Error) as error:
         kind = "disk_full" if isinstance(error, DiskFull | apsw.FullError) else type(error).__name__
-        answer(orjson.dumps({"error": str(error), "kind": kind}, option=orjson.OPT_APPEND_NEWLINE))
-        return getattr(error, "exit_code", 1)
+        answer(orjson.dumps({"error": full_text(error), "kind": kind}, option=orjson.OPT_APPEND_NEWLINE))
+        return error.exit_code if isinstance(error, OperatorError) else 1
     summary = {"bytes": manifest.bytes, "rows": sum(table.rows for table in manifest.tables), "index": manifest.index}
     answer(orjson.dumps(summary, option=orjson.OPT_APPEND_NEWLINE))
     return 0

@@ -44,19 +44,12 @@ def test_kind_of_error_decides_the_exit_code(error: Exception, exit_code: int) -
     assert failure.exit_code == exit_code
 
 
-def test_hint_is_not_told_twice() -> None:
-    """An error whose text ends with its hint is shown as message and hint."""
+def test_hint_is_shown_beside_the_message() -> None:
+    """An error is shown as message and hint, and neither repeats the other."""
     failure = explain(errors.Locked("node directory is owned by process 7"))
     assert failure is not None
     assert failure.message == "node directory is owned by process 7"
     assert failure.hint == errors.Locked.hint
-
-
-def test_hint_of_a_cause_is_not_told_in_the_middle() -> None:
-    """What goes into another error's text is the message alone."""
-    cause = errors.WrongDirectory("/data is no node directory")
-    assert errors.message_of(cause) == "/data is no node directory"
-    assert errors.message_of(ValueError("no (such) number")) == "no (such) number"
 
 
 def test_many_losses_are_one_line_and_details_below(capsys: pytest.CaptureFixture[str]) -> None:

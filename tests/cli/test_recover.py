@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import cmdlog
-from replay.plan.planner import Plan
+from replay.plan.node_plan import Plan
 from tests.commands import Command
 from tests.replay import damage
 from tests.replay.archiverig import ArchiveRig

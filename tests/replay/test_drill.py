@@ -24,7 +24,8 @@ from cmdlog.wal.reader import Recycled
 from procedures.samples import bank
 from replay.drill import drill as module
 from replay.drill import report as drillreport
-from replay.drill.drill import NoRoom, drill
+from replay.drill.drill import drill
+from replay.drill.proofs import NoRoom
 from replay.drill.report import FOLDER, DrillReport, Proof, alone, last_proven, last_report
 from replay.plan.planner import make_plan
 from replay.recover.execute import execute

@@ -14,7 +14,8 @@ from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.log import Log
 from procedures.execution.idempotency import KeyPolicy
 from replay.errors import Divergence
-from replay.plan.planner import Plan, make_plan
+from replay.plan.node_plan import Plan
+from replay.plan.planner import make_plan
 from replay.recover.execute import RecoveryReport
 from replay.recover.in_place import bring_up
 from replay.state import state_lock, trust

@@ -163,9 +163,9 @@ def test_only_the_very_same_fork_goes_on(node: Path, versions: Versions, tmp_pat
     before = sorted(path.name for path in out.rglob("*"))
     at = deposits_of(node)[3].txn_id
     for options in ({"at": at}, {"at": START, "until": at}, {"at": START, "missing": "skip"}):
-        with pytest.raises(WrongDirectory, match=r"contains an unfinished fork of .*, but you asked for"):
+        with pytest.raises(WrongDirectory, match=r"contains an unfinished fork of .*, but you asked for a fork of"):
             forked(node, db, out, **options)
-    with pytest.raises(WrongDirectory, match=r"contains an unfinished fork of .*, but you asked for"):
+    with pytest.raises(WrongDirectory, match=r"contains an unfinished fork of .*, but you asked for a fork of"):
         forked(node, versions.load("ledger_v1"), out, START)
     (out / "precious").touch()
     with pytest.raises(NotEmpty, match="precious"):
@@ -173,7 +173,7 @@ def test_only_the_very_same_fork_goes_on(node: Path, versions: Versions, tmp_pat
     (out / "precious").unlink()
     assert sorted(path.name for path in out.rglob("*")) == before
     write_marker(RealFiles(), str(out), "fork")
-    with pytest.raises(NotEmpty, match="delete it and start again"):
+    with pytest.raises(NotEmpty, match="contains an unfinished fork"):
         forked(node, db, out, START)
 
 

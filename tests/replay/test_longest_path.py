@@ -13,6 +13,7 @@ from cmdlog.wal.files import RealFiles
 from procedures.samples import bank
 from replay.drill import longest_path
 from replay.drill.drill import drill
+from replay.errors import ReplayError
 from snapshot.archive.retention_promise import write_promise
 from tests.commands import Command
 from tests.replay.archiverig import SEGMENT_BYTES, ArchiveRig
@@ -40,7 +41,8 @@ def test_row_that_changed_in_the_live_state_is_caught(tmp_path: Path, taken: int
     report = run_drill(rig)
     assert (report.verdict, report.exit_code) == ("diverged", 16)
     assert f"partition 1: snapshot {paths[-2:][0]} does not hold what the log says" in str(report.error)
-    assert "out of snapshots/" in str(report.error)
+    assert isinstance(report.error, ReplayError)
+    assert "out of snapshots/" in report.error.hint
     assert left_behind(rig) == ["lock"]
 
 

@@ -20,7 +20,8 @@ from cmdlog.wal.log import Log
 from cmdlog.wal.opening.home import adopt
 from procedures.samples.bank import BankModel
 from replay.errors import UntilBeyond, UntilUnreachable
-from replay.plan.planner import Plan, make_plan
+from replay.plan.node_plan import Plan, Planned
+from replay.plan.planner import make_plan
 from replay.plan.until import parse_until
 from replay.recover.in_place import bring_up
 from replay.recover.to_directory import rebuild
@@ -116,7 +117,7 @@ def test_plan_names_the_archive_files_and_is_carried_out_by_workers(history: Arc
     plan = Plan.from_json(plan_for(history.directory, txn).to_json())
     assert set(plan.archive) <= set(history.names(".seg"))
     assert plan.archive[0].split("-")[3] == f"{plan.from_block:016d}"
-    rebuild(plan, RealFiles(), str(tmp_path / "out"), workers=2)
+    rebuild(Planned.of(RealFiles(), plan), RealFiles(), str(tmp_path / "out"), workers=2)
     assert balances_of(str(tmp_path / "out")) == balances
 
 
@@ -269,7 +270,7 @@ def test_damage_before_the_snapshot_in_one_segment_costs_nothing(history: Archiv
     assert plan.gaps
     assert Plan.from_json(plan.to_json()) == plan
     assert recovered(copy, tmp_path / "out", txn) == balances
-    rebuild(Plan.from_json(plan.to_json()), RealFiles(), str(tmp_path / "workers"), workers=2)
+    rebuild(Planned.of(RealFiles(), Plan.from_json(plan.to_json())), RealFiles(), str(tmp_path / "workers"), workers=2)
     assert balances_of(str(tmp_path / "workers")) == balances
 
 

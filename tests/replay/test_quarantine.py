@@ -18,6 +18,7 @@ from procedures.execution.process_guard import REFUSED_EVENTS
 from procedures.storage.state import PartitionState
 from replay.engine import CatalogMissing, PartitionEngine
 from replay.errors import Divergence, Poison
+from replay.plan.node_plan import Planned
 from replay.plan.planner import make_plan
 from replay.recover import quarantine
 from replay.recover.execute import RecoveryReport, Target, execute
@@ -198,9 +199,11 @@ def test_missing_code_stops_the_partition_or_is_set_aside(rig: Rig, tmp_path: Pa
         make_plan(rig.files, rig.directory, use_state="never")
     plan = make_plan(rig.files, rig.directory, use_state="never", missing_code="left").plan
     with pytest.raises(Poison, match="catalog version 9") as caught:
-        execute(plan, Target(rig.files, str(tmp_path / "stopped")), workers=0)
+        execute(Planned.of(rig.files, plan), Target(rig.files, str(tmp_path / "stopped")), workers=0)
     assert (caught.value.exit_code, caught.value.place.index) == (13, index)
-    report = execute(plan, Target(rig.files, str(tmp_path / "aside")), quarantine=True, live=lambda _catalog: None)
+    report = execute(
+        Planned.of(rig.files, plan), Target(rig.files, str(tmp_path / "aside")), quarantine=True, live=lambda _catalog: None
+    )
     found = [(call.position, call.params, call.kind) for call in report.aside[0].calls]
     assert found == [(0, [0, 5], "code"), (1, [1, 5], "code")]
     assert balances_of(str(tmp_path / "aside")) == rig.balances
@@ -296,7 +299,9 @@ def test_second_piece_of_a_recovery_knows_what_the_first_set_aside(rig: Rig, tmp
             at = read_position(state_path(target.directory, 0), 0)
             assert not isinstance(at, str)
             part = replace(part, source="state", from_index=at.index, from_term=at.term, from_checksum=at.checksum)
-        report = execute(replace(plan, partitions=(part,)), target, quarantine=True, live=lambda _catalog: None)
+        report = execute(
+            Planned.of(rig.files, replace(plan, partitions=(part,))), target, quarantine=True, live=lambda _catalog: None
+        )
         asides += report.aside
     (found,) = joined(asides)
     assert [(call.index, call.procedure) for call in found.calls] == [(middle, "drift")]

@@ -15,7 +15,8 @@ from cmdlog.wal.directory.instance import Identity, write_marker
 from cmdlog.wal.errors import WrongDirectory
 from cmdlog.wal.log import Log
 from replay.errors import Interrupted, PlanOutdated
-from replay.plan.planner import Plan, make_plan
+from replay.plan.node_plan import Plan, Planned
+from replay.plan.planner import make_plan
 from replay.recover import partition_replay
 from replay.recover.execute import RecoveryProgress
 from replay.recover.to_directory import rebuild
@@ -33,7 +34,7 @@ print("begun", flush=True)
 try:
     rebuild(planned, RealFiles(), sys.argv[2], workers=1)
 except Interrupted as error:
-    print(error)
+    print(error.hint)
 """
 
 
@@ -46,6 +47,11 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
     rig.deposits(12)
     rig.close()
     return rig
+
+
+def reopened(rig: Rig, until: int | None = None) -> Planned:
+    """The plan as a second command reads it from a file."""
+    return Planned.of(rig.files, planned_of(rig, until))
 
 
 def planned_of(rig: Rig, until: int | None = None) -> Plan:
@@ -64,7 +70,7 @@ def break_off(rig: Rig, out: Path, *, after: int) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match="again to resume"):
-        rebuild(planned_of(rig), rig.files, str(out), workers=0, progress=stop)
+        rebuild(reopened(rig), rig.files, str(out), workers=0, progress=stop)
 
 
 @pytest.fixture(autouse=True)
@@ -76,12 +82,12 @@ def every_call_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("after", [1, 9, 20, 33, 42])
 def test_second_run_goes_on_from_the_states(rig: Rig, tmp_path: Path, after: int) -> None:
     """Broken off anywhere, nothing that was done is done again, and the result is that of one run."""
-    rebuild(planned_of(rig), rig.files, str(tmp_path / "whole"), workers=0)
+    rebuild(reopened(rig), rig.files, str(tmp_path / "whole"), workers=0)
     break_off(rig, tmp_path / "out", after=after)
     stands = [read_position(state_path(str(tmp_path / "out"), p), p) for p in range(2)]
     assert not (tmp_path / "out" / "instance.json").exists()
     seen: list[RecoveryProgress] = []
-    report = rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0, progress=seen.append)
+    report = rebuild(reopened(rig), rig.files, str(tmp_path / "out"), workers=0, progress=seen.append)
     for result, at in zip(report.results, stands, strict=True):
         assert not isinstance(at, str)
         assert result.entries == result.index - at.index
@@ -94,9 +100,9 @@ def test_broken_off_in_the_last_steps_goes_on_too(rig: Rig, tmp_path: Path, monk
     """Ctrl-C while the new log is made: snapshots and log are made again, the states stay."""
     monkeypatch.setattr(Log, "create", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(Interrupted):
-        rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
+        rebuild(reopened(rig), rig.files, str(tmp_path / "out"), workers=0)
     monkeypatch.undo()
-    report = rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
+    report = rebuild(reopened(rig), rig.files, str(tmp_path / "out"), workers=0)
     assert report.calls == 0
     assert balances_of(str(tmp_path / "out")) == rig.balances
 
@@ -108,9 +114,9 @@ def test_call_that_was_running_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     rig.close()
     monkeypatch.setenv("LEDGER_TRAP", "break")
     with pytest.raises(Interrupted, match=f"interrupted in trap, transaction {rig.history[-1][0]}, index {index}"):
-        rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
+        rebuild(reopened(rig), rig.files, str(tmp_path / "out"), workers=0)
     monkeypatch.undo()
-    rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
+    rebuild(reopened(rig), rig.files, str(tmp_path / "out"), workers=0)
     assert balances_of(str(tmp_path / "out")) == rig.balances
 
 
@@ -120,9 +126,9 @@ def test_another_plan_is_refused_and_both_are_named(rig: Rig, tmp_path: Path) ->
     before = sorted(path.name for path in (tmp_path / "out").rglob("*"))
     until = rig.history[-3][0]
     with pytest.raises(WrongDirectory, match=f"unfinished recovery of {rig.directory}, plan .* up to transaction {until}"):
-        rebuild(planned_of(rig, until), rig.files, str(tmp_path / "out"), workers=0)
+        rebuild(reopened(rig, until), rig.files, str(tmp_path / "out"), workers=0)
     assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == before
-    assert rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0).calls
+    assert rebuild(reopened(rig), rig.files, str(tmp_path / "out"), workers=0).calls
 
 
 def test_foreign_file_is_never_gone_on_with(rig: Rig, tmp_path: Path) -> None:
@@ -130,7 +136,7 @@ def test_foreign_file_is_never_gone_on_with(rig: Rig, tmp_path: Path) -> None:
     break_off(rig, tmp_path / "out", after=9)
     (tmp_path / "out" / "precious").write_text("x")
     with pytest.raises(WrongDirectory, match="precious"):
-        rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
+        rebuild(reopened(rig), rig.files, str(tmp_path / "out"), workers=0)
 
 
 @pytest.mark.parametrize("by", ["recovery", "fork"])
@@ -157,16 +163,16 @@ def test_older_plan_is_refused_where_the_log_has_gone_on(tmp_path: Path) -> None
     rig.deposits(4)
     rig.close()
     with pytest.raises(PlanOutdated, match="the plan ends partition"):
-        rebuild(plan, rig.files, str(tmp_path / "out"))
+        rebuild(Planned.of(rig.files, plan), rig.files, str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
-    rebuild(early, rig.files, str(tmp_path / "early"))
+    rebuild(Planned.of(rig.files, early), rig.files, str(tmp_path / "early"))
 
 
 def test_state_of_another_boot_is_restored_anew(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a power cut the states that were never synced are not believed; the run begins them again, and is right."""
     break_off(rig, tmp_path / "out", after=20)
     monkeypatch.setattr(type(rig.files), "boot_id", lambda _self: "another")
-    report = rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
+    report = rebuild(reopened(rig), rig.files, str(tmp_path / "out"), workers=0)
     assert report.calls == 42
     assert balances_of(str(tmp_path / "out")) == rig.balances
 
@@ -180,11 +186,11 @@ def test_partition_with_missing_calls_begins_anew(tmp_path: Path, monkeypatch: p
     rig.close()
     monkeypatch.setattr(Log, "create", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(Interrupted):
-        rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=1, quarantine=True)
+        rebuild(reopened(rig), rig.files, str(tmp_path / "out"), workers=1, quarantine=True)
     assert len((tmp_path / "out" / "quarantine.jsonl").read_text().splitlines()) == 1
     assert not Trust(rig.files, str(tmp_path / "out")).doubt(0)
     monkeypatch.undo()
-    report = rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=1, quarantine=True)
+    report = rebuild(reopened(rig), rig.files, str(tmp_path / "out"), workers=1, quarantine=True)
     assert [result.calls > 0 for result in report.results] == [True, False]
     assert len((tmp_path / "out" / "quarantine.jsonl").read_text().splitlines()) == 1
     assert report.aside[0].touches[0]
@@ -210,7 +216,7 @@ def test_signal_ends_the_workers_and_says_how_to_go_on(tmp_path: Path, number: s
         told = process.stdout.read()
     assert number is signal.SIGKILL or "again to resume" in told
     _wait_until(lambda: not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text())
-    rebuild(planned_of(rig), rig.files, str(tmp_path / "out"), workers=0)
+    rebuild(reopened(rig), rig.files, str(tmp_path / "out"), workers=0)
     assert balances_of(str(tmp_path / "out")) == rig.balances
 
 

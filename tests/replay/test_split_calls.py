@@ -12,7 +12,8 @@ from replay.history.history import history as calls_of
 from replay.log.split_calls import PartedCall, PartitionSpan, find_parted
 from replay.plan.cluster_plan import JointPlan
 from replay.plan.cluster_planner import make_joint_plan
-from replay.plan.planner import Plan, make_plan
+from replay.plan.node_plan import Plan
+from replay.plan.planner import make_plan
 from tests.commands import Command
 from tests.replay.historycheck import FILES, balances_of_chosen, check_notes, recovered
 from tests.replay.historymembers import History

@@ -13,7 +13,8 @@ from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from replay.errors import PlanOutdated, UntilUnreachable
-from replay.plan.planner import Plan, make_plan
+from replay.plan.node_plan import Plan, Planned
+from replay.plan.planner import make_plan
 from replay.plan.until import parse_until
 from replay.recover.in_place import bring_up
 from replay.recover.to_directory import rebuild
@@ -178,7 +179,7 @@ def test_plan_from_a_file_does_the_same(rig: Rig, tmp_path: Path) -> None:
     txn, balances = rig.history[-5]
     rig.close()
     plan = Plan.from_json(make_plan(rig.files, rig.directory, use_state="never", until=txn).plan.to_json())
-    rebuild(plan, rig.files, str(tmp_path / "out"), workers=0)
+    rebuild(Planned.of(rig.files, plan), rig.files, str(tmp_path / "out"), workers=0)
     assert balances_of(str(tmp_path / "out")) == balances
 
 

@@ -22,6 +22,7 @@ import pytest
 import cmdlog
 from cmdlog.testing import Server
 from cmdlog.wal.files import RealFiles
+from replay.plan.node_plan import Planned
 from replay.plan.planner import make_plan
 from replay.recover.execute import Target, execute
 from replay.spark.base.executor_zip import PACKAGES
@@ -85,7 +86,7 @@ def digests(node: Path, work: Path) -> dict[tuple[int, str], str]:
     """(partition, table) -> digest, of a recovery in this process."""
     (work / "state").mkdir(parents=True)
     plan = make_plan(RealFiles(), str(node), use_state="never").plan
-    execute(plan, Target(RealFiles(), str(work)), workers=0)
+    execute(Planned.of(RealFiles(), plan), Target(RealFiles(), str(work)), workers=0)
     found = {}
     for part in plan.partitions:
         connection = open_image(state_path(str(work), part.partition))

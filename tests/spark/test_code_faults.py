@@ -138,9 +138,8 @@ def test_changed_code_does_not_go_on_with_an_unfinished_output(
         folder = tmp_path / f"{job}.unfinished"
         assert (folder / "manifest.json").exists() == (moment == "at the end")
         before = sorted(folder.rglob("*"))
-        with pytest.raises(
-            OtherJob, match=rf"{folder} holds an unfinished {job} with other {'code' if job == 'backfill' else 'types'}"
-        ):
+        other = "code" if job == "backfill" else "types"
+        with pytest.raises(OtherJob, match=rf"{folder} contains an unfinished {job}, but you asked for one with other {other}"):
             run(second)
         assert (sorted(folder.rglob("*")), (tmp_path / job).exists()) == (before, False)
         with monkeypatch.context() as patch:

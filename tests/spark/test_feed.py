@@ -81,7 +81,9 @@ def test_other_files_neither_go_on_with_a_job_nor_pass_for_it(spark: SparkSessio
         feed(call_file(first, 30), send, job="g", to=out, spark=spark)
     before = counters(server, 30)
     second = call_file(tmp_path / "g2.json", 40)
-    with pytest.raises(OtherJob, match=rf"unfinished feed with other calls .*path: then {first}, now {second.path}") as refused:
+    with pytest.raises(
+        OtherJob, match=rf"unfinished feed, but you asked for one with other calls .*path: then {first}, now {second.path}"
+    ) as refused:
         feed(second, Feeder(server.url), job="g", to=out, spark=spark)
     assert "their own --job and OUT" in refused.value.hint
     with pytest.raises(OtherJob, match=r"g1.json: then \d+ bytes, sha256 \w+, now \d+ bytes"):
@@ -91,7 +93,7 @@ def test_other_files_neither_go_on_with_a_job_nor_pass_for_it(spark: SparkSessio
     assert (done.manifest["statuses"], done.already) == ({"ok": BUMPS}, False)
     again = feed(call_file(first, 30), Feeder(server.url), job="g", to=out, spark=no_session)
     assert (again.manifest, again.already) == (orjson.loads(orjson.dumps(done.manifest)), True)
-    with pytest.raises(OtherJob, match=rf"{out} holds a finished feed with other calls"):
+    with pytest.raises(OtherJob, match=rf"{out} contains a finished feed, but you asked for one with other calls"):
         feed(second, Feeder("http://127.0.0.1:9"), job="g", to=out, spark=no_session)  # told without the server
     assert counters(server, 30) == [BUMPS // IDS] * IDS
 
@@ -111,8 +113,8 @@ def test_job_is_gone_on_with_on_its_own_cluster_alone(spark: SparkSession, serve
     with pytest.raises(TaskError, match="enough"):
         feed(calls, DyingFeeder(Feeder(server.url), str(tmp_path), 100, gives_up=True), job="h", to=out, spark=spark)
     before = counters(server, 80)
-    told = rf"other target \(target: then {cluster}, now cluster e15e\).*their own --job and OUT"
-    with pytest.raises(OtherJob, match=f"unfinished feed with {told}"):
+    told = rf"other target \(target: then {cluster}, now cluster e15e\)(.*\n)*.*a --job and an OUT of their own"
+    with pytest.raises(OtherJob, match=f"unfinished feed, but you asked for one with {told}"):
         feed(calls, Elsewhere(server.url), job="h", to=out, spark=no_session)
     with pytest.raises(
         ServerAway, match=r"http://127.0.0.1:9 does not name its cluster: no answer for 0.2 s: .*same command to resume"
@@ -172,7 +174,9 @@ def test_frame_with_other_rows_neither_goes_on_with_a_job_nor_passes_for_it(
     with pytest.raises(TaskError, match="enough"):
         feed(bumps(spark, 50), send, job="g", to=out)
     for other in (bumps(spark, 60), bumps(spark, 50).limit(BUMPS - 1), bumps(spark, 50).union(bumps(spark, 50).limit(1))):
-        with pytest.raises(OtherJob, match=r"unfinished feed with other calls .*digest: then -?\d+, now -?\d+"):
+        with pytest.raises(
+            OtherJob, match=r"unfinished feed, but you asked for one with other calls .*digest: then -?\d+, now -?\d+"
+        ):
             feed(other, Feeder(server.url), job="g", to=out)
     done = feed(spark.read.parquet(f"{out}.unfinished/calls"), Feeder(server.url), job="g", to=out)
     assert done.manifest["statuses"] == {"ok": BUMPS}

@@ -98,7 +98,7 @@ def test_second_run_does_only_what_is_left(spark: SparkSession, node: Path, soun
         rebuild(spark, str(node), to=str(tmp_path / "out"))
     assert runs(tmp_path / "out", "failed", "p0000") == 4
     assert not (tmp_path / "out").exists()
-    with pytest.raises(OtherJob, match=r"unfinished rebuild with other tables"):
+    with pytest.raises(OtherJob, match=r"unfinished rebuild, but you asked for one with other tables"):
         rebuild(spark, str(node), to=str(tmp_path / "out"), tables=["accounts"])
     work(failing_work.count_runs)
     done = rebuild(spark, str(node), to=str(tmp_path / "out"))
@@ -115,9 +115,11 @@ def test_finished_output_answers_its_own_request_only(spark: SparkSession, sound
 
     again = rebuild(no_session, str(node), to=sound.path)
     assert (again.already, again.manifest) == (True, orjson.loads(orjson.dumps(sound.manifest)))
-    with pytest.raises(OtherJob, match=r'holds a finished rebuild with other tables .*then none, now \["accounts"\]'):
+    with pytest.raises(
+        OtherJob, match=r'contains a finished rebuild, but you asked for one with other tables .*then none, now \["accounts"\]'
+    ):
         rebuild(no_session, str(node), to=sound.path, tables=["accounts"])
-    with pytest.raises(OtherJob, match=r"holds a finished rebuild, and this is a feed"):
+    with pytest.raises(OtherJob, match=r"contains a finished rebuild, but you asked for a feed"):
         feed(spark.range(1).selectExpr("'a' AS procedure", "'{}' AS params"), Feeder(), job="x", to=sound.path)
     assert {path: path.stat().st_mtime_ns for path in Path(sound.path).rglob("*")} == before
     (tmp_path / "mine").mkdir()

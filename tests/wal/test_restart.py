@@ -149,7 +149,7 @@ def test_the_error_names_partition_index_and_block() -> None:
     error = refused(files, Corrupt)
     assert isinstance(error, Corrupt)
     assert (error.block, error.partition, error.index) == (5, 2, 2)
-    assert "cmdlog log verify" in str(error)
+    assert "cmdlog log verify" in error.hint
 
 
 # -- recycled files and stale blocks -------------------------------------------------------------------------------------

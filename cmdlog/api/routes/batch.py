@@ -33,6 +33,7 @@ from cmdlog.api.routes.batch_lines import LineSplitter
 from cmdlog.api.routes.batch_window import BatchWindow
 from cmdlog.api.routes.call import result_body
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability, Overloaded, Reply, UnknownOutcome
+from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import WalError
 from procedures import InvalidParameters
 from procedures.execution.idempotency import key_fingerprint
@@ -265,7 +266,7 @@ class BatchStream:
                 else:
                     _settle_all(group, where, refused)
             except WalError as error:
-                _settle_all(group, where, UnknownOutcome(f"the log failed while the calls were under way: {error}"))
+                _settle_all(group, where, UnknownOutcome(f"the log failed while the calls were under way: {full_text(error)}"))
             else:
                 for place, partition in zip(where, partitions, strict=True):
                     group.partitions[place] = partition

@@ -31,6 +31,7 @@ from cmdlog.api.gate.route_table import INVOKE, PROCEDURES
 from cmdlog.api.routes.app_state import Service
 from cmdlog.node.clock import ClockAhead
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability, Reply, UnknownOutcome
+from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import WalError
 from procedures import InvalidParameters
 from procedures.execution.idempotency import key_fingerprint
@@ -103,7 +104,7 @@ def place(call: Prepared, done: Done) -> int | None:
     except CallRefused as refused:
         raise of_refused(refused) from None
     except WalError as error:
-        raise of_refused(UnknownOutcome(f"the log failed while the call was under way: {error}")) from None
+        raise of_refused(UnknownOutcome(f"the log failed while the call was under way: {full_text(error)}")) from None
     except ClockAhead as error:
         raise invalid([("Cmdlog-Txn", str(error))]) from None
 

@@ -24,6 +24,7 @@ from cmdlog.api.routes.openapi import Description
 from cmdlog.node.outcome import CallRefused
 from cmdlog.node.prometheus import Exposition
 from cmdlog.node.status import Overview
+from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import DiskFull, WalError
 
 Handler = Callable[..., Awaitable[Response]]
@@ -142,9 +143,9 @@ async def _slowly(service: Service, work: Callable[[], T]) -> T:
     except CallRefused as refused:
         raise of_refused(refused) from None
     except DiskFull as error:
-        raise Problem("disk_full", str(error), retry_after_s=5) from None
+        raise Problem("disk_full", full_text(error), retry_after_s=5) from None
     except WalError as error:
-        raise Problem("not_ready", str(error), retry_after_s=5) from None
+        raise Problem("not_ready", full_text(error), retry_after_s=5) from None
 
 
 def _json(value: Any) -> Response:

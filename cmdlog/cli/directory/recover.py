@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed, check_distinct
+from cmdlog.cli.directory.plan_file import check_same, keep_plan, read_bytes, read_plan
 from cmdlog.cli.directory.recover_output import (
     ProgressDisplay,
     close,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from cmdlog.wal.errors import Corrupt
     from procedures import Database
     from replay.plan.cluster_plan import JointPlan
-    from replay.plan.planner import Plan, Planned
     from replay.recover.execute import RecoveryReport
 
 
@@ -187,7 +187,7 @@ def _is_joint(wanted: Wanted) -> bool:
     from replay.plan.sole_voter import votes_alone
 
     if wanted.apply is not None:
-        return is_joint(_read(wanted.apply))
+        return is_joint(read_bytes(wanted.apply))
     return len(wanted.directories) > 1 or not votes_alone(gather(wanted.files, wanted.directories[0]))
 
 
@@ -195,12 +195,12 @@ def _look_or_copy(wanted: Wanted) -> None:
     """Read-only as far as DIR is concerned."""
     from cmdlog.wal.errors import Corrupt
     from replay.log.source import settled
+    from replay.plan.node_plan import Planned
     from replay.plan.planner import make_plan
     from replay.recover.to_directory import rebuild
 
-    planned: Planned | Plan
     if wanted.apply is not None:
-        planned = _read_plan(wanted.apply, wanted.directories)
+        planned = Planned.of(wanted.files, read_plan(wanted.apply, wanted.directories))
     else:
         try:
             planned = settled(
@@ -216,8 +216,8 @@ def _look_or_copy(wanted: Wanted) -> None:
         except Corrupt as damage:
             _around_damage(wanted, damage)
             return
-    the_plan = _plan_of(planned)
-    _keep_plan(wanted.files, wanted.plan_file, the_plan)
+    the_plan = planned.plan
+    keep_plan(wanted.files, wanted.plan_file, the_plan)
     if wanted.plan_only:
         out.result(plan_json(the_plan), lambda: show_plan(the_plan))
         return
@@ -277,8 +277,8 @@ def _look_or_copy_jointly(wanted: Wanted) -> None:
     from replay.plan.cluster_plan import JointPlan
 
     if wanted.apply is not None:
-        plan = JointPlan.from_json(_read(wanted.apply))
-        _check_same(plan.directories, wanted.directories)
+        plan = JointPlan.from_json(read_bytes(wanted.apply))
+        check_same(plan.directories, wanted.directories)
     else:
         plan = _joint_plan(wanted)
     _carry_out_jointly(wanted, plan)
@@ -300,7 +300,7 @@ def _carry_out_jointly(wanted: Wanted, plan: JointPlan) -> None:
     from replay.errors import Incomplete
     from replay.recover.from_cluster import rebuild_jointly
 
-    _keep_plan(wanted.files, wanted.plan_file, plan)
+    keep_plan(wanted.files, wanted.plan_file, plan)
     if wanted.plan_only:
         out.result(joint_plan_json(plan), lambda: show_joint_plan(plan))
         if plan.incomplete and not wanted.accept_data_loss:
@@ -361,7 +361,7 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
     wal = Log.open(files, directory)
     try:
         distrust_damaged(files, wal)
-        given = _read_plan(apply, (directory,)) if apply is not None else None
+        given = read_plan(apply, (directory,)) if apply is not None else None
         hint = "the same command goes on from there, and so does `cmdlog serve`"
         with (
             leaving("every state stands whole at an entry's end", hint=hint),
@@ -369,7 +369,7 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
             ProgressDisplay("replay") as tell,
         ):
             plan, report = bring_up(
-                files, wal, live=_live(db), plan=given, progress=tell, planned_is=partial(_keep_plan, files, plan_file)
+                files, wal, live=_live(db), plan=given, progress=tell, planned_is=partial(keep_plan, files, plan_file)
             )
             Trust(files, directory).seal(part.partition for part in plan.partitions)
     finally:
@@ -385,44 +385,3 @@ def _live(db: Database | None) -> Callable[[Mapping[str, Any]], Database | None]
 
     own = capture_bundle(db, None).hash
     return lambda catalog: db if catalog["hash"] == own else None
-
-
-def _keep_plan(files: Any, path: Path | None, plan: Plan | JointPlan) -> None:
-    if path is not None:
-        _write_plan(files, path, plan)
-
-
-def _write_plan(files: Any, path: Path, plan: Plan | JointPlan) -> None:
-    """Whole or not at all, unless it is a pipe or a device."""
-    target = os.path.abspath(path)
-    with writing(target):
-        if path.exists() and not path.is_file():
-            path.write_bytes(plan.to_json())
-        else:
-            files.write_file_atomic(target, plan.to_json())
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise CommandFailed(f"{path} cannot be read: {error.strerror}", exit_code=2) from error
-
-
-def _read_plan(path: Path, directories: tuple[str, ...]) -> Plan:
-    from replay.plan.planner import Plan
-
-    plan = Plan.from_json(_read(path))
-    _check_same((plan.directory,), directories)
-    return plan
-
-
-def _check_same(planned: tuple[str, ...], given: tuple[str, ...]) -> None:
-    if set(planned) != set(given):
-        raise CommandFailed(f"the plan is for {', '.join(planned)}, not for {', '.join(given)}", exit_code=2)
-
-
-def _plan_of(planned: Planned | Plan) -> Plan:
-    from replay.plan.planner import Planned
-
-    return planned.plan if isinstance(planned, Planned) else planned

@@ -15,7 +15,7 @@ from cmdlog.cli.output import out
 
 if TYPE_CHECKING:
     from replay.plan.cluster_plan import JointPlan
-    from replay.plan.planner import Plan
+    from replay.plan.node_plan import Plan
     from replay.recover.execute import RecoveryProgress, RecoveryReport
     from replay.recover.progress import CallRate
     from replay.repartition.repartition import Moved
@@ -42,7 +42,7 @@ def estimate_s(plan: Plan | JointPlan, directories: Iterable[str]) -> float:
 
 
 def _plans(plan: Plan | JointPlan) -> list[Plan]:
-    from replay.plan.planner import Plan
+    from replay.plan.node_plan import Plan
 
     return [plan] if isinstance(plan, Plan) else list(plan.legs)
 

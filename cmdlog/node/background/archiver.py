@@ -34,7 +34,7 @@ from typing import Any, Final, Literal
 
 import structlog
 
-from cmdlog.wal.errors import Corrupt, DiskFull, WalError, message_of
+from cmdlog.wal.errors import Corrupt, DiskFull, WalError
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, txn_millis
 from cmdlog.wal.opening.survey import SegmentFile
@@ -177,7 +177,7 @@ class Archiver:
                 with self._work_lock:
                     self._work()
             except (SnapshotError, WalError, OSError) as error:
-                self._note_problem(message_of(error))
+                self._note_problem(str(error))
             except Exception as error:  # our own bug: without this thread the log fills and never empties
                 log.exception("archiving failed")
                 self._note_problem(f"{type(error).__name__}: {error}")
@@ -227,7 +227,7 @@ class Archiver:
         except Stuck as stuck:
             self._give_up(segment, last_block, str(stuck), needed)
         except Corrupt as damage:
-            self._give_up(segment, last_block, message_of(damage), needed)
+            self._give_up(segment, last_block, str(damage), needed)
 
     def _archive(self, segment: SegmentFile, last_block: int) -> bool:
         """False when the disk is full."""

@@ -16,7 +16,7 @@ from cmdlog.child_process import PIPE, ChildProcess
 from cmdlog.wal.files import Files, RealFiles
 from procedures.hash_seed import PINNED
 from replay.errors import StateDamaged
-from replay.plan.planner import Plan
+from replay.plan.node_plan import Plan
 from replay.state.trust import Trust, state_path
 
 log = structlog.get_logger("cmdlog.node")

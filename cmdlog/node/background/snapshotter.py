@@ -40,7 +40,7 @@ from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.background.seal_process import SealProcess
 from cmdlog.node.background.snapshot_schedule import Due, Forecast, LogView, Policy, due, urgency
 from cmdlog.wal.directory.instance import Identity
-from cmdlog.wal.errors import WalError, message_of
+from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.record import RecordKind, encode_json
 from snapshot.capture.pacing import BUSY_SHARE
@@ -236,7 +236,7 @@ class Snapshotter:
                 result = self._do(wanted, point=isinstance(job, Job) and job.point)
             except (SnapshotError, WalError, OSError) as error:
                 self._note_failure(wanted, error)
-                failed: SnapshotError = error if isinstance(error, SnapshotError) else SnapshotFailed(message_of(error))
+                failed: SnapshotError = error if isinstance(error, SnapshotError) else SnapshotFailed(str(error))
             except Exception as error:  # our own bug: without this thread the log fills and never empties
                 log.exception("snapshot failed", partitions=list(wanted))
                 self._note_failure(wanted, error)
@@ -436,9 +436,9 @@ class Snapshotter:
     def _note_failure(self, partitions: Sequence[int], error: Exception) -> None:
         if self._stopping:
             return
-        self.error, self.failures = message_of(error), self.failures + 1
+        self.error, self.failures = str(error), self.failures + 1
         self._retry_at = time.monotonic() + self._retry_s
-        log.error("snapshot failed", partitions=list(partitions), reason=message_of(error), retry_s=self._retry_s)
+        log.error("snapshot failed", partitions=list(partitions), reason=str(error), retry_s=self._retry_s)
         self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
         with contextlib.suppress(SnapshotError, WalError, OSError):
             self._look()

@@ -47,6 +47,7 @@ from cmdlog.node.sequencing.partition_pipeline import Deliver, Limits, Partition
 from cmdlog.node.sequencing.pipeline_set import LogControls, PipelineSet
 from cmdlog.node.sequencing.read_requests import ReadRequests
 from cmdlog.node.telemetry.stage_timings import StageTimings
+from cmdlog.operator_error import full_text
 from cmdlog.wal.format.record import RecordKind
 
 
@@ -277,7 +278,8 @@ class Sequencer:
 
     def failed(self, error: BaseException) -> None:
         """The node cannot go on: whoever waits is told that the outcome is unknown, and nobody is let in any more."""
-        if self.abandon(NotReady(f"the node must be restarted: {error}"), f"the node failed during the call: {error}"):
+        why = full_text(error)
+        if self.abandon(NotReady(f"the node must be restarted: {why}"), f"the node failed during the call: {why}"):
             self._on_failure(error)
 
     def abandon(self, refusal: CallRefused, why: str) -> bool:

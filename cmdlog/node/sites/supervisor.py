@@ -42,6 +42,7 @@ from cmdlog.node.sites.frames import READ_ANSWER, BatchAnswer, Frame, FrameKind,
 from cmdlog.node.sites.partition_health import FULL
 from cmdlog.node.sites.site_faults import OutageStage, Remedies, SiteFault, SiteOutage
 from cmdlog.node.sites.site_io import LoopReader, ThreadReader
+from cmdlog.operator_error import OperatorError
 from procedures.hash_seed import PINNED
 from snapshot.lineage import Wish
 
@@ -110,14 +111,13 @@ class _Process:
         return at if now - self.seen_at > within_s else None
 
 
-class NotStarted(RuntimeError):
+class NotStarted(OperatorError, RuntimeError):
     """A site ended before it served, or was silent; `fault` is what it said."""
 
     def __init__(self, fault: SiteFault) -> None:
-        super().__init__(fault.message)
+        hint = "free space on the volume of the directory, then start again" if fault.kind == FULL else ""
+        super().__init__(fault.message, hint=hint, exit_code={FULL: 14, "io": 15}.get(fault.kind, 1))
         self.fault = fault
-        self.exit_code = {FULL: 14, "io": 15}.get(fault.kind, 1)
-        self.hint = "free space on the volume of the directory, then start again" if fault.kind == FULL else ""
 
 
 class ProcessSites:

@@ -41,12 +41,12 @@ class CopiedNode(WalError):
     exit_code = 11
 
     def __init__(self, message: str, directory: str) -> None:
-        super().__init__(message)
         path = shlex.quote(directory)
-        self.hint = (  # type: ignore[misc]
+        hint = (
             f"if the original will never run again (lost disk, restored backup, moved volume): `cmdlog adopt {path}`; "
             f"to keep both: `cmdlog recover {path} --to OUT` makes another incarnation, `cmdlog fork` a cluster of its own"
         )
+        super().__init__(message, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import LogFull, WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag
@@ -216,7 +217,7 @@ class Ring:
                 "block_bytes": self._block_bytes,
                 "syncs": self._times.count,
                 "sync_us": self._times.summary(),
-                "error": str(self._marks.error) if self._marks.error else None,
+                "error": full_text(self._marks.error) if self._marks.error else None,
             }
 
     # -- pool threads ----------------------------------------------------------------------------------------------------
@@ -258,17 +259,15 @@ class Ring:
 
     def _take(self) -> PlacedBlock | None:
         """One turn: closes and places a block. The turn is passed on before it is written."""
+        placed = None
         try:
             placed = self._place()
         except WalError as error:
             self.wedge(error)
-            placed = None
         except OSError as error:
             self.wedge(WalError(f"rotation of the log failed: {error}"))
-            placed = None
         except Exception as error:  # noqa: BLE001 -- what the source took cannot be given back: its error ends the log
             self.wedge(WalError(f"the source of the log failed: {error!r}"))
-            placed = None
         self._pass_turn()
         return placed
 

@@ -24,6 +24,7 @@ from typing import Final
 
 from sortedcontainers import SortedDict
 
+from cmdlog.operator_error import full_text
 from cmdlog.wal.directory.instance import Instance
 from cmdlog.wal.errors import DiskFull, WalError
 from cmdlog.wal.files import TEMP_SUFFIX, Files
@@ -169,7 +170,7 @@ class Space:
             while self.whole and self.unmade > 0 and not self._stopped:
                 self._reserve()
         except DiskFull as error:
-            self.disk_full = str(error)
+            self.disk_full = full_text(error)
             return
         self.disk_full = None
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from cmdlog.wal.errors import WalError, Wedged, message_of
+from cmdlog.wal.errors import WalError, Wedged
 
 Sync = Literal["sync", "async", "off"]
 
@@ -134,7 +134,7 @@ class Watermarks:
     def raise_error(self) -> None:
         """Raises: Wedged, if the log is."""
         if self.error is not None:
-            raise Wedged(f"the log stopped at: {message_of(self.error)}")
+            raise Wedged(f"the log stopped at: {self.error}")
 
     def deliver(self) -> None:
         """Tells the source what is due, until nothing is."""

@@ -10,8 +10,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
-from cmdlog.wal.errors import WalError
-from replay.errors import ReplayError
+from cmdlog.operator_error import OperatorError
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
@@ -24,7 +23,7 @@ def spoken(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
     def called(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
         try:
             return function(*args, **kwargs)
-        except (ReplayError, WalError) as error:
+        except OperatorError as error:
             raise error.with_traceback(None) from None
 
     return called
@@ -37,7 +36,7 @@ def spoken_rows(function: Callable[Given, Iterator[Answer]]) -> Callable[Given, 
     def called(*args: Given.args, **kwargs: Given.kwargs) -> Iterator[Answer]:
         try:
             yield from function(*args, **kwargs)
-        except (ReplayError, WalError) as error:
+        except OperatorError as error:
             raise error.with_traceback(None) from None
 
     return called

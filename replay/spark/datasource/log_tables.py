@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.ids import txn_millis
 from replay.errors import NoLogs, ReplayError
@@ -57,7 +58,7 @@ def _segments(options: ReadOptions) -> Iterator[Row]:
             name = os.path.basename(segment.path)
             head: Row = (log.evidence.node_id, log.path, name, segment.sequence, name.endswith(".seg"))
             head += (look.first_block, look.last_block, look.bytes)
-            problem = str(look.damage) if look.damage is not None else ""
+            problem = full_text(look.damage) if look.damage is not None else ""
             parts = list(_parts(look, options))
             for part in parts or [(None, None, None, None, None, 0, 0)]:
                 yield (*head, *part, problem)
@@ -105,9 +106,9 @@ def _faults(options: ReadOptions) -> Iterator[Row]:
         decide([log.evidence for log in logs], accept_data_loss=True)
     except NoLogs as error:
         if not told:
-            yield None, None, None, None, None, str(error)
+            yield None, None, None, None, None, full_text(error)
     except ReplayError as error:
-        yield None, None, None, None, None, str(error)
+        yield None, None, None, None, None, full_text(error)
 
 
 def _each_fault(log: NodeLog) -> Iterator[tuple[str | None, int | None, int | None, str]]:

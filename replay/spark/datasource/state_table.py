@@ -26,7 +26,7 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from procedures.declaration.schema import create_table
 from replay.errors import Incomplete, PlanOutdated, ReplayError, UntilBeyond
-from replay.plan.planner import Plan
+from replay.plan.node_plan import Plan
 from replay.spark.base.filesystems import check_node
 from replay.spark.base.options import LATEST_POINT, STATE, BadOption, ReadOptions
 from replay.spark.base.scratch import local_folder

@@ -32,8 +32,8 @@ from replay.spark.feeding.marks import MARKS
 from replay.spark.feeding.task import PARAMS, PROCEDURE, SendRows, ServerAway, feed_file, target_of
 from replay.spark.jobs.fetched_inputs import output_path
 from replay.spark.jobs.job import Sessions, SparkFailed, cause_of, opened, run_orders
-from replay.spark.jobs.output_checks import check_apart
-from replay.spark.jobs.staging import FORMAT, OtherRequest, Staging, check_same, finished, is_finished, recorded, staging
+from replay.spark.jobs.output_checks import check_output
+from replay.spark.jobs.staging import FORMAT, OtherRequest, Staging, check_same, finished, is_finished, output, recorded, staging
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -112,7 +112,7 @@ def feed(
     began, files, out = time.monotonic(), RealFiles(), output_path(to)
     given = _given(calls, spark)
     request: dict[str, Any] = {"job": JOB, "name": job}
-    check_apart(out, given.paths)
+    check_output(out, given.paths)
 
     def work(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
         return feed_file(order, attempt, send)
@@ -122,7 +122,7 @@ def feed(
 
     with _advised():
         if is_finished(out):
-            manifest = finished(out, _request_of_finished({**request, "calls": given.stated()}, out, send))
+            manifest = finished(files, out, _request_of_finished({**request, "calls": given.stated()}, out, send))
             if manifest is not None:
                 return Fed(out, manifest, time.monotonic() - began, given, already=True)
         with staging(files, to, beside=(CALLS, f"{CALLS}.tmp", MARKS)) as folder:
@@ -170,10 +170,10 @@ def _request_of_finished(stated: Mapping[str, Any], out: str, send: SendRows) ->
 
 def _check_recorded(stated: Mapping[str, Any], folder: str) -> Mapping[str, Any]:
     """What the folder was begun with, which must equal this request except for its cluster. Raises: OtherRequest."""
-    if (found := recorded(folder)) is None:
+    found = output(RealFiles(), folder)
+    if (known := recorded(found)) is None:
         return {}
-    where, known = found
-    check_same(where, known, {**stated, **{name: known[name] for name in ("target",) if name in known}})
+    check_same(found, known, {**stated, **{name: known[name] for name in ("target",) if name in known}})
     return known
 
 

@@ -25,7 +25,8 @@ from replay.log.source import fold_end
 from replay.plan.cluster_plan import JointPlan, check_complete
 from replay.plan.cluster_planner import make_joint_plan, open_or_salvage
 from replay.plan.newest_restorable import newest_before_damage, told
-from replay.plan.planner import Plan, make_plan
+from replay.plan.node_plan import Plan
+from replay.plan.planner import make_plan
 from replay.plan.sole_voter import votes_alone
 from replay.plan.until import parse_until
 

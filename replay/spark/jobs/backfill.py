@@ -30,7 +30,7 @@ from replay.fork.rerun import ForkPlace, Missing
 from replay.fork.run import Rest
 from replay.log.scan import ScannedStream
 from replay.log.spans import BEGINNING
-from replay.plan.planner import PartitionPlan
+from replay.plan.node_plan import PartitionPlan
 from replay.recover.progress import RecoveryProgress
 from replay.spark.base.version_check import versions
 from replay.spark.jobs.as_of import Moment, MomentReplay, find_history, parse_moment, plan_json
@@ -38,7 +38,7 @@ from replay.spark.jobs.backfill_task import backfill_partition
 from replay.spark.jobs.fetched_inputs import input_names, inputs, output_path
 from replay.spark.jobs.job import Sessions, opened, run_orders
 from replay.spark.jobs.manifest import tables_of
-from replay.spark.jobs.output_checks import check_apart
+from replay.spark.jobs.output_checks import check_output
 from replay.spark.jobs.staging import FORMAT, Staging, finished, staging
 from replay.spark.jobs.stitched_log import Stitched, start_of, stitch, stream_of
 
@@ -102,8 +102,8 @@ def backfill(
         "missing": missing,
     }
     out = output_path(to)
-    check_apart(out, request["paths"])
-    if (manifest := finished(out, request)) is not None:
+    check_output(out, request["paths"])
+    if (manifest := finished(files, out, request)) is not None:
         return Backfilled(out, manifest, time.monotonic() - began, already=True)
     with staging(files, to) as folder:
         manifest = folder.decided(request)

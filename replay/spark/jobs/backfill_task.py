@@ -33,7 +33,7 @@ from replay.fork.rerun import ForkPlace, LeftOut
 from replay.fork.side_by_side import OtherCode, SideBySide
 from replay.log.archive_reach import source_from
 from replay.log.scan import ScannedStream
-from replay.plan.planner import Plan
+from replay.plan.node_plan import Plan
 from replay.results import PartitionResult
 from replay.spark.base.version_check import check_hash_seed
 from replay.spark.jobs.as_of import plan_of_json

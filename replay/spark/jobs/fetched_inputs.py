@@ -20,7 +20,7 @@ from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files, RealFiles
 from replay.errors import ReplayError
-from replay.plan.planner import Plan
+from replay.plan.node_plan import Plan
 from replay.spark.base.fetching import FetchingFiles
 from replay.spark.base.filesystems import open_place, scheme_of
 from replay.spark.base.options import BadOption

@@ -34,6 +34,7 @@ ROW: Final = "row string"
 LOOK_EVERY_S: Final = 0.5
 CANCEL_S_MAX: Final = 10.0  # Spark kills the Python workers of a cancelled job within three
 JAVA_CAUSES: Final = 2  # what was done, and what was wrong with it; those below only say the same in other words
+HINT: Final = "hint: "
 _LAST_LINE: Final = re.compile(r"[A-Za-z_][\w.]*(:|$)")  # of a traceback: the others are indented
 _PLACES: Final = {"Divergence": Divergence, "Poison": Poison}
 
@@ -52,11 +53,8 @@ class TaskError(RemoteError):
     """An error that a task reported."""
 
     def __init__(self, told: dict[str, Any]) -> None:
-        super().__init__(told)
-        hint = str(told.get("hint", ""))
-        message = str(told["message"]).removesuffix(f" ({hint})")
-        self.args = (f"{message}; task {told['task']}" if "task" in told else message,)
-        self.hint = hint
+        """`told` is the error's `to_json`, and the `task`, if one is to be named."""
+        super().__init__({**told, "message": f"{told['message']}; task {told['task']}"} if "task" in told else told)
 
 
 def opened(spark: Sessions) -> SparkSession:
@@ -154,6 +152,8 @@ def cause_of(error: Exception) -> str:
         return next((line.strip() for line in lines if line.strip()), type(error).__name__)
     python = itertools.takewhile(lambda line: not line.startswith("\tat ") and "SQLSTATE:" not in line, lines[at + 1 :])
     said = [line.strip() for line in python if _LAST_LINE.match(line)]
+    if len(said) > 1 and said[-1].startswith(HINT):  # a note below the error (`OperatorError`)
+        said = [f"{said[-2]} ({said[-1].removeprefix(HINT)})"]
     return f"a task failed too often: {said[-1] if said else lines[at]}"
 
 

@@ -24,7 +24,7 @@ from replay.spark.jobs.as_of import Moment, MomentReplay, find_history, parse_mo
 from replay.spark.jobs.fetched_inputs import input_names, inputs, output_path
 from replay.spark.jobs.job import Sessions, opened, run_orders
 from replay.spark.jobs.manifest import tables_of
-from replay.spark.jobs.output_checks import check_apart
+from replay.spark.jobs.output_checks import check_output
 from replay.spark.jobs.rebuild_task import rebuild_partition
 from replay.spark.jobs.staging import FORMAT, finished, staging
 
@@ -87,8 +87,8 @@ def rebuild(
         "accept_data_loss": accept_data_loss,
     }
     out = output_path(to)
-    check_apart(out, request["paths"])
-    if (manifest := finished(out, request)) is not None:
+    check_output(out, request["paths"])
+    if (manifest := finished(files, out, request)) is not None:
         return Rebuilt(out, manifest, time.monotonic() - began, already=True)
     with staging(files, to) as folder:
         manifest = folder.decided(request)

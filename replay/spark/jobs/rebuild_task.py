@@ -18,7 +18,7 @@ from typing import Any
 from cmdlog.wal.files import Files
 from procedures import hash_seed
 from replay.errors import ReplayError
-from replay.plan.planner import Plan
+from replay.plan.node_plan import Plan, Planned
 from replay.recover.execute import RecoveryProgress, Target, execute
 from replay.results import PartitionResult
 from replay.spark.jobs.as_of import plan_of_json
@@ -55,7 +55,9 @@ class StateRebuild:
             bring_images(self.target.files, [leg])
             with naming_damage(self.target.files, leg.directory, leg.from_block, leg):
                 workers = 0 if hash_seed.is_pinned() else 1  # Spark pins the seed of its Pythons, unless it was given another one
-                report = execute(leg, self.target, workers=workers, progress=self._tell, go_on=True)
+                report = execute(
+                    Planned.of(self.target.files, leg), self.target, workers=workers, progress=self._tell, go_on=True
+                )
             result = report.results[0]
             self.calls += result.calls
         return result

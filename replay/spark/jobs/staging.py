@@ -27,7 +27,9 @@ import orjson
 from cmdlog.file_lock import LockHeld, open_locked
 from cmdlog.wal.errors import DiskFull, Locked, NotEmpty
 from cmdlog.wal.files import Files, parent
-from replay.errors import RemoteError, ReplayError
+from cmdlog.wal.reader import Recycled
+from replay.errors import EntryMissing, PlanOutdated, RemoteError, ReplayError
+from replay.recover.resume import ResumableDirectory
 from replay.spark.base.version_check import OtherVersions, versions
 from replay.spark.jobs.fetched_inputs import output_path
 from replay.spark.jobs.task_attempt import ATTEMPTS, PROGRESS, ROWS, is_full
@@ -39,7 +41,7 @@ SUCCESS: Final = "_SUCCESS"
 LOCK: Final = "lock"
 GONE: Final = ".gone"
 FORMAT: Final = 1
-OUTDATED: Final = ("EntryMissing", "PlanOutdated", "Recycled")  # errors of tasks
+OUTDATED: Final = (EntryMissing.kind, PlanOutdated.kind, Recycled.kind)  # errors of tasks
 WORKING: Final = (ATTEMPTS, ROWS, PROGRESS)
 
 
@@ -56,10 +58,8 @@ class OtherJob(ReplayError):
 class OtherRequest(OtherJob):
     """The output folder holds the finished or unfinished output of another request."""
 
-    hint = "only the request that started it can resume it; a different request needs another output"
 
-
-class Staging:
+class Staging(ResumableDirectory):
     """The unfinished output of one job. One driver at a time: it holds a lock."""
 
     def __init__(self, files: Files, out: str, beside: Sequence[str] = ()) -> None:
@@ -67,9 +67,10 @@ class Staging:
 
         Raises: NotEmpty, Locked.
         """
-        self._files, self.out = files, os.path.abspath(out)
-        self._working = (*WORKING, *beside)
+        self.out = os.path.abspath(out)
         self.folder = f"{self.out}{SUFFIX}"
+        super().__init__(files, self.folder, marker=REQUEST, report=MANIFEST)
+        self._working = (*WORKING, *beside)
         check_free(files, self.out)
         os.makedirs(self.folder, mode=0o750, exist_ok=True)
         try:
@@ -88,21 +89,21 @@ class Staging:
     @property
     def is_begun(self) -> bool:
         """Whether an earlier run has left a request here."""
-        return any(self._files.exists(self._path(name)) for name in (REQUEST, MANIFEST))
+        return any(self.files.exists(self._path(name)) for name in (REQUEST, MANIFEST))
 
     def begun(self, wanted: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         """The orders of an earlier run that was asked for the same thing; None when nothing was begun.
 
         Raises: OtherJob, OtherVersions.
         """
-        if not self._files.exists(self._path(REQUEST)):
+        if not self.files.exists(self._path(REQUEST)):
             return None
         try:
-            found = orjson.loads(Path(self._path(REQUEST)).read_bytes())
+            found = self.marker() or {}
             known, of, orders = found["request"], found["versions"], list(found["orders"])
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        except (KeyError, TypeError) as error:
             raise OtherJob(f"{self._path(REQUEST)} is not a request of cmdlog: {error}") from error
-        check_same(f"{self.folder} holds an unfinished", known, wanted)
+        check_same(self, known, wanted)
         if of != versions():
             told = ", ".join(f"{name} {of.get(name)} (now {here})" for name, here in versions().items() if of.get(name) != here)
             raise OtherVersions(f"{self.folder} was started with {told}")
@@ -115,8 +116,7 @@ class Staging:
             raise OtherJob(f"{self.folder} holds {', '.join(sorted(strange)[:5])}, and no {REQUEST}")
         for name in WORKING:
             os.makedirs(self._path(name), mode=0o750, exist_ok=True)
-        value = {"format": FORMAT, "request": wanted, "versions": versions(), "orders": orders}
-        self._files.write_file_atomic(self._path(REQUEST), orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
+        self.write_marker({"format": FORMAT, "request": wanted, "versions": versions(), "orders": orders})
 
     def _remove_orphans(self) -> None:
         """Removes what attempts of a dead driver have left: only rows count, and their files."""
@@ -169,14 +169,14 @@ class Staging:
 
         Raises: OtherJob.
         """
-        return _made(self.folder, f"{self.folder} holds an unfinished", wanted)
+        return _made(self, wanted)
 
     def publish(self, manifest: Mapping[str, Any], moves: Iterable[tuple[str, str]]) -> None:
         """Makes OUT of the files that count; durable on return. `moves`: path in the folder -> path in OUT.
 
         From the manifest on it can be done again, and again.
         """
-        self._files.write_file_atomic(self._path(MANIFEST), orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+        self.write_report(manifest)
         folders = set()
         for source, name in moves:
             target = self._path(name)
@@ -185,13 +185,13 @@ class Staging:
                 os.replace(self._path(source), target)
             folders |= set(_above(target, self.folder))
         for folder in sorted(folders):
-            self._files.fsync_dir(folder)
+            self.files.fsync_dir(folder)
         for name in (*self._working, REQUEST, LOCK):
             _remove(self._path(name))
-        self._files.write_file_atomic(self._path(SUCCESS), b"")
-        self._files.fsync_dir(self.folder)
+        self.files.write_file_atomic(self._path(SUCCESS), b"")
+        self.files.fsync_dir(self.folder)
         os.rename(self.folder, self.out)  # over an empty folder, too
-        self._files.fsync_dir(parent(self.out))
+        self.files.fsync_dir(parent(self.out))
 
     def _path(self, name: str) -> str:
         return os.path.join(self.folder, name)
@@ -213,43 +213,46 @@ def is_finished(out: str) -> bool:
     return os.path.exists(os.path.join(out, SUCCESS))
 
 
-def recorded(folder: str) -> tuple[str, dict[str, Any]] | None:
-    """The request of an output, finished or not, and a description of the folder; None when it is not recorded there."""
-    where = f"{folder} holds {'a finished' if is_finished(folder) else 'an unfinished'}"
-    for name in (MANIFEST, REQUEST):
-        with contextlib.suppress(FileNotFoundError, orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-            return where, dict(orjson.loads(Path(folder, name).read_bytes())["request"])
+def output(files: Files, folder: str) -> ResumableDirectory:
+    """An output, finished or not, as it is found."""
+    return ResumableDirectory(files, folder, marker=REQUEST, report=MANIFEST)
+
+
+def recorded(found: ResumableDirectory) -> dict[str, Any] | None:
+    """What was asked for in an output; None when nothing there says so."""
+    for value in (found.report(), found.marker()):
+        if value is not None and isinstance(value.get("request"), dict):
+            return dict(value["request"])
     return None
 
 
-def finished(out: str, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+def finished(files: Files, out: str, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     """The manifest of a finished output of the same request; None when there is none. Raises: OtherJob."""
-    return _made(out, f"{out} holds a finished", wanted) if is_finished(out) else None
+    return _made(output(files, out), wanted) if is_finished(out) else None
 
 
-def _made(folder: str, where: str, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
-    try:
-        value: dict[str, Any] = orjson.loads(Path(folder, MANIFEST).read_bytes())
-        known = dict(value["request"])
-    except FileNotFoundError:
+def _made(found: ResumableDirectory, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+    if not os.path.exists(os.path.join(found.path, MANIFEST)):
         return None
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-        raise OtherJob(f"{folder}/{MANIFEST} does not say what was requested") from None
-    check_same(where, known, wanted)
-    return value
+    manifest = found.report()
+    if manifest is None or not isinstance(manifest.get("request"), dict):
+        raise OtherJob(f"{found.path}/{MANIFEST} does not say what was asked for")
+    check_same(found, manifest["request"], wanted)
+    return manifest
 
 
-def check_same(where: str, known: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def check_same(found: ResumableDirectory, known: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raises: OtherRequest, which names what differs, when the earlier request was a different one."""
     wanted = orjson.loads(orjson.dumps(wanted))
     if known == wanted:
         return
-    if known.get("job") != wanted["job"]:
-        raise OtherRequest(f"{where} {known.get('job')}, and this is a {wanted['job']}")
-    names = sorted(name for name in {*known, *wanted} if known.get(name) != wanted.get(name))
-    told = list(_differences(known, wanted))
-    more = f" and {len(told) - TOLD_MAX} more" if len(told) > TOLD_MAX else ""
-    raise OtherRequest(f"{where} {known.get('job')} with other {', '.join(names)} ({'; '.join(told[:TOLD_MAX])}{more})")
+    asked = f"a {wanted['job']}"
+    if known.get("job") == wanted["job"]:
+        names = sorted(name for name in {*known, *wanted} if known.get(name) != wanted.get(name))
+        told = list(_differences(known, wanted))
+        more = f" and {len(told) - TOLD_MAX} more" if len(told) > TOLD_MAX else ""
+        asked = f"one with other {', '.join(names)} ({'; '.join(told[:TOLD_MAX])}{more})"
+    raise found.refusal(str(known.get("job")), asked, OtherRequest, is_finished=is_finished(found.path))
 
 
 def _differences(known: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

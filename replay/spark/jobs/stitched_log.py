@@ -25,8 +25,7 @@ from replay.log.source import fold_end, open_source
 from replay.log.spans import Mark
 from replay.plan.cluster_plan import check_complete
 from replay.plan.cluster_planner import make_joint_plan, open_or_salvage
-from replay.plan.opened_plan import source_of_plan
-from replay.plan.planner import PartitionPlan, Plan
+from replay.plan.node_plan import PartitionPlan, Plan, source_of_plan
 from replay.spark.jobs.as_of import catalogs_at_end
 
 _MILLIS: Final = (1 << MILLIS_SHIFT) - 1

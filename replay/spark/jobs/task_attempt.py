@@ -23,14 +23,13 @@ from typing import Any, Final
 
 import orjson
 
-from cmdlog.wal.errors import DiskFull, WalError, WriteFailed, message_of
+from cmdlog.operator_error import OperatorError
+from cmdlog.wal.errors import DiskFull, WriteFailed
 from cmdlog.wal.files import RealFiles
-from procedures.errors import BundleError, EnvironmentFault, ProceduresError
-from replay.engine import CatalogMissing
-from replay.errors import Divergence, Poison, ReplayError
+from procedures.errors import EnvironmentFault
+from replay.errors import Divergence, Poison
 from replay.spark.base.scratch import local_folder
 from replay.spark.base.version_check import check_versions
-from snapshot.errors import SnapshotError
 
 ATTEMPTS: Final = "attempts"
 ROWS: Final = "rows"
@@ -130,7 +129,7 @@ def carry_out(order: Mapping[str, Any], work: Work) -> str:
         if full != staging:
             raise DiskFull(f"no space left for the scratch files of {key} in {full}") from error
         return orjson.dumps({"key": key, "error": _told(DiskFull(f"no space left for the output in {staging}"))}).decode()
-    except (ReplayError, WalError, ProceduresError, SnapshotError, CatalogMissing) as error:
+    except OperatorError as error:
         shutil.rmtree(folder, ignore_errors=True)
         return orjson.dumps({"key": key, "error": _told(error)}).decode()
     finally:
@@ -172,12 +171,8 @@ def _save_row(staging: str, name: str, row: Mapping[str, Any]) -> None:
     RealFiles().fsync_dir(folder)
 
 
-def _told(error: Exception) -> dict[str, Any]:
-    code = getattr(error, "exit_code", None)
-    if not isinstance(code, int):
-        code = 13 if isinstance(error, BundleError) else 1
-    hint = str(getattr(error, "hint", ""))
-    told: dict[str, Any] = {"kind": type(error).__name__, "message": message_of(error), "hint": hint, "exit_code": code}
+def _told(error: OperatorError) -> dict[str, Any]:
+    told = error.to_json()
     if isinstance(error, Divergence | Poison):
         told["place"] = error.place.to_json()
     return told

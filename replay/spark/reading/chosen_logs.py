@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from cmdlog.operator_error import full_text
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.files import Files
@@ -109,7 +110,7 @@ class NodeLog:
         except WalError as error:
             if fail:
                 raise
-            self.problem = str(error)
+            self.problem = full_text(error)
             return
         self.identity = source.instance.identity
         archived, self.strays = archived_of(self.files, source)

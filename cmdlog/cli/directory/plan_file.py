@@ -1,0 +1,49 @@
+"""The file of a recovery plan: written by one `cmdlog recover`, carried out by another."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cmdlog.cli.cli_errors import CommandFailed
+from cmdlog.cli.disk_errors import writing
+
+if TYPE_CHECKING:
+    from replay.plan.cluster_plan import JointPlan
+    from replay.plan.node_plan import Plan
+
+
+def keep_plan(files: Any, path: Path | None, plan: Plan | JointPlan) -> None:
+    """Writes it whole or not at all, unless the path is a pipe or a device. None: it is not to be kept."""
+    if path is None:
+        return
+    target = os.path.abspath(path)
+    with writing(target):
+        if path.exists() and not path.is_file():
+            path.write_bytes(plan.to_json())
+        else:
+            files.write_file_atomic(target, plan.to_json())
+
+
+def read_bytes(path: Path) -> bytes:
+    """Raises: CommandFailed."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CommandFailed(f"{path} cannot be read: {error.strerror}", exit_code=2) from error
+
+
+def read_plan(path: Path, directories: tuple[str, ...]) -> Plan:
+    """The plan of one directory, which is the one that was given. Raises: CommandFailed, BadPlan."""
+    from replay.plan.node_plan import Plan
+
+    plan = Plan.from_json(read_bytes(path))
+    check_same((plan.directory,), directories)
+    return plan
+
+
+def check_same(planned: tuple[str, ...], given: tuple[str, ...]) -> None:
+    """Raises: CommandFailed when the plan is for other directories."""
+    if set(planned) != set(given):
+        raise CommandFailed(f"the plan is for {', '.join(planned)}, not for {', '.join(given)}", exit_code=2)

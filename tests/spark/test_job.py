@@ -1,0 +1,30 @@
+"""What a driver reports of a failed job. No session needed."""
+
+from __future__ import annotations
+
+from cmdlog.wal.errors import DiskFull
+from replay.spark.jobs.job import TaskError, cause_of
+
+TRACEBACK = """Job aborted: org.apache.spark.api.python.PythonException:
+Traceback (most recent call last):
+  File "task_attempt.py", line 130, in carry_out
+cmdlog.wal.errors.DiskFull: no space left for the scratch files of p0 in /scratch
+hint: free space on that volume
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:572)
+"""
+
+
+def test_hint_of_a_failed_task_follows_its_message() -> None:
+    """Python prints the hint on a line of its own below the error; the driver reports both."""
+    said = "cmdlog.wal.errors.DiskFull: no space left for the scratch files of p0 in /scratch (free space on that volume)"
+    assert cause_of(RuntimeError(TRACEBACK)) == f"a task failed too often: {said}"
+    without = TRACEBACK.replace("hint: free space on that volume\n", "")
+    assert cause_of(RuntimeError(without)) == f"a task failed too often: {said.partition(' (')[0]}"
+
+
+def test_error_of_a_task_keeps_hint_and_exit_code() -> None:
+    """The row of a failed task has what the operator needs; the task is named in the message."""
+    error = TaskError({**DiskFull("the output is full").to_json(), "task": "p0"})
+    assert (error.message, error.hint) == ("the output is full; task p0", DiskFull.hint)
+    assert (error.kind, error.exit_code) == ("DiskFull", 14)
