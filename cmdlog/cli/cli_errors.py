@@ -39,14 +39,11 @@ WHAT_TO_DO: Final = {
 
 
 class CommandFailed(Exception):
-    """A command that cannot do what it was asked to. `exit_code` as in OPERATING.md "Signals and exit codes".
+    """A command that cannot do what it was asked to. `exit_code` as in OPERATING.md "Signals and exit codes"."""
 
-    `kind` names the error for machines; "" = the name of the class does.
-    """
-
-    def __init__(self, message: str, *, hint: str = "", exit_code: int = 1, details: Sequence[str] = (), kind: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", exit_code: int = 1, details: Sequence[str] = ()) -> None:
         super().__init__(message)
-        self.hint, self.exit_code, self.details, self.kind = hint, exit_code, details, kind
+        self.hint, self.exit_code, self.details = hint, exit_code, details
 
 
 class CodeMissing(CommandFailed):
@@ -111,8 +108,7 @@ def explain(error: BaseException) -> ShownFailure | None:
     told = [Stop(stop.headline, stop.place.to_json(), stop.place.rows) for stop in stops]
     place = getattr(error, "place", None)
     return ShownFailure(
-        getattr(error, "kind", "") or type(error).__name__, message or type(error).__name__, hint, code,
-        getattr(error, "details", ()), told,
+        type(error).__name__, message or type(error).__name__, hint, code, getattr(error, "details", ()), told,
         place=None if place is None else place.to_json(),
     )  # fmt: skip
 

@@ -15,9 +15,17 @@ from cmdlog.cli.cli_errors import DISK_FULL_CODE, WRITE_FAILED_CODE, CommandFail
 UNITS: Final = ("bytes", "kB", "MB", "GB", "TB")
 
 
+class DiskFull(CommandFailed):
+    """There is no space left for what the command writes."""
+
+
+class WriteFailed(CommandFailed):
+    """The volume that the command writes to refuses it."""
+
+
 @contextmanager
 def writing(path: str) -> Iterator[None]:
-    """The command writes `path`, or files in it. Raises: CommandFailed (DiskFull, WriteFailed); any other error as it is."""
+    """The command writes `path`, or files in it. Raises: DiskFull, WriteFailed; any other error as it is."""
     try:
         yield
     except Exception as error:
@@ -26,10 +34,8 @@ def writing(path: str) -> Iterator[None]:
             raise
         named = file_of(error)
         message = failure.message if named or path in failure.message else f"{path} cannot be written: {failure.message}"
-        kind = "DiskFull" if failure.exit_code == DISK_FULL_CODE else "WriteFailed"
-        raise CommandFailed(
-            f"{message}{_free(named or path)}", hint=failure.hint, exit_code=failure.exit_code, kind=kind
-        ) from error
+        kind = DiskFull if failure.exit_code == DISK_FULL_CODE else WriteFailed
+        raise kind(f"{message}{_free(named or path)}", hint=failure.hint, exit_code=failure.exit_code) from error
 
 
 def _free(path: str) -> str:

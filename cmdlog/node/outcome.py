@@ -1,7 +1,7 @@
 """What a waiting caller gets: an outcome of the procedure, or the reason why there is none.
 
-One rule: a `CallOutcome` was decided by the replicated state machine and is the same on every replica and replay; a `CallRefused`
-was not: either nothing was logged (`retry is safe`), or the caller cannot know (`UnknownOutcome`).
+One rule: an `CallOutcome` was decided by the replicated state machine and is the same on every replica and replay; a `CallRefused` was
+not: either nothing was logged (`retry is safe`), or the caller cannot know (`UnknownOutcome`).
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def skips_behind(plan: Plan) -> list[tuple[int, int, int]]:
 
 
 class _Owner:
-    """In the node's place (`cmdlog.node.sites.supervisor.SiteOwner`): feeds the entries, and a successor from where it starts."""
+    """Stands for the node (`cmdlog.node.sites.supervisor.SiteOwner`): feeds the entries, and again from where a successor stands."""
 
     sites: ProcessSites
 

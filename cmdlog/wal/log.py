@@ -188,10 +188,10 @@ class Log:
         """Begins to take blocks from `source`. `sync` "off" is for benchmarks: it acknowledges what is only written.
 
         `waits` says of the records that were taken last whether somebody waits until they are durable: then they are synced at
-        once, else within `async_window_s`. None: always (`sync`), or never (`async`). While `early` says so,
-        `RecordSource.written` is called before the sync of a block, not after it. `timed` gets the seconds of every sync, a
-        block's own with its write. All of them are called under a lock and must be quick. `whole_ring`: the space of segments
-        that is not in use yet is allocated in the background.
+        once, else within `async_window_s`. None: always (`sync`), or never (`async`). While `early` says so, `RecordSource.written` is
+        told before the sync of a block, not after it. `timed` gets the seconds of every sync, a block's own with its write.
+        All of them are called under a lock and must be quick. `whole_ring`: the space of segments that is not taken
+        yet is taken in the background.
         With `threads=0` there are none at all: the caller runs turns and calls `tend`, and everything happens in a stated order.
         """
         if self._ring is not None:

@@ -7,8 +7,8 @@ replaced, pass without effect, and what this code's tables lack stands before th
 A stream that is forked has other entries than the log: the schema change, and the second half of a batch that the fork cuts.
 Its indexes are the log's plus `shift`.
 
-An interrupted run can be resumed: what was done so far (`RerunProgress`) is handed to `keep` within each transaction that makes
-it so. That needs digests before their batches (`replay.fork.digest_lookahead`), so that nothing is half compared when a
+A run that is broken off can be gone on with: what was done so far (`RerunProgress`) is handed to `keep` within each transaction that makes
+it so. That needs digests in front of their batches (`replay.fork.digest_lookahead`), so that nothing is half compared when a
 transaction ends.
 """
 

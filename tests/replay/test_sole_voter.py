@@ -75,9 +75,11 @@ def alone_again(node: HistoryNode, partitions: int) -> str:
     faults = f"{node.directory}.faults"
     os.rename(os.path.join(node.directory, "faults"), faults)
     shutil.rmtree(node.directory)
-    voters = {"voters": [node.number], "epoch": 1, "partitions": partitions}
-    groups = (CLUSTER_GROUP, *range(partitions))
-    records = [encode_json(RecordKind.CONFIGURATION, voters, partition=group, term=1, index=1) for group in groups]
+    records = [
+        encode_json(RecordKind.CONFIGURATION, {"voters": [node.number], "epoch": 1, "partitions": partitions}, partition=group, term=1,
+                    index=1)
+        for group in (CLUSTER_GROUP, *range(partitions))
+    ]  # fmt: skip
     Log.create(
         FILES,
         node.directory,

@@ -141,9 +141,8 @@ def random_record(rng: random.Random) -> bytes:
     """Any kind, over few indexes and terms, so that suffixes are replaced often."""
     partition = rng.choice([0, 1, CLUSTER_GROUP])
     index, term = rng.randrange(1, 12), rng.randrange(1, 4)
-    of_batches = [RecordKind.BATCH, RecordKind.CATALOG, RecordKind.SCHEMA, RecordKind.ENVIRONMENT, RecordKind.SKIP]
-    of_groups = [RecordKind.CONFIGURATION, RecordKind.HARD_STATE, RecordKind.COMMIT_MARK, RecordKind.TRUNCATION]
-    kind = rng.choice([*of_batches, *of_groups, RecordKind.SNAPSHOT_MARK])
+    kind = rng.choice([RecordKind.BATCH, RecordKind.SCHEMA, RecordKind.CONFIGURATION, RecordKind.CATALOG, RecordKind.ENVIRONMENT, RecordKind.HARD_STATE,
+                       RecordKind.COMMIT_MARK, RecordKind.SNAPSHOT_MARK, RecordKind.TRUNCATION, RecordKind.SKIP])  # fmt: skip
     if kind is RecordKind.BATCH:
         return batch(index, term=term, catalog=rng.randrange(1, 6), partition=partition)
     if kind is RecordKind.COMMIT_MARK:

@@ -4,9 +4,9 @@ One rule of the proof: pure, and fair to nobody. It knows the calls that were se
 server shows now; no clock, no socket, nothing of logs or SQL.
 
 Why it proves what it says. Transaction ids are unique in the cluster and increase within a partition, so sorting by them gives
-the order in which the calls claim to have been executed. `BankModel` executes the same order. A lost call leaves a balance too
-low or too high, or a later answer wrong; so does one that was applied twice. Money is added up a second time from the answers
-alone, without the model.
+the order in which the calls claim to have been executed. `BankModel` executes the same order. A lost call leaves a balance too low or
+too high, or a later answer wrong; so does one that was applied twice. Money is added up a second time from the answers alone,
+without the model.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ARCHIVE_SHOWN_MAX: Final = 20  # files that a plan for people names one by one
 TOUCHES_SHOWN_MAX: Final = 5  # later calls that a report for people names for one that was set aside
 ROWS: Final = -1  # number of the bar that shows rows
-Tell = Callable[["RecoveryProgress"], None]
+Tell = Callable[["Progress"], None]
 
 
 def estimate_s(plan: Plan | JointPlan, directories: Iterable[str]) -> float:
