@@ -9,9 +9,11 @@ import pytest
 from hypothesis import settings
 
 from cmdlog.node.embedded_logging import log_as_library
+from tests import warm_start
+from tests.skips import forbid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from tests.commands import Command
     from tests.replay.ledgers import Versions
@@ -28,8 +30,22 @@ def pytest_configure() -> None:
     """
     os.environ.setdefault("CMDLOG_PREALLOCATE", "ahead")  # a gibibyte for each of some hundred servers would fill the volume
     log_as_library()
+    warm_start.install()
     settings.register_profile("unhurried", deadline=None)
     settings.load_profile("unhurried")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where skips are forbidden, each needs a reason that `tests/skips.py` knows."""
+    report = yield
+    forbid(report)
+    return report
+
+
+def pytest_unconfigure() -> None:
+    """Nothing stays behind."""
+    warm_start.end()
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +54,12 @@ def same_priority() -> Iterator[None]:
     before = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
     yield
     assert (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)) == before
+
+
+@pytest.fixture
+def cold_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of the test start as they do for everybody; see `tests/warm_start.py`."""
+    monkeypatch.setenv(warm_start.SWITCH, "cold")
 
 
 @pytest.fixture
@@ -65,8 +87,22 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
         yield versions
 
 
+FIRST = (
+    "tests/spark/", "tests/cli/test_demo.py", "tests/testing/test_hashseed.py", "tests/node/test_supervisor.py",
+    "tests/replay/test_pitr.py", "tests/api/test_server.py", "tests/cli/test_limits.py", "tests/project/test_documents.py",
+    "tests/raft/test_sim.py", "tests/node/test_full_node.py",
+)  # fmt: skip
+"""Files that take longest, which are handed out first: the two processes then end together. All of Spark is one process's."""
+
+
+def begin_order(item: pytest.Item) -> int:
+    """When its file is handed out."""
+    return next((place for place, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that run by name only."""
+    """Leave out the tests that run by name only, and put long files first."""
+    items.sort(key=begin_order)
     left_out = [name for name in BY_NAME_ONLY if name not in config.option.markexpr]
     chosen: list[pytest.Item] = []
     deselected: list[pytest.Item] = []
@@ -82,6 +118,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Under `--dist loadfile` one process gets all of tests/spark: it holds one JVM, and a second one would not fit beside it."""
     if config.option.dist != "loadfile":
         return None
+    config.option.loadscopereorder = False  # files in the order of the collection, not those of many tests first
     from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
     class OneProcessForSpark(LoadFileScheduling):  # type: ignore[misc]

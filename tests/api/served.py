@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -18,13 +17,23 @@ from cmdlog.api.connections.connection_registry import Quick, Roster
 from cmdlog.api.connections.tls import Certificate
 from cmdlog.api.server import HttpServer, listen, make_config
 from cmdlog.node.settings import Settings
+from tests.waiting import eventually
 
 T = TypeVar("T")
 PATIENCE_S = 20.0
 
 
+class ClockLoop(uvloop.Loop):
+    """An event loop whose time a test moves on; its timers run in real time all the same."""
+
+    skipped_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.skipped_s
+
+
 class Served:
-    """One server. `ask` is a client that sends bytes as they are."""
+    """One server. `ask` is a client that sends bytes as they are; `pass_time` moves the clock of its deadlines."""
 
     def __init__(self, application: ASGIApp, settings: Settings, *, quick: Quick | None, connections_max: int) -> None:
         self.settings = settings
@@ -47,11 +56,13 @@ class Served:
         assert self._started.wait(PATIENCE_S)
 
     def _run(self, listener: socket.socket) -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=ClockLoop) as runner:
             runner.run(self._serve(listener))
 
     async def _serve(self, listener: socket.socket) -> None:
-        self.loop = asyncio.get_running_loop()
+        running = asyncio.get_running_loop()
+        assert isinstance(running, ClockLoop)
+        self.loop = running
         self.loop.set_exception_handler(lambda _, context: self.complaints.append(context))
         (
             await self.loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
@@ -79,6 +90,18 @@ class Served:
         self.loop.call_soon_threadsafe(run)
         assert done.wait(PATIENCE_S)
         return found[0]
+
+    def pass_time(self, seconds: float) -> None:
+        """So much later: what was sent before is read, and every deadline was looked at when it returns."""
+
+        def later() -> None:
+            self.loop.skipped_s += seconds
+            self.roster.stop()
+            self.roster.start()
+
+        for _ in range(2):  # what is readable now is read before the loop's next round but one
+            self.inside(lambda: None)
+        self.inside(later)
 
     def tasks(self) -> int:
         """Tasks beside that of the server itself."""
@@ -122,16 +145,6 @@ def read_all(client: socket.socket) -> bytes:
             break
         parts.append(part)
     return b"".join(parts)
-
-
-def eventually(check: Callable[[], bool], within_s: float = PATIENCE_S) -> bool:
-    """Whether it becomes true."""
-    deadline = time.monotonic() + within_s
-    while not check():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 def descriptors() -> int:

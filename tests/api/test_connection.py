@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 from typing import Any
 
 import pytest
@@ -17,7 +16,8 @@ from cmdlog.api.connections.http_parser import Request
 from cmdlog.api.gate.problem import Problem
 from cmdlog.api.routes.app_state import send_problem
 from tests.api.echo import READ_BYTES, Application, buffered, one_answer, post, problem_of
-from tests.api.served import PATIENCE_S, Served, eventually, read_all, served, status_of
+from tests.api.served import PATIENCE_S, Served, read_all, served, status_of
+from tests.waiting import eventually
 
 # -- answering ---------------------------------------------------------------------------------------------------------
 
@@ -225,13 +225,13 @@ def test_answer_before_a_body_that_never_ends(application: Application, monkeypa
     with served(application) as server, server.connect() as client:
         client.sendall(b"POST /ignore HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
         assert one_answer(client) == (401, b"not read")
-        began = time.monotonic()
-        while time.monotonic() - began < 5 and server.inside(lambda: bool(server.roster.open)):
-            try:
+
+        def left_behind() -> bool:
+            with contextlib.suppress(ConnectionError):
                 client.sendall(endless)
-            except ConnectionError:
-                break
-        assert time.monotonic() - began < 4
+            return server.inside(lambda: not server.roster.open)
+
+        assert eventually(left_behind)
         assert server.settled()
 
 

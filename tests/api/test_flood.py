@@ -7,7 +7,7 @@ import resource
 import socket
 import subprocess
 import sys
-import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,10 +15,11 @@ import httpx
 import pytest
 
 from bench._common import cpu_seconds, rss_bytes
-from bench._load import Target, request, run_closed
+from bench._load import Target, request, run_closed, run_load
 from bench._siege import siege
 from tests.api.bankserver import ROOT, Server
-from tests.api.served import eventually, status_of
+from tests.api.served import status_of
+from tests.waiting import eventually, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -47,33 +48,43 @@ def port_of(server: Server) -> int:
     return int(server.url.rpartition(":")[2])
 
 
-@pytest.mark.timeout(180)
 def test_besieged_server_serves_good_clients(server: Server) -> None:
-    """Beside 1,000 silent connections and 1,000 heads that never end, renewed when they are closed: p99 within twice the usual.
+    """Beside 1,000 silent connections and 1,000 heads that never end, renewed when they are closed, every call is answered.
 
-    Best of three rounds, each with a measurement of its own beside no siege: the machine may be busy with something else.
+    And the siege costs the node little memory. How much later calls are answered is measured by `make torture`.
     """
+    target = besieged(server)
+    before = rss_bytes(server.process.pid)
+    with siege(target.port, idle=IDLE, heads=HEADS) as found:
+        assert run_load(target, connections=GOOD_CLIENTS, count=400)["statuses"] == {"200": 400}
+        grown = rss_bytes(server.process.pid) - before
+        assert httpx.get(server.url + "/readyz", timeout=30).status_code == 200
+    assert found.opened >= IDLE + HEADS
+    assert grown <= (IDLE + HEADS) * CONNECTION_BYTES_MAX
+    logged = Path(f"/proc/{server.process.pid}/cwd/errors.txt").read_text()
+    assert "error" not in logged.replace("errors.txt", "")
+
+
+def besieged(server: Server) -> Target:
+    """What good clients ask for, once they have asked for a while."""
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 2 * (IDLE + HEADS):
         pytest.skip("the limit of open files does not allow so many connections")
     body = json.dumps({"account": 1, "amount": 1}).encode()
     target = Target(port_of(server), [request("POST", "/v1/procedures/deposit", body)])
-    run_closed(target, GOOD_CLIENTS, ROUND_S / 2)
-    ratios, grown = [], []
-    for _ in range(ROUNDS):
+    run_load(target, connections=GOOD_CLIENTS, count=400)
+    return target
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(180)
+def test_siege_hardly_delays_good_clients(server: Server) -> None:
+    """The p99 of good clients stays within twice the usual: on a machine that does nothing else, in the best of three rounds."""
+    target, ratios = besieged(server), list[float]()
+    while len(ratios) < ROUNDS and min(ratios, default=9.0) > 2.0:
         alone = run_closed(target, GOOD_CLIENTS, ROUND_S).p99_s
-        before = rss_bytes(server.process.pid)
-        with siege(target.port, idle=IDLE, heads=HEADS) as found:
-            besieged = run_closed(target, GOOD_CLIENTS, ROUND_S).p99_s
-            grown.append(rss_bytes(server.process.pid) - before)
-            assert httpx.get(server.url + "/readyz", timeout=5).status_code == 200
-        assert found.opened >= IDLE + HEADS
-        ratios.append(besieged / alone)
-        if min(ratios) <= 2.0:
-            break
+        with siege(target.port, idle=IDLE, heads=HEADS):
+            ratios.append(run_closed(target, GOOD_CLIENTS, ROUND_S).p99_s / alone)
     assert min(ratios) <= 2.0, ratios
-    assert max(grown) <= (IDLE + HEADS) * CONNECTION_BYTES_MAX
-    logged = Path(f"/proc/{server.process.pid}/cwd/errors.txt").read_text()
-    assert "error" not in logged.replace("errors.txt", "")
 
 
 def test_server_keeps_files_for_itself(tmp_path: Path) -> None:
@@ -114,9 +125,7 @@ def test_server_out_of_files_goes_on() -> None:
         clients = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(200)]
         assert eventually(lambda: len(os.listdir(f"/proc/{process.pid}/fd")) >= 55)
         assert eventually(lambda: 100 < sum(map(ended, clients)) < 200)
-        before = cpu_seconds(process.pid)
-        time.sleep(1)  # it has nothing to do
-        assert cpu_seconds(process.pid) - before < 0.3
+        wait_until_at_rest(process.pid)
         for client in clients:
             client.close()
         assert eventually(lambda: len(os.listdir(f"/proc/{process.pid}/fd")) < 30)
@@ -145,12 +154,10 @@ def test_server_whose_files_run_out_loses_only_newcomers() -> None:
             assert status_of(old.recv(4096)) == 200
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (3, allowed[1]))  # not even the spare one can be had again
             newcomers = [opened.enter_context(socket.create_connection(here, timeout=10)) for _ in range(50)]
-            before = cpu_seconds(process.pid)
             for _ in range(50):
                 old.sendall(call)
                 assert status_of(old.recv(4096)) == 200
-            time.sleep(1)  # it has nothing to do
-            assert cpu_seconds(process.pid) - before < 0.3
+            wait_until_at_rest(process.pid)
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, allowed)
             late = [client for client in newcomers if not ended(client)]
             assert len(late) >= 45
@@ -163,6 +170,17 @@ def test_server_whose_files_run_out_loses_only_newcomers() -> None:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+def wait_until_at_rest(process: int) -> None:
+    """It has nothing to do: in some fifty looks on end it takes no processor time at all. One that spins never comes to that."""
+    taken = deque[float](maxlen=50)
+
+    def rests() -> bool:
+        taken.append(cpu_seconds(process))
+        return len(taken) == taken.maxlen and taken[0] == taken[-1]
+
+    wait_for(rests)
 
 
 def ended(client: socket.socket) -> bool:

@@ -9,8 +9,8 @@ import struct
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -19,6 +19,7 @@ import trustme
 
 from tests.api.bankserver import ROOT, Server
 from tests.api.running import exchange
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -220,20 +221,35 @@ def test_orderly_stop_answers_what_is_under_way(tmp_path: Path) -> None:
         again.kill()
 
 
+def line_of(server: Server) -> str:
+    """The next line that it prints."""
+    assert server.process.stdout is not None
+    return server.process.stdout.readline()
+
+
+def children_of(server: Server) -> str:
+    """Processes that it has started."""
+    pid = server.process.pid
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text()
+
+
+MOMENTS: dict[str, Callable[[Server], object]] = {
+    "started": lambda server: server.process.pid,
+    "listening": line_of,  # the node is being opened
+    "sites": lambda server: line_of(server) and children_of(server),
+    "ready": lambda server: line_of(server) and line_of(server),
+}
+
+
 @pytest.mark.slow
 def test_stop_in_the_first_seconds_is_clean(tmp_path: Path) -> None:
     """SIGTERM at any moment of a start ends it soon, by the signal or in order, without a traceback; what is there is whole."""
     codes = []
-    for listens, delay_s in ((False, 0.05), (False, 0.8), (True, 0.0), (True, 0.15), (True, 0.4)):
+    for moment in MOMENTS.values():
         server = Server(tmp_path, "--port", "0")
         try:
-            if listens:
-                assert server.process.stdout is not None
-                server.process.stdout.readline()  # the node is being opened
-            time.sleep(delay_s)
-            began = time.monotonic()
+            wait_for(partial(moment, server))
             codes.append(server.stop())
-            assert time.monotonic() - began < 15
         finally:
             server.kill()
     assert set(codes) <= {0, -signal.SIGTERM, 128 + signal.SIGTERM}  # the last: before the command has begun

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import time
+from math import inf
 from typing import Any
 
 import pytest
@@ -17,95 +17,91 @@ from cmdlog.api.connections.http_parser import Framer, Request
 from cmdlog.api.connections.response_writer import WRITE_BYTES
 from cmdlog.node.settings import Settings
 from tests.api.echo import RESET, Application, buffered, one_answer, post, problem_of
-from tests.api.served import PATIENCE_S, Served, descriptors, eventually, read_all, served, status_of
+from tests.api.served import Served, descriptors, read_all, served, status_of
+from tests.waiting import eventually
+
+LIMIT_S = 300.0  # beside which what a test takes is nothing: the clock is moved on
 
 # -- deadlines ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+def open_connections(server: Served) -> int:
+    """How many the server has."""
+    return server.inside(lambda: len(server.roster.open))
+
+
 @pytest.mark.parametrize("sent", [b"", b"P", b"POST /echo HTTP/1.1\r\nHost: x\r\n", post("/echo")[:-1]])
 def test_head_that_is_not_completed_gets_408(application: Application, sent: bytes) -> None:
-    """Silent and half-sent connections end at header_timeout_s, not before and not long after."""
-    with served(application, header_timeout_s=0.3) as server:
-        began = time.monotonic()
-        problem = problem_of(server.ask(sent))
-        assert 0.25 < time.monotonic() - began < 3
-        assert problem["code"] == "header_timeout"
+    """Silent and half-sent connections end at header_timeout_s, and not before."""
+    with served(application, header_timeout_s=LIMIT_S) as server, server.connect() as client:
+        client.sendall(sent)
+        assert eventually(lambda: open_connections(server) == 1)
+        server.pass_time(0.9 * LIMIT_S)
+        assert not server.roster.counts
+        server.pass_time(0.2 * LIMIT_S)
+        assert problem_of(read_all(client))["code"] == "header_timeout"
+        client.close()
         assert server.settled()
     assert application.begun == []
 
 
-@pytest.mark.slow
 def test_dripping_a_head_does_not_stretch_its_deadline(application: Application) -> None:
     """A byte now and then is not progress, nor is it in a second request, whose time begins with its first byte."""
-    with served(application, header_timeout_s=0.4, keep_alive_s=5) as server, server.connect() as client:
+    with served(application, header_timeout_s=LIMIT_S, keep_alive_s=5 * LIMIT_S) as server, server.connect() as client:
         client.sendall(post("/echo", b"x"))
         assert one_answer(client) == (200, b"x")
-        time.sleep(0.6)  # at rest a connection has another deadline
-        began = time.monotonic()
-        client.setblocking(False)
-        for byte in post("/echo"):
-            if time.monotonic() - began > 2 or problem_arrived(client):
-                break
+        server.pass_time(2 * LIMIT_S)  # at rest a connection has another deadline
+        for byte in post("/echo")[:9]:
             client.send(bytes((byte,)))
-            time.sleep(0.05)
-        assert 0.35 < time.monotonic() - began < 2
+            server.pass_time(0.1 * LIMIT_S)
+            assert not server.roster.counts
+        server.pass_time(0.2 * LIMIT_S)
+        assert status_of(read_all(client)) == 408
 
 
-def problem_arrived(client: socket.socket) -> bool:
-    """Whether a 408 can be read."""
-    try:
-        return status_of(client.recv(4096)) == 408
-    except BlockingIOError:
-        return False
-
-
-@pytest.mark.slow
 def test_connection_at_rest_is_closed_without_a_word(application: Application) -> None:
     """After keep_alive_s without a request the connection ends; a client's pool expects nothing else."""
-    with served(application, keep_alive_s=0.3) as server, server.connect() as client:
+    with served(application, keep_alive_s=LIMIT_S) as server, server.connect() as client:
         client.sendall(post("/echo", b"x"))
         assert one_answer(client) == (200, b"x")
-        began = time.monotonic()
+        server.pass_time(0.9 * LIMIT_S)
+        assert open_connections(server) == 1
+        server.pass_time(0.2 * LIMIT_S)
         assert read_all(client) == b""
-        assert 0.25 < time.monotonic() - began < 3
 
 
-@pytest.mark.slow
 def test_body_has_one_deadline_however_it_drips(application: Application) -> None:
     """A byte now and then does not hold a request: all of a body comes in body_timeout_s, or none of it counts."""
-    with served(application, body_timeout_s=0.4) as server, server.connect() as client:
-        began = time.monotonic()
+    with served(application, body_timeout_s=LIMIT_S) as server, server.connect() as client:
         client.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
-        client.setblocking(False)
-        while time.monotonic() - began < 3 and not problem_arrived(client):
+        assert eventually(lambda: application.begun == ["/echo"])
+        for _ in range(9):
             client.send(b"x")
-            time.sleep(0.05)
-        assert 0.35 < time.monotonic() - began < 2
+            server.pass_time(0.1 * LIMIT_S)
+            assert server.inside(lambda: len(server.roster.tasks)) == 1
+        server.pass_time(0.2 * LIMIT_S)
+        assert status_of(read_all(client)) == 408
 
 
-@pytest.mark.slow
-def test_stream_lasts_while_it_brings_something(application: Application) -> None:
+@pytest.mark.parametrize(("part", "lasts"), [(b"x", False), (b"x" * 20, True)], ids=["a byte", "a line"])
+def test_stream_lasts_while_it_brings_something(application: Application, part: bytes, lasts: bool) -> None:
     """A route whose bodies have no end ends at silence, and a byte now and then is silence; a line now and then is not."""
-    head = b"POST /stream HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-    for part, lasts in ((b"x", False), (b"x" * 20, True)):
-        with served(application, body_timeout_s=0.4) as server, server.connect() as client:
-            began = time.monotonic()
-            client.sendall(head)
-            while server.inside(lambda: bool(server.roster.tasks)) or time.monotonic() - began < 0.1:
-                if time.monotonic() - began > 1.5:
-                    break
+    with served(application, body_timeout_s=LIMIT_S) as server, server.connect() as client:
+        client.sendall(b"POST /stream HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert eventually(lambda: application.begun == ["/stream"])
+        for _ in range(15):
+            with contextlib.suppress(ConnectionError):
                 client.sendall(b"%x\r\n%b\r\n" % (len(part), part))
-                time.sleep(0.1)
-            assert (time.monotonic() - began > 1.5) is lasts
+            server.pass_time(LIMIT_S / 4)
+        assert server.inside(lambda: bool(server.roster.tasks)) is lasts
 
 
-@pytest.mark.slow
 def test_time_that_the_application_takes_is_nobodys_delay(application: Application) -> None:
     """While the application does not wait for the body, the body is not late."""
-    with served(application, body_timeout_s=0.2) as server, server.connect() as client:
+    with served(application, body_timeout_s=LIMIT_S) as server, server.connect() as client:
         client.sendall(post("/wait", b"body"))
-        time.sleep(0.6)
+        assert eventually(lambda: application.begun == ["/wait"])
+        server.pass_time(3 * LIMIT_S)
         server.inside(application.gate.set)
         assert one_answer(client) == (200, b"body")
 
@@ -116,15 +112,15 @@ def test_time_that_the_application_takes_is_nobodys_delay(application: Applicati
 @pytest.mark.slow
 def test_client_that_does_not_read_is_cut(application: Application) -> None:
     """A large answer is held back, bounded, and given up after write_timeout_s."""
-    with served(application, write_timeout_s=0.5) as server, server.connect() as client:
+    with served(application, write_timeout_s=LIMIT_S) as server, server.connect() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.sendall(post("/big/100000000"))
-        began = time.monotonic()
-        peak = 0
-        while server.inside(lambda: bool(server.roster.tasks)) or time.monotonic() - began < 0.2:
-            peak = max(peak, buffered(server))
-            assert time.monotonic() - began < 5
-        assert 0 < peak <= 2 * WRITE_BYTES
+        assert eventually(lambda: server.inside(lambda: any(one.write_deadline < inf for one in server.roster.open)))
+        assert 0 < buffered(server) <= 2 * WRITE_BYTES
+        server.pass_time(0.9 * LIMIT_S)
+        assert open_connections(server) == 1
+        assert 0 < buffered(server) <= 2 * WRITE_BYTES
+        server.pass_time(0.2 * LIMIT_S)
         assert server.roster.counts["slow_reader"] == 1
         assert server.settled()
 
@@ -160,14 +156,17 @@ def test_quick_answers_that_nobody_reads_stop_the_requests(application: Applicat
 
     with served(application, quick=Quick(), write_timeout_s=0.5) as server, server.connect() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        peak, began = 0, time.monotonic()
+        peaks = [0]
         assert eventually(lambda: bool(server.roster.open))
-        while server.inside(lambda: bool(server.roster.open)):
+
+        def cut() -> bool:
             with contextlib.suppress(ConnectionError):
                 client.sendall(post("/echo"))
-            peak = max(peak, buffered(server))
-            assert time.monotonic() - began < PATIENCE_S
-        assert peak <= 3 * WRITE_BYTES
+            peaks.append(buffered(server))
+            return open_connections(server) == 0
+
+        assert eventually(cut)
+        assert max(peaks) <= 3 * WRITE_BYTES
         assert server.settled()
 
 

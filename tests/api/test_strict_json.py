@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -89,11 +88,9 @@ def verdict(load: Callable[[bytes], Any], text: bytes) -> str:
     ids=lambda value: repr(value)[:32],
 )
 def test_text_with_more_than_one_meaning_is_refused(load: Callable[[bytes], Any], text: bytes) -> None:
-    """Each of these would be read differently somewhere, or not be kept; every one is refused, and at once."""
-    start = time.perf_counter()
+    """Each of these would be read differently somewhere, or not be kept; every one is refused."""
     with pytest.raises(NotStrict):
         load(text)
-    assert time.perf_counter() - start < 1.0
 
 
 @pytest.mark.parametrize("load", LOADERS)

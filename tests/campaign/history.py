@@ -10,7 +10,6 @@ import functools
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from tests.campaign.checks import Checks
 from tests.campaign.plan import History, Step, draw
 from tests.campaign.program import Program, Server
 from tests.campaign.truth import Made, Planned, Truth, Wrong
+from tests.waiting import eventually
 
 CALLERS: Final = 3  # threads of a load
 ROOM_S: Final = 60.0  # for a node to get out of a full log once it may
@@ -217,11 +217,8 @@ class Life:
 
     def _until_made(self, client: cmdlog.Client, call: Planned) -> None:
         """Raises: Wrong when the call is refused for too long."""
-        deadline = time.monotonic() + ROOM_S
-        while not self._make(client, call, "sync"):
-            if time.monotonic() > deadline:
-                raise Wrong(f"the node does not get out of a full log: {client.status()['log']}")
-            time.sleep(0.1)
+        if not eventually(lambda: self._make(client, call, "sync"), ROOM_S):
+            raise Wrong(f"the node does not get out of a full log: {client.status()['log']}")
         self._unknown = [one for one in self._unknown if one.number != call.number]
 
     def _make_room(self) -> None:

@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -17,7 +17,7 @@ from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.demo.bank import BankState
 from cmdlog.cli.demo.demo import Demo, DemoOptions
 from cmdlog.cli.demo.display import DemoDisplay
-from cmdlog.cli.demo.proof import DemoCall
+from cmdlog.cli.demo.proof import DemoCall, prove
 from cmdlog.cli.demo.server import ServerProcess
 
 SMALL = DemoOptions(calls=300, clients=3, partitions=2, seed=11, workload="bank")
@@ -100,43 +100,41 @@ def test_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def _take_a_cent(demo: Demo) -> None:
+def _take_a_cent(calls: list[DemoCall], seen: BankState) -> tuple[list[DemoCall], BankState]:
     """A server that shows a cent less than there should be."""
-    look = demo._look
-
-    def cheat() -> BankState:
-        seen: BankState = look()
-        who, (savings, checking) = next(iter(seen.accounts.items()))
-        return dataclasses.replace(seen, accounts={**seen.accounts, who: (savings, checking - 1)})
-
-    demo._look = cheat  # type: ignore[method-assign]  # the fault that is planted
+    who, (savings, checking) = next(iter(seen.accounts.items()))
+    return calls, dataclasses.replace(seen, accounts={**seen.accounts, who: (savings, checking - 1)})
 
 
-def _forget_an_answer(demo: Demo) -> None:
+def _forget_an_answer(calls: list[DemoCall], seen: BankState) -> tuple[list[DemoCall], BankState]:
     """A client that was promised a deposit which the server does not have."""
-    look = demo._look
-
-    def cheat() -> BankState:
-        before = next(call for call in demo.calls if call.procedure == "deposit_checking" and call.answer is not None)
-        assert before.answer is not None
-        answer = dataclasses.replace(before.answer, txn_id=before.answer.txn_id + 1024)
-        demo._shares[0].append(DemoCall("promised", before.procedure, before.params, True, answer, 1, True, answer))
-        seen: BankState = look()
-        return seen
-
-    demo._look = cheat  # type: ignore[method-assign]  # the fault that is planted
+    before = next(call for call in calls if call.procedure == "deposit_checking" and call.answer is not None)
+    assert before.answer is not None
+    answer = dataclasses.replace(before.answer, txn_id=before.answer.txn_id + 1024)
+    return [*calls, DemoCall("promised", before.procedure, before.params, True, answer, 1, True, answer)], seen
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("plant", "finds"), [(_take_a_cent, "every account holds what the model says"), (_forget_an_answer, "money is conserved")]
-)
-def test_demo_refutes_a_run_with_a_planted_fault(tmp_path: Path, plant: Callable[[Demo], None], finds: str) -> None:
-    """A run in which one cent or one promised call is missing is refuted, and the difference is named."""
+def test_demo_refutes_a_run_with_a_planted_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run has shown proves it; were one cent or one promised call missing, it would be refuted by that difference."""
     demo = Demo(SMALL, tmp_path, DemoDisplay(quiet=True))
-    plant(demo)
-    report = demo.run()
-    assert any(finds in difference for difference in report.differences), report
+    look, shown, rows = demo._look, list[BankState](), dict[str, Any]()
+
+    def watched(calls: list[DemoCall], proofs: Any, **given: Any) -> Any:
+        rows.update(given)
+        return prove(calls, proofs, **given)
+
+    def looking() -> BankState:
+        shown.append(look())
+        return shown[0]
+
+    monkeypatch.setattr(demo, "_look", looking)
+    monkeypatch.setattr("cmdlog.cli.demo.demo.prove", watched)
+    assert demo.run().differences == []
+    for plant, finds in ((_take_a_cent, "every account holds what the model says"), (_forget_an_answer, "money is conserved")):
+        calls, seen = plant(demo.calls, shown[0])
+        verdict = prove(calls, demo._work.proofs(calls, seen), **rows)
+        assert any(finds in difference for difference in verdict.differences), verdict
     assert processes_below(tmp_path) == []
 
 

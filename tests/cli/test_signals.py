@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from procedures.errors import EnvironmentFault
 from replay.diff import diff
 from tests.commands import Command
 from tests.replay.rig import DEPOSIT, TRAP, Rig, balances_of
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -45,11 +45,7 @@ def started(*arguments: object) -> subprocess.Popen[str]:
 
 def signalled(process: subprocess.Popen[str], number: signal.Signals, ready: Callable[[], bool]) -> tuple[int, str, str]:
     """Exit code, standard output and error of a process that gets the signal when it is ready."""
-    deadline = time.monotonic() + 60
-    while not ready():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: ready() or process.poll() is not None)
     process.send_signal(number)
     printed, errors = process.communicate(timeout=60)
     return process.returncode, printed, errors
@@ -94,7 +90,7 @@ def test_fork_says_how_to_go_on_wherever_it_is(
 
     def signalled(*_: Any, **__: Any) -> Any:
         os.kill(os.getpid(), number)
-        time.sleep(5)  # the handler ends it
+        signal.pause()  # the handler ends it
 
     target = f"{rig.directory}.fork"
     for where in ("_ran_before", "find_rest"):

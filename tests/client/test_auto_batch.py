@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -13,6 +12,7 @@ from cmdlog.client.options import AutoBatch
 from cmdlog.client.request import Ask, call_ask
 from cmdlog.client.response import Attempt, Lost, Response
 from cmdlog.client.retry_loop import SendAttempt
+from tests.waiting import wait_for
 
 
 def step(number: int, *, attempt_s: float = 10.0, size: int = 0) -> SendAttempt:
@@ -70,14 +70,6 @@ class Callers:
         return self.found
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for what another thread is about to do."""
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 @pytest.fixture
 def line() -> Line:
     """The way to a server."""
@@ -95,9 +87,9 @@ def test_first_call_goes_at_once_and_the_others_together(line: Line) -> None:
     callers = Callers(coalescer)
     line.open.clear()
     callers.start(step(0))
-    until(lambda: line.requests == [["k0"]])
+    wait_for(lambda: line.requests == [["k0"]])
     callers.start(*(step(n) for n in range(1, 9)))
-    until(lambda: waiting(coalescer) == 8)
+    wait_for(lambda: waiting(coalescer) == 8)
     line.open.set()
     found = callers.join()
     assert {key: value.value for key, value in found.items() if isinstance(value, Response)} == {
@@ -117,10 +109,10 @@ def test_requests_are_bounded(line: Line, options: AutoBatch, sizes: list[int]) 
     callers = Callers(coalescer)
     line.open.clear()
     callers.start(step(0))
-    until(lambda: len(line.requests) == 1)
+    wait_for(lambda: len(line.requests) == 1)
     for n in range(1, 8):
         callers.start(step(n, size=100))
-    until(lambda: waiting(coalescer) == 7)
+    wait_for(lambda: waiting(coalescer) == 7)
     line.open.set()
     callers.join()
     assert [len(request) for request in line.requests] == sizes
@@ -133,13 +125,13 @@ def test_caller_that_gives_up_harms_nobody(line: Line) -> None:
     callers = Callers(coalescer)
     line.open.clear()
     callers.start(step(0))
-    until(lambda: len(line.requests) == 1)
+    wait_for(lambda: len(line.requests) == 1)
     callers.start(step(1, attempt_s=0.02))
-    until(lambda: "k1" in callers.found)
+    wait_for(lambda: "k1" in callers.found)
     callers.start(step(2), step(3, attempt_s=0.2))
-    until(lambda: waiting(coalescer) == 2)
+    wait_for(lambda: waiting(coalescer) == 2)
     line.open.set()
-    until(lambda: "k0" in callers.found)
+    wait_for(lambda: "k0" in callers.found)
     found = callers.join()
     assert found["k1"] == Lost(reached=False, reason="no request was free for 0.02 s")
     assert all("k1" not in request for request in line.requests)
@@ -171,9 +163,9 @@ def test_defect_on_the_way_is_told_to_the_callers_it_struck(line: Line) -> None:
     callers = Callers(coalescer)
     line.open.clear()
     callers.start(step(0))
-    until(lambda: len(line.requests) == 1)
+    wait_for(lambda: len(line.requests) == 1)
     callers.start(*(step(n) for n in range(1, 5)))
-    until(lambda: waiting(coalescer) == 4)
+    wait_for(lambda: waiting(coalescer) == 4)
     line.open.set()
     found = callers.join()
     assert sorted(type(value).__name__ for value in found.values()) == ["Lost"] * 2 + ["Response"] * 3
@@ -188,7 +180,7 @@ def test_close_sends_what_waits_and_then_refuses(line: Line) -> None:
     coalescer = Coalescer(line.one, line.many, AutoBatch(linger_ms=5))
     callers = Callers(coalescer)
     callers.start(*(step(n) for n in range(4)))
-    until(lambda: waiting(coalescer) + sum(map(len, line.requests)) == 4)
+    wait_for(lambda: waiting(coalescer) + sum(map(len, line.requests)) == 4)
     coalescer.close()
     assert len(callers.join()) == 4
     with pytest.raises(RuntimeError, match="closed"):

@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import socket
 import ssl
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,7 +16,8 @@ from typing import Any
 import pytest
 import trustme
 
-from cmdlog.client import AsyncClient, Client, RetryPolicy
+from cmdlog.client import AsyncClient, Client, RetryPolicy, retry_loop
+from cmdlog.client.response import judge
 from cmdlog.errors import (
     Aborted,
     BadAnswer,
@@ -229,37 +229,39 @@ def test_silent_server_is_left_for_another_attempt(drive: Drive) -> None:
     """A server that stalls before, in or after the answer's head costs one attempt's time, not the call."""
     for step in (Step("body read", "stall"), Step("executed", "stall", share=0.3), Step("executed", "stall", share=0.97)):
         with ScriptedServer([step]) as server:
-            began = time.monotonic()
             assert drive.call(server.url) == 1
-            assert 0.4 < time.monotonic() - began < 5
-            assert server.executions == 1
+            assert (server.connections, server.executions) == (2, 1)
 
 
 @pytest.mark.slow
 def test_time_is_up_when_nothing_helps(drive: Drive) -> None:
     """With every attempt lost the call ends in its time, and nothing is claimed."""
     with ScriptedServer(itertools.repeat(Step("executed", "reset", b""), 10_000)) as server:
-        began = time.monotonic()
         with pytest.raises(OutcomeUnknown):
             drive.call(server.url, timeout_s=0.5)
-        assert time.monotonic() - began < 2
         assert server.executions == 1
-        assert len(server.requests) > 3
+        assert 3 < len(server.requests) < 10_000  # it ended before the server's patience did
 
 
-@pytest.mark.slow
-def test_retry_after_is_obeyed(drive: Drive) -> None:
+def test_retry_after_is_obeyed(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server's patience is waited for, in a header and on a line; more than there is time for is told at once."""
-    with ScriptedServer([Step("body read", reply=problem(503, "log_full", "Retry-After: 1"))]) as server:
-        began = time.monotonic()
+    pauses, sleep = list[float](), asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    with ScriptedServer([Step("body read", reply=problem(503, "log_full", "Retry-After: 7"))]) as server:
         assert drive.call(server.url) == 1
-        assert 1.0 <= time.monotonic() - began < 3
+        assert 7 <= max(pauses) < 8
+    pauses.clear()
     with ScriptedServer([Step("body read", reply=problem(503, "sessions_full", "Retry-After: 60"))]) as server:
-        began = time.monotonic()
         with pytest.raises(Unavailable) as told:
             drive.call(server.url, timeout_s=30)
         assert (told.value.code, told.value.retry_after_s) == ("sessions_full", 60.0)
-        assert time.monotonic() - began < 1
+        assert pauses == []
 
 
 @pytest.mark.slow
@@ -286,7 +288,7 @@ def test_connection_that_never_comes_about_is_no_doubt(drive: Drive) -> None:
             drive.call(f"http://127.0.0.1:{deaf.getsockname()[1]}", key=None, timeout_s=0.3)
 
 
-def test_server_that_comes_late_is_waited_for(drive: Drive) -> None:
+def test_server_that_comes_late_is_waited_for(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused connection is tried again until somebody listens."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -296,10 +298,16 @@ def test_server_that_comes_late_is_waited_for(drive: Drive) -> None:
         def arrive() -> None:
             stack.enter_context(_on_port(late, port))
 
-        timer = threading.Timer(0.2, arrive)
-        timer.start()
+        tries = itertools.count()
+
+        def judged(attempt: Any) -> Any:
+            if next(tries) == 2:
+                arrive()
+            return judge(attempt)
+
+        monkeypatch.setattr(retry_loop, "judge", judged)
         assert drive.call(f"http://127.0.0.1:{port}", key=None) == 1
-        timer.join()
+        assert next(tries) >= 3
 
 
 @contextlib.contextmanager
@@ -323,12 +331,10 @@ def test_connection_is_kept_and_a_closed_one_is_no_loss() -> None:
         assert (server.connections, server.executions) == (2, 6)
 
 
-@pytest.mark.parametrize("late", [0.0, 0.05], ids=["in one piece", "a moment later"])
-def test_answer_that_comes_twice_is_nobodys(late: float) -> None:
+def test_answer_that_comes_twice_is_nobodys() -> None:
     """Something on the way repeats an answer: the next request does not take it for its own, single or batch."""
 
     def twice(proper: bytes) -> bytes:
-        time.sleep(late)
         return proper + proper
 
     for again in (Step(reply=twice), Step(reply=lambda proper: proper + b"HTTP/1.1 200 OK\r\n\r\n")):
@@ -397,10 +403,8 @@ def test_certificates_are_checked(drive: Drive, tmp_path: Path) -> None:
     authority.configure_trust(trusting)
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     with ScriptedServer(tls=tls) as server:
-        began = time.monotonic()
         with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
-            drive.call(server.url)
-        assert time.monotonic() - began < 5
+            drive.call(server.url, timeout_s=1000)  # more than a test has: it is not tried again
         for verify in (tmp_path / "ca.pem", str(tmp_path / "ca.pem"), trusting, False):
             assert drive.call(server.url, verify=verify) == 1
 

@@ -22,7 +22,8 @@ from cmdlog.wal.writing.ring import Ring
 from procedures import Database
 from replay.state.trust import Trust
 from tests.node.apps.newer import db as newer_db
-from tests.node.rig import ask, open_node, wait_for
+from tests.node.rig import ask, open_node
+from tests.waiting import wait_for
 from tests.wal.logkit import ListSource
 
 SMALL_RING: dict[str, Any] = {

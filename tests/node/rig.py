@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import CallOutcome, Reply
+from cmdlog.node.outcome import CallOutcome, LogFullRefusal, Reply
 from cmdlog.node.settings import Settings
 from procedures import Database
 from procedures.execution.idempotency import key_fingerprint
 from procedures.storage.state import open_reader
 from replay.state.trust import state_path
 from tests.node.apps.faulty import db
+from tests.waiting import wait_for
 
+T = TypeVar("T")
 WAIT_S = 30.0
 SMALL: dict[str, Any] = {"segment_bytes": 1 << 20, "segments": 8, "log_reserve_bytes": 64 << 10, "call_bytes_max": 100_000}
 QUICK_SITES: dict[str, Any] = {"sites": 1, "call_timeout_s": 1.0}
@@ -69,12 +71,17 @@ def ask(node: Node, name: str, /, *, key: str = "", **params: Any) -> Any:
     return send(node, name, key=key, **params).value()
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
-    """Bounded; the condition is brought about by another thread or process."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
+def when_there_is_room(call: Callable[[], T]) -> T:
+    """What the call gives, once the log has room for it."""
+    given: list[T] = []
+
+    def accepted() -> bool:
+        with contextlib.suppress(LogFullRefusal):
+            given.append(call())
+        return bool(given)
+
+    wait_for(accepted)
+    return given[0]
 
 
 def rows(directory: Path, partition: int, sql: str) -> list[tuple[Any, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from cmdlog.node.prometheus import Exposition
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.wal.files import RealFiles
 from snapshot.archive_layout import list_segments
-from tests.node.rig import WAIT_S, ask, open_node, wait_for
+from tests.node.rig import ask, open_node
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -28,18 +30,21 @@ RING: dict[str, Any] = {
 
 def fill(node: Node, bytes_wanted: int, *, first: int) -> str:
     """Writes so much log, or until the archive is why it is refused; what it says then, "" when it was not."""
+    why: list[str] = []
+
+    def took(seq: int) -> bool:
+        try:
+            ask(node, "mixed", id=seq, amount="1.5", at="2026-01-01T00:00:00Z", raw="eHl6" * 7_000)
+        except LogFullRefusal as full:
+            why[:] = [str(full)] if "archive" in str(full) else []
+            return bool(why)
+        return True
+
     for seq in range(first, first + bytes_wanted // 28_000):
-        deadline = time.monotonic() + WAIT_S
-        while True:
-            try:
-                ask(node, "mixed", id=seq, amount="1.5", at="2026-01-01T00:00:00Z", raw="eHl6" * 7_000)
-            except LogFullRefusal as full:
-                if "archive" in str(full) or time.monotonic() > deadline:
-                    return str(full)
-                time.sleep(0.02)
-            else:
-                break
-    return ""
+        wait_for(partial(took, seq))
+        if why:
+            break
+    return "".join(why)
 
 
 def test_full_archive_refuses_writes_naming_it_and_room_ends_it(tmp_path: Path) -> None:

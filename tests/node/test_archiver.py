@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,9 @@ from snapshot.archive.retention_promise import promise_end, read_promise
 from snapshot.archive.segment_copy import Copied, copy_segment
 from snapshot.archive.verify import check_segments
 from snapshot.archive_layout import gaps
-from tests.replay.archiverig import FOREVER_S, RULES, SEGMENT_BYTES, ArchiveRig, wait_until
+from tests.replay.archiverig import FOREVER_S, RULES, SEGMENT_BYTES, ArchiveRig
 from tests.replay.rig import Feed, balances_of
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("copies_start")]
 
@@ -121,7 +121,7 @@ def test_crash_at_every_step_loses_and_doubles_nothing(tmp_path: Path) -> None:
         left = [name for name in os.listdir(directory / "archive") if name.startswith("tmp-") or name.endswith(".tmp")]
         assert [name for name in left if not node.archiver.archived] == [], step
         node.wal.anchors.set("all", Lsn(BlockNumber(anchor.block), 0))
-        wait_until(lambda node=node: ring_has_passed(node.wal, anchor.block))  # type: ignore[misc]
+        wait_for(lambda node=node: ring_has_passed(node.wal, anchor.block))  # type: ignore[misc]
         node.close()
         segments = node.place.segments()
         assert set(check_segments(node.place, segments)) == {""}, step
@@ -163,7 +163,7 @@ def test_full_archive_stops_the_log_and_goes_on_by_itself(tmp_path: Path) -> Non
     rig.deposits(30)
     rig.snapshots_of_all()
     rig.snapshots_of_all()
-    wait_until(lambda: "archive_bytes_max" in rig.archiver.problem)
+    wait_for(lambda: "archive_bytes_max" in rig.archiver.problem)
     assert rig.passed_segments() > 0
     assert "archive" in rig.archiver.why_full()
     assert rig.directory in rig.archiver.why_full()
@@ -174,8 +174,8 @@ def test_full_archive_stops_the_log_and_goes_on_by_itself(tmp_path: Path) -> Non
     while rig.passed_segments():
         count, there = rig.archiver.archived, rig.passed_segments()
         remove_segment(place, place.segments()[0])
-        wait_until(lambda count=count, there=there: rig.archiver.archived > count or rig.passed_segments() < there)  # type: ignore[misc]
-    wait_until(lambda: not rig.archiver.problem)
+        wait_for(lambda count=count, there=there: rig.archiver.archived > count or rig.passed_segments() < there)  # type: ignore[misc]
+    wait_for(lambda: not rig.archiver.problem)
     assert "archive" not in rig.archiver.why_full()
     rig.close()
 
@@ -208,11 +208,12 @@ def test_snapshots_that_only_save_time_make_room_first(tmp_path: Path) -> None:
     rig.rules = Rules(window_s=FOREVER_S, bytes_max=used + SEGMENT_BYTES, when_full="stop")
     rig.attach()
     rig.rotate(1)
-    deadline = time.monotonic() + 20
-    while len(left := [name for name in rig.names() if name.startswith("snap-")]) >= len(spare):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.01)
-    assert {name.split("-")[3] for name in left} == {"p0000", "p0001"}
+
+    def left() -> list[str]:
+        return [name for name in rig.names() if name.startswith("snap-")]
+
+    wait_for(lambda: len(left()) < len(spare), why=left)
+    assert {name.split("-")[3] for name in left()} == {"p0000", "p0001"}
     assert not rig.archiver.problem
     assert rig.archiver.status()["oldest_txn"] == "0"
     rig.close()
@@ -235,7 +236,7 @@ def test_archive_never_exceeds_its_limit(tmp_path: Path, rule: str) -> None:
         rig.deposits(30)
         rig.snapshots_of_all()
     rig.snapshots_of_all()
-    wait_until(lambda: bool(rig.archiver.problem) if rule == "stop" else not rig.passed_segments())
+    wait_for(lambda: bool(rig.archiver.problem) if rule == "stop" else not rig.passed_segments())
     for _ in range(3):  # the oldest snapshots go, which the window needs
         rig.snapshots_of_all()
     rig.archiver.stop()
@@ -276,11 +277,11 @@ def test_full_disk_follows_the_rule_and_costs_the_ring_no_file(tmp_path: Path, r
     rig.snapshots_of_all()
     rig.snapshots_of_all()
     if rule == "stop":
-        wait_until(lambda: "archive is full" in rig.archiver.problem)
+        wait_for(lambda: "archive is full" in rig.archiver.problem)
         assert rig.passed_segments() > 0
         full = False
     rig.settle()
-    wait_until(lambda: not rig.archiver.problem)
+    wait_for(lambda: not rig.archiver.problem)
     assert (rig.archiver.given_up > 0) == (rule == "shorten")
     assert not [name for name in rig.names() if name.startswith("tmp-")]
     files = [name for name in os.listdir(Path(rig.directory) / "log") if name.startswith(("seg-", "free-"))]
@@ -300,7 +301,7 @@ def test_damaged_segment_is_never_archived_as_if_it_were_whole(tmp_path: Path, r
     rig.snapshots_of_all()
     rig.snapshots_of_all()
     if rule == "stop":
-        wait_until(lambda: path.name in rig.archiver.problem)
+        wait_for(lambda: path.name in rig.archiver.problem)
         assert rig.passed_segments() > 0
         assert "corrupt" in rig.archiver.problem
     else:

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,6 +14,7 @@ from cmdlog.node.sites import channel as channel_module
 from cmdlog.node.sites.channel import Channel
 from cmdlog.node.sites.frames import FrameKind, FrameReader, encode_frame
 from cmdlog.node.sites.site_io import LoopReader, ThreadReader
+from tests.waiting import wait_for
 
 WAIT_S = 10.0
 
@@ -34,14 +34,6 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Channel, socket.sock
     yield channel, theirs
     channel.close()
     theirs.close()
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Bounded; the condition is brought about by another thread."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def receive_idents(theirs: socket.socket, count: int) -> list[int]:

@@ -11,7 +11,8 @@ import pytest
 
 from cmdlog.node.node import Node
 from snapshot import lineage
-from tests.node.rig import ask, counters, kill, open_node, wait_for
+from tests.node.rig import ask, counters, kill, open_node
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 ROWS = 40

@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from cmdlog.node.node import Node
 from cmdlog.node.outcome import Durability, NotReady, UnknownOutcome
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import File, RealFiles
-from tests.node.rig import Pending, ask, counters, open_node, send, wait_for
+from tests.node.rig import Pending, ask, counters, open_node, send
+from tests.waiting import wait_for
 
 HELD_S = 0.15  # long enough for anything that does not wait for the disk, were it not to wait
 
@@ -89,9 +89,10 @@ def close_gate(node: Node, files: HeldFiles) -> None:
     """From here on no sync ends. Nothing of before is under way: digests and marks follow a batch in a block of their own."""
 
     def at_rest() -> bool:
-        before = node._wal.durable_block
-        time.sleep(0.1)  # several times what notes wait for a block that calls pay for
-        return node._wal._tail.sealed and node._wal.durable_block == before
+        sequencer, tail = node.sequencer, node._wal._tail
+        with sequencer._lock:
+            owed = sequencer._notes.look(sequencer._streams.values())
+        return sequencer.idle and not owed and tail.sealed and node._wal.durable_block == tail.number
 
     wait_for(at_rest)
     files.gate.clear()

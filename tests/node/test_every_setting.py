@@ -13,7 +13,8 @@ import cmdlog
 from cmdlog.node.outcome import LogFullRefusal
 from cmdlog.node.settings import TABLE, SettingRow
 from tests.node.apps.faulty import db
-from tests.node.rig import SMALL, wait_for
+from tests.node.rig import SMALL
+from tests.waiting import wait_for
 
 LARGE: Final = 1 << 40  # for what has no largest value
 NOT_RUN: Final[Mapping[str, str]] = {

@@ -12,7 +12,8 @@ from cmdlog.wal.files import RealFiles
 from cmdlog.wal.log import Log
 from replay.recover.in_place import bring_up
 from snapshot.space_reserve import Reserve
-from tests.node.rig import ask, counters, open_node, wait_for
+from tests.node.rig import ask, counters, open_node
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 

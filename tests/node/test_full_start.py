@@ -26,7 +26,8 @@ from tests.node.fulllogs import (
     stored,
     without_snapshots,
 )
-from tests.node.rig import ask, open_node, wait_for
+from tests.node.rig import ask, open_node
+from tests.waiting import wait_for
 
 FEW = 6  # more than ate the reserve when each start wrote its hard states
 MANY = pytest.param(1000, marks=pytest.mark.torture)

@@ -20,7 +20,8 @@ from replay.state.page_check import page_problem
 from replay.state.trust import state_path
 from tests.commands import Command
 from tests.node.apps.faulty import db
-from tests.node.rig import rows, wait_for
+from tests.node.rig import rows
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 COUNTERS = 4000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import CallOutcome, LogFullRefusal
+from cmdlog.node.outcome import CallOutcome
 from cmdlog.wal.files import RealFiles
 from replay.plan.planner import make_plan
 from replay.recover.to_directory import rebuild
-from tests.node.rig import open_node, rows, send
+from tests.node.rig import open_node, rows, send, when_there_is_room
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -41,12 +42,10 @@ class Callers:
         chance = random.Random(seed)
         while not self._stop.is_set():
             batch = []
-            try:
-                for _ in range(20):
-                    counter, amount = chance.randrange(IDS), chance.randrange(1, 100)
-                    batch.append((counter, amount, send(self._node, "bump", id=counter, amount=amount)))
-            except LogFullRefusal:
-                time.sleep(0.01)
+            for _ in range(20):
+                counter, amount = chance.randrange(IDS), chance.randrange(1, 100)
+                call = partial(send, self._node, "bump", id=counter, amount=amount)
+                batch.append((counter, amount, when_there_is_room(call)))
             for counter, amount, pending in batch:
                 reply = pending.wait()
                 assert isinstance(reply, CallOutcome)
@@ -93,18 +92,14 @@ def test_points_taken_under_load_restore_all_partitions_at_one_transaction(tmp_p
     points = []
     for _ in range(2):
         seen = len(callers.told)
-        while len(callers.told) < seen + 300:
-            time.sleep(0.005)
+        wait_for(lambda seen=seen: len(callers.told) >= seen + 300)  # type: ignore[misc]
         points.append(node.take_point()["point"])
     ring_bytes = RING["segments"] * RING["segment_bytes"]
     last = int(points[-1]["to_block"])
     big = 0
     while int(node.status()["log"]["first_block"]) <= last:
-        try:
-            send(node, "store", id=big % IDS, seq=big, data="eHl6" * 7_000).wait()
-            big += 1
-        except LogFullRefusal:
-            time.sleep(0.01)
+        when_there_is_room(partial(send, node, "store", id=big % IDS, seq=big, data="eHl6" * 7_000)).wait()
+        big += 1
         assert big * 28_000 < 20 * ring_bytes, "the ring does not turn"
     callers.end()
     node.close()

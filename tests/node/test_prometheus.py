@@ -17,7 +17,8 @@ from cmdlog.node.prometheus import DOCUMENT, METRICS, TABLE, Exposition, documen
 from cmdlog.node.telemetry.request_stats import RequestStats
 from procedures.execution.idempotency import Status
 from snapshot.errors import SnapshotFailed
-from tests.node.rig import ask, open_node, send, wait_for
+from tests.node.rig import ask, open_node, send
+from tests.waiting import wait_for
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0,text/plain;version=0.0.4;q=0.5"
 

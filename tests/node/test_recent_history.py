@@ -10,7 +10,8 @@ import pytest
 from cmdlog.node.telemetry.recent_history import LINES, PARTITIONS_KEPT_MAX, ROWS_KEPT, SHARES, Gauges, RecentHistory
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.node.telemetry.stage_timings import StageTimings
-from tests.node.rig import ask, open_node, wait_for
+from tests.node.rig import ask, open_node
+from tests.waiting import wait_for
 
 
 class Seconds:

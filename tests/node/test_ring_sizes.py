@@ -20,7 +20,8 @@ from cmdlog.wal.format.block import SECTOR_BYTES
 from cmdlog.wal.format.segment import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from tests.node.apps.faulty import db
 from tests.node.fulllogs import restart
-from tests.node.rig import ask, open_node, wait_for
+from tests.node.rig import ask, open_node
+from tests.waiting import wait_for
 
 TINY: dict[str, Any] = {"segment_bytes": 32 << 10, "segments": 4, "log_reserve_bytes": 16 << 10, "call_bytes_max": 2000}
 

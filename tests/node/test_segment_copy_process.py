@@ -74,18 +74,16 @@ def test_copy_does_not_wait_when_the_log_cannot(
     """It competes at once, or from the moment in which the log presses; afterwards it makes way again."""
     policies = watch_policies(monkeypatch)
     monkeypatch.setattr(idle_priority, "LOOK_EVERY_S", 0.01)
-    full = threading.Event()
-    copier, (source, last) = Copier(full.is_set), segment
-    full.set()
+    full = iter([True])
+    copier, (source, last) = Copier(lambda: next(full, False)), segment
     copier.copy(source.path, str(tmp_path / "a"), last)
     assert policies == [os.SCHED_OTHER]
-    full.clear()
     copier.copy(source.path, str(tmp_path / "b"), last)
     assert policies == [os.SCHED_OTHER, os.SCHED_IDLE]
     process = copier._process
     assert process is not None
     process.send_signal(signal.SIGSTOP)
-    threading.Timer(0.2, full.set).start()
+    full = iter([False, False, False, True])  # when it begins, and each time that the copy is not done yet
     copier.copy(source.path, str(tmp_path / "c"), last)
     assert policies == [os.SCHED_OTHER, os.SCHED_IDLE, os.SCHED_OTHER]
     copier.stop()

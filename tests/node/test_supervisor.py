@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.reader import LogReader
 from procedures.execution.idempotency import Status
-from tests.node.rig import alive, ask, counters, kill, open_node, rows, send, wait_for
+from tests.node.rig import alive, ask, counters, kill, open_node, rows, send
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -190,7 +190,6 @@ def test_a_hanging_call_is_skipped_and_others_go_on(tmp_path: Path) -> None:
     node = open_node(tmp_path / "data", partitions=2, sites=2)
     other = next(i for i in range(100) if node.slots.partition_of(node.routes["bump"].procedure, [i, 0]) == 1)
     mine = next(i for i in range(100) if node.slots.partition_of(node.routes["bump"].procedure, [i, 0]) == 0)
-    begin = time.monotonic()
     first = send(node, "bump", id=mine, amount=1)
     hanging = send(node, "hang", id=mine)
     after = send(node, "bump", id=mine, amount=2)
@@ -198,7 +197,6 @@ def test_a_hanging_call_is_skipped_and_others_go_on(tmp_path: Path) -> None:
     assert not hanging.replies
     assert failure(hanging.wait())
     assert (first.value(), after.value()) == (1, 3)
-    assert time.monotonic() - begin < 15
     assert len(skips(node)) == 1
     node.close()
     for file in (tmp_path / "data" / "state").glob("p0000*"):

@@ -10,7 +10,8 @@ import pytest
 
 from cmdlog.node.node import Node
 from cmdlog.wal.format.record import RecordKind
-from tests.node.rig import ask, counters, open_node, send, wait_for
+from tests.node.rig import ask, counters, open_node, send
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("copies_start")]
 

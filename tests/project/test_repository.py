@@ -43,9 +43,15 @@ def sources(*folders: str) -> Iterator[tuple[Path, str]]:
             yield path.relative_to(ROOT), path.read_text()
 
 
+@cache
+def parsed(text: str) -> ast.Module:
+    """A module, read once for all tests here."""
+    return ast.parse(text)
+
+
 def functions(text: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Every function of a module, nested ones too."""
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from snapshot.catalog import list_snapshots
 from snapshot.recovery_points import Point, write_point
 from snapshot.retention import anchor_block, retain
 from tests.replay.rig import Rig, balances_of
+from tests.waiting import wait_for
 
-WAIT_S = 20.0
 FOREVER_S = 1e9
 SEGMENT_BYTES = 64 << 10
 RULES: dict[str, Any] = {"window_s": FOREVER_S, "bytes_max": 0, "when_full": "stop"}
@@ -86,7 +85,7 @@ class ArchiveRig(Rig):
 
     def settle(self) -> None:
         """Waits until no segment that every anchor has passed is left in the ring."""
-        wait_until(lambda: not self.passed_segments())
+        wait_for(lambda: not self.passed_segments())
 
     def passed_segments(self) -> int:
         """How many segments the anchors do not hold any more."""
@@ -114,11 +113,3 @@ class ArchiveRig(Rig):
     def names(self, suffix: str = "") -> list[str]:
         """What lies in the archive."""
         return sorted(path.name for path in (Path(self.directory) / "archive").iterdir() if path.name.endswith(suffix))
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
-    """Bounded; another thread brings it about."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.002)

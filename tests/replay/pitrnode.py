@@ -10,18 +10,17 @@ from __future__ import annotations
 import itertools
 import logging
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import CallOutcome, LogFullRefusal
+from cmdlog.node.outcome import CallOutcome
 from cmdlog.node.settings import Settings
 from procedures.execution.idempotency import key_fingerprint
 from procedures.samples.bank import db, loader, workload
-from tests.node.rig import Pending
+from tests.node.rig import Pending, when_there_is_room
 
 BRANCHES, CUSTOMERS = 12, 4
 SETTINGS: dict[str, Any] = {
@@ -44,16 +43,11 @@ def calls() -> list[tuple[str, dict[str, Any]]]:
 def make(node: Node, number: int, name: str, params: dict[str, Any]) -> int:
     """The call's transaction; waits while the log is full."""
     route, key = node.routes[name], key_fingerprint("", f"call-{number}")
-    while True:
-        pending = Pending()
-        try:
-            node.call(route, route.procedure.bind(params), key=key, done=pending.done)
-        except LogFullRefusal:
-            time.sleep(0.02)
-            continue
-        reply = pending.wait()
-        assert isinstance(reply, CallOutcome), reply
-        return reply.txn_id
+    pending = Pending()
+    when_there_is_room(lambda: node.call(route, route.procedure.bind(params), key=key, done=pending.done))
+    reply = pending.wait()
+    assert isinstance(reply, CallOutcome), reply
+    return reply.txn_id
 
 
 def main() -> None:

@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ from replay.fork import rerun, unfinished
 from replay.fork.fork import START, ForkReport, fork
 from replay.fork.rerun import RerunProgress
 from replay.state.trust import state_path
+from tests.processes import is_gone
 from tests.replay.ledgers import LEDGER, SMALL, Call, Versions, importable, logged_calls, rows_of
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 ACCOUNTS = 6
@@ -233,7 +235,7 @@ def test_call_that_does_not_come_back_is_named_and_the_fork_goes_on(
             assert code == failed["error"]["exit_code"] == 130
             assert f"in partition {call.partition} at index {call.index}" in failed["error"]["message"]
             assert "run the same command again to resume" in failed["error"]["hint"]
-        wait_until_gone(worker)
+        wait_for(partial(is_gone, int(worker)))
     code, report = ended(begun(node, tmp_path / "out", ""))
     whole = forked(node, versions.load("ledger_trap", versions.loaded["ledger_trap"]), tmp_path / "whole", START)
     assert (code, {name: value for name, value in report.items() if name in told(whole)}) == (0, told(whole))
@@ -256,11 +258,3 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, Any]:
     """Exit code, and what was printed."""
     printed, _ = process.communicate(timeout=60)
     return process.returncode, json.loads(printed) if printed else None
-
-
-def wait_until_gone(worker: str) -> None:
-    """A process ends, however it is collected."""
-    deadline = time.monotonic() + 30
-    while os.path.exists(f"/proc/{worker}") and "Z" not in Path(f"/proc/{worker}/stat").read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -21,7 +21,9 @@ from replay.recover import partition_replay
 from replay.recover.execute import RecoveryProgress
 from replay.recover.to_directory import rebuild
 from replay.state.trust import Trust, read_position, state_path
+from tests.processes import is_gone
 from tests.replay.rig import DEPOSIT, DRIFT, TRAP, Rig, balances_of
+from tests.waiting import wait_for
 
 RECOVER = """
 import sys
@@ -211,11 +213,11 @@ def test_signal_ends_the_workers_and_says_how_to_go_on(tmp_path: Path, number: s
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         worker = _worker_of(process.pid)
-        _wait_until(lambda: (tmp_path / "out" / "state" / "trust.json").exists() and len(_trusted(tmp_path / "out")) == 2)
+        wait_for(lambda: (tmp_path / "out" / "state" / "trust.json").exists() and len(_trusted(tmp_path / "out")) == 2)
         process.send_signal(number)
         told = process.stdout.read()
     assert number is signal.SIGKILL or "again to resume" in told
-    _wait_until(lambda: not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text())
+    wait_for(lambda: is_gone(worker))
     rebuild(reopened(rig), rig.files, str(tmp_path / "out"), workers=0)
     assert balances_of(str(tmp_path / "out")) == rig.balances
 
@@ -226,20 +228,4 @@ def _trusted(out: Path) -> dict[str, object]:
 
 
 def _worker_of(pid: int) -> int:
-    found: list[str] = []
-
-    def look() -> bool:
-        found[:] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return bool(found)
-
-    _wait_until(look)
-    return int(found[0])
-
-
-def _wait_until(true: object) -> None:
-    import time
-
-    deadline = time.monotonic() + 30
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    return int(wait_for(Path(f"/proc/{pid}/task/{pid}/children").read_text).split()[0])

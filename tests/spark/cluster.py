@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import time
 import venv
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,6 +20,7 @@ from pathlib import Path
 import pyspark
 
 from replay.spark.base.java import find_java
+from tests.waiting import wait_for
 
 UP_S_MAX = 120.0
 STOP_S_MAX = 30.0
@@ -153,12 +153,13 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _wait(log: Path, pattern: str) -> str:
-    deadline = time.monotonic() + UP_S_MAX
-    while time.monotonic() < deadline:
-        if found := re.search(pattern, log.read_text(errors="replace")):
-            return found[1]
-        time.sleep(0.05)
-    raise TimeoutError(f"{log} does not say {pattern}: {log.read_text(errors='replace')[-2000:]}")
+    found = wait_for(
+        lambda: re.search(pattern, log.read_text(errors="replace")),
+        UP_S_MAX,
+        lambda: f"{log} does not say {pattern}: {log.read_text(errors='replace')[-2000:]}",
+    )
+    assert found is not None
+    return found[1]
 
 
 def other_python() -> tuple[str, str] | None:

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from tests.replay.ledgers import Versions
 from tests.spark import failing_work
 from tests.spark.failing_work import runs
 from tests.spark.spark_nodes import SHOP, make_node
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,14 +55,6 @@ class Ended:
     scratch: list[str]  # folders in its TMPDIR
     processes: list[int]  # of it, that had run and were gone in the end
     logged: str  # to standard error
-
-
-def wait_for(what: Callable[[], object], seconds: float, why: str) -> None:
-    """Until it is so."""
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, why
-        time.sleep(0.05)
 
 
 def below(process: int) -> list[int]:
@@ -120,7 +112,7 @@ def test_held_program_ends_with_who_started_it(tmp_path: Path) -> None:
         "stdout=subprocess.DEVNULL); "
         "print(held.pid, flush=True); os.kill(os.getpid(), 9)"
     )
-    held = "import sys, time; from cmdlog.die_with_parent import watch; watch(int(sys.argv[1])); time.sleep(100)"
+    held = "import signal, sys; from cmdlog.die_with_parent import watch; watch(int(sys.argv[1])); signal.pause()"
     ended = subprocess.run([sys.executable, "-c", started, held], capture_output=True, text=True, check=False)
     assert ended.returncode == -signal.SIGKILL
     wait_for(lambda: not is_running(int(ended.stdout)), GONE_S_MAX, "the held program goes on")

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ from replay.spark.jobs.task_attempt import carry_out
 from tests.replay.damage import flip, segments, used_bytes
 from tests.replay.ledgers import SMALL, Versions
 from tests.spark.spark_nodes import SHOP, make_node, read_tables
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -202,11 +202,12 @@ def bucket(tmp_path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _port(log: Path, process: subprocess.Popen[bytes]) -> int:
-    deadline = time.monotonic() + UP_S_MAX
-    while not (found := re.search(r"Running on http://127\.0\.0\.1:(\d+)", log.read_text())):
+    def look() -> re.Match[str] | None:
         assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        return re.search(r"Running on http://127\.0\.0\.1:(\d+)", log.read_text())
+
+    found = wait_for(look, UP_S_MAX)
+    assert found is not None
     return int(found[1])
 
 

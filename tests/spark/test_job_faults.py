@@ -8,7 +8,6 @@ import shutil
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +34,7 @@ from tests.replay.rig import DRIFT, Rig
 from tests.spark import failing_work
 from tests.spark.failing_work import runs
 from tests.spark.spark_nodes import make_node, read_tables
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -204,12 +204,9 @@ def test_ctrl_c_keeps_what_is_done(spark: SparkSession, node: Path, sound: Rebui
     staging = tmp_path / "out.unfinished"
 
     def interrupt() -> None:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            if runs(staging, "waits", "p0001") and any(name.startswith("p0000") for name in os.listdir(staging / "rows")):
-                os.kill(os.getpid(), signal.SIGINT)
-                return
-            time.sleep(0.02)
+        rows = staging / "rows"
+        wait_for(lambda: runs(staging, "waits", "p0001") and any(name.startswith("p0000") for name in os.listdir(rows)))
+        os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()

@@ -40,21 +40,21 @@ def run(seed: str, *arguments: object) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("seed", ["random", "1", "0"])
-def test_small_recovery_repeats_the_order_of_sets(server: Server, tmp_path: Path, seed: str) -> None:
-    """Recovery to another place and in place, with and without the program at hand, and a drill agree with the live run."""
+@pytest.mark.parametrize("seed", ["random", "1"])  # under 0, the pinned one, all tests run
+def test_small_replays_repeat_the_order_of_sets(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: str
+) -> None:
+    """Recovery to another place and in place, a drill, and a start without state files agree with the live run."""
+
+    def lose_states() -> None:
+        for state in (server.data / "state").glob("p*"):
+            state.unlink()
+
     run(seed, "recover", server.data, "--to", tmp_path / "out")
     run(seed, "drill", server.data)
-    for state in (server.data / "state").glob("p*"):
-        state.unlink()
+    lose_states()
     run(seed, "recover", server.data, "--app", "tests.testing.apps.drift:db")
-
-
-@pytest.mark.parametrize("seed", ["random", "1"])
-def test_small_bring_up_repeats_the_order_of_sets(server: Server, monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
-    """A node whose state files are lost starts under any hash seed, and goes on with the same calls."""
-    for state in (server.data / "state").glob("p*"):
-        state.unlink()
+    lose_states()
     monkeypatch.setenv("PYTHONHASHSEED", seed)
     server.start()
     assert server.client.query("SELECT count(*) FROM notes").rows

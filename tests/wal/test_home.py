@@ -33,16 +33,16 @@ from tests.replay.rig import Rig
 FILES = RealFiles()
 
 
-@pytest.fixture
-def original(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stopped node that is the rest of a cluster, with calls, a snapshot and a fault record."""
-    (tmp_path / "volume").mkdir()
-    directory = tmp_path / "volume" / "node"
-    node = open_node(tmp_path / "made", inline=True, partitions=2)
+    folder = tmp_path_factory.mktemp("home")
+    directory = folder / "node"
+    node = open_node(folder / "made", inline=True, partitions=2)
     for n in range(10):
         ask(node, "bump", id=n, amount=1)
     node.close()
-    rebuild_jointly(make_joint_plan(FILES, [str(tmp_path / "made")]), FILES, str(directory), workers=0)
+    rebuild_jointly(make_joint_plan(FILES, [str(folder / "made")]), FILES, str(directory), workers=0)
     node = open_node(directory, inline=True)
     node.take_snapshot()
     ask(node, "bump", id=0, amount=1)
@@ -50,6 +50,24 @@ def original(tmp_path: Path) -> Path:
     log = FaultLog.open(FILES, str(directory), load_instance(FILES, str(directory)).identity)
     log.append(failed=[2], epoch=2, term=3, demotions=((0, 4, 3),), reason="node 2 does not answer")
     return directory
+
+
+@pytest.fixture
+def original(made: Path, tmp_path: Path) -> Path:
+    """That node, on a volume of its own, as if it had never been anywhere else."""
+    directory = tmp_path / "volume" / "node"
+    shutil.copytree(made, directory)
+    forget_home(directory)
+    reopen(directory)
+    return directory
+
+
+def forget_home(directory: Path) -> None:
+    """As earlier versions left a hard state: the next start takes the place where it is for its home."""
+    hard, _ = open_hardstate(FILES, str(directory / "log"))
+    hard.state.home = None
+    hard.save()
+    hard.close()
 
 
 def copied(original: Path, how: str) -> Path:
@@ -225,10 +243,7 @@ def test_crash_within_an_adoption_leaves_a_refused_copy(original: Path, monkeypa
 @pytest.mark.slow
 def test_directory_of_before_is_recorded_at_its_first_start(original: Path) -> None:
     """A hard state without a home, as earlier versions wrote it, takes the place where it is opened."""
-    hard, _ = open_hardstate(FILES, str(original / "log"))
-    hard.state.home = None
-    hard.save()
-    hard.close()
+    forget_home(original)
     copy = copied(original, "cp")
     reopen(copy)
     hard, _ = open_hardstate(FILES, str(copy / "log"))

@@ -19,6 +19,7 @@ from cmdlog.wal.reader import Recycled
 from cmdlog.wal.writing.segment_pool import READY_WANTED
 from cmdlog.wal.writing.tail import PlacedBlock
 from cmdlog.wal.writing.watermarks import Sync
+from tests.waiting import wait_for
 from tests.wal.logkit import (
     LOG,
     NODE,
@@ -33,7 +34,7 @@ from tests.wal.logkit import (
     sim,
 )
 from tests.wal.sim.simfiles import Fault, Operation, SimFiles
-from tests.wal.threadkit import WAIT_S, WaitSource, threaded, until
+from tests.wal.threadkit import WAIT_S, WaitSource, threaded
 
 
 def flags(files: SimFiles) -> list[BlockFlag]:
@@ -84,7 +85,7 @@ def test_a_rotation_waits_for_every_sync_of_the_segment_before() -> None:
         if operation.kind == "fdatasync" and operation.path.endswith("01.log") and held.acquire(blocking=False):
             assert release.wait(WAIT_S)
 
-    until(lambda: log._space.ready > 0)
+    wait_for(lambda: log._space.ready > 0)
     files.before = hold
     for number in range(4):
         source.put(number)
@@ -126,7 +127,7 @@ def test_blocks_behind_a_failed_sync_are_never_acknowledged() -> None:
         if operation.kind == "fdatasync" and held.acquire(blocking=False):
             assert release.wait(WAIT_S)
 
-    until(lambda: log._space.ready == READY_WANTED)  # its thread syncs too
+    wait_for(lambda: log._space.ready == READY_WANTED)  # its thread syncs too
     files.before = hold
     files.fail_at(2, Fault.IO_ERROR, kinds=frozenset({"fdatasync"}))
     for number in range(2):

@@ -11,9 +11,10 @@ import pytest
 from cmdlog.wal import Log
 from cmdlog.wal.errors import Wedged
 from cmdlog.wal.writing.segment_pool import READY_WANTED
+from tests.waiting import wait_for
 from tests.wal.logkit import LOG, NODE, ListSource, generations, numbers_in, sim
 from tests.wal.sim.simfiles import Fault, Operation, SimFiles
-from tests.wal.threadkit import WAIT_S, WaitSource, until
+from tests.wal.threadkit import WAIT_S, WaitSource
 
 Sync = Literal["sync", "async"]
 BOTH = pytest.mark.parametrize("sync", ["sync", "async"])
@@ -93,7 +94,7 @@ def test_a_slow_write_that_nobody_waits_for_keeps_nobody_waiting(sync: Sync) -> 
     files, waits = sim(), [False, False]
     source = WaitSource()
     log = open_promising(files, sync, waits, source, threads=4)
-    until(lambda: log._space.ready == READY_WANTED)
+    wait_for(lambda: log._space.ready == READY_WANTED)
     release, held = threading.Event(), threading.Lock()
 
     def hold(operation: Operation) -> None:
@@ -106,12 +107,12 @@ def test_a_slow_write_that_nobody_waits_for_keeps_nobody_waiting(sync: Sync) -> 
     source.wait(lambda: source.sent == [0])
     ring = log._ring
     assert ring is not None
-    until(lambda: ring._in_flight == 1)  # its place in the order is given, and with it what was said about waiting
+    wait_for(lambda: ring._in_flight == 1)  # its place in the order is given, and with it what was said about waiting
     waits[0] = True
     before = syncs(files)
     source.put(1)
     log.kick()
-    until(lambda: syncs(files) == before + 1)
+    wait_for(lambda: syncs(files) == before + 1)
     assert source.acknowledged == []
     release.set()
     source.wait(lambda: source.acknowledged == [0, 1])

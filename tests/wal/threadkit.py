@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 from cmdlog.wal import Log
@@ -50,17 +49,9 @@ class WaitSource(ListSource):
             self.changed.notify_all()
 
     def wait(self, reached: Callable[[], bool]) -> None:
-        """Looks again whenever the log calls its source, and only then; `until` is for everything else."""
+        """Looks again whenever the log calls its source, and only then; `wait_for` is for everything else."""
         with self.changed:
             assert self.changed.wait_for(reached, WAIT_S), "nothing happened"
-
-
-def until(reached: Callable[[], bool]) -> None:
-    """Bounded; another thread brings it about."""
-    deadline = time.monotonic() + WAIT_S
-    while not reached():
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.001)
 
 
 def threaded(files: SimFiles, *, threads: int = 4, sync: Sync = "sync", window_s: float = 0.005) -> tuple[Log, WaitSource]:

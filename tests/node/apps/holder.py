@@ -6,9 +6,9 @@ MODE `hang`: a call hangs in a site. MODE `load`: threads call; the number of ea
 from __future__ import annotations
 
 import itertools
+import signal
 import sys
 import threading
-import time
 from typing import Any
 
 import structlog
@@ -36,7 +36,7 @@ def main() -> None:
         opened.call("bump", id=1, amount=5)
         opened.submit("hang", id=1)
         print("hanging", flush=True)
-        time.sleep(600)
+        signal.pause()
     lock = threading.Lock()
 
     def load(thread: int) -> None:

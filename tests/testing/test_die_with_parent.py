@@ -6,20 +6,21 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_for
+
 ROOT = Path(__file__).resolve().parents[2]
 SUITE = """
-import time
+import signal
 from cmdlog.testing import cmdlog_server
 
 def test_that_never_ends(cmdlog_server):
     server = cmdlog_server("tests.node.apps.faulty:db", sites=2)
     print("server", server.pid, flush=True)
-    time.sleep(1000)
+    signal.pause()
 """
 
 
@@ -58,10 +59,7 @@ def test_killed_pytest_leaves_no_server(tmp_path: Path) -> None:
                     break
             assert len(started) >= 2  # with its sites
             suite.kill()
-            deadline = time.monotonic() + 10
-            while running(started) and time.monotonic() < deadline:
-                time.sleep(0.02)
-            assert running(started) == set()
+            wait_for(lambda: not running(started))
         finally:
             suite.kill()
             for process in running(started):

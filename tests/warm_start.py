@@ -1,0 +1,249 @@
+"""Programs of the product that tests start, forked from a process that has imported them: a start takes 10 ms, not a second.
+
+Half of the time of all tests was imports: a site takes 0.8 s of processor for them, `cmdlog serve` twice that. So
+`subprocess.Popen` asks for `python -m cmdlog…` (`replay`, `snapshot`, `procedures`) here. Everything else starts as ever, and so
+does a program whose start is special: another hash seed, options of the interpreter, a function to run first.
+
+The program is a child of the process that asked, with the descriptors, folder, environment, limits, group and policy that it
+would have: the process of the imports forks twice, and the kernel hands the orphan to the process that asked, which is the
+nearest `PR_SET_CHILD_SUBREAPER`. A server forks a process of the imports for its sites before it does anything else.
+
+`TESTS_START=cold` switches this off; the fixture `cold_start` does so for one test.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import fcntl
+import gc
+import importlib
+import io
+import json
+import os
+import resource
+import runpy
+import socket
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PRODUCT: Final = ("cmdlog", "procedures", "replay", "snapshot")
+IMPORTED: Final = (
+    "cmdlog.api.app", "cmdlog.api.server", "cmdlog.cli.app", "cmdlog.cli.server.serve", "cmdlog.node.background.page_checks",
+    "cmdlog.node.node", "cmdlog.node.queries.worker", "cmdlog.node.sites.site_main", "procedures.checks.check",
+    "replay.drill.drill", "replay.fork.worker", "replay.recover.worker", "replay.state.page_check",
+    "snapshot.archive.segment_copy", "snapshot.background_process", "snapshot.capture.seal",
+)  # fmt: skip
+AT_START: Final = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")  # variables that may differ: they are obeyed here
+LIMITS: Final = sorted(getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_"))
+PR_SET_CHILD_SUBREAPER: Final = 36
+MESSAGE_BYTES: Final = 1 << 20
+SWITCH: Final = "TESTS_START"
+
+_lock = threading.Lock()
+_asked: socket.socket | None = None  # to the process of the imports, once it was needed
+_importer: subprocess.Popen[bytes] | None = None
+_start_cold = subprocess.Popen[Any]._execute_child  # type: ignore[attr-defined]
+
+
+def _execute_child(self: Any, *given: Any) -> None:
+    """In place of that of `subprocess.Popen`, which has made the pipes and takes the process id from here."""
+    args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *more = given
+    _, _, shell, *ends = more[:9]
+    (stdin, _, _, stdout, _, stderr), (_, *owner, umask, new_session, group) = ends, more[9:]
+    environ = dict(os.environ if env is None else env)
+    special = executable or preexec_fn or shell or not close_fds or any(one is not None for one in owner) or umask != -1
+    if special or not _is_ours(args, environ, cwd):
+        _start_cold(self, *given)
+        return
+    order = {
+        "argv": [os.fspath(one) for one in args], "environ": environ, "cwd": os.path.abspath(cwd or "."), "parent": os.getpid(),
+        "limits": [resource.getrlimit(one) for one in LIMITS], "policy": os.sched_getscheduler(0), "new_session": new_session,
+        "group": os.getpgrp() if group < 0 else group, "fds": sorted({0, 1, 2, *pass_fds}), "stdio": [stdin, stdout, stderr],
+    }  # fmt: skip
+    standard = [given if given != -1 else number for number, given in enumerate((stdin, stdout, stderr))]
+    self.pid = _fork(order, [*standard, *(fd for fd in order["fds"] if fd > 2)])
+    self._child_created = True
+    self._close_pipe_fds(*ends)
+
+
+def _is_ours(args: Any, environ: dict[str, str], cwd: Any) -> bool:
+    """Whether the process of the imports can stand for the start."""
+    if os.environ.get(SWITCH) == "cold" or isinstance(args, str | bytes) or environ.get("PYTHONHASHSEED") != "0":
+        return False
+    words = [os.fspath(one) for one in args]
+    if words[:2] != [sys.executable, "-m"] or words[2].partition(".")[0] not in PRODUCT:
+        return False
+    if any(name.startswith("PYTHON") and name not in AT_START and os.environ.get(name) != environ[name] for name in environ):
+        return False
+    folder = Path(cwd or ".").resolve()
+    return folder == ROOT or not any((folder / name).exists() for name in PRODUCT)
+
+
+def _fork(order: dict[str, Any], fds: list[int]) -> int:
+    """The process id of a program."""
+    with _lock:
+        near = _asked or _import_all()
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        try:
+            socket.send_fds(near, [json.dumps(order).encode()], fds)
+            return int(near.recv(64))
+        finally:
+            prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def _import_all() -> socket.socket:
+    """Starts the process of the imports; it ends when this one does."""
+    global _asked, _importer  # noqa: PLW0603 - one for each process of tests
+    _asked, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (_asked, far):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE_BYTES)
+    command = [sys.executable, "-m", "tests.warm_start", str(far.fileno())]
+    environ = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)}
+    with far:
+        _importer = subprocess.Popen(
+            command, cwd=ROOT, env=environ, pass_fds=(far.fileno(),), stdin=subprocess.DEVNULL, process_group=0
+        )
+    return _asked
+
+
+def install() -> None:
+    """From now on programs of the product start warm."""
+    subprocess.Popen._execute_child = _execute_child  # type: ignore[attr-defined]
+
+
+def end() -> None:
+    """Nothing is started any more."""
+    subprocess.Popen._execute_child = _start_cold  # type: ignore[attr-defined]
+    if _asked is not None and _importer is not None:
+        _asked.close()
+        _importer.wait()
+
+
+# -- in the process of the imports -----------------------------------------------------------------------------------------
+
+
+def serve(near: socket.socket, paths: list[str]) -> None:
+    """Forks one program per order. Returns in the programs only."""
+    while True:
+        data, fds, _, _ = socket.recv_fds(near, MESSAGE_BYTES, 250)
+        if not data:
+            os._exit(0)
+        read, write = os.pipe()
+        if (middle := os.fork()) == 0:
+            if (program := os.fork()) != 0:
+                os.write(write, str(program).encode())
+                os._exit(0)
+            os.close(read)
+            os.close(write)
+            near.close()
+            become(json.loads(data), fds, paths)
+            return
+        os.close(write)
+        os.waitpid(middle, 0)  # the program is now a child of the process that asked
+        near.send(os.read(read, 64))
+        for fd in (read, *fds):
+            os.close(fd)
+
+
+def become(order: dict[str, Any], fds: list[int], paths: list[str]) -> None:
+    """Takes on what a started program has, and nothing else."""
+    while os.getppid() != order["parent"]:  # until the process between the two has ended
+        if os.getppid() == 1:
+            os._exit(1)
+        os.sched_yield()
+    if order["new_session"]:
+        os.setsid()
+    else:
+        os.setpgid(0, order["group"])
+    _place(fds, order["fds"])
+    for limit, values in zip(LIMITS, order["limits"], strict=True):
+        resource.setrlimit(limit, values)
+    os.sched_setscheduler(0, order["policy"], os.sched_param(0))
+    os.environ.clear()
+    os.environ.update(order["environ"])
+    os.chdir(order["cwd"])
+    sys.path[:] = [order["cwd"], *filter(None, order["environ"].get("PYTHONPATH", "").split(os.pathsep)), *paths]
+    sys.dont_write_bytecode = bool(order["environ"].get("PYTHONDONTWRITEBYTECODE"))
+    importlib.invalidate_caches()
+    _open_standard(buffered=not order["environ"].get("PYTHONUNBUFFERED"))
+    sys.orig_argv[:] = order["argv"]
+    sys.argv[:] = order["argv"][2:]
+
+
+def _place(fds: list[int], numbers: list[int]) -> None:
+    """Gives each descriptor the number that it had, and closes all others."""
+    above = max(*fds, *numbers) + 1
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, above) for fd in fds]
+    os.closerange(0, above)
+    for fd, number in zip(high, numbers, strict=True):
+        os.dup2(fd, number)
+    os.closerange(above, max(high) + 1)
+
+
+def _open_standard(*, buffered: bool) -> None:
+    """The three streams, as the interpreter makes them."""
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    for name, number, errors in (("stdout", 1, "strict"), ("stderr", 2, "backslashreplace")):
+        raw: Any = open(number, "wb", -1 if buffered else 0, closefd=False)  # noqa: SIM115
+        lines = buffered and (number == 2 or os.isatty(number))
+        stream = io.TextIOWrapper(raw, encoding="utf-8", errors=errors, line_buffering=lines, write_through=not buffered)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def fork_importer(paths: list[str]) -> None:
+    """A server has sites to start: they come from a process like this one, forked while there is but one thread."""
+    global _asked
+    _asked, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() != 0:
+        far.close()
+        install()
+        return
+    os.setpgid(0, 0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    _place([nothing, nothing, nothing, far.detach()], [0, 1, 2, 3])
+    serve(socket.socket(fileno=3), paths)
+
+
+def run() -> NoReturn:
+    """What `python -m` does; but an end does not take the interpreter apart, which costs as much as the imports."""
+    warnings.filterwarnings(
+        "ignore", category=RuntimeWarning, module="runpy"
+    )  # the module was imported before: that is the point
+    code: Any = 0
+    try:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    if not isinstance(code, int):
+        sys.stderr.write(f"{code}\n")
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(code & 255)
+
+
+if __name__ == "__main__":
+    far = socket.socket(fileno=int(sys.argv[1]))
+    for module in IMPORTED:
+        importlib.import_module(module)
+    gc.freeze()  # a program's collector would copy all of these pages
+    own = {"", str(ROOT), os.getcwd()}
+    base = [path for path in sys.path if path not in own]
+    serve(far, base)
+    if "serve" in sys.argv:
+        fork_importer(base)
+    run()
