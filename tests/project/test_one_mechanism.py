@@ -42,7 +42,7 @@ OWNERS: dict[str, tuple[str, dict[str, str]]] = {
 def uses(text: str) -> Iterator[tuple[int, str]]:
     """Line and full name of each of these names in a module, whatever it is imported as."""
     tree = ast.parse(text)
-    names = {}
+    names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.asname or alias.name: alias.name for alias in node.names}
