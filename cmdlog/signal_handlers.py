@@ -1,6 +1,6 @@
 """Handlers of signals: what a process ignores, and SIGTERM as an exception that unwinds the work at hand.
 
-One rule: a handler that another part of the program has set is left alone, and whoever sets one takes it back.
+One rule: a handler that another part of the program has set is left alone, and one that is set is taken back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def ignore(*numbers: signal.Signals) -> None:
 
 
 def reset(number: signal.Signals) -> None:
-    """The kernel's own action again, which a process inherits neither when its parent ignores the signal."""
+    """The kernel's own action again, also where the parent ignores the signal, which a child inherits."""
     signal.signal(number, signal.SIG_DFL)
 
 

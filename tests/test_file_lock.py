@@ -64,7 +64,7 @@ def test_lock_is_taken_as_soon_as_it_is_released(tmp_path: Path, wait_s: float) 
 
 
 def test_shared_locks_exclude_only_exclusive_ones(tmp_path: Path) -> None:
-    """Two readers look at the same time; whoever writes has the file alone."""
+    """Two readers look at the same time; a writer has the file alone."""
     path = tmp_path / "lock"
     path.touch()
     with path.open("rb") as one, path.open("rb") as other:

@@ -401,7 +401,7 @@ def _wait_ready(site: _Process, given_up: Callable[[], bool]) -> dict[int, int]:
                 break
             for frame in frames:
                 if frame.kind is FrameKind.FAULT:
-                    site.popen.wait(timeout=START_TIMEOUT_S)
+                    site.popen.end(after_s=START_TIMEOUT_S)
                     told = orjson.loads(frame.payload)
                     raise NotStarted(SiteFault(told["kind"], told["message"]))
                 positions = orjson.loads(frame.payload)["positions"]
