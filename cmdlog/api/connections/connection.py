@@ -250,10 +250,6 @@ class Connection(asyncio.Protocol):
         if framer.waiting > HELD_BYTES_MAX or len(self._held) > HELD_BYTES_MAX:
             self._stop_reading()
 
-    def _parsed_head(self) -> None:
-        if self.framer.request is not None:
-            self._begin()
-
     def _parsed_body(self) -> None:
         assert self._exchange is not None
         self._exchange.arrived()
@@ -284,9 +280,10 @@ class Connection(asyncio.Protocol):
         self.phase, self.read_deadline = "head", self.loop.time() + self._roster.settings.header_timeout_s
 
     def _begin(self) -> None:
-        """A request's head is complete."""
+        """The request is served, if its head is complete."""
         roster, request = self._roster, self.framer.request
-        assert request is not None
+        if request is None:
+            return
         roster.busy(self)
         self.phase, self.read_deadline = "working", inf
         quick = roster.quick
@@ -485,7 +482,7 @@ class Connection(asyncio.Protocol):
     PHASES: ClassVar[Mapping[Phase, _Reactions]] = {
         #                       data           parsed            end            room          stop          overdue
         "greeting": _Reactions(_hold,         _ignore,          _expects,      _ignore,      _cut,         _cut),
-        "head":     _Reactions(_take_between, _parsed_head,     _expects,      _resume_held, _close,       _refuse_slow),
+        "head":     _Reactions(_take_between, _begin,           _expects,      _resume_held, _close,       _refuse_slow),
         "rest":     _Reactions(_take_between, _ignore,          _expects,      _resume_held, _close,       _close),
         "working":  _Reactions(_take_working, _parsed_body,     _end_working,  _ignore,      _answer_last, _expire),
         "draining": _Reactions(_take_working, _parsed_leftover, _expects,      _ignore,      _close,       _close),

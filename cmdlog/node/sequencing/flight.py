@@ -1,6 +1,6 @@
 """Calls on their way through a partition's pipeline: waiting for a batch, in a batch, or reading.
 
-One rule: plain data of the sequencer, under its lock; no lock, clock or thread here. A flight's stage only ever advances.
+One rule: plain data of the sequencer, under its lock; no lock, clock or thread here. A flight's stage only advances.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class MultiPartitionStep:
 
 
 class FlightStage(IntEnum):
-    """How far a batch is between the log and its site; it only ever advances."""
+    """How far a batch is between the log and its site; it only advances, until its callers are dropped."""
 
     TAKEN = 0  # by the log
     READY = 1  # written, and may go to the site: it, or a batch after it, has a call that does not wait for more
