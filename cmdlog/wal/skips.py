@@ -42,9 +42,6 @@ class SkipSet:
     def __iter__(self) -> Iterator[Skip]:
         return iter(self._skips)
 
-    def __bool__(self) -> bool:
-        return bool(self._skips)
-
     def add(self, *skips: Skip) -> None:
         """Those that the log states next."""
         self._skips += skips
