@@ -231,7 +231,7 @@ def test_fork_that_is_broken_off_says_in_which_call(node: Path, versions: Versio
     """Ctrl-C within a procedure is no outcome of it: the fork ends, its directory is no node, and no other fork begins there."""
     source = LEDGER.replace("    tx.execute(ADD", "    if amount == 7:\n        raise KeyboardInterrupt\n    tx.execute(ADD")
     call = next(call for call in deposits_of(node) if call.params[1] == 7)
-    with pytest.raises(Interrupted, match=f"interrupted in deposit, transaction {call.txn_id}.*again to resume"):
+    with pytest.raises(Interrupted, match=f"interrupted in deposit, transaction {call.txn_id}\n.*again to resume"):
         forked(node, versions.load("ledger_broken", source), START, tmp_path / "out")
     assert not (tmp_path / "out" / "instance.json").exists()
     with pytest.raises(WrongDirectory, match=r"with code .*, but you asked for a fork of"):

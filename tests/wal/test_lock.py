@@ -19,7 +19,7 @@ def test_a_folder_that_cannot_be_made_says_why(tmp_path: Path) -> None:
         (tmp_path / "no" / "folder", f"there is no folder {tmp_path / 'no'}"),
         (Path("/proc/nope"), "No such file or directory"),
     ):
-        with pytest.raises(WrongDirectory, match=f"{path} cannot be made: .*{why}.*volume is mounted"):
+        with pytest.raises(WrongDirectory, match=f"{path} cannot be made: .*{why}\n.*volume is mounted"):
             make_folder(RealFiles(), str(path))
     make_folder(RealFiles(), str(tmp_path / "made"))
     assert (tmp_path / "made").is_dir()
@@ -28,5 +28,5 @@ def test_a_folder_that_cannot_be_made_says_why(tmp_path: Path) -> None:
 def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
     """The hint is to name another one."""
     (tmp_path / "letter.txt").touch()
-    with pytest.raises(NotEmpty, match=r"letter\.txt.*name a folder that is empty"):
+    with pytest.raises(NotEmpty, match=r"letter\.txt\n.*name a folder that is empty"):
         take_ownership(RealFiles(), str(tmp_path))
