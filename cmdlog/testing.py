@@ -134,7 +134,7 @@ class Server:
     def start(self) -> None:
         """Starts the process; returns when it serves. Raises: RuntimeError with the process's last words."""
         if self._process is not None:
-            raise RuntimeError("the server runs already")
+            raise RuntimeError("the server is already running")
         options = [f"--{name.replace('_', '-')}={value}" for name, value in self._settings.items()]
         command = [
             sys.executable,
@@ -201,7 +201,7 @@ class Server:
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            raise RuntimeError("the server does not run")
+            raise RuntimeError("the server is not running")
         return self._process
 
     def _put_on_leash(self) -> int:
@@ -243,7 +243,7 @@ def assert_replays(database: Embedded) -> None:
         replayed = _digests(Path(folder))
     differing = sorted(name for name in lived.keys() | replayed.keys() if lived.get(name) != replayed.get(name))
     if differing:
-        raise AssertionError(f"the replay differs from what was lived, in {', '.join(differing)}")
+        raise AssertionError(f"the replay differs from the live run in {', '.join(differing)}")
 
 
 def _digests(directory: Path) -> dict[str, TableDigest]:

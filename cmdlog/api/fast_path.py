@@ -114,7 +114,7 @@ class _Call:
 
     def _fail(self, error: Exception) -> None:
         log_defect(self._request.path, self._trace.request_id, error)
-        self._refuse(Problem("internal_error", "a defect of the server; its log says where"))
+        self._refuse(Problem("internal_error", "internal server error; see the server's log"))
 
     def _refuse(self, problem: Problem) -> None:
         self._trace.note(problem)

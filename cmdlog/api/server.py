@@ -66,7 +66,7 @@ def serve(open_node: Open, settings: Settings, *, events: Events | None = None, 
     service = api.service
     certificate = Certificate(settings) if settings.tls_cert_file is not None else None
     if certificate is None and not is_loopback(settings.host):
-        logger.warning("not_encrypted", host=settings.host, hint="credentials and data can be read on the way: set tls_cert_file")
+        logger.warning("not_encrypted", host=settings.host, hint="credentials and data travel unencrypted: set tls_cert_file")
     roster = Roster(
         api,
         settings,
@@ -128,7 +128,7 @@ def listen(host: str, port: int, *, silence_max_s: float) -> socket.socket:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.socket(family, kind, proto)
     except OSError as error:
-        raise BadSetting("host", f"{host} is no address to listen on: {error.strerror}") from error
+        raise BadSetting("host", f"{host} is not an address to listen on: {error.strerror}") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # this and what follows is passed on to connections
@@ -138,7 +138,7 @@ def listen(host: str, port: int, *, silence_max_s: float) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise BadSetting("port", f"cannot listen on {host}:{port}: {error.strerror}; port 0 takes a free one") from error
+        raise BadSetting("port", f"cannot listen on {host}:{port}: {error.strerror}; port 0 picks a free one") from error
     return listener
 
 

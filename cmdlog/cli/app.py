@@ -56,7 +56,7 @@ HELP: Final = """Durable stored procedures in Python: every acknowledged call su
   12 locked by another process, 13 code missing or forged, 14 disk full,
   15 write or fsync failed, 16 divergence, 17 completeness not proved,
   130 interrupted by Ctrl-C, 143 terminated by SIGTERM,
-  141 whoever read the output went away
+  141 the reader of the output closed the pipe
 """
 
 

@@ -34,7 +34,7 @@ class Failures:
         try:
             records = known_faults(files, directory, identity)
         except WalError as error:
-            log.warning("fault log cannot be read", directory=directory, reason=str(error))
+            log.warning("fault_log_unreadable", directory=directory, reason=str(error))
             return cls(problem=str(error))
         newest = records[-1] if records else None
         return cls(newest, carried_fault(identity.cluster_id, newest))

@@ -277,7 +277,7 @@ class Node:
                 why = {p: trouble.message for p, trouble in self.troubles.by_partition().items()}
                 calls = self.sequencer.standstill.waiting()
                 waited_s = round(timeout_s, 1)
-                log.warning("stops with calls under way, which stay in the log", waited_s=waited_s, calls=calls, why=why)
+                log.warning("stopped_with_calls_in_flight", waited_s=waited_s, calls=calls, why=why)
                 return
             with contextlib.suppress(WalError):
                 self.help()
@@ -440,7 +440,7 @@ class Node:
     def _failed(self, error: BaseException) -> None:
         self.error = error
         self._opened.set()
-        log.error("the node stopped and must be restarted", reason=str(error), kind=type(error).__name__)
+        log.error("node_failed", reason=str(error), kind=type(error).__name__)
         self.on_failure(error)
 
     def _open_log(self) -> None:
@@ -463,7 +463,7 @@ class Node:
 
     def _log_opened(self) -> None:
         for change in self._boot.changes:
-            log.info("changed since the last start", what=change)
+            log.info("changed_since_last_start", what=change)
         self._desk.opened = True
         self._opened.set()
 

@@ -110,7 +110,7 @@ class _Draft:
 
     def remove(self, node: NodeId) -> None:
         if node not in self.voters and node not in self.learners:
-            raise BadChange(f"node {node} is no member")
+            raise BadChange(f"node {node} is not a member")
         self.voters.discard(node)
         self.learners.discard(node)
 
@@ -127,7 +127,7 @@ def _changed(config: Configuration, steps: Sequence[MemberChange]) -> Configurat
     if config.joint:
         raise BadChange(f"joint, with outgoing voters {_named(config.outgoing)}: end that first")
     if not config.voters:
-        raise BadChange("a configuration without voters cannot be changed: nobody could commit it")
+        raise BadChange("a configuration without voters cannot be changed: no node could commit it")
     draft = _Draft(set(config.voters), set(config.learners))
     for step in _checked(steps):
         _ACTS[step.act](draft, step.node)

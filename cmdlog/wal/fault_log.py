@@ -55,7 +55,7 @@ class FaultLogForked(WalError):
     """Two records that cannot be in one history, or that cannot be compared."""
 
     hint = (
-        "two clusters were made from one, or a node was put back from an old copy; `cmdlog recover --plan` names the directories"
+        "one cluster was split into two, or a node was restored from an old copy; `cmdlog recover --plan` names the directories"
     )
 
 
@@ -150,7 +150,7 @@ class FaultLog:
         return 0
 
     def mark_rejoining(
-        self, lineage: Sequence[FaultRecord], *, epoch: int = 0, term: int, reason: str = "is filled anew"
+        self, lineage: Sequence[FaultRecord], *, epoch: int = 0, term: int, reason: str = "is filled again"
     ) -> FaultRecord:
         """Takes over the cluster's records and adds one that lists this node beside its newest set, in one write.
 
@@ -192,13 +192,13 @@ class FaultLog:
             conflict = ours[-1], theirs[0]
         if conflict is not None:
             told = " and ".join(f"record {r.sequence} with checksum {r.checksum:08x} by node {r.author}" for r in conflict)
-            raise FaultLogForked(f"fault logs do not fit each other: {told}, the first one in {os.path.dirname(self._paths[0])}")
+            raise FaultLogForked(f"fault logs contradict each other: {told}, the first one in {os.path.dirname(self._paths[0])}")
         last = ours[-1].sequence if ours else 0
         return [*ours, *(record for record in theirs if record.sequence > last)]
 
     def _save(self, records: Sequence[FaultRecord]) -> None:
         if self._wedged is not None:
-            raise Wedged(f"the fault log refuses writes since: {self._wedged}")
+            raise Wedged(f"the fault log refuses writes after: {self._wedged}")
         identity = self._copy.identity
         kept, size = list(records[-RECORDS_KEPT_MAX:]), FAULT_COPY.bytes
         sizes = [len(encode_fault(identity.cluster_id, record)) for record in kept]

@@ -58,7 +58,7 @@ def test_version_is_machine_readable() -> None:
         (["serve", "procedures.samples.bank:db", "--data", "no/such/folder"], {}, 1, "there is no folder"),
         (["serve"], {}, 2, "APP"),
         (["no-such-command"], {}, 2, "no-such-command"),
-        (["status", "--url", "nonsense"], {}, 2, "no address of a server"),
+        (["status", "--url", "nonsense"], {}, 2, "not a server address"),
         (["recover", "d", "--until", "garbage", "--to", "x"], {}, 2, "neither a transaction id nor a time"),
     ],
 )

@@ -119,7 +119,7 @@ def test_procedures_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (problem(404, "unknown_procedure"), 2, "unknown_procedure"),
         (problem(401, "unauthenticated"), 1, "unauthenticated"),
         (problem(503, "log_full", "Retry-After: 60"), 1, "log_full"),
-        (http(200, b"<html>", kind="text/html"), 1, "is it cmdlog that listens there?"),
+        (http(200, b"<html>", kind="text/html"), 1, "check that cmdlog is listening there"),
     ],
 )
 def test_refusal_has_its_exit_code(reply: bytes, exit_code: int, says: str) -> None:

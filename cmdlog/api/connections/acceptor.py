@@ -86,7 +86,7 @@ class Acceptor:
         now = self._loop.time()
         if now - self._told_s >= QUIET_S:
             self._told_s = now
-            logger.warning("accept_failed", problem=error.strerror, hint="ulimit -n: newcomers are turned away meanwhile")
+            logger.warning("accept_failed", problem=error.strerror, hint="ulimit -n: new connections are rejected until then")
         if self._spare is None:
             return False
         self._give_up_spare()

@@ -96,10 +96,10 @@ class Credentials:
             self._data: bytes | str = _read(path)
             self._held = parse_file(self._data)
         except (OSError, BadTokenFile) as error:
-            hint = f"`cmdlog token add {path} --name NAME` makes a token file, or adds a credential to one"
+            hint = f"`cmdlog token add {path} --name NAME` creates a token file, or adds a credential to one"
             raise BadSetting("token_file", _problem(path, error), hint=hint) from None
         if not self._held.credentials:
-            raise BadSetting("token_file", f"{path} holds no credential; `cmdlog token add {path} --name NAME` makes one")
+            raise BadSetting("token_file", f"{path} holds no credential; `cmdlog token add {path} --name NAME` adds one")
         self._looked = monotonic()
         self._refused = ""  # why the file as it stands is not used
         self._warn()
@@ -132,7 +132,7 @@ class Credentials:
             if held.digest == credential.digest and held.name == credential.name and held.roles >= credential.roles:
                 self._check_expiry(held)
                 return
-        raise Problem("unauthenticated", "the credential was withdrawn")
+        raise Problem("unauthenticated", "the credential was revoked")
 
     def _check_expiry(self, credential: Credential) -> None:
         if credential.expires_s is not None and self._clock.now() >= credential.expires_s:

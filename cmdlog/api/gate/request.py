@@ -80,7 +80,7 @@ def pick_headers(scope: Scope) -> Picked:
 def check_twice(picked: Picked) -> None:
     """Refuses a header that comes twice: which of them counts is nobody's guess. Raises: Problem."""
     if TWICE in picked:
-        raise invalid([(picked[TWICE].decode(), "comes more than once")])
+        raise invalid([(picked[TWICE].decode(), "is given more than once")])
 
 
 def check_origin(picked: Picked, *, authenticated: bool) -> None:

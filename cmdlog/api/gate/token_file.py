@@ -95,7 +95,7 @@ def read_time(text: str) -> float:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None or "T" not in text.upper():
-        raise ValueError(f"{text!r} is no time with its offset, such as 2027-01-31T00:00:00Z")
+        raise ValueError(f"{text!r} is not a time with an offset, such as 2027-01-31T00:00:00Z")
     return moment.timestamp()
 
 
@@ -123,7 +123,7 @@ def parse_file(data: bytes) -> TokenFile:
     for number, words in stated:
         credential = _credential(words, number)
         if credential.digest in seen:
-            raise BadTokenFile(f"the same token stands in line {seen[credential.digest]}", number)
+            raise BadTokenFile(f"the same token is in line {seen[credential.digest]}", number)
         seen[credential.digest] = number
         credentials.append(credential)
     return TokenFile(tuple(credentials))
@@ -161,7 +161,7 @@ def _credential(words: list[str], number: int) -> Credential:
     try:
         expires_s = read_time(words[3]) if len(words) == 4 else None
     except (ValueError, OverflowError):
-        raise BadTokenFile("the fourth word must be a time with its offset, such as 2027-01-31T00:00:00Z", number) from None
+        raise BadTokenFile("the fourth word must be a time with an offset, such as 2027-01-31T00:00:00Z", number) from None
     return Credential(words[0], roles, bytes.fromhex(digest[1]), expires_s)
 
 

@@ -267,7 +267,7 @@ class BatchStream:
                 else:
                     _settle_all(group, where, refused)
             except WalError as error:
-                _settle_all(group, where, UnknownOutcome(f"the log failed while the calls were under way: {error}"))
+                _settle_all(group, where, UnknownOutcome(f"the log failed while the calls were in flight: {error}"))
             else:
                 for place, partition in zip(where, partitions, strict=True):
                     group.partitions[place] = partition
@@ -341,5 +341,5 @@ def error_line(problem: Problem) -> bytes:
 
 def _unknown(name: object) -> Problem:
     if type(name) is str:
-        return Problem("unknown_procedure", f"no procedure is called {name[:80]!r}; GET /v1/procedures lists them")
+        return Problem("unknown_procedure", f"there is no procedure {name[:80]!r}; GET /v1/procedures lists them")
     return invalid([("procedure", "must name a procedure")])

@@ -75,7 +75,7 @@ def find_route(service: Service, incoming: Incoming) -> tuple[Node, Route]:
     name = incoming.path[len(PROCEDURES) :]
     route = node.routes.get(name)
     if route is None:
-        raise Problem("unknown_procedure", f"no procedure is called {name[:80]!r}; GET /v1/procedures lists them")
+        raise Problem("unknown_procedure", f"there is no procedure {name[:80]!r}; GET /v1/procedures lists them")
     if not route.read_only and INVOKE not in incoming.caller.roles:
         raise forbidden(INVOKE)
     incoming.trace.procedure = name
@@ -103,7 +103,7 @@ def place(call: Prepared, done: Done) -> int | None:
     except CallRefused as refused:
         raise of_refused(refused) from None
     except WalError as error:
-        raise of_refused(UnknownOutcome(f"the log failed while the call was under way: {error}")) from None
+        raise of_refused(UnknownOutcome(f"the log failed while the call was in flight: {error}")) from None
     except ClockAhead as error:
         raise invalid([("Cmdlog-Txn", str(error))]) from None
 

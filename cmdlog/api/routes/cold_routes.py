@@ -164,4 +164,4 @@ async def _answer_nobody(_: Request, __: Exception) -> Response:
 
 
 async def _answer_defect(request: Request, _: Exception) -> Response:
-    return await _answer_problem(request, Problem("internal_error", "a defect of the server; its log says where"))
+    return await _answer_problem(request, Problem("internal_error", "internal server error; see the server's log"))

@@ -93,7 +93,7 @@ def prove(calls: Sequence[DemoCall], own: Iterable[tuple[str, Iterator[str]]], *
         if first is None:
             verdict.proofs.append(name)
         else:
-            verdict.differences.append(f"not so: {name}: {first}")
+            verdict.differences.append(f"refuted: {name}: {first}")
     return verdict
 
 

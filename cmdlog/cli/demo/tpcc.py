@@ -123,7 +123,7 @@ def _refusals(calls: Sequence[DemoCall], items: int) -> Iterator[str]:
             continue
         unused = any(item > items for item, _, _ in call.params.get("lines", ()))
         if (answer.kind, answer.value if unused else None) != (("aborted", "item_not_found") if unused else ("ok", None)):
-            yield f"{describe(call)} was told {told(answer)}"
+            yield f"{describe(call)} got the answer {told(answer)}"
 
 
 def _done(calls: Sequence[DemoCall], procedure: str) -> Iterator[tuple[DemoCall, Any]]:
@@ -138,7 +138,7 @@ def _orders(calls: Sequence[DemoCall], seen: TpccState, loaded: int) -> Iterator
     for call, value in _done(calls, "new_order"):
         place, number = (call.params["warehouse"], call.params["district"]), value["order"]
         if number != following[place]:
-            yield f"{describe(call)} was told order {number}; by its transaction it is order {following[place]}"
+            yield f"{describe(call)} got order number {number}; by its transaction it is order {following[place]}"
         following[place] = number + 1
         found = seen.orders[place].get(number)
         wanted = (call.params["customer"], len(call.params["lines"]), sum(line["amount"] for line in value["lines"]))
@@ -149,7 +149,7 @@ def _orders(calls: Sequence[DemoCall], seen: TpccState, loaded: int) -> Iterator
     for place, orders in sorted(seen.orders.items()):
         unknown = [number for number in orders if number >= following[place]]
         if unknown or len(orders) != following[place] - 1:
-            yield f"district {place} has {len(orders)} orders instead of {following[place] - 1}; nobody was told of {unknown[:5]}"
+            yield f"district {place} has {len(orders)} orders instead of {following[place] - 1}; no answer named {unknown[:5]}"
 
 
 def _payments(calls: Sequence[DemoCall], seen: TpccState) -> Iterator[str]:
@@ -163,7 +163,7 @@ def _payments(calls: Sequence[DemoCall], seen: TpccState) -> Iterator[str]:
         if [list(row) for row in seen.history.get(txn_id, ())] != [[*wanted, value["customer"], params["amount"]]]:
             yield f"the history has {seen.history.get(txn_id)} under {txn_id}; {describe(call)}"
     for txn_id in sorted(seen.history.keys() - paid - loading):
-        yield f"the history has {seen.history[txn_id]} under {txn_id}, of which nobody was told"
+        yield f"the history has {seen.history[txn_id]} under {txn_id}, which no answer named"
 
 
 def _deliveries(calls: Sequence[DemoCall], seen: TpccState, loaded: int) -> Iterator[str]:
@@ -180,7 +180,7 @@ def _deliveries(calls: Sequence[DemoCall], seen: TpccState, loaded: int) -> Iter
     for place, orders in sorted(seen.orders.items()):
         unknown = _without(orders, sent[place])
         if unknown:
-            yield f"orders {unknown[:5]} of {place} were sent, and nobody was told"
+            yield f"orders {unknown[:5]} of {place} were sent, but no answer named them"
 
 
 def _without(orders: Mapping[int, OrderRow], last: int) -> list[int]:

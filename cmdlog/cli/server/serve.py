@@ -32,9 +32,9 @@ USUAL: Final = frozenset(("host", "port", "partitions", "sites", "durability", "
 HELP: Final = """Serve the procedures of APP over HTTP, from the node directory --data.
 
 A missing or empty directory becomes a new node; an existing one is
-recovered first. The server tells its address when the directory is opened,
+recovered first. The server prints its address when the directory is opened,
 and answers /readyz with 503 until recovery is done. SIGTERM or Ctrl-C stops
-it in order, also while it starts: requests under way are answered, the log
+it cleanly, also while it starts: requests in flight are answered, the log
 is sealed, and the exit code is 0.
 
 [bold]Examples[/bold]
@@ -191,4 +191,4 @@ def tell_start(part: Mapping[str, Any]) -> str:
 
 
 def _say_stopping() -> None:
-    out.result({"event": "stopping"}, lambda: out.text("stopping: requests under way are answered first"))
+    out.result({"event": "stopping"}, lambda: out.text("stopping: requests in flight are answered first"))

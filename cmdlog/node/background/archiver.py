@@ -160,8 +160,10 @@ class Archiver:
     def why_full(self) -> str:
         """What a caller who is refused with `log_full` is told."""
         if self.problem:
-            return f"the log has no room: the archive cannot take its oldest segment, which was promised: {self.problem}"
-        return "the log has no room until a snapshot lets its oldest segment go"
+            return (
+                f"the log has no room: its oldest segment is promised to the archive and cannot be copied there: {self.problem}"
+            )
+        return "the log has no room until a snapshot releases its oldest segment"
 
     def status(self) -> dict[str, Any]:
         """The archive as `GET /v1/status` shows it; as of the last look, at most a few seconds ago."""
@@ -179,7 +181,7 @@ class Archiver:
             except (SnapshotError, WalError, OSError) as error:
                 self._note_problem(message_of(error))
             except Exception as error:  # our own bug: without this thread the log fills and never empties
-                log.exception("archiving failed")
+                log.exception("archiving_failed")
                 self._note_problem(f"{type(error).__name__}: {error}")
 
     def _wait(self) -> bool:
@@ -244,7 +246,7 @@ class Archiver:
             raise
         self.archived += 1
         self._index.refresh()
-        log.info("segment archived", first_block=int(segment.header.first_block), last_block=last_block, bytes=copied.bytes)
+        log.info("segment_archived", first_block=int(segment.header.first_block), last_block=last_block, bytes=copied.bytes)
         return True
 
     def _fits(self, size_bytes: int) -> bool:
@@ -265,11 +267,9 @@ class Archiver:
         first_block = int(segment.header.first_block)
         pinned = Needs(frozenset(), None, needed.pins).log(first_block=first_block, last_block=last_block)
         if self._rules.when_full == "stop" or pinned:
-            raise Stuck(
-                f"{why}; it is retried until there is room, or until a restart with archive_full=shorten or a smaller window"
-            )
+            raise Stuck(f"{why}; retried until there is room, or a restart with archive_full=shorten or a smaller window")
         self.given_up += 1
-        log.warning("segment goes unarchived: the window is shorter", first_block=first_block, last_block=last_block, reason=why)
+        log.warning("segment_not_archived", first_block=first_block, last_block=last_block, reason=why)
 
     def _drop_spare(self, needed: Needs) -> bool:
         """Gives up the oldest snapshot of the archive without which every moment can still be restored."""
@@ -292,7 +292,7 @@ class Archiver:
             return False
         remove_segment(self._place, oldest)
         self.given_up += 1
-        log.warning("the archive's oldest segment goes: the window is shorter", file=oldest.name)
+        log.warning("archived_segment_dropped", file=oldest.name)
         self._index.refresh()
         self._drop_useless_snapshots()
         return True
@@ -345,10 +345,10 @@ class Archiver:
     def _warn_of_promise(self) -> None:
         """Raises: DiskFull, when it has been logged."""
         log.warning(
-            "an earlier run promised a window that this one does not keep: older moments stop being restorable",
+            "retention_window_abandoned",
             promised_window_s=self._told_unkept_s(),
             retention_window_s=self._rules.window_s,
-            remedy="start with that retention_window_s; see `cmdlog archive verify`",
+            remedy="older moments stop being restorable: start with that retention_window_s; see `cmdlog archive verify`",
         )
         end_promise(self._place.files, self._place.directory, now_millis=self._hooks.now_millis())
 
@@ -360,7 +360,7 @@ class Archiver:
         if self._stopping:
             return
         if problem != self.problem:
-            log.error("the archive stands still", reason=problem)
+            log.error("archiving_blocked", reason=problem)
         if not self.problem:
             self._problem_since = time.time()
         self.problem = problem

@@ -53,7 +53,7 @@ class SealProcess:
         code, answer = ended
         said = _last_line(answer)
         if code != 0 or "error" in said:
-            raise SnapshotFailed(str(said.get("error", f"the sealing process ended with code {code}")))
+            raise SnapshotFailed(str(said.get("error", f"the sealing process exited with code {code}")))
 
     def stop(self) -> None:
         """Ends the process under way; no other one begins."""

@@ -231,7 +231,7 @@ class Snapshotter:
                 self._note_failure(wanted, error)
                 failed: SnapshotError = error if isinstance(error, SnapshotError) else SnapshotFailed(message_of(error))
             except Exception as error:  # our own bug: without this thread the log fills and never empties
-                log.exception("snapshot failed", partitions=list(wanted))
+                log.exception("snapshot_failed", partitions=list(wanted))
                 self._note_failure(wanted, error)
                 failed = SnapshotFailed(f"{type(error).__name__}: {error}")
             else:
@@ -292,8 +292,8 @@ class Snapshotter:
         write_point(self._files, self._directory, point)
         gone = keep_points(self._files, self._directory, kept=self._points_kept)
         for old in gone:
-            log.warning("recovery point dropped", txn_id=str(old.txn_id), created=old.created, points_kept=self._points_kept)
-        log.info("recovery point made", txn_id=str(txn_id), removed=[str(old.txn_id) for old in gone])
+            log.warning("recovery_point_dropped", txn_id=str(old.txn_id), created=old.created, points_kept=self._points_kept)
+        log.info("recovery_point_created", txn_id=str(txn_id), removed=[str(old.txn_id) for old in gone])
         return describe_points([point], ())[0]
 
     def _make(self, partition: int, *, before_mark: Callable[[], None] = lambda: None) -> dict[str, Any]:
@@ -306,7 +306,7 @@ class Snapshotter:
             self._hold_reserve()
         self.taken, self.last_s = self.taken + 1, time.monotonic() - began
         log.info(
-            "snapshot taken",
+            "snapshot_taken",
             partition=partition,
             index=made["index"],
             kind=made["kind"],
@@ -401,7 +401,7 @@ class Snapshotter:
             self._hooks.when_durable(report["partition"], durable.set)
         while not durable.wait(LOOK_EVERY_S):
             if self._stopping:
-                raise SnapshotFailed("the node is stopping; the snapshot is whole and counts from the next start on")
+                raise SnapshotFailed("the node is stopping; the snapshot is complete and will be used after the next start")
             if not self._hooks.notes_fit():  # somebody else took the room, or the log waits for a segment
                 self._hooks.when_durable(report["partition"], durable.set)
 
@@ -410,7 +410,7 @@ class Snapshotter:
         self._hooks.when_all_durable(durable.set)
         while not durable.wait(LOOK_EVERY_S):
             if self._stopping or not self._hooks.notes_fit():
-                raise SnapshotFailed("the log has no room for what a recovery point needs; its snapshots count without it")
+                raise SnapshotFailed("the log has no room for the record of the recovery point; its snapshots remain valid")
 
     def _look(self) -> None:
         by_partition: dict[int, list[Snapshot]] = {p: [] for p in self._partitions}
@@ -431,7 +431,7 @@ class Snapshotter:
             return
         self.error, self.failures = message_of(error), self.failures + 1
         self._retry_at = time.monotonic() + self._retry_s
-        log.error("snapshot failed", partitions=list(partitions), reason=message_of(error), retry_s=self._retry_s)
+        log.error("snapshot_failed", partitions=list(partitions), reason=message_of(error), retry_s=self._retry_s)
         self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
         with contextlib.suppress(SnapshotError, WalError, OSError):
             self._look()

@@ -119,7 +119,7 @@ class QueryPool:
         try:
             worker = _Worker(self._memory_bytes_max)
         except OSError as error:
-            raise NotReady(f"no process for queries can be started: {error.strerror}") from None
+            raise NotReady(f"no query process can be started: {error.strerror}") from None
         with self._lock:
             self._all.add(worker)
         try:
@@ -173,7 +173,7 @@ class _Worker:
         try:
             receive_exactly(self._socket, len(READY))
         except (EOFError, OSError):
-            raise NotReady("the process for queries did not start") from None
+            raise NotReady("the query process did not start") from None
         self._socket.settimeout(None)
 
     def send(self, request: bytes) -> None:

@@ -471,7 +471,7 @@ class Sequencer:
             self._raise_refusal(stream.partition)
             raise NotReady(f"partition {stream.partition} is being restored")
         if len(self._reads) >= self.limits.inflight_calls_max:
-            raise Overloaded(f"{len(self._reads)} reads are under way")
+            raise Overloaded(f"{len(self._reads)} reads are in flight")
 
     def _settle(self, flight: Flight, now: float) -> None:
         """It was executed before it was durable, and now it is: the others of its calls are answered."""

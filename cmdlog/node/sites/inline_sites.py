@@ -168,7 +168,7 @@ class InlineSites:
         """Opens the state again, after a logged skip of a call that keeps failing; the batch is then run once more."""
         fault = SiteFault(error.kind, str(error), partition, index, max(error.position, 0))
         tell = log.warning if tries == 1 else log.debug
-        tell("site restored", kind=fault.kind, partition=partition, index=index, reason=fault.message)
+        tell("site_restored", kind=fault.kind, partition=partition, index=index, reason=fault.message)
         for _partition, ident, report in self._current.abort_captures("the site ended during the capture"):
             self._owner.captured(ident, report)
         self._current.close()

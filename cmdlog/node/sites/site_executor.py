@@ -45,7 +45,9 @@ def lock_state(path: str) -> IO[bytes]:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 file.close()
-                raise StateRefused(f"{path} is still in use by another process; look for a site that did not end") from None
+                raise StateRefused(
+                    f"{path} is still in use by another process; look for a site process that did not exit"
+                ) from None
             time.sleep(0.01)
         else:
             return file

@@ -156,7 +156,7 @@ def end_with_the_node(life_fd: int) -> None:
     fcntl.fcntl(life_fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)  # SIGIO at the hang-up; its default action ends the process
     with contextlib.suppress(BlockingIOError):
         os.read(life_fd, 1)
-        raise SystemExit("the node is gone")
+        raise SystemExit("the node process is gone")
 
 
 def pack_applied(applied: Applied) -> bytes:

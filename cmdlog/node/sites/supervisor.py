@@ -295,13 +295,13 @@ class ProcessSites:
         if at[BUSY]:
             message = f"the call ran longer than call_timeout_s={self._call_timeout_s:g}"
             return SiteFault("hung", message, at[PARTITION], at[INDEX], at[POSITION])
-        return SiteFault("hung", f"the site took nothing of what it was sent for call_timeout_s={self._call_timeout_s:g}")
+        return SiteFault("hung", f"the site did not read its input for call_timeout_s={self._call_timeout_s:g}")
 
     def _replace(self, old: _Process) -> None:
         fault = self._why(old)
         remedy = self._remedy(fault)
         tell = log.debug if old.number in self._waits else log.warning  # of a site that is tried again it is no news
-        tell("site ended", site=old.number, pid=old.popen.pid, kind=fault.kind, reason=fault.message, index=fault.index)
+        tell("site_exited", site=old.number, pid=old.popen.pid, kind=fault.kind, reason=fault.message, index=fault.index)
         self._owner.site_down(old.partitions, fault)
         if remedy == "wait":
             self._note_wait(old, fault)
@@ -386,7 +386,7 @@ class ProcessSites:
             fault = SiteFault(FULL if error.errno in NO_ROOM else "died", str(error))
         wait = self._waits.get(old.number)
         tell = log.debug if wait is not None and wait.tries > 1 else log.error
-        tell("site does not start", site=old.number, kind=fault.kind, reason=fault.message)
+        tell("site_start_failed", site=old.number, kind=fault.kind, reason=fault.message)
         if wait is not None:  # what none could run is still to be run
             fault = replace(fault, partition=wait.fault.partition, index=wait.fault.index, position=wait.fault.position)
         self._note_wait(old, fault)
@@ -462,9 +462,7 @@ def _wait_ready(site: _Process, given_up: Callable[[], bool]) -> dict[int, int]:
                 positions = orjson.loads(frame.payload)["positions"]
                 return {int(partition): index for partition, index in positions.items()}
     site.popen.kill()
-    raise NotStarted(
-        SiteFault("died", f"site {site.number} did not start (exit code {site.popen.wait()}); its own words are above")
-    )
+    raise NotStarted(SiteFault("died", f"site {site.number} did not start (exit code {site.popen.wait()}); see its output above"))
 
 
 def _discard(site: _Process) -> None:

@@ -114,7 +114,7 @@ class RequestStats:
             return
         lines.append(now)
         unlogged, self._slow_unlogged = self._slow_unlogged, 0
-        log.warning("slow call", ms=round(seconds * 1000, 3), **facts(), **({"not_logged": unlogged} if unlogged else {}))
+        log.warning("slow_call", ms=round(seconds * 1000, 3), **facts(), **({"not_logged": unlogged} if unlogged else {}))
 
 
 def facts_of(node: Stages, reply: Reply, *, procedure: str, partition: int | None, request_id: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class BadSettings(WalError):
     """Sizes that no log can have."""
 
     exit_code = 2
-    hint = "change the setting that is named"
+    hint = "change the setting that the message names"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def load_instance(files: Files, directory: str) -> Instance:
     try:
         value = orjson.loads(files.read_file(path))
     except orjson.JSONDecodeError as error:
-        raise Corrupt("instance file is no JSON", path=path) from error
+        raise Corrupt("instance file is not JSON", path=path) from error
     if not isinstance(value, dict) or value.pop("checksum", None) != _checksum(value):
         raise Corrupt("instance file does not match its checksum", path=path)
     if value.get("format") not in (FORMAT, FORMAT_WITH_EARLIER):
@@ -174,7 +174,7 @@ def begin_creation(files: Files, directory: str, *, by: str = "") -> None:
     """
     names = set(files.listdir(directory))
     if INSTANCE_NAME in names:
-        raise WrongDirectory(f"{directory} holds a node already")
+        raise WrongDirectory(f"{directory} already holds a node")
     log = os.path.join(directory, LOG_FOLDER)
     if CREATING_NAME not in names:
         if strange := sorted(names - {LOCK_NAME, CREATING_NAME + TEMP_SUFFIX} - NO_CONTENT):
@@ -207,17 +207,17 @@ def _why_no_instance(files: Files, directory: str) -> str:
         return _broken_off(directory, marker.get("by", ""))
     if files.exists(os.path.join(directory, LOG_FOLDER)):
         return f"{directory} holds a log but {INSTANCE_NAME} is missing"
-    return f"{directory} is no node directory: {INSTANCE_NAME} is missing"
+    return f"{directory} is not a node directory: {INSTANCE_NAME} is missing"
 
 
 def _broken_off(directory: str, by: str) -> str:
     what = {"": "node whose creation", "recovery": "recovery that", "fork": "fork that"}.get(by, f"{by} that")
     remedy = {
         "": "create it again",
-        "recovery": "the same `cmdlog recover` command goes on with it; or remove the directory",
-        "fork": "the same `cmdlog fork` command goes on with it; or remove the directory",
-    }.get(by, "remove the directory and begin again")
-    return f"{directory} holds a {what} was broken off; {remedy}"
+        "recovery": "run the same `cmdlog recover` command again to resume it, or delete the directory",
+        "fork": "run the same `cmdlog fork` command again to resume it, or delete the directory",
+    }.get(by, "delete the directory and start over")
+    return f"{directory} holds a {what} was interrupted; {remedy}"
 
 
 def _checksum(value: dict[str, Any]) -> str:

@@ -46,12 +46,12 @@ def make_folder(files: Files, directory: str) -> None:
         files.mkdir(directory)
     except OSError as error:
         if isinstance(error, FileExistsError):
-            why = "it is a link that leads nowhere"  # what it leads to is not there, or nobody would make it
+            why = "it is a dangling symbolic link"  # what it leads to is not there, or nobody would make it
         elif isinstance(error, FileNotFoundError) and not files.exists(above):
             why = f"there is no folder {above}"
         else:
             why = error.strerror or str(error)
-        raise WrongDirectory(f"{directory} cannot be made: {why}") from None
+        raise WrongDirectory(f"{directory} cannot be created: {why}") from None
     files.fsync_dir(above)
 
 

@@ -205,7 +205,7 @@ def _settle_hard_state(survey: Survey, groups: GroupStates, hard: HardStateFile,
             raise Corrupt(str(error), path=survey.segments[-1].path) from error
     newest = survey.segments[-1].sequence
     if not survey.hard_whole:
-        notes.append("one copy of the hard state was bad or behind and is replaced by the other")
+        notes.append("one copy of the hard state was damaged or outdated and is replaced by the other")
     if not survey.hard_whole or hard.state.newest != newest or hard.state.votes != groups.votes:
         hard.state.newest, hard.state.votes = newest, dict(groups.votes)
         hard.save()

@@ -73,7 +73,7 @@ TABLE: Final = (
         RestartVerdict.NEWER,
         "newer",
         Action.REFUSE,
-        "A newer program has written here. Its bytes may mean anything, so nothing else is concluded from them.",
+        "A newer program has written here. Its bytes may mean anything, so nothing is concluded from them.",
     ),
     RestartRow(
         RestartVerdict.FOREIGN,
@@ -104,7 +104,7 @@ TABLE: Final = (
         RestartVerdict.MISPLACED,
         "misplaced",
         Action.REFUSE,
-        "A whole block of this life stands at another block's place: a write went astray or was lost. "
+        "An intact block of this life lies at another block's place: a write was misdirected or lost. "
         "A crash cannot do that, since the rest of a cut segment is zeros before the next append.",
     ),
     RestartRow(
@@ -124,7 +124,7 @@ TABLE: Final = (
         RestartVerdict.UNSEALED,
         "unproved",
         Action.REWRITE,
-        "The chain ends well, but nothing written later vouches for its last blocks: they may be in the page cache alone.",
+        "The chain ends well, but nothing written later vouches for its last blocks: they may be only in the page cache.",
     ),
     RestartRow(
         RestartVerdict.CLEAN,
