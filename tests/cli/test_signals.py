@@ -75,14 +75,14 @@ def test_recovery_says_how_to_go_on(rig: Rig, tmp_path: Path, number: signal.Sig
     code, printed, _ = signalled(process, number, replays(tmp_path / "out"))
     failed = json.loads(printed)["error"]
     assert (code, failed["exit_code"]) == (128 + number, 128 + number)
-    assert "was broken off" in failed["message"]
-    assert "same command goes on" in failed["hint"]
+    assert "the recovery to" in failed["message"]
+    assert "the same command" in failed["hint"]
     rig.forget_state(0)
     rig.forget_state(1)
     code, printed, errors = signalled(started("recover", rig.directory), number, replays(Path(rig.directory)))
     assert (code, printed) == (128 + number, "")
     assert {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number] in errors
-    assert "the same command goes on from there" in errors
+    assert "the same command resumes there" in errors
     assert "Traceback" not in errors
 
 
@@ -101,8 +101,8 @@ def test_fork_says_how_to_go_on_wherever_it_is(
         monkeypatch.setattr(f"replay.fork.fork.{where}", signalled)
         arguments = ("--at", rig.history[-2][0], "--app", "tests.node.apps.faulty:db", "--to", target, "--json")
         code, failed = command("fork", rig.directory, *arguments)
-        assert (code, "was broken off" in failed["error"]["message"]) == (128 + number, True), failed
-        assert failed["error"]["hint"] == "the same command goes on from there"
+        assert (code, "the fork to" in failed["error"]["message"]) == (128 + number, True), failed
+        assert "the same command" in failed["error"]["hint"]
 
 
 @pytest.mark.slow

@@ -89,7 +89,7 @@ def fork_it(
 
 def broken_off(out: str) -> AbstractContextManager[None]:
     """Around a fork, for a signal that comes before it has words of its own."""
-    return leaving(f"the fork to {out} was interrupted before its first call", hint="run the same command again to resume")
+    return leaving(f"the fork to {out} has not run its first call yet", hint="run the same command again to resume")
 
 
 def show_fork(report: ForkReport, directory: str) -> None:
