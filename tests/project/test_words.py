@@ -33,7 +33,7 @@ INSTEAD = {
     r"nobody knows": "unknown",
     r"stands(?! (for|in for|alone)\b)": "is",
     r"anew": "again",
-    r"(?<=[a-z] )(?<!or )(?<!and )(?<!but )(?<!which )(?<!that )otherwise|otherwise than": "differently",
+    r"(?<=[a-z] )(?<!or )(?<!and )(?<!but )(?<!which )(?<!that )(?<!stated )otherwise|otherwise than": "differently",
     r"(comes|come|came|coming) of": "the result of, results in",
     r"(let|lets|letting) in": "accept, admit",
     r"(take|takes|taking|taken|took) out": "skip, remove",
