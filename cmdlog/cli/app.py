@@ -17,7 +17,7 @@ import typer
 from cmdlog.cli import signals
 from cmdlog.cli.cli_errors import BROKEN_OFF, USAGE, ShownFailure, explain
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.signals import heeding_signals
+from cmdlog.cli.signals import sigterm_as_interrupt
 from cmdlog.whole_line_stdout import keep_lines_whole
 
 COMMANDS: Final = (
@@ -82,7 +82,7 @@ def make_program() -> typer.Typer:
 
 def run() -> None:
     """Runs the command line and ends the process."""
-    with heeding_signals():
+    with sigterm_as_interrupt():
         keep_lines_whole()
         sys.exit(_exit_code_read())
 
@@ -132,7 +132,7 @@ def _exit_code() -> int:
         if hasattr(error, "format_message"):  # of the arguments, in Typer's words
             return _misused(error)
         failure = explain(error)
-        if signals.came_of_signal(error) and (failure is None or failure.exit_code != BROKEN_OFF):
+        if signals.caused_by_signal(error) and (failure is None or failure.exit_code != BROKEN_OFF):
             failure = signals.failure()
         if failure is None:
             raise

@@ -26,7 +26,7 @@ class BrokenOff(CommandFailed):
 
 
 @contextmanager
-def heeding_signals() -> Iterator[None]:
+def sigterm_as_interrupt() -> Iterator[None]:
     """Until its end SIGTERM is the same as Ctrl-C, unless the command has a handler of its own; of the main thread alone."""
     _heard.clear()
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -45,7 +45,7 @@ def heeding_signals() -> Iterator[None]:
 
 
 @contextmanager
-def leaving(what: str, *, hint: str = "", instead_of: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def report_on_interrupt(what: str, *, hint: str = "", instead_of: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """What is left, and how to go on, of a command that is broken off within, also where a part of it says that of itself.
 
     Raises: BrokenOff.
@@ -54,12 +54,12 @@ def leaving(what: str, *, hint: str = "", instead_of: tuple[type[Exception], ...
         yield
     except BaseException as end:
         has_words = getattr(end, "exit_code", None) == BROKEN_OFF
-        if not isinstance(end, instead_of) and (has_words or not came_of_signal(end)):
+        if not isinstance(end, instead_of) and (has_words or not caused_by_signal(end)):
             raise
         raise BrokenOff(f"{WORDS[_signal()]}; {what}", hint) from None
 
 
-def came_of_signal(end: BaseException | None) -> bool:
+def caused_by_signal(end: BaseException | None) -> bool:
     """Whether it is an interruption or was met on the way out of one: what a signal ended as well is gone, or says so."""
     while end is not None and not isinstance(end, KeyboardInterrupt):
         end = end.__context__

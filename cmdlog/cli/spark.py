@@ -92,7 +92,7 @@ def rebuild_them(
             accept_data_loss=accept_data_loss,
             progress=tell,
         )
-    out.result(_told(done), lambda: _show_rebuilt(done))
+    out.result(_result_json(done), lambda: _show_rebuilt(done))
 
 
 def backfill_them(
@@ -135,7 +135,7 @@ def backfill_them(
             missing="skip" if skip_missing else "refuse",
             progress=tell,
         )
-    out.result(_told(done), lambda: _show_backfilled(done))
+    out.result(_result_json(done), lambda: _show_backfilled(done))
 
 
 def feed_them(
@@ -186,7 +186,7 @@ def feed_them(
             rows="in order" if in_order else "side by side",
             progress=tell,
         )
-    out.result(_told(done), lambda: _show_fed(done))
+    out.result(_result_json(done), lambda: _show_fed(done))
     if done.manifest["statuses"].get("refused"):  # all others have an outcome, which no further run would change
         raise typer.Exit(1)
 
@@ -204,7 +204,7 @@ def package_it(
     out.result({"path": path, "version": code_version()}, lambda: out.text(path))
 
 
-def _told(done: Rebuilt | Backfilled | Fed) -> dict[str, Any]:
+def _result_json(done: Rebuilt | Backfilled | Fed) -> dict[str, Any]:
     return {"path": done.path, "seconds": round(done.seconds, 3), "already": done.already, **done.manifest}
 
 

@@ -90,7 +90,7 @@ class Feeder:
 
         with self._client() as client:
             for answer in client.batch(calls()):
-                yield {"key": sent.popleft(), **_told(answer)}
+                yield {"key": sent.popleft(), **_answer_json(answer)}
 
     def target(self) -> str:
         """Whom the calls are for: the server's cluster, or its address where the credential may not read its status.
@@ -167,7 +167,7 @@ def _why(attempt: Attempt) -> str:
     return f"server is not ready or busy (status {attempt.status}), retrying" if attempt.status in BUSY else ""
 
 
-def _told(answer: Result[Any] | CmdlogError) -> dict[str, Any]:
+def _answer_json(answer: Result[Any] | CmdlogError) -> dict[str, Any]:
     if isinstance(answer, Result):
         return {"ended": "ok", "txn_id": answer.txn_id, "code": "", "abort_code": "", "detail": ""}
     kinds: dict[type[CmdlogError], str] = {Aborted: "aborted", ProcedureFailed: "failed"}

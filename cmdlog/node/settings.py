@@ -139,7 +139,7 @@ class Settings:
         "sync", "sync answers after fdatasync; async may lose the last async_window_ms in a power cut", choices=("sync", "async")
     )
     async_window_ms: float = _setting(
-        50.0, "with durability=async: longest time from an answer to its fdatasync", unit="ms", lowest=1, highest=10_000
+        50.0, "longest time from an async answer to its fdatasync", unit="ms", lowest=1, highest=10_000
     )
     log_threads: int = _setting(4, "threads that write the log; each has one fdatasync in flight", lowest=1, highest=64)
     batch_calls_max: int = _setting(
@@ -158,7 +158,7 @@ class Settings:
         highest=1000,
     )
     digest_rows: bool = _setting(
-        True, "checksum the rows that each batch changed, to detect non-determinism; costs up to 30 % of a site"
+        True, "checksum changed rows of each batch to detect non-determinism; costs up to 30 % of a site"
     )
     wal_bytes_max: int = _setting(
         256 << 20, "size of a partition's SQLite WAL beyond which readers are cancelled", unit="bytes", lowest=1 << 20
@@ -175,11 +175,7 @@ class Settings:
         highest=16 << 20,
     )
     call_timeout_s: float = _setting(
-        30.0,
-        "longest execution of one call; beyond it the site is killed and the call skipped by a logged record",
-        unit="s",
-        lowest=0.05,
-        highest=3600,
+        30.0, "longest execution of one call; then it is killed, and a skip is logged", unit="s", lowest=0.05, highest=3600
     )
     query_rows_max: int = _setting(10_000, "rows that one query may return", unit="rows", lowest=1)
     query_timeout_s: float = _setting(
@@ -215,7 +211,7 @@ class Settings:
         unit="s", lowest=0,
     )  # fmt: skip
     recovery_budget_s: float = _setting(
-        30.0, "predicted recovery time after a power loss beyond which snapshots are taken; 0 = no budget",
+        30.0, "predicted recovery time beyond which snapshots are taken; 0 = no budget",
         unit="s", lowest=0,
     )  # fmt: skip
     points_kept: int = _setting(2, "recovery points kept, with the snapshots and log they need", lowest=1, highest=1000)
@@ -240,9 +236,7 @@ class Settings:
     token_file: Path | None = _setting(  # noqa: RUF009 - a field, like all others
         None, "file of credentials; with it every request needs one; `cmdlog token add` creates it", kind="path"
     )
-    header_timeout_s: float = _setting(
-        10.0, "time for a request's head to arrive; beyond it 408", unit="s", lowest=0.05, highest=3600
-    )
+    header_timeout_s: float = _setting(10.0, "time for a request's head to arrive, else 408", unit="s", lowest=0.05, highest=3600)
     header_bytes_max: int = _setting(
         16 << 10, "size of a request's head, including the first line; beyond it 431", unit="bytes", lowest=1024, highest=1 << 20
     )
@@ -251,11 +245,7 @@ class Settings:
         30.0, "time for a request's body to arrive, longest pause in a batch; beyond it 408", unit="s", lowest=0.05, highest=3600
     )
     write_timeout_s: float = _setting(
-        30.0,
-        "a client that reads less than 64 KiB of its answer in this time is disconnected",
-        unit="s",
-        lowest=0.05,
-        highest=3600,
+        30.0, "time in which a client must read 64 KiB of its answer, else it is cut off", unit="s", lowest=0.05, highest=3600
     )
     keep_alive_s: float = _setting(
         75.0, "how long an idle connection is kept open; longer than clients usually do", unit="s", lowest=0.05, highest=3600
@@ -281,9 +271,7 @@ class Settings:
     )
 
     # records of the server's own running
-    slow_call_ms: float = _setting(
-        1000.0, "calls slower than this are logged, without their parameters; 0 = none", unit="ms", lowest=0
-    )
+    slow_call_ms: float = _setting(1000.0, "calls slower than this are logged, without parameters; 0 = none", unit="ms", lowest=0)
     log_format: Literal["auto", "json", "text"] = _setting(
         "auto", "log lines on standard error; auto: text on a terminal, else JSON", choices=("auto", "json", "text")
     )

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cmdlog.cli import app
-from cmdlog.cli.signals import BrokenOff, leaving
+from cmdlog.cli.signals import BrokenOff, report_on_interrupt
 from procedures.errors import EnvironmentFault
 from replay.diff import diff
 from tests.commands import Command
@@ -220,7 +220,7 @@ def test_failure_on_the_way_out_of_a_signal_is_no_defect(
 
 def test_signal_that_reached_a_call_ends_the_command_in_its_own_words() -> None:
     """The procedure's error comes out of the interruption; the command says what is left all the same, and of others nothing."""
-    with pytest.raises(BrokenOff, match="interrupted; nothing is left"), leaving("nothing is left"):
+    with pytest.raises(BrokenOff, match="interrupted; nothing is left"), report_on_interrupt("nothing is left"):
         on_the_way_out(FAULT)
-    with pytest.raises(OSError, match="no memory"), leaving("nothing is left"):
+    with pytest.raises(OSError, match="no memory"), report_on_interrupt("nothing is left"):
         raise OSError("no memory")

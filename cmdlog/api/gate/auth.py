@@ -34,7 +34,7 @@ class Gatekeeper(Protocol):
     def required(self) -> bool:
         """Whether a request needs a credential."""
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """For the status: `problem` when the token file cannot be used as it stands, and those of before still count."""
 
     def authenticate(self, header: bytes | None) -> Credential:
@@ -58,7 +58,7 @@ class Everyone:
     required = False
     _anonymous = Credential(DEFAULT, frozenset(ROLES), b"")
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {}
 
     def authenticate(self, header: bytes | None) -> Credential:
@@ -104,7 +104,7 @@ class Credentials:
         self._refused = ""  # why the file as it stands is not used
         self._warn()
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """See `Gatekeeper`. Any thread: as of the last request, and whoever asks has just made one."""
         told = {"path": str(self._path), "credentials": len(self._held.credentials)}
         return {**told, "problem": self._refused} if self._refused else told

@@ -58,7 +58,7 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
         return _json({"procedures": service.node().catalog()})
 
     async def status() -> Response:
-        credentials = service.gatekeeper.told()
+        credentials = service.gatekeeper.describe()
         told = await _slowly(service, service.node().status)
         return _json({**told, "token_file": credentials} if credentials else told)
 

@@ -120,7 +120,7 @@ def _repetitions(calls: Sequence[DemoCall]) -> Iterator[str]:
         if again is None:
             yield f"{describe(call)} was not answered again"
         elif (again.txn_id, again.kind, again.value) != (first.txn_id, first.kind, first.value):
-            yield f"{describe(call)}: first {told(first)}, then {told(again)}"
+            yield f"{describe(call)}: first {answer_text(first)}, then {answer_text(again)}"
 
 
 def _rebuilt(kept: Rows, rebuilt: Rows) -> Iterator[str]:
@@ -149,5 +149,5 @@ def describe(call: DemoCall) -> str:
     return f"{call.procedure} {params} (key {call.key})"
 
 
-def told(answer: ClientAnswer) -> str:
+def answer_text(answer: ClientAnswer) -> str:
     return f"{answer.kind} {answer.value!r} under {answer.txn_id}"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cmdlog.cli.demo.proof import DemoCall, View, describe, in_order, keyed, told
+from cmdlog.cli.demo.proof import DemoCall, View, answer_text, describe, in_order, keyed
 
 WAREHOUSES: Final = 8
 CUSTOMERS: Final = 30  # of a district
@@ -123,7 +123,7 @@ def _refusals(calls: Sequence[DemoCall], items: int) -> Iterator[str]:
             continue
         unused = any(item > items for item, _, _ in call.params.get("lines", ()))
         if (answer.kind, answer.value if unused else None) != (("aborted", "item_not_found") if unused else ("ok", None)):
-            yield f"{describe(call)} got the answer {told(answer)}"
+            yield f"{describe(call)} got the answer {answer_text(answer)}"
 
 
 def _done(calls: Sequence[DemoCall], procedure: str) -> Iterator[tuple[DemoCall, Any]]:

@@ -15,7 +15,7 @@ import typer
 from cmdlog.cli.cli_errors import CommandFailed, explain
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.signals import leaving
+from cmdlog.cli.signals import report_on_interrupt
 
 if TYPE_CHECKING:
     from replay.diff.diff import DiffReport, RowChange, TableDiff
@@ -59,7 +59,7 @@ def diff_them(
 ) -> None:
     """Parameters as the user gave them."""
     try:
-        with leaving("neither side was changed, and no files of differences were kept; run the same command again"):
+        with report_on_interrupt("neither side was changed, and no files of differences were kept; run the same command again"):
             report, value = _compare(out1, out2, parquet, table or [], limit, with_keys=keys)
     except Exception as error:
         failure = explain(error)

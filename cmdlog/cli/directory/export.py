@@ -17,7 +17,7 @@ import typer
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.signals import leaving
+from cmdlog.cli.signals import report_on_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ def export_them(
         raise CommandFailed("--point and --snapshot exclude each other", exit_code=2)
     files, path, target = RealFiles(), os.path.abspath(directory), os.path.abspath(to)
     db = load_application(app) if app else None
-    ended = leaving(f"nothing was written to {target}; run the same command again", instead_of=(Interrupted,))
+    ended = report_on_interrupt(f"nothing was written to {target}; run the same command again", instead_of=(Interrupted,))
     with ended, writing(target), _at(path, target, point) as stands:
         chosen = _chosen(list_snapshots(files, stands, load_instance(files, stands).identity), snapshot)
         with _display() as tell:

@@ -11,7 +11,7 @@ import typer
 
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.signals import leaving
+from cmdlog.cli.signals import report_on_interrupt
 
 if TYPE_CHECKING:
     from replay.fork.fork import ForkReport
@@ -61,7 +61,7 @@ def fork_it(
 ) -> None:
     """Parameters as the user gave them."""
     target = os.path.abspath(to)
-    with broken_off(target):
+    with not_begun(target):
         from cmdlog.cli.directory.recover_output import ProgressDisplay
         from cmdlog.cli.load_app import load_application
         from cmdlog.wal.files import RealFiles
@@ -87,9 +87,9 @@ def fork_it(
     out.result({"directory": target, **report.to_json()}, lambda: show_fork(report, target))
 
 
-def broken_off(out: str) -> AbstractContextManager[None]:
+def not_begun(out: str) -> AbstractContextManager[None]:
     """Around a fork, for a signal that comes before it has words of its own."""
-    return leaving(f"the fork to {out} has not run its first call yet", hint="run the same command again to resume")
+    return report_on_interrupt(f"the fork to {out} has not run its first call yet", hint="run the same command again to resume")
 
 
 def show_fork(report: ForkReport, directory: str) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed, check_distinct
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.signals import leaving
+from cmdlog.cli.signals import report_on_interrupt
 
 if TYPE_CHECKING:
     from replay.history.history import CallHistory
@@ -120,7 +120,7 @@ def history_it(
                 printed += 1
     except KeyboardInterrupt:
         hint = f"resume with `--from {last}`; that call may already have been printed" if last else hint
-        with leaving(f"{printed} calls were printed", hint=hint):
+        with report_on_interrupt(f"{printed} calls were printed", hint=hint):
             raise
     if not between:
         out.note(found.empty())

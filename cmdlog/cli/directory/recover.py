@@ -30,7 +30,7 @@ from cmdlog.cli.directory.recover_output import (
 )
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.signals import leaving
+from cmdlog.cli.signals import report_on_interrupt
 
 if TYPE_CHECKING:
     from cmdlog.wal.errors import Corrupt
@@ -230,7 +230,7 @@ def _look_or_copy(wanted: Wanted) -> None:
 def _to_out(wanted: Wanted, run: Callable[..., RecoveryReport]) -> tuple[RecoveryReport, str]:
     """Makes OUT, with its progress shown; the report, and where OUT is."""
     target, display = os.path.abspath(str(wanted.to)), ProgressDisplay("replay")
-    begin_again = leaving(f"nothing was left in {target}; run the same command again")
+    begin_again = report_on_interrupt(f"nothing was left in {target}; run the same command again")
     with advising(wanted), begin_again, writing(target), display as tell:
         report = run(
             wanted.files,
@@ -314,7 +314,7 @@ def _carry_out_jointly(wanted: Wanted, plan: JointPlan) -> None:
 
 def _with_current_code(wanted: Wanted, app: str | None) -> None:
     """A fork that begins before the first transaction."""
-    from cmdlog.cli.directory.fork import broken_off, show_fork
+    from cmdlog.cli.directory.fork import not_begun, show_fork
     from cmdlog.cli.load_app import load_application
     from replay.fork.fork import START, fork
     from replay.fork.rerun import CallUnfit
@@ -330,7 +330,7 @@ def _with_current_code(wanted: Wanted, app: str | None) -> None:
         raise CommandFailed(f"--code current takes no {' and no '.join(without)}", hint=hint, exit_code=USAGE)
     target = os.path.abspath(wanted.to)
     try:
-        with broken_off(target), writing(target), ProgressDisplay("replay") as tell:
+        with not_begun(target), writing(target), ProgressDisplay("replay") as tell:
             report = fork(
                 wanted.files,
                 wanted.directories[0],
@@ -366,7 +366,7 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
         given = _read_plan(apply, (directory,)) if apply is not None else None
         hint = "the same command resumes there, and so does `cmdlog serve`"
         with (
-            leaving("every state is complete up to the end of an entry", hint=hint),
+            report_on_interrupt("every state is complete up to the end of an entry", hint=hint),
             writing(directory),
             ProgressDisplay("replay") as tell,
         ):

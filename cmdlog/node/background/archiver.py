@@ -346,13 +346,13 @@ class Archiver:
         """Raises: DiskFull, when it has been logged."""
         log.warning(
             "retention_window_abandoned",
-            promised_window_s=self._told_unkept_s(),
+            promised_window_s=self._reported_unkept_s(),
             retention_window_s=self._rules.window_s,
             remedy="older moments stop being restorable: start with that retention_window_s; see `cmdlog archive verify`",
         )
         end_promise(self._place.files, self._place.directory, now_millis=self._hooks.now_millis())
 
-    def _told_unkept_s(self) -> float | None:
+    def _reported_unkept_s(self) -> float | None:
         """None as well of a file that cannot be read: it promises everything."""
         return self._unkept_s if 0 < self._unkept_s < math.inf else None
 
@@ -382,7 +382,7 @@ class Archiver:
             "segments": len(self._index.segments),
             "snapshots": sum(snapshot.archived for snapshot in self._index.snapshots),
             "window_s": self._rules.window_s,
-            "unkept_window_s": self._told_unkept_s(),
+            "unkept_window_s": self._reported_unkept_s(),
             "promise_problem": promise_problem(self._place.files, self._place.directory) or None,
             "when_full": self._rules.when_full,
             "first_block": log_from,

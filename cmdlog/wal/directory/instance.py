@@ -181,7 +181,7 @@ def begin_creation(files: Files, directory: str, *, by: str = "") -> None:
             raise WrongDirectory(f"{directory} is neither empty nor a node: it holds {', '.join(strange[:5])}")
         write_marker(files, directory, by)
     elif (found := (read_marker(files, directory) or {}).get("by", "")) != by:
-        raise WrongDirectory(_broken_off(directory, found))
+        raise WrongDirectory(_why_unfinished(directory, found))
     elif LOG_FOLDER in names:
         for name in files.listdir(log):
             files.unlink(os.path.join(log, name))
@@ -204,13 +204,13 @@ def _why_no_instance(files: Files, directory: str) -> str:
     if not files.exists(directory):
         return f"{directory} does not exist"
     if (marker := read_marker(files, directory)) is not None:
-        return _broken_off(directory, marker.get("by", ""))
+        return _why_unfinished(directory, marker.get("by", ""))
     if files.exists(os.path.join(directory, LOG_FOLDER)):
         return f"{directory} holds a log but {INSTANCE_NAME} is missing"
     return f"{directory} is not a node directory: {INSTANCE_NAME} is missing"
 
 
-def _broken_off(directory: str, by: str) -> str:
+def _why_unfinished(directory: str, by: str) -> str:
     what = {"": "node whose creation", "recovery": "recovery that", "fork": "fork that"}.get(by, f"{by} that")
     remedy = {
         "": "create it again",
