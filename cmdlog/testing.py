@@ -57,7 +57,7 @@ SMALL: Final[Mapping[str, Any]] = {
     "log_reserve_bytes": 64 << 10,
     "call_bytes_max": 256 << 10,
 }
-"""A log that is made quickly; every setting can be given otherwise."""
+"""A log that is made quickly; every setting can be changed."""
 
 
 class OpenEmbedded(Protocol):
@@ -172,7 +172,7 @@ class Server:
             raise RuntimeError(f"the server ended with exit code {code}: {self._last_words()}")
 
     def kill(self) -> None:
-        """SIGKILL to the node and its sites, as a crash would: nothing is flushed, nothing is told."""
+        """SIGKILL to the node and its sites, as a crash would: nothing is flushed, nothing is reported."""
         process = self._running()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -50,7 +50,7 @@ logger = structlog.get_logger("cmdlog.api")
 
 @dataclass(slots=True)
 class Events:
-    """What the caller wants to be told, in this order."""
+    """What the caller wants reported, in this order."""
 
     listening: Callable[[str], None] = field(default=lambda url: None)
     ready: Callable[[Node], None] = field(default=lambda node: None)
@@ -119,7 +119,7 @@ def make_config(roster: Roster) -> uvicorn.Config:
 def listen(host: str, port: int, *, silence_max_s: float) -> socket.socket:
     """A socket that clients can reach, whose connections end when the other machine takes nothing for `silence_max_s`.
 
-    They wait to be accepted until a server takes the socket over. It listens before anybody is told of it: who reads a port and
+    They wait to be accepted until a server takes the socket over. It listens before the address is printed: who reads a port and
     connects at once is not refused, and of two servers that start at once on one port only one gets it (`bind` allows both).
 
     Raises: BadSetting.
@@ -163,7 +163,7 @@ class HttpServer(uvicorn.Server):
 
 
 class Stopped(Exception):
-    """The server is told to stop while its node recovers."""
+    """The server is asked to stop while its node recovers."""
 
 
 class _Runner:
@@ -174,7 +174,7 @@ class _Runner:
         self._server = HttpServer(make_config(roster))
         self._progress: Mapping[str, object] = {}
         self.failure: BaseException | None = None  # why the server ended by itself
-        self._url = ""  # until it was told
+        self._url = ""  # until it was reported
         self._drained_by = 0.0  # on the loop's clock
 
     async def run(self, listener: socket.socket) -> None:
@@ -257,7 +257,7 @@ class _Runner:
         self._loop.call_soon_threadsafe(partial(self._fail, error))
 
     def _fail(self, error: BaseException) -> None:
-        """The node cannot go on: stop acknowledging, and end the process with the error's exit code."""
+        """The node cannot continue: stop acknowledging, and end the process with the error's exit code."""
         self.failure = self.failure or error
         self._service.stopping = True
         self._server.should_exit = True

@@ -148,7 +148,7 @@ def _fail(failure: ShownFailure) -> int:
 
 
 def _misused(error: Any) -> int:
-    """Arguments that cannot be: told as every failure with `--json`, which need not have been read yet; else with the usage."""
+    """Invalid arguments: reported like every failure with `--json`, which need not have been read yet; else with the usage."""
     if not out.json and "--json" not in sys.argv[1:]:
         from typer.rich_utils import rich_format_error  # 40 ms that only who needs it waits for
 

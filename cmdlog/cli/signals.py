@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a command runs: it tidies up, says in a sentence what is left and how to go on, and ends.
+"""Ctrl-C and SIGTERM while a command runs: it tidies up, says in a sentence what is left and how to continue, and ends.
 
 One rule: the exit code is 128 and the signal's number (130 for Ctrl-C, 143 for SIGTERM), as a shell tells it of any program,
 whatever the command was doing; so both signals are one exception on the way out, and the number is kept here.
@@ -46,7 +46,7 @@ def sigterm_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def report_on_interrupt(what: str, *, hint: str = "", instead_of: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """What is left, and how to go on, of a command that is broken off within, also where a part of it says that of itself.
+    """What is left, and how to continue, of a command that is interrupted within, also where a part of it reports that itself.
 
     Raises: BrokenOff.
     """

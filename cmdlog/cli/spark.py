@@ -215,7 +215,7 @@ def _title(done: Rebuilt | Backfilled | Fed, what: str) -> str:
 
 
 class _Bar:
-    """A bar on a terminal; with --json, lines for whoever started us."""
+    """A bar on a terminal; with --json, lines for the parent process."""
 
     def __init__(self, name: str) -> None:
         self._name, self._display, self._told_at = name, ProgressDisplay(name), 0.0

@@ -1,6 +1,6 @@
 """How a command comes to a Spark session: the options that say where it runs, and starting it.
 
-One rule: what is missing on this machine is told in a sentence, before a job has begun.
+One rule: what is missing on this machine is reported in a sentence, before a job has begun.
 """
 
 from __future__ import annotations

@@ -437,7 +437,7 @@ def _check(setting: SettingRow, value: Any, origin: str) -> None:
     if value is None and setting.optional:
         return
     if (type(value) is bool and setting.kind != "bool") or not isinstance(value, TYPES[setting.kind]):
-        raise BadSetting(origin, f"{value!r} is not a {setting.kind}")
+        raise BadSetting(origin, f"{value!r} is not of type {setting.kind}")
     if setting.choices and value not in setting.choices:
         raise BadSetting(origin, f"{value!r} is not one of {', '.join(setting.choices)}")
     if setting.kind not in ("int", "float"):

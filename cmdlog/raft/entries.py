@@ -161,7 +161,7 @@ class EntryLog:
     # How it changes
 
     def append(self, entries: Entries, configurations: Sequence[tuple[Index, Configuration]] = (), size: int = _UNKNOWN) -> None:
-        """Adds entries right behind the last one; `configurations` are those among them, decoded; `size` is their bytes."""
+        """Adds entries right after the last one; `configurations` are those among them, decoded; `size` is their bytes."""
         terms = entries.terms
         if not terms:
             return

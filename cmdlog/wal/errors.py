@@ -1,4 +1,4 @@
-"""Errors of the log, told so that an operator can act.
+"""Errors of the log, worded so that an operator can act.
 
 One rule: an error says who is at fault (caller, disk, operator), carries the numbers it is about and one hint of what to do.
 `exit_code` is the command line's exit code for it (OPERATING.md "Signals and exit codes").
@@ -127,7 +127,7 @@ class Wedged(WalError):
 
 
 class LogFull(WalError):
-    """No segment is free. Reads go on; writes wait for truncation."""
+    """No segment is free. Reads continue; writes wait for truncation."""
 
     hint = "wait for a snapshot to free a segment, take one now, or give the log more segments"
 

@@ -6,7 +6,7 @@ follow the same one differently are a fork, however far apart their ends are.
 
 The declaration itself is a configuration entry of the groups in which the failed node votes; this log caches it under the next
 sequence number once the entry is known committed. So every node writes the very same record, and who was away takes over those of
-the others (`adopt`). A node that is to be filled anew states so first (`mark_rejoining`): from that moment until the others have
+the others (`adopt`). A node that is to be filled again states so first (`mark_rejoining`): from that moment until the others have
 committed a set without it, its log counts for nothing.
 
 Two orders tell an old copy of a directory from a node that lags, for who reads the logs of a dead cluster
@@ -47,7 +47,7 @@ __all__ = ["FaultLog", "FaultLogForked", "FaultRecord", "make_record", "read_fau
 FAULTS_FOLDER: Final = "faults"
 COPY_NAMES: Final = ("copy-1", "copy-2")
 COPY_BYTES: Final = 256 << 10  # ten of the largest records fit; written whole, which happens when a node fails, not more often
-RECORDS_KEPT_MAX: Final = 256  # a node that missed more than these is filled anew
+RECORDS_KEPT_MAX: Final = 256  # a node that missed more than these is filled again
 _READS_MAX: Final = 4  # of a running node's copies, of which one may be under way
 
 
@@ -133,7 +133,7 @@ class FaultLog:
         return record
 
     def adopt(self, records: Sequence[FaultRecord]) -> int:
-        """Takes over what others have written behind our newest record; durable on return. Returns how many were new.
+        """Takes over what others have written after our newest record; durable on return. Returns how many were new.
 
         A mark that this node wrote about itself and that nobody else took over gives way only to records that end with this node
         in the failure set: its log may be half filled. Raises: FaultLogForked naming both records; those of `append`.
@@ -155,7 +155,7 @@ class FaultLog:
         """Takes over the cluster's records and adds one that lists this node beside its newest set, in one write.
 
         Call it before anything is discarded: durable on return, and from then on this node's log counts for nothing. A mark that
-        stands already is returned: who was broken off in the middle calls it again.
+        is there already is returned: a caller that was interrupted calls it again.
         Raises: FaultLogForked; those of `append`.
         """
         identity = self._copy.identity

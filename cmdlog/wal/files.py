@@ -100,7 +100,7 @@ class Lock(Protocol):
     path: str
 
     def owner(self) -> bytes:
-        """The owner record as it stands: the last holder's until this one writes its own. A power cut may have torn it."""
+        """The present owner record: the last holder's until this one writes its own. A power cut may have torn it."""
         ...
 
     def write_owner(self, record: bytes) -> None:

@@ -169,7 +169,7 @@ def read_records(
 
 
 class LogReader:
-    """A node's log as it stands, read-only: works on a copy, on a stopped node, and beside a running one.
+    """A node's log as it is, read-only: works on a copy, on a stopped node, and beside a running one.
 
     Opening judges the directory by the restart table and raises what it refuses; nothing is repaired. `last_block` is the end of
     the good chain at that moment: on a running or crashed node it may include blocks that were not acknowledged yet.

@@ -25,7 +25,7 @@ class ResultTooLarge(Exception):
 
 
 class ReadOnlyProcedure(Exception):
-    """A read-only procedure stands in a batch of the log."""
+    """A read-only procedure is in a batch of the log."""
 
 
 def outcome_of(error: BaseException) -> tuple[Status, bytes]:

@@ -4,8 +4,8 @@ One rule: there is one reading of the bytes. llhttp parses, strictly; what two r
 a length and chunks, folded lines, bare line feeds, other codings) is refused, and the bytes after a request are not looked at
 before it is answered. No socket and no clock here.
 
-A head ends with the first empty line, and so does a chunked body, behind its last chunk or trailer. Bytes are given to the parser
-up to there and no further: thus it always stands between two requests when it has finished one.
+A head ends with the first empty line, and so does a chunked body, after its last chunk or trailer. Bytes are given to the parser
+up to there and no further: thus it is always between two requests when it has finished one.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Framer:
         return self._left + self.body_bytes if not self._chunked else 0
 
     def take_body(self) -> bytes:
-        """What has come of the body since the last time."""
+        """The part of the body that has arrived since the last time."""
         body, self._body = self._body, b""
         return body if type(body) is bytes else bytes(body)
 
@@ -120,7 +120,7 @@ class Framer:
         self._discard, self._body = True, b""
 
     def feed(self, data: bytes) -> bytes:
-        """Takes bytes to the end of the request at hand; returns those behind it. Raises: Problem; then nothing more is read."""
+        """Takes bytes to the end of the request at hand; returns those after it. Raises: Problem; then nothing more is read."""
         while data and not self.complete:
             left = self._left
             size = (left if left < len(data) else len(data)) if left else self._to_empty_line(data)
@@ -218,7 +218,7 @@ class Framer:
         if len(self._headers) > self._headers_max:
             self._stop(Problem("headers_too_large", f"the request has more than {self._headers_max} headers"))
         self.request = request
-        self._headers = []  # for trailers, which nobody reads: nothing is added behind the gate
+        self._headers = []  # for trailers, which nobody reads: nothing is added once a request has passed the gate
         self._overhead = 0
 
     def on_body(self, part: bytes) -> None:

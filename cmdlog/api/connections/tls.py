@@ -54,7 +54,7 @@ class Certificate:
         return self._context
 
     def _reload(self, stamps: tuple[Stamp | None, ...]) -> None:
-        """A failure is tried again, and told once: of two files one may have been replaced so far."""
+        """A failure is tried again, and reported once: of two files one may have been replaced so far."""
         try:
             self._context = make_context(self._settings)
         except BadSetting as error:

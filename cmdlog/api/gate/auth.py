@@ -35,13 +35,13 @@ class Gatekeeper(Protocol):
         """Whether a request needs a credential."""
 
     def describe(self) -> dict[str, Any]:
-        """For the status: `problem` when the token file cannot be used as it stands, and those of before still count."""
+        """For the status: `problem` when the token file is invalid and the previous credentials stay in force."""
 
     def authenticate(self, header: bytes | None) -> Credential:
         """The credential of an `Authorization` header. Raises: Problem (unauthenticated)."""
 
     def check(self, credential: Credential) -> None:
-        """For requests that last: whether a credential that was let in still stands. Raises: Problem (unauthenticated)."""
+        """For requests that last: whether a credential that was accepted is still valid. Raises: Problem (unauthenticated)."""
 
 
 def scope_of(credential: Credential) -> str:
@@ -53,7 +53,7 @@ def scope_of(credential: Credential) -> str:
 
 
 class Everyone:
-    """No token file: whoever reaches the socket may do everything. `Settings` allows that on loopback alone."""
+    """No token file: any client that reaches the socket may do everything. `Settings` allows that on loopback alone."""
 
     required = False
     _anonymous = Credential(DEFAULT, frozenset(ROLES), b"")
@@ -88,7 +88,7 @@ class Credentials:
     required = True
 
     def __init__(self, path: Path, *, clock: ForwardClock | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Raises: BadSetting, when nobody could be let in."""
+        """Raises: BadSetting, when no client could be accepted."""
         self._path = path
         self._clock = clock or ForwardClock()
         self._monotonic = monotonic
@@ -101,11 +101,11 @@ class Credentials:
         if not self._held.credentials:
             raise BadSetting("token_file", f"{path} holds no credential; `cmdlog token add {path} --name NAME` adds one")
         self._looked = monotonic()
-        self._refused = ""  # why the file as it stands is not used
+        self._refused = ""  # why the present file is not used
         self._warn()
 
     def describe(self) -> dict[str, Any]:
-        """See `Gatekeeper`. Any thread: as of the last request, and whoever asks has just made one."""
+        """See `Gatekeeper`. Any thread: as of the last request, and the caller has just made one."""
         told = {"path": str(self._path), "credentials": len(self._held.credentials)}
         return {**told, "problem": self._refused} if self._refused else told
 
@@ -175,7 +175,7 @@ class Credentials:
 
 
 def make_gatekeeper(path: Path | None) -> Gatekeeper:
-    """Whoever may come in by this setting. Raises: BadSetting."""
+    """The gatekeeper for this setting. Raises: BadSetting."""
     return Everyone() if path is None else Credentials(path)
 
 

@@ -3,7 +3,7 @@
     # name   roles         SHA-256 of the token                     expires (optional, RFC 3339)
     ci       invoke,read   sha256:9f86d081884c7d659a2feaa0c55ad0…   2027-01-31T00:00:00Z
 
-One rule: a line that is not understood is an error with its number; nobody is let in or kept out by a guess.
+One rule: a line that is not understood is an error with its number; no one is accepted or rejected by a guess.
 
 A token is 256 bits of chance, so nobody finds it by trying, and a plain fast hash is right: a slow, salted one protects secrets
 that people choose, and would cost every request what it costs an attacker. Lines of the same name are several tokens of one
@@ -146,7 +146,7 @@ def _plain(word: str) -> Credential:
 
 
 def _credential(words: list[str], number: int) -> Credential:
-    """The errors show no word of the line: any of them may be a token that stands in the wrong place."""
+    """The errors show no word of the line: any of them may be a token that is in the wrong place."""
     if len(words) not in (3, 4):
         raise BadTokenFile(f"has {len(words)} words; a credential is: name roles sha256:<64 hex digits> [expires]", number)
     if not NAME.fullmatch(words[0]):

@@ -7,7 +7,7 @@ one future. A reader task makes groups, a writer task sends their answers in ord
 way. A peer that sends without reading stops the writer, which stops the reader at once: what nobody takes the answer of is not
 placed. `body_timeout_s` ends such a standstill. How many calls wait in the node at a time is `pace`'s affair: streams share it
 with clients that send one call and wait.
-Blank lines are skipped; a line that is no call gets an error object in its place and the rest goes on.
+Blank lines are skipped; a line that is no call gets an error object in its place and the rest continues.
 """
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ def _settle_all(group: Group, places: Sequence[int], refused: CallRefused) -> No
 
 
 def error_line(problem: Problem) -> bytes:
-    """The error object that stands in the place of a result."""
+    """The error object in place of a result."""
     members = problem.members()
     if problem.retry_after_s is not None:
         members["retry_after_s"] = problem.retry_after_s

@@ -1,7 +1,7 @@
 """The demo with TPC-C: its calls, what it looks at, and its proof.
 
 There is no second TPC-C in plain Python here. What was acknowledged is looked for in the rows, one by one: every order under the
-number that its customer was told, with its lines and its sum; every payment in the history under its transaction id; every
+number that its customer was answered, with its lines and its sum; every payment in the history under its transaction id; every
 delivery in the orders that it sent. And nothing else may be there. The consistency conditions of clause 3.3.2 tie the other
 columns to these rows. A lost call leaves a row missing, a doubled one a row too many.
 """
@@ -47,7 +47,7 @@ class TpccState:
     """What the server shows when the load is over."""
 
     orders: Mapping[Place, Mapping[int, OrderRow]]  # by number
-    history: Mapping[int, Sequence[Sequence[int]]]  # transaction id -> rows behind it
+    history: Mapping[int, Sequence[Sequence[int]]]  # transaction id -> rows after it
     violations: Sequence[str]
 
 
@@ -109,7 +109,7 @@ class Tpcc:
 
 
 def _pages(view: View, sql: str, where: Sequence[int], *, key: int) -> Iterator[Sequence[Any]]:
-    """All rows, page by page behind the first `key` columns of the last one."""
+    """All rows, page by page after the first `key` columns of the last one."""
     after: Sequence[Any] = (-1,) * key
     while rows := view.rows(sql, (*where, *after, PAGE_ROWS)):
         yield from rows
@@ -184,6 +184,6 @@ def _deliveries(calls: Sequence[DemoCall], seen: TpccState, loaded: int) -> Iter
 
 
 def _without(orders: Mapping[int, OrderRow], last: int) -> list[int]:
-    """Orders behind the last one that was sent, which have a carrier nevertheless."""
+    """Orders after the last one that was sent, which have a carrier nevertheless."""
     behind: Iterable[int] = (number for number in orders if number > last)
     return [number for number in behind if orders[number].carrier is not None]

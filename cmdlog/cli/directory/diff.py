@@ -1,4 +1,4 @@
-"""`cmdlog diff`: what two nodes hold otherwise. It translates; `replay.diff.diff` compares."""
+"""`cmdlog diff`: the differences between two nodes. It translates; `replay.diff.diff` compares."""
 
 from __future__ import annotations
 

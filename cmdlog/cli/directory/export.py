@@ -48,7 +48,7 @@ def export_them(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Each partition as of its own snapshot, or all as of --point; where each stands is in the files' metadata, and printed."""
+    """Each partition as of its own snapshot, or all as of --point; their positions are in the files' metadata, and printed."""
     from cmdlog.cli.load_app import load_application
     from cmdlog.wal.directory.instance import load_instance
     from cmdlog.wal.files import RealFiles

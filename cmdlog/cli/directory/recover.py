@@ -114,11 +114,7 @@ def recover(
     plan: Annotated[bool, typer.Option("--plan", help="Print the plan and exit.")] = False,
     plan_file: Annotated[
         Path | None,
-        typer.Option(
-            "--plan-file",
-            metavar="F",
-            help="Write the plan to this file, then execute it; with --plan only write it.",
-        ),
+        typer.Option("--plan-file", metavar="F", help="Write the plan here, then execute it; with --plan only write it."),
     ] = None,
     apply: Annotated[Path | None, typer.Option("--apply", metavar="F", help="Execute exactly this plan.")] = None,
     until: Annotated[

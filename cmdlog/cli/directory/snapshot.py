@@ -168,7 +168,7 @@ def _exit_code(path: str) -> int:
         manifest = verify_one(RealFiles(), path)
     except SnapshotError as error:
         return error.exit_code
-    return 10 if manifest.base is not None else 11  # whole, but what it stands on is not; or of another node
+    return 10 if manifest.base is not None else 11  # intact, but what it builds on is not; or of another node
 
 
 def _state_of(row: dict[str, Any]) -> str:

@@ -119,7 +119,7 @@ def stopped_in_order() -> Iterator[None]:
 
 
 def refuse_locked(data: Path) -> None:
-    """Says at once that another process has the directory, before anybody is told of an address. Raises: Locked.
+    """Says at once that another process has the directory, before an address is printed. Raises: Locked.
 
     The log decides it again when it is opened. A shared lock is asked for: of two servers that look at the same time, neither is
     in the other's way for good.

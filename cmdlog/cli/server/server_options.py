@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DEFAULT_URL: Final = "http://127.0.0.1:8642"
 TIMEOUT_S: Final = 30.0
-NOTICE_S: Final = 2.0  # without an answer, before somebody at a terminal is told that it is still tried
+NOTICE_S: Final = 2.0  # without an answer, before a user at a terminal sees that it is still retried
 
 UrlOption = Annotated[str, typer.Option("--url", metavar="URL", help="Address of the server.", envvar="CMDLOG_URL")]
 TokenOption = Annotated[
@@ -75,7 +75,7 @@ def server(url: str, token_file: Path | None, timeout_s: float, ca_file: Path | 
 
 @contextlib.contextmanager
 def patience(url: str, timeout_s: float) -> Iterator[None]:
-    """Around one request: somebody at a terminal is told when it takes long, and how long it may."""
+    """Around one request: tells a user at a terminal when it takes long, and how long it may."""
     if out.json or not sys.stderr.isatty() or timeout_s <= NOTICE_S:
         yield
         return

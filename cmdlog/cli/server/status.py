@@ -195,7 +195,7 @@ def _reach(archive: Mapping[str, Any]) -> str:
 
 
 def _stuck(told: Mapping[str, Any]) -> str:
-    """Partitions that refuse calls for another reason than a full volume, which is told once for all."""
+    """Partitions that refuse calls for another reason than a full volume, which is shown once for all."""
     found = {number: _part(_part(told, "partitions"), number).get("state", "ok") for number in _part(told, "partitions")}
     return ", ".join(f"{number} refuses calls: {state}" for number, state in found.items() if state not in ("ok", "disk_full"))
 

@@ -129,7 +129,7 @@ def remove(file: FileArgument, name: NameOption, id: IdOption = None, json: Json
 
 
 def convert(file: FileArgument, json: JsonFlag = False) -> None:
-    """The token keeps working; whoever reads it from this file needs a copy first."""
+    """The token keeps working; a client that reads it from this file needs a copy first."""
     with _editing(file, must_exist=True) as edit:
         if not edit.held.plain:
             raise CommandFailed(f"{file} holds no plain-text token")

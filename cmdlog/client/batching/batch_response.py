@@ -47,7 +47,7 @@ class AnswerLines:
             self._keep(others[-1])
 
     def end(self, rest: Attempt) -> Iterator[Attempt]:
-        """The request is over; `rest` is what came of every line that has no answer."""
+        """The request is over; `rest` is the result of every line that has no answer."""
         if self._broken:
             rest = Lost(reached=True, reason=self._broken)
         while self.left:

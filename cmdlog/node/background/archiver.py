@@ -8,7 +8,7 @@ When the archive can take no more (`archive_bytes_max`, a full disk, a damaged s
 still be restored, only later, make room first. Then the rule `archive_full` decides:
 
     stop      the segment stays in the ring. The log fills, then writes are refused with `log_full`, which names the archive;
-              reads go on. It is tried again every second, and goes on by itself when there is room.
+              reads continue. It is tried again every second, and continues by itself when there is room.
     shorten   the oldest segments of the archive go, with the snapshots that are of no use without them, until there is room;
               where that is not enough, the segment goes unarchived. How far back one can really go is shown, and logged. What a
               recovery point needs is never given up: for that, shorten is stop.
@@ -59,8 +59,8 @@ from snapshot.recovery_points import BadPoint, list_points
 from snapshot.retention import Needs, needs, oldest_restorable, window_begin
 
 LOOK_EVERY_S: Final = 5.0  # at what the window does not need any more; it moves slowly
-RETRY_S: Final = 1.0  # after something that stands in the way: as often as the log looks at a full disk
-FIRST_RECORDS_BLOCK: Final = 2  # of a log: the checkpoint of a node that was made by a recovery stands there
+RETRY_S: Final = 1.0  # after something that is in the way: as often as the log looks at a full disk
+FIRST_RECORDS_BLOCK: Final = 2  # of a log: the checkpoint of a node that was made by a recovery is there
 
 log = structlog.get_logger("cmdlog.archive")
 
@@ -80,7 +80,7 @@ class ArchiveHooks:
 
     now_millis: Callable[[], int]  # clock of the transaction ids; never later than the newest of them
     segments: Callable[[], Sequence[SegmentFile]]  # of the ring, oldest first
-    look_again: Callable[[], None]  # `may_go` may answer otherwise now
+    look_again: Callable[[], None]  # `may_go` may answer differently now
     copy: Callable[[str, str, int], Copied]  # source, target, last block
 
 
@@ -124,7 +124,7 @@ class Archiver:
         self._thread.start()
 
     def stop(self) -> None:
-        """Breaks off what is under way, harmless at any step; the caller has stopped the copies."""
+        """Interrupts what is under way, harmless at any step; the caller has stopped the copies."""
         with self._lock:
             self._stopping = True
             self._lock.notify_all()
@@ -331,7 +331,7 @@ class Archiver:
 
     def _needs(self) -> Needs:
         points, self._bad_points = list_points(self._place.files, self._place.directory)
-        if self._bad_points:  # nobody knows what it pins
+        if self._bad_points:  # what it pins is unknown
             return Needs(frozenset((s.partition, s.name) for s in self._index.snapshots), 0, ())
         begin = window_begin(now_millis=self._hooks.now_millis(), window_s=self._rules.window_s)
         return needs(self._index.snapshots, self._partitions, begin=begin, points=points)

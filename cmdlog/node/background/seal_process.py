@@ -85,7 +85,7 @@ class SealProcess:
 
 
 def _take_back(temporary: str, final: str) -> bool:
-    """A process was ended behind giving the name, before it had read all back: what it made is sealed from the beginning."""
+    """A process was ended after giving the name, before it had read all back: what it made is sealed from the beginning."""
     if os.path.exists(final):
         os.rename(final, temporary)
     return os.path.exists(temporary)
@@ -97,7 +97,7 @@ def _answer_of(process: subprocess.Popen[bytes], order: bytes, given_up: Callabl
         try:
             return process.communicate(told, timeout=idle_priority.LOOK_EVERY_S)[0]
         except subprocess.TimeoutExpired:
-            told = None  # `communicate` goes on with the rest of it
+            told = None  # `communicate` continues with the rest of it
         if given_up():
             _end(process)
             return None
@@ -107,7 +107,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
     for stream in (process.stdin, process.stdout):
-        with contextlib.suppress(OSError):  # what it was not told any more
+        with contextlib.suppress(OSError):  # what it was no longer sent
             if stream is not None:
                 stream.close()
 

@@ -125,7 +125,7 @@ def urgency(policy: Policy, view: LogView, forecast: Forecast) -> float:
 def _due_by_log(
     policy: Policy, view: LogView, snapshots: Mapping[int, Sequence[Snapshot]], partitions: Sequence[int]
 ) -> int | None:
-    """Whoever holds the oldest block is looked at first."""
+    """The holder of the oldest block is considered first."""
     every = segments_between(view.segments, policy.fraction)
     crowded = view.full or len(view.first_blocks) >= view.segments * (policy.fraction + (1 - policy.fraction) * 3 / 4)
     for partition in sorted(partitions, key=lambda p: anchor_block(snapshots.get(p, ())) or 0):

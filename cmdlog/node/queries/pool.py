@@ -22,13 +22,13 @@ from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, out
 from cmdlog.node.queries.worker import ANSWER, LENGTH, READY, AnswerKind, encode_request, receive_exactly
 
 START_WAIT_S: Final = 30.0  # a busy machine takes long to import
-END_WAIT_S: Final = 5.0  # for a process that was told to end
+END_WAIT_S: Final = 5.0  # for a process that was asked to end
 
 logger = structlog.get_logger("cmdlog.node")
 
 
 class QueryCancelled(Exception):
-    """Whoever asked has gone."""
+    """The caller has gone."""
 
 
 class Ticket:
@@ -95,7 +95,7 @@ class QueryPool:
         )
 
     def pids(self) -> list[int]:
-        """The processes, for whoever watches memory."""
+        """The processes, for anyone who watches memory."""
         with self._lock:
             return sorted(worker.popen.pid for worker in self._all)
 
@@ -106,7 +106,7 @@ class QueryPool:
             idle, busy = self._idle, self._all.difference(self._idle)
             self._all, self._idle = set(), []
         for worker in busy:
-            worker.kill()  # the thread that waits for it is told by that, and disposes of it
+            worker.kill()  # this wakes the thread that waits for it, which disposes of it
         for worker in idle:
             worker.dispose()
 
@@ -190,7 +190,7 @@ class _Worker:
             self._socket.send(LENGTH.pack(0))
 
     def kill(self) -> None:
-        """Ends the process; whoever reads from it gets an error."""
+        """Ends the process; its readers get an error."""
         self.popen.kill()
 
     def dispose(self) -> None:

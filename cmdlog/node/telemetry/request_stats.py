@@ -62,7 +62,7 @@ class RequestStats:
         self.token_file_refused: Callable[[], bool] = lambda: False  # set by the service
         self.cut: Callable[[], Mapping[str, int]] = dict  # connections that were refused or ended by the server, by code
         self._wall = wall
-        self._errors: dict[tuple[str, str], RecentError] = {}  # the one seen last stands last
+        self._errors: dict[tuple[str, str], RecentError] = {}  # the one seen last is last
         self._prefix = secrets.token_hex(6)  # of this process: ids of two lives are not the same
         self._numbers = itertools.count(1)
         self._slow_lines: deque[float] = deque(maxlen=SLOW_LINES_MAX)  # when the last ones were logged

@@ -1,7 +1,7 @@
 """`instance.json`: who a node directory belongs to, and the fixed sizes of its log. FORMAT.md "Instance file".
 
 One rule: it is written last when a node is created. So where it is, a whole node was; and a node directory without it is refused,
-never started empty. `creating.json` stands while a creation is under way: only then is half a node swept away.
+never started empty. `creating.json` exists while a creation is under way: only then is half a node swept away.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The exclusive right to a node directory: the lock, and a record of who has it.
 
-One rule: the lock decides, the record explains. Whether a state file may be trusted is not told here but by `replay.state.trust`,
-which must not forget it before the file is gone.
+One rule: the lock decides, the record explains. Whether a state file may be trusted is not decided here but by
+`replay.state.trust`, which must not forget it before the file is gone.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def make_folder(files: Files, directory: str) -> None:
 
 
 def take_ownership(files: Files, directory: str) -> DirectoryLock:
-    """Locks the directory for this process and writes who we are, for the error of whoever comes next.
+    """Locks the directory for this process and writes who we are, for the error of the next process.
 
     Raises: Locked naming the owner, WrongDirectory when there is no such directory.
     """

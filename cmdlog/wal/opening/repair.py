@@ -1,6 +1,6 @@
-"""Acts on the restart table's verdict: makes the newest segment's tail durable and whole, so that appending may go on.
+"""Acts on the restart table's verdict: makes the newest segment's tail durable and whole, so that appending may continue.
 
-One rule: every step can be broken off by a crash and is then done again from its start, with the same result. So the order is:
+One rule: every step can be interrupted by a crash and is then done again from its start, with the same result. So the order is:
 names first, then evidence aside, then the tail's bytes, then the seal that vouches for them, and the hard state file last.
 """
 
@@ -116,7 +116,7 @@ def _finish_recycling(files: Files, survey: Survey) -> list[str]:
 def _confirm_newest_name(files: Files, survey: Survey, hard: HardStateFile) -> None:
     """Names the newest segment once more if the hard state file does not know it yet.
 
-    Its rotation was broken off. If that was by a failed folder sync, the name may be in the cache alone, and syncing again would
+    Its rotation was interrupted. If that was by a failed folder sync, the name may be in the cache alone, and syncing again would
     lie. Nothing was acknowledged in this segment, so a crash between the two renames only takes the rotation back.
     """
     newest = survey.segments[-1]
@@ -130,7 +130,7 @@ def _confirm_newest_name(files: Files, survey: Survey, hard: HardStateFile) -> N
 
 
 def _fold(survey: Survey, walk: SegmentWalk) -> GroupStates:
-    """The groups' state from the checkpoint and all records behind it."""
+    """The groups' state from the checkpoint and all records after it."""
     groups = GroupStates()
     for place in walk.places:
         start = place.offset + HEADER.bytes

@@ -35,7 +35,7 @@ class RestartVerdict(enum.Enum):
 
 
 class Action(enum.Enum):
-    """What follows from a row. Every one may be broken off by a crash and is then done again from its start."""
+    """What follows from a row. Every one may be interrupted by a crash and is then done again from its start."""
 
     REFUSE = "raise, and leave the directory untouched"
     CUT = "rewrite the unproved blocks, keep the rest aside, zero it, seal"
@@ -52,9 +52,9 @@ class Facts:
     missing: bool  # a segment is not there, or is not the one that its neighbour followed
     damaged_head: bool  # a segment's header, checkpoint or length is bad
     acknowledged: bool  # evidence covers the block that does not stand at the end of the chain
-    misplaced: bool  # a good block of this life stands where another belongs
-    stale: bool  # a good block of an earlier opening stands at the end
-    remains: bool  # bytes of this life stand at the end or behind it
+    misplaced: bool  # a good block of this life is where another belongs
+    stale: bool  # a good block of an earlier opening is at the end
+    remains: bool  # bytes of this life are at the end or after it
     unproved: bool  # the last block with records is beyond the evidence
 
 
