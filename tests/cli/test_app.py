@@ -47,7 +47,7 @@ def test_version_is_machine_readable() -> None:
 @pytest.mark.parametrize(
     ("arguments", "environ", "exit_code", "says"),
     [
-        (["serve", "no_such_module:db"], {}, 13, "no module is called no_such_module"),
+        (["serve", "no_such_module:db"], {}, 13, "there is no module no_such_module"),
         (["serve", "os:path"], {}, 13, "not a Database"),
         (["serve", "os:path", "--partitions", "many"], {}, 2, "--partitions"),
         (["serve", "os:path", "--log-threads", "0"], {}, 2, "--log-threads: 0 is below the minimum of 1"),
