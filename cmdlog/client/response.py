@@ -43,7 +43,7 @@ class Response:
     value: Any
     retry_after_s: float | None = None
     date: str = ""  # the server's clock
-    about: str = ""  # what to tell of an answer without JSON
+    about: str = ""  # describes an answer without JSON
     of_line: bool = False  # of one call among others, not of a whole request
 
 

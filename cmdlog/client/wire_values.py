@@ -1,4 +1,4 @@
-"""Python values as the wire has them, told by the values' own types: the client knows no signatures.
+"""Python values as the wire has them, chosen by the values' own types: the client knows no signatures.
 
 One rule: what has no exact form in JSON is refused here, by field, and never bent: no NaN becomes null, no time loses its zone.
 

@@ -1,4 +1,4 @@
-"""Making a node and bringing one up: what is written before the first call is let in.
+"""Making a node and bringing one up: what is written before the first call is accepted.
 
 One rule: everything a replay will need is in the log, durable, before the first call that needs it: the code bundle under its
 catalog version, the environment, the configuration, the schema.
@@ -226,7 +226,7 @@ def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]
 def adopt_fixed(settings: Settings, groups: Mapping[int, GroupState], instance: Instance) -> Settings:
     """The settings with those that were fixed at creation as the directory has them.
 
-    What no block of these segments could hold is refused at once: it would wait in front of the log for ever, or stop it.
+    What no block of these segments could hold is refused at once: it would wait for the log for ever, or stop it.
     """
     configuration = groups[CLUSTER_GROUP].configuration or {}
     partitions: int = configuration["partitions"]

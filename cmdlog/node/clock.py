@@ -7,7 +7,7 @@ agrees with the boot clock within `lead_max_ms`; when it jumps further, forwards
 because following a jump of a day would expire a day's worth of idempotency keys and leave every later id a day ahead of real
 time. The jump is counted and shown, and the wall clock is believed again at the next start. If it then lags the log's last
 id by more than `lead_max_ms` (one of the two lives had a wrong clock), ticks continue from there at half speed, until real time
-has caught up: time that stands still would expire no idempotency key for hours or years, until their table is full. (Kulkarni et
+has caught up: time that does not pass would expire no idempotency key for hours or years, until their table is full. (Kulkarni et
 al., "Logical physical clocks", 2014, for the hybrid clock itself.)
 """
 

@@ -307,7 +307,7 @@ class RealFile:
 
 
 class RealLock:
-    """An flock on an open file; it ends with the file descriptor, so a killed owner leaves no lock behind."""
+    """An flock on an open file; it ends with the file descriptor, so a killed owner leaves no lock."""
 
     __slots__ = ("_file", "path")
 

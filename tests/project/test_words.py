@@ -26,8 +26,7 @@ INSTEAD = {
     r"tell(s|ing)? of": "report, describe",
     r"(go|goes|going|gone|went) on(?! (disk|the wire|a))": "resume, continue",
     r"(broken|break|breaks|breaking|broke) off": "interrupted, stopped",
-    r"(?<!fall )(?<!falls )(?<!fell )(?<!fallen )(?<!lag )(?<!lags )(?<!lagging )(?<!far )"
-    r"behind(?! (a|the|its|one|this|each) (lock|latch|site|gate|proxy|load balancer|firewall|signal)\b)": "after",
+    r"behind(?![,.;:)]| or | and |$)(?! (a|the|its|one|this|each) (lock|latch|site|gate|proxy|load balancer|firewall|leader)\b)": "after",
     r"in front of": "before",
     r"whoever": "the caller, anyone who",
     r"nobody knows": "unknown",
@@ -39,7 +38,7 @@ INSTEAD = {
     r"(take|takes|taking|taken|took) out": "skip, remove",
     r"bears|borne": "carries, has",
 }
-"""Each phrase as a pattern, and what the field says. `behind` is right of a lock or a proxy, and of one that falls behind."""
+"""Each phrase as a pattern, and what the field says. One waits behind a lock or a proxy, and lags behind; order is after."""
 STUMBLE = re.compile("|".join(rf"\b(?:{pattern})\b" for pattern in INSTEAD), re.IGNORECASE)
 
 Place = tuple[str, int, str]
@@ -115,7 +114,7 @@ def budget() -> dict[str, dict[str, int]]:
     [
         ("no call was told yet", ["told"]),
         ("it goes on with the next; it went on disk", ["goes on"]),
-        ("the entries behind it wait behind a lock, and fall behind", ["behind"]),
+        ("the entries behind it wait behind a lock, and fall behind.", ["behind"]),
         ("Otherwise it stands for the first, or otherwise stands first", ["stands"]),
         ("it ended otherwise than before, and reads otherwise", ["otherwise", "otherwise"]),
         ("what comes of a skip that is taken\nout", ["comes of", "taken out"]),

@@ -4,7 +4,7 @@ A real server with a sample is loaded over HTTP by several clients, killed with 
 `cmdlog recover`, started again; the clients repeat what was not answered and finish. Then `demo_proof` judges from outside. What
 a sample brings (calls, what to look at, its own proofs) is in `demo_bank` and `demo_tpcc`.
 
-One rule: the exit code is 0 only when every proof holds; and no process or folder is left behind, whatever happens.
+One rule: the exit code is 0 only when every proof holds; and no process or folder remains, whatever happens.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class Archiver:
                 remove(self._place.files, snapshot)  # a base stays where it is, and is let go again after the next snapshot
 
     def why_full(self) -> str:
-        """What a caller who is refused with `log_full` is told."""
+        """The answer to a caller that is refused with `log_full`."""
         if self.problem:
             return (
                 f"the log has no room: its oldest segment is promised to the archive and cannot be copied there: {self.problem}"
@@ -314,7 +314,7 @@ class Archiver:
         return [s for s in old if s.path not in standing and (s.partition, s.name) not in pinned]
 
     def _purge(self, needed: Needs) -> None:
-        """Takes out what nothing needs any more."""
+        """Removes what nothing needs any more."""
         if not self._purges:
             return
         segments = [s for s in self._index.segments if not needed.log(first_block=s.first_block, last_block=s.last_block)]

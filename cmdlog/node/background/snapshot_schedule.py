@@ -4,7 +4,7 @@ One rule: it only looks. `cmdlog.node.background.snapshotter` does what it says.
 
     log bytes   half of `fraction` of the ring was written since the partition's newest snapshot, so that its second-newest stays
                 within `fraction`; idle partitions too, or one of them would hold the whole log. When three quarters of what is
-                left beside `fraction` are in use as well, or a call may be refused, whoever holds anything but the newest
+                left beside `fraction` are in use as well, or a call may be refused, every holder of anything but the newest
                 segment is due
     budget      the replay of what newest snapshots do not hold would take BUDGET_SHARE of the recovery budget that restoring
                 leaves; the partition with the longest replay goes first

@@ -1,7 +1,7 @@
 """Sites in the calling process: embedded use, where procedures of a script or notebook must work.
 
-One rule: engines are driven by one thread at a time, whoever holds the drive. A caller that has just made its own batch durable
-drives at once and saves two thread switches (about 30 us each); under load the site thread does.
+One rule: engines are driven by one thread at a time, the one that holds the drive. A caller that has just made its own batch
+durable drives at once and saves two thread switches (about 30 us each); under load the site thread does.
 
 A call cannot be killed from outside in one's own process, so `call_timeout_s` does not apply here.
 """

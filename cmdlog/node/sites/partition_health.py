@@ -1,6 +1,6 @@
 """Which partitions cannot run their batches, and why: a full volume, a broken disk, a state that does not fit.
 
-One rule: a change is told once, in one line of the log, however often it is tried again in between.
+One rule: a change is reported once, in one line of the log, however often it is tried again in between.
 """
 
 from __future__ import annotations

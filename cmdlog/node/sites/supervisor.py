@@ -1,7 +1,7 @@
 """The node's sites: where durable batches go, and who brings a dead site back.
 
 One rule: a site's death loses nothing. Its batches stay in the sequencer's pipeline until they are answered, and its successor
-says from where it goes on.
+says from where it continues.
 
 `ProcessSites` runs each site in a process; `InlineSites` runs all engines in the calling process (embedded use).
 What the watchdog sees and does:
@@ -14,7 +14,7 @@ What the watchdog sees and does:
                                             -> refuse calls, try again after 1, 2, 4, up to 10 s, or when room came free, until
                                                a site has run what none could; on a full volume a successor serves reads
 
-A site that is tried may end as before, so calls are let in when it has applied the batch, not when it starts.
+A site that is tried may end as before, so calls are accepted when it has applied the batch, not when it starts.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class _Wait:
     due: float = 0.0  # when the next try is; infinite while one is under way
     free_bytes: int = 0  # of the volume when it was tried last
     held: bool = False  # a successor serves reads, and gets no batch before the next try
-    given_up: bool = False  # callers of what is logged were told
+    given_up: bool = False  # callers of what is logged were answered
     passed: bool = False  # the batch is applied; set by the reader
 
 
@@ -228,7 +228,7 @@ class ProcessSites:
                 return
             for frame in frames:
                 self._frame(site, frame)
-        except Exception as error:  # noqa: BLE001 - our own bug: going on would leave callers waiting for ever
+        except Exception as error:  # noqa: BLE001 - our own bug: continuing would leave callers waiting for ever
             self._owner.broken(error)
 
     def _frame(self, site: _Process, frame: Frame) -> None:

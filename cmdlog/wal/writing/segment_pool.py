@@ -106,7 +106,7 @@ class Space:
         self.ask()
 
     def wait_ready(self, given_up: Callable[[], bool]) -> bool:
-        """Waits until a file is ready; False when `given_up` says so. Without a thread behind, makes one here or gives up."""
+        """Waits until a file is ready; False when `given_up` says so. Without a background thread, makes one here or gives up."""
         if self._ready:
             return True
         if self._thread is None:
