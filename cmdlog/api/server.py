@@ -1,8 +1,8 @@
 """Running the HTTP server: listen first, open the node beside, serve, drain, close.
 
 One rule: the socket listens before the directory is touched, so a taken port changes nothing on disk; and the node is closed
-after the last answer, so a clean shutdown acknowledges nothing that it does not hold. The address is printed when the directory was
-opened: a printed address has a server.
+after the last answer, so a clean shutdown acknowledges nothing that it does not hold. The address is printed when the directory
+was opened: a printed address has a server.
 
 While the node recovers, the server answers already: `/healthz` is alive, `/readyz` says `not_ready` with the progress.
 """

@@ -26,7 +26,7 @@ INSTEAD = {
     r"tell(s|ing)? of": "report, describe",
     r"(go|goes|going|gone|went) on(?! (disk|the wire|a))": "resume, continue",
     r"(broken|break|breaks|breaking|broke) off": "interrupted, stopped",
-    r"behind(?![,.;:)]| or | and |$)(?! (a|the|its|one|this|each) (lock|latch|site|gate|proxy|load balancer|firewall|leader)\b)": "after",
+    r"behind(?![,.;:)]| or | and | \||$)(?! (a|the|its|one|this|each) (lock|latch|site|gate|proxy|firewall|leader)\b)": "after",
     r"in front of": "before",
     r"whoever": "the caller, anyone who",
     r"nobody knows": "unknown",
@@ -54,7 +54,7 @@ def stumbles(text: str) -> list[str]:
 def instead_of(phrase: str) -> str:
     """What to say for a phrase."""
     for pattern, better in INSTEAD.items():
-        if re.search(rf"\b(?:{pattern})\b", f"it {phrase}", re.IGNORECASE):
+        if re.search(rf"\b(?:{pattern})\b", f"it {phrase} it", re.IGNORECASE):
             return better
     return "a word of the field"
 

@@ -3,10 +3,10 @@
 One rule: memory is bounded by `stream_calls_max` calls, whatever the peer sends and however slowly it reads.
 
 The lines that one chunk of the body completes form a *group*: parsed together, given to the node in one `call_many`, awaited as
-one future. A reader task makes groups, a writer task sends their answers in order; between them is a count of calls in
-flight. A peer that sends without reading stops the writer, which stops the reader at once: calls whose answers are not read are
-not placed. `body_timeout_s` ends such a standstill. How many calls wait in the node at a time is `pace`'s affair: streams share it
-with clients that send one call and wait.
+one future. A reader task makes groups, a writer task sends their answers in order; between them is a count of calls in flight. A
+peer that sends without reading stops the writer, which stops the reader at once: calls whose answers are not read are not placed.
+`body_timeout_s` ends such a standstill. How many calls wait in the node at a time is `pace`'s affair: streams share it with
+clients that send one call and wait.
 Blank lines are skipped; a line that is no call gets an error object in its place and the rest continues.
 """
 
