@@ -88,7 +88,7 @@ def run() -> None:
 
 
 def _exit_code_read() -> int:
-    """Of the command, unless what it printed found no reader any more (`… | head -1`): it did not come to its end then."""
+    """The command's exit code, or READER_GONE if the reader of its output closed the pipe (`… | head -1`)."""
     try:
         code = _exit_code()
         sys.stdout.flush()
@@ -119,7 +119,7 @@ def _is_broken(stream: TextIO) -> bool:
 
 
 def _exit_code() -> int:
-    """Of the command that the arguments name."""
+    """The exit code of the command that the arguments name."""
     try:
         code: int = make_program()(standalone_mode=False) or 0
         if code == BROKEN_OFF:  # what a signal has become on its way through Typer

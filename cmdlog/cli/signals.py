@@ -19,7 +19,7 @@ _heard: list[signal.Signals] = []
 
 
 class BrokenOff(CommandFailed):
-    """A command that was ended from outside, in its own words."""
+    """A command that was interrupted; says what is left."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message, hint=hint, exit_code=BROKEN_OFF)
@@ -67,12 +67,12 @@ def caused_by_signal(end: BaseException | None) -> bool:
 
 
 def exit_code() -> int:
-    """Of the process that is ending because of a signal."""
+    """The exit code of a process that a signal ends."""
     return 128 + _signal()
 
 
 def failure() -> ShownFailure:
-    """Of a command that has no words of its own."""
+    """The message of a command that does not say what is left."""
     return ShownFailure(BrokenOff.__name__, WORDS[_signal()], "", exit_code())
 
 

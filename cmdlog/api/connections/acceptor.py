@@ -1,9 +1,9 @@
 """Taking connections from the listening socket, also when there are no file descriptors left for them.
 
-One rule: whatever `accept` says, the socket keeps listening and the loop does not spin. A process without free descriptors
-cannot take a connection, and as long as one waits the socket stays readable: asked again at once, the loop would do nothing else.
-Thus a *spare* descriptor is kept. It is given up to take the connection, and had again when that is closed: the newcomer learns
-at once that there is no room. Where another thread was quicker to take it, newcomers wait for `PAUSE_S` in the kernel's queue.
+One rule: whatever `accept` says, the socket keeps listening and the loop does not spin. A process without free descriptors cannot
+take a connection, and as long as one waits the socket stays readable: asked again at once, the loop would do nothing else. Thus a
+*spare* descriptor is kept. It is given up to take the connection, and had again when that is closed: the client learns at once
+that there is no room. Where another thread was quicker to take it, new connections wait for `PAUSE_S` in the kernel's queue.
 
 uvloop's own server has the spare, but spins without it.
 """

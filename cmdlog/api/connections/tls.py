@@ -44,7 +44,7 @@ class Certificate:
         self._warn()
 
     def context(self) -> ssl.SSLContext:
-        """Of a connection that begins now."""
+        """The context for a connection that begins now."""
         now = self._now()
         if now - self._checked_at >= CHECK_EVERY_S:
             self._checked_at = now

@@ -49,7 +49,7 @@ def read_call_times(folder: str) -> dict[str, float]:
 
 
 class Speeds:
-    """Of one node. Thread-safe; nothing here is on the path of a call."""
+    """Speeds measured on one node. Thread-safe; nothing here is on the path of a call."""
 
     def __init__(self, directory: str, names: Sequence[str], partitions: int) -> None:
         self._folder = os.path.join(directory, "state")
