@@ -79,7 +79,7 @@ def test_server_is_real_and_may_be_killed(cmdlog_server: StartServer) -> None:
     assert server.client.call("bump", id=1, amount=5) == 5
     pid, url = server.pid, server.url
     server.kill()
-    with pytest.raises(RuntimeError, match="does not run"):
+    with pytest.raises(RuntimeError, match="the server is not running"):
         server.stop()
     server.start()
     assert (server.url, server.pid != pid) == (url, True)
