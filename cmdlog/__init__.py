@@ -1,6 +1,6 @@
 """Command log and snapshot recovery for stored procedures.
 
-`cmdlog.open(data_dir, db)` runs procedures in this process; `cmdlog serve` runs them behind HTTP, and `cmdlog.Client` calls them
+`cmdlog.open(data_dir, db)` runs procedures in this process; `cmdlog serve` serves them over HTTP, and `cmdlog.Client` calls them
 there. Importing this package is cheap: what it offers is loaded when it is first used.
 """
 

@@ -3,7 +3,7 @@
 One rule: this module imports nothing of ours, so that a client needs no server and a server no client. Every error has the stable
 `code` of the wire; a code that is newer than this program gets the class that its HTTP status implies.
 
-What was done is told by the branch of the tree:
+The branch of the tree says what was done:
 
     CallError        it was decided: the call has this outcome, for ever, and nothing changed
     RequestRefused   the request is at fault; nothing was logged, and repeating it changes nothing

@@ -56,7 +56,7 @@ SMALL: Final[Mapping[str, Any]] = {
     "log_reserve_bytes": 64 << 10,
     "call_bytes_max": 256 << 10,
 }
-"""A log that is made quickly; every setting can be given otherwise."""
+"""A log that is made quickly; every setting can be changed."""
 
 
 class OpenEmbedded(Protocol):
@@ -132,7 +132,7 @@ class Server:
     def start(self) -> None:
         """Starts the process; returns when it serves. Raises: RuntimeError with the process's last words."""
         if self._process is not None:
-            raise RuntimeError("the server runs already")
+            raise RuntimeError("the server is already running")
         options = [f"--{name.replace('_', '-')}={value}" for name, value in self._settings.items()]
         arguments = ("serve", self.app, f"--data={self.data}", "--json", "--log-format=json", *options)
         with self.log.open("ab") as errors:
@@ -153,7 +153,7 @@ class Server:
             raise RuntimeError(f"the server ended with exit code {code}: {self._last_words()}")
 
     def kill(self) -> None:
-        """SIGKILL to the node and its sites, as a crash would: nothing is flushed, nothing is told."""
+        """SIGKILL to the node and its sites, as a crash would: nothing is flushed, nothing is reported."""
         self._running().kill()
         self._gone()
 
@@ -179,7 +179,7 @@ class Server:
 
     def _running(self) -> ChildProcess:
         if self._process is None:
-            raise RuntimeError("the server does not run")
+            raise RuntimeError("the server is not running")
         return self._process
 
     def _gone(self) -> None:
@@ -208,7 +208,7 @@ def assert_replays(database: Embedded) -> None:
         replayed = _digests(Path(folder))
     differing = sorted(name for name in lived.keys() | replayed.keys() if lived.get(name) != replayed.get(name))
     if differing:
-        raise AssertionError(f"the replay differs from what was lived, in {', '.join(differing)}")
+        raise AssertionError(f"the replay differs from the live run in {', '.join(differing)}")
 
 
 def _digests(directory: Path) -> dict[str, TableDigest]:

@@ -19,7 +19,7 @@ Memory is taken by what a line fills of it.
 
 
 def answer(data: bytes) -> None:
-    """Writes all of it to whoever started this process, and returns when it is written. Raises: OSError."""
+    """Writes all of it to the parent process, and returns when it is written. Raises: OSError."""
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as stream:
         stream.write(data)
 
@@ -27,7 +27,7 @@ def answer(data: bytes) -> None:
 def keep_lines_whole() -> None:
     """Makes `sys.stdout` write whole lines, unless somebody has put another stream in its place.
 
-    A flush that an exception breaks off keeps what is left of the line; the next one goes on with it.
+    A flush that an exception interrupts keeps what is left of the line; the next one continues with it.
     """
     given = sys.stdout
     if given is not sys.__stdout__ or not isinstance(given, io.TextIOWrapper):

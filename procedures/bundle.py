@@ -43,7 +43,7 @@ from procedures.execution.statements import sql_of
 FRAMEWORK: Final = ("cmdlog", "procedures", "replay", "snapshot")
 SAMPLES: Final = "procedures.samples"
 BUNDLE_BYTES_MAX: Final = 8 << 20  # a catalog record must fit a block beside others; an application's own sources are far smaller
-_LOCK: Final = threading.RLock()  # of sys.modules while a bundle stands in it
+_LOCK: Final = threading.RLock()  # of sys.modules while a bundle is in it
 
 
 @dataclass(frozen=True, slots=True)

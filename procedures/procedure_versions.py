@@ -1,7 +1,7 @@
 """Versions of procedures: what a catalog record states of each of them.
 
-A bundle is one version of all the code, and that is what a replay goes by: a procedure may behave otherwise because of a helper
-that it calls. For people, and for whoever compares two versions, the record also says of each procedure the hash of its own
+A bundle is one version of all the code, and that is what a replay goes by: a procedure may behave differently because of a helper
+that it calls. For people, and for anyone who compares two versions, the record also says of each procedure the hash of its own
 source, and `version`: the first catalog version in which it had this source and these parameters. The source itself is in the
 bundle's modules.
 """

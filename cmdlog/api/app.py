@@ -83,7 +83,7 @@ class Api:
         except Exception as error:  # noqa: BLE001 - the last line of defence: a defect of ours still gets a stable code
             log_defect(scope["path"], scope[SCOPE_KEY].request_id, error)
             with contextlib.suppress(RuntimeError):  # the answer has begun: returning closes the connection
-                await send_problem(send, trace.note(Problem("internal_error", "a defect of the server; its log says where")))
+                await send_problem(send, trace.note(Problem("internal_error", "internal server error; see the server's log")))
 
     async def _serve(self, scope: Scope, picked: Picked, receive: Receive, send: Send) -> None:
         path: str = scope["path"]

@@ -1,6 +1,6 @@
 """Calls below ASGI: `POST /v1/procedures/{name}` whose body came with its head, which is nearly every one.
 
-One rule: the same functions decide as behind ASGI, in the same order (`Api.admit`, `find_route`, `prepare`, `place`,
+One rule: the same functions decide as under ASGI, in the same order (`Api.admit`, `find_route`, `prepare`, `place`,
 `encode_reply`); only the way there is shorter. No task, no scope, no messages: the answer is written where the node gives it.
 """
 
@@ -114,7 +114,7 @@ class _Call:
 
     def _fail(self, error: Exception) -> None:
         log_defect(self._request.path, self._trace.request_id, error)
-        self._refuse(Problem("internal_error", "a defect of the server; its log says where"))
+        self._refuse(Problem("internal_error", "internal server error; see the server's log"))
 
     def _refuse(self, problem: Problem) -> None:
         self._trace.note(problem)

@@ -1,8 +1,8 @@
 """Running the HTTP server: listen first, open the node beside, serve, drain, close.
 
 One rule: the socket listens before the directory is touched, so a taken port changes nothing on disk; and the node is closed
-after the last answer, so an orderly stop acknowledges nothing that it does not hold. The address is told when the directory was
-opened: whoever is told of one has a server.
+after the last answer, so a clean shutdown acknowledges nothing that it does not hold. The address is printed when the directory
+was opened: a printed address has a server.
 
 While the node recovers, the server answers already: `/healthz` is alive, `/readyz` says `not_ready` with the progress.
 """
@@ -50,7 +50,7 @@ logger = structlog.get_logger("cmdlog.api")
 
 @dataclass(slots=True)
 class Events:
-    """What the caller wants to be told, in this order."""
+    """What the caller wants reported, in this order."""
 
     listening: Callable[[str], None] = field(default=lambda url: None)
     ready: Callable[[Node], None] = field(default=lambda node: None)
@@ -66,7 +66,7 @@ def serve(open_node: Open, settings: Settings, *, events: Events | None = None, 
     service = api.service
     certificate = Certificate(settings) if settings.tls_cert_file is not None else None
     if certificate is None and not is_loopback(settings.host):
-        logger.warning("not_encrypted", host=settings.host, hint="credentials and data can be read on the way: set tls_cert_file")
+        logger.warning("not_encrypted", host=settings.host, hint="credentials and data travel unencrypted: set tls_cert_file")
     roster = Roster(
         api,
         settings,
@@ -119,7 +119,7 @@ def make_config(roster: Roster) -> uvicorn.Config:
 def listen(host: str, port: int, *, silence_max_s: float) -> socket.socket:
     """A socket that clients can reach, whose connections end when the other machine takes nothing for `silence_max_s`.
 
-    They wait to be accepted until a server takes the socket over. It listens before anybody is told of it: who reads a port and
+    They wait to be accepted until a server takes the socket over. It listens before the address is printed: who reads a port and
     connects at once is not refused, and of two servers that start at once on one port only one gets it (`bind` allows both).
 
     Raises: BadSetting.
@@ -128,7 +128,7 @@ def listen(host: str, port: int, *, silence_max_s: float) -> socket.socket:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.socket(family, kind, proto)
     except OSError as error:
-        raise BadSetting("host", f"{host} is no address to listen on: {error.strerror}") from error
+        raise BadSetting("host", f"{host} is not an address to listen on: {error.strerror}") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # this and what follows is passed on to connections
@@ -138,7 +138,7 @@ def listen(host: str, port: int, *, silence_max_s: float) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise BadSetting("port", f"cannot listen on {host}:{port}: {error.strerror}; port 0 takes a free one") from error
+        raise BadSetting("port", f"cannot listen on {host}:{port}: {error.strerror}; port 0 picks a free one") from error
     return listener
 
 
@@ -173,7 +173,7 @@ class HttpServer(uvicorn.Server):
 
 
 class Stopped(Exception):
-    """The server is told to stop while its node recovers."""
+    """The server is asked to stop while its node recovers."""
 
 
 class _Runner:
@@ -184,7 +184,7 @@ class _Runner:
         self._server = HttpServer(make_config(roster))
         self._progress: Mapping[str, object] = {}
         self.failure: BaseException | None = None  # why the server ended by itself
-        self._url = ""  # until it was told
+        self._url = ""  # until it was reported
         self._drained_by = 0.0  # on the loop's clock
 
     async def run(self, listener: socket.socket) -> None:
@@ -265,7 +265,7 @@ class _Runner:
         self._loop.call_soon_threadsafe(partial(self._fail, error))
 
     def _fail(self, error: BaseException) -> None:
-        """The node cannot go on: stop acknowledging, and end the process with the error's exit code."""
+        """The node cannot continue: stop acknowledging, and end the process with the error's exit code."""
         self.failure = self.failure or error
         self._service.begin_stop()
         self._server.end()

@@ -17,7 +17,7 @@ import typer
 from cmdlog.cli import signals
 from cmdlog.cli.cli_errors import BROKEN_OFF, USAGE, ShownFailure, explain
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.signals import heeding_signals
+from cmdlog.cli.signals import sigterm_as_interrupt
 from cmdlog.whole_line_stdout import keep_lines_whole
 
 COMMANDS: Final = (
@@ -56,7 +56,7 @@ HELP: Final = """Durable stored procedures in Python: every acknowledged call su
   12 locked by another process, 13 code missing or forged, 14 disk full,
   15 write or fsync failed, 16 divergence, 17 completeness not proved,
   130 interrupted by Ctrl-C, 143 terminated by SIGTERM,
-  141 whoever read the output went away
+  141 the reader of the output closed the pipe
 """
 
 
@@ -82,13 +82,13 @@ def make_program() -> typer.Typer:
 
 def run() -> None:
     """Runs the command line and ends the process."""
-    with heeding_signals():
+    with sigterm_as_interrupt():
         keep_lines_whole()
         sys.exit(_exit_code_read())
 
 
 def _exit_code_read() -> int:
-    """Of the command, unless what it printed found no reader any more (`… | head -1`): it did not come to its end then."""
+    """The command's exit code, or READER_GONE if the reader of its output closed the pipe (`… | head -1`)."""
     try:
         code = _exit_code()
         sys.stdout.flush()
@@ -119,7 +119,7 @@ def _is_broken(stream: TextIO) -> bool:
 
 
 def _exit_code() -> int:
-    """Of the command that the arguments name."""
+    """The exit code of the command that the arguments name."""
     try:
         code: int = make_program()(standalone_mode=False) or 0
         if code == BROKEN_OFF:  # what a signal has become on its way through Typer
@@ -132,7 +132,7 @@ def _exit_code() -> int:
         if hasattr(error, "format_message"):  # of the arguments, in Typer's words
             return _misused(error)
         failure = explain(error)
-        if signals.came_of_signal(error) and (failure is None or failure.exit_code != BROKEN_OFF):
+        if signals.caused_by_signal(error) and (failure is None or failure.exit_code != BROKEN_OFF):
             failure = signals.failure()
         if failure is None:
             raise
@@ -148,7 +148,7 @@ def _fail(failure: ShownFailure) -> int:
 
 
 def _misused(error: Any) -> int:
-    """Arguments that cannot be: told as every failure with `--json`, which need not have been read yet; else with the usage."""
+    """Invalid arguments: reported like every failure with `--json`, which need not have been read yet; else with the usage."""
     if not out.json and "--json" not in sys.argv[1:]:
         from typer.rich_utils import rich_format_error  # 40 ms that only who needs it waits for
 

@@ -30,7 +30,7 @@ WHAT_TO_DO: Final = {
     errno.EDQUOT: "free space, or raise the quota; nothing acknowledged is lost",
     errno.ENOENT: "check the path, and that its volume is mounted",
     errno.ENOTDIR: "check the path: a part of it is a file",
-    errno.EEXIST: "name another path, or see what lies there",
+    errno.EEXIST: "choose another path, or look at what is there",
     errno.EACCES: "check the permissions of the path for this user",
     errno.EPERM: "check the permissions of the path for this user",
     errno.EROFS: "the volume is mounted read-only; check the kernel log for why",

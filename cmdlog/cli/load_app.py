@@ -50,9 +50,9 @@ def _import(module_name: str, folder: str) -> object:
         raise  # a table or procedure that cannot be replayed: it says what to write instead
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name + ".").startswith(error.name + "."):
-            hint = f"it is looked for in {folder} and in what is installed"
-            raise CodeMissing(f"no module is called {error.name}", hint=hint) from None
-        raise CodeMissing(f"{module_name} needs a module that is not there: {error.name}", hint="install it") from error
+            hint = f"it was searched for in {folder} and among the installed packages"
+            raise CodeMissing(f"there is no module {error.name}", hint=hint) from None
+        raise CodeMissing(f"{module_name} needs a module that is not installed: {error.name}", hint="install it") from error
     except Exception as error:
         where = _last_line_of(error)
         raise CodeMissing(f"{module_name} cannot be imported: {type(error).__name__}: {error}", hint=where) from error

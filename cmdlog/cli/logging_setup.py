@@ -32,7 +32,7 @@ def configure_logs(log_format: Literal["auto", "json", "text"]) -> None:
         )
     )
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop are told by ours
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # ours reports its start and stop
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # malformed requests are the clients' affair
     logging.getLogger("httpx").setLevel(logging.WARNING)
     structlog.configure(

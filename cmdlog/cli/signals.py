@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a command runs: it tidies up, says in a sentence what is left and how to go on, and ends.
+"""Ctrl-C and SIGTERM while a command runs: it tidies up, says in a sentence what is left and how to continue, and ends.
 
 One rule: the exit code is 128 and the signal's number (130 for Ctrl-C, 143 for SIGTERM), as a shell tells it of any program,
 whatever the command was doing; so both signals are one exception on the way out, and the number is kept here.
@@ -20,13 +20,13 @@ _heard: list[signal.Signals] = []
 
 
 class BrokenOff(CommandFailed):
-    """A command that was ended from outside, in its own words."""
+    """A command that was interrupted; says what is left."""
 
     exit_code = BROKEN_OFF
 
 
 @contextmanager
-def heeding_signals() -> Iterator[None]:
+def sigterm_as_interrupt() -> Iterator[None]:
     """Until its end SIGTERM is the same as Ctrl-C, unless the command has a handler of its own; of the main thread alone."""
     _heard.clear()
 
@@ -39,8 +39,8 @@ def heeding_signals() -> Iterator[None]:
 
 
 @contextmanager
-def leaving(what: str, *, hint: str = "", instead_of: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """What is left, and how to go on, of a command that is broken off within, also where a part of it says that of itself.
+def report_on_interrupt(what: str, *, hint: str = "", instead_of: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """What is left, and how to continue, of a command that is interrupted within, also where a part of it reports that itself.
 
     Raises: BrokenOff.
     """
@@ -48,12 +48,12 @@ def leaving(what: str, *, hint: str = "", instead_of: tuple[type[Exception], ...
         yield
     except BaseException as end:
         has_words = isinstance(end, OperatorError) and end.exit_code == BROKEN_OFF
-        if not isinstance(end, instead_of) and (has_words or not came_of_signal(end)):
+        if not isinstance(end, instead_of) and (has_words or not caused_by_signal(end)):
             raise
         raise BrokenOff(f"{WORDS[_signal()]}; {what}", hint=hint) from None
 
 
-def came_of_signal(end: BaseException | None) -> bool:
+def caused_by_signal(end: BaseException | None) -> bool:
     """Whether it is an interruption or was met on the way out of one: what a signal ended as well is gone, or says so."""
     while end is not None and not isinstance(end, KeyboardInterrupt):
         end = end.__context__
@@ -61,12 +61,12 @@ def came_of_signal(end: BaseException | None) -> bool:
 
 
 def exit_code() -> int:
-    """Of the process that is ending because of a signal."""
+    """The exit code of a process that a signal ends."""
     return 128 + _signal()
 
 
 def failure() -> ShownFailure:
-    """Of a command that has no words of its own."""
+    """The message of a command that does not say what is left."""
     return ShownFailure(BrokenOff.__name__, WORDS[_signal()], "", exit_code())
 
 

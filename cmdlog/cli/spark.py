@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 GROUP: Final = (
     "Rebuild tables, replay with other code, and feed calls, on Apache Spark: on this machine, or with --master on a cluster "
-    "whose machines see the directories under the same names."
+    "whose machines see the directories under the same paths."
 )
 FEED_HELP: Final = """Send calls from Parquet or JSON files to a running server, each executed once.
 
-Exit code 0 when every call came to an outcome: done, aborted or failed by its own procedure. 1 when a call was refused, so that
-it was not executed (no such procedure, parameters that do not fit, a key that was used up): OUT/report names them. The same
-command again sends nothing and ends as the first one did; mended calls need a --job and an OUT of their own.
+Exit code 0 when every call has an outcome: done, aborted or failed by its own procedure. 1 when a call was refused and not
+executed (no such procedure, invalid parameters, an expired key): OUT/report names them. Running the same command again sends
+nothing and ends in the same way; corrected calls need their own --job and OUT.
 """
 TELL_EVERY_S: Final = 1.0  # a line of progress for a scheduler
 DirectoriesArgument = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Node directories of one cluster.")]
-ToOption = Annotated[Path, typer.Option("--to", metavar="OUT", help="New folder; a job that was broken off goes on there.")]
-TableOption = Annotated[list[str] | None, typer.Option("--table", metavar="T", help="Only this one; can be given again.")]
+ToOption = Annotated[Path, typer.Option("--to", metavar="OUT", help="New folder; an interrupted job resumes there.")]
+TableOption = Annotated[list[str] | None, typer.Option("--table", metavar="T", help="Only this table; may be repeated.")]
 
 
 def register(program: typer.Typer) -> None:
@@ -49,8 +49,8 @@ def register(program: typer.Typer) -> None:
     group.command("rebuild", help="Write the tables as of one or several moments as Parquet.")(rebuild_them)
     group.command("backfill", help="Replay the same calls with other code; write its tables and what differs.")(backfill_them)
     group.command("feed", help=FEED_HELP, short_help="Send calls from files to a running server, each executed once.")(feed_them)
-    group.command("package", help="Write the zip of this package for `spark-submit --py-files`; prints where it is.")(package_it)
-    group.command("demo", help="Make calls, then query, rebuild and back-fill their log; proves what it shows.")(demo_it)
+    group.command("package", help="Write the zip of this package for `spark-submit --py-files` and print its path.")(package_it)
+    group.command("demo", help="Make calls, then query, rebuild and back-fill their log, and check the results.")(demo_it)
     program.add_typer(group, name="spark")
 
 
@@ -60,13 +60,16 @@ def rebuild_them(
     to: ToOption,
     until: Annotated[
         list[str] | None,
-        typer.Option("--until", metavar="TXN|TIME", help="Last transaction, inclusive; given again: several moments in one run."),
+        typer.Option(
+            "--until", metavar="TXN|TIME", help="Last transaction, inclusive; repeat it for several moments in one run."
+        ),
     ] = None,
     app: Annotated[
-        str | None, typer.Option("--app", metavar="APP", help="Types of the tables; else as the code in the log declares them.")
+        str | None,
+        typer.Option("--app", metavar="APP", help="Take column types from this code; by default from the code in the log."),
     ] = None,
     table: TableOption = None,
-    accept_data_loss: Annotated[bool, typer.Option("--accept-data-loss", help="Go on with what is readable.")] = False,
+    accept_data_loss: Annotated[bool, typer.Option("--accept-data-loss", help="Rebuild from what is readable.")] = False,
     master: MasterOption = None,
     conf: ConfOption = None,
     json: JsonFlag = False,
@@ -89,23 +92,24 @@ def rebuild_them(
             accept_data_loss=accept_data_loss,
             progress=tell,
         )
-    out.result(_told(done), lambda: _show_rebuilt(done))
+    out.result(_result_json(done), lambda: _show_rebuilt(done))
 
 
 def backfill_them(
     directories: DirectoriesArgument,
     *,
-    app: Annotated[str, typer.Option("--app", metavar="APP", help="module:attribute of the Database that is to run.")],
+    app: Annotated[str, typer.Option("--app", metavar="APP", help="module:attribute of the Database to run.")],
     to: ToOption,
     at: Annotated[
         str, typer.Option("--at", metavar="TXN|TIME", help="Last transaction with the code that ran then; `start`: none.")
     ] = "start",
     until: Annotated[
-        str | None, typer.Option("--until", metavar="TXN|TIME", help="Last transaction, inclusive; else the end of the log.")
+        str | None,
+        typer.Option("--until", metavar="TXN|TIME", help="Last transaction, inclusive; by default the end of the log."),
     ] = None,
     table: TableOption = None,
     skip_missing: Annotated[
-        bool, typer.Option("--skip-missing", help="Leave calls out that APP has no fitting procedure for, and count them.")
+        bool, typer.Option("--skip-missing", help="Skip (and count) calls that APP has no matching procedure for.")
     ] = False,
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -131,7 +135,7 @@ def backfill_them(
             missing="skip" if skip_missing else "refuse",
             progress=tell,
         )
-    out.result(_told(done), lambda: _show_backfilled(done))
+    out.result(_result_json(done), lambda: _show_backfilled(done))
 
 
 def feed_them(
@@ -141,16 +145,17 @@ def feed_them(
     ],
     *,
     job: Annotated[str, typer.Option("--job", help="Name of the job.")],
-    to: Annotated[Path, typer.Option("--to", metavar="OUT", help="New folder: the report, and the memory of the job.")],
+    to: Annotated[Path, typer.Option("--to", metavar="OUT", help="New folder for the report and the progress of the job.")],
     url: UrlOption = DEFAULT_URL,
     token_file: TokenOption = None,
     ca_file: CaOption = None,
     give_up_after_s: Annotated[
         float,
-        typer.Option("--give-up-after-s", min=0.1, help="A server that does not answer at all for so long ends the job."),
+        typer.Option("--give-up-after-s", min=0.1, help="Stop when the server has not answered at all for this long."),
     ] = 60.0,
     in_order: Annotated[
-        bool, typer.Option("--in-order", help="Send the rows of a file (up to 100,000) one after another; else on all cores.")
+        bool,
+        typer.Option("--in-order", help="Send the rows of a file (up to 100,000) one after another; by default on all cores."),
     ] = False,
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -181,14 +186,14 @@ def feed_them(
             rows="in order" if in_order else "side by side",
             progress=tell,
         )
-    out.result(_told(done), lambda: _show_fed(done))
+    out.result(_result_json(done), lambda: _show_fed(done))
     if done.manifest["statuses"].get("refused"):  # all others have an outcome, which no further run would change
         raise typer.Exit(1)
 
 
 def package_it(
     to: Annotated[
-        Path, typer.Argument(metavar="OUT", help="New file, or a folder: the file's name then holds version and hash.")
+        Path, typer.Argument(metavar="OUT", help="New file, or a folder; in a folder the file is named by version and hash.")
     ] = Path(),
     json: JsonFlag = False,
 ) -> None:
@@ -199,18 +204,18 @@ def package_it(
     out.result({"path": path, "version": code_version()}, lambda: out.text(path))
 
 
-def _told(done: Rebuilt | Backfilled | Fed) -> dict[str, Any]:
+def _result_json(done: Rebuilt | Backfilled | Fed) -> dict[str, Any]:
     return {"path": done.path, "seconds": round(done.seconds, 3), "already": done.already, **done.manifest}
 
 
 def _title(done: Rebuilt | Backfilled | Fed, what: str) -> str:
     if done.already:
-        return f"{done.path} is this {done.manifest['job']} already, finished; nothing was done"
+        return f"{done.path} already contains this {done.manifest['job']}, finished; nothing was done"
     return f"{what} in {done.seconds:.2f} s"
 
 
 class _Bar:
-    """A bar on a terminal; with --json, lines for whoever started us."""
+    """A bar on a terminal; with --json, lines for the parent process."""
 
     def __init__(self, name: str) -> None:
         self._name, self._display, self._told_at = name, ProgressDisplay(name), 0.0
@@ -233,7 +238,7 @@ class _Bar:
     def _say(self, waiting: str) -> None:
         """On a terminal and in a log: when a wait begins, when its reason changes, and when it is over."""
         if waiting != self._waiting:
-            out.note(f"{self._name}: {waiting or 'goes on'}")
+            out.note(f"{self._name}: {waiting or 'resumed'}")
             self._waiting = waiting
 
     def _tell(self, progress: RecoveryProgress) -> None:
@@ -276,14 +281,14 @@ def _show_backfilled(done: Backfilled) -> None:
     outcomes = done.manifest["outcomes"].values()
     compared, changed = (sum(of[name] for of in outcomes) for name in ("calls", "changed"))
     out.text(f"{done.manifest['calls']:,} calls ran with code {done.manifest['code'][:12]}")
-    out.text(f"{changed} of {compared} ended otherwise than in the history")
+    out.text(f"{changed} of {compared} ended differently from the history")
     firsts = sorted((of["first"] for of in outcomes if of["first"]), key=lambda first: int(first["txn_id"]))
     for first in firsts[:1]:
         call = f"transaction {first['txn_id']}, {first['procedure']}{first['params']}"
         was, now = (f"{first[f'{side}status']} {first[f'{side}outcome']}" for side in ("live_", ""))
         out.text(f"the first of them: {call}: was {was}, now {now}")
     for of in (left for outcome in outcomes for left in outcome["left_out"]):
-        out.text(f"left out: {of['calls']} calls of {of['procedure']}, the first is {of['first_txn_id']}: {of['why']}")
+        out.text(f"skipped: {of['calls']} calls of {of['procedure']}, the first is {of['first_txn_id']}: {of['why']}")
 
 
 def _show_fed(done: Fed) -> None:

@@ -1,6 +1,6 @@
 """How a command comes to a Spark session: the options that say where it runs, and starting it.
 
-One rule: what is missing on this machine is told in a sentence, before a job has begun.
+One rule: what is missing on this machine is reported in a sentence, before a job has begun.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ MasterOption = Annotated[
         "--master",
         metavar="M",
         envvar="SPARK_MASTER",
-        help="Spark master (spark://HOST:PORT, yarn, k8s://…, local[N,4]); else all cores of this machine.",
+        help="Spark master (spark://HOST:PORT, yarn, k8s://…, local[N,4]); by default all cores of this machine.",
     ),
 ]
-ConfOption = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Setting of Spark; can be given again.")
-]
+ConfOption = Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Spark setting; may be repeated.")]
 
 
 def spark_session(master: str | None, tuning: Tuning = "throughput", conf: Sequence[str] | None = None) -> SparkSession:

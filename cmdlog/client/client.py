@@ -82,7 +82,7 @@ class Client(ClientCore):
 
         Memory is bounded, whatever `calls` gives: it is read as answers are taken. Calls on one partition are executed in order,
         except that one which was refused (503) on its own may be executed after others; a read sees what was answered before it
-        was sent. `timeout_s` counts from a call's first failure. Whoever stops early leaves up to 4,096 calls undecided.
+        was sent. `timeout_s` counts from a call's first failure. A caller that stops early leaves up to 4,096 calls undecided.
         """
         window, source = self._window(timeout_s), iter(calls)
         more = True

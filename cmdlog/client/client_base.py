@@ -109,7 +109,7 @@ class ClientCore:
         return self._keys.new() if self.options.keys == "new" else None
 
     def _exchange(self, ask: Ask, timeout_s: float | None = None, *, own_key: bool = False) -> Steps:
-        """`own_key`: the key was made here, and may be made anew."""
+        """`own_key`: the key was made here, and may be made again."""
         return exchange(
             ask,
             self.options.retry,

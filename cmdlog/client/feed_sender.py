@@ -5,7 +5,7 @@ again, by another attempt or another driver, is answered with its first outcome;
 the time in the key makes it refuse the row (`session_expired`) rather than execute it again.
 
 A call that was decided or refused is an answer. A server that cannot be reached, is not sure, or lets nobody in is an error, and
-so is silence: one limit counts from its last answer, whatever was asked. The job is gone on with later.
+so is silence: one limit counts from its last answer, whatever was asked. The job is resumed later.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from cmdlog.errors import (
 from cmdlog.results import Result
 
 BUSY: Final = (429, 502, 503, 504)
-GIVE_UP_AFTER_S: Final = 60.0  # a node that starts anew, or another one that takes over, is back before
+GIVE_UP_AFTER_S: Final = 60.0  # a node that restarts, or another one that takes over, is back before
 HURRIED_S: Final = 1.0
 LAST_ATTEMPT_S: Final = 0.05  # the shortest that is tried; an answer may take longer
 ATTEMPTS: Final = RetryPolicy(attempts_max=1_000_000)  # time alone is the limit
@@ -63,7 +63,9 @@ class Feeder:
     ca_file: str | os.PathLike[str] | None = None
     timeout_s: float = 300.0  # of one call, with all waits that the server asks for; at least twice the next one
     give_up_after_s: float = GIVE_UP_AFTER_S  # without any answer of the server
-    tell: Callable[[str], None] | None = field(default=None, compare=False)  # is told why a request will be sent again
+    tell: Callable[[str], None] | None = field(
+        default=None, compare=False
+    )  # called with the reason why a request will be sent again
 
     def __post_init__(self) -> None:
         """Raises: ValueError, before anything travels."""
@@ -90,7 +92,7 @@ class Feeder:
 
         with self._client() as client:
             for answer in client.batch(calls()):
-                yield {"key": sent.popleft(), **_told(answer)}
+                yield {"key": sent.popleft(), **_answer_json(answer)}
 
     def target(self) -> str:
         """Whom the calls are for: the server's cluster, or its address where the credential may not read its status.
@@ -167,7 +169,7 @@ def _why(attempt: Attempt) -> str:
     return f"server is not ready or busy (status {attempt.status}), retrying" if attempt.status in BUSY else ""
 
 
-def _told(answer: Result[Any] | CmdlogError) -> dict[str, Any]:
+def _answer_json(answer: Result[Any] | CmdlogError) -> dict[str, Any]:
     if isinstance(answer, Result):
         return {"ended": "ok", "txn_id": answer.txn_id, "code": "", "abort_code": "", "detail": ""}
     kinds: dict[type[CmdlogError], str] = {Aborted: "aborted", ProcedureFailed: "failed"}

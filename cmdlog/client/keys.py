@@ -1,6 +1,6 @@
 """Idempotency keys: UUIDs of version 7, so that a server can tell from the key alone that it is too old, and forget it.
 
-One rule: the time in a key follows the server's clock when ours is behind. A key that bears an old time may be refused as
+One rule: the time in a key follows the server's clock when ours is behind. A key that carries an old time may be refused as
 expired, so a machine that woke up with its clock an hour back could call nothing at all.
 """
 
@@ -44,7 +44,7 @@ class KeyGenerator:
         return uuid7(int((self._wall() + self._behind_s) * 1000), self._entropy(10))
 
     def better(self, key: str, date: str) -> str | None:
-        """A key in place of one that was made here and bears a time of the past, as the server's `Date` shows."""
+        """A key in place of one that was made here and carries a time of the past, as the server's `Date` shows."""
         try:
             there = email.utils.parsedate_to_datetime(date).timestamp()
         except (TypeError, ValueError, OverflowError):

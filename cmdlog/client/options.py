@@ -114,7 +114,7 @@ def _token(token: str | None, token_file: str | os.PathLike[str] | None) -> str:
     if token is None:
         token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not (token.isascii() and token.isprintable() and " " not in token):
-        raise ValueError("a token holds visible ASCII characters alone")
+        raise ValueError("a token may contain only visible ASCII characters")
     return token
 
 
@@ -123,9 +123,9 @@ def base_url(url: str) -> httpx.URL:
     try:
         parsed = httpx.URL(url.rstrip("/"))
     except (httpx.InvalidURL, TypeError) as error:
-        raise ValueError(f"{url!r} is no address of a server: {error}") from None
+        raise ValueError(f"{url!r} is not a server address: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError(f"{url!r} is no address of a server, such as {DEFAULT_URL}")
+        raise ValueError(f"{url!r} is not a server address such as {DEFAULT_URL}")
     if parsed.userinfo or parsed.query or parsed.fragment:
-        raise ValueError("an address of a server has no credentials and no query in it; give the token as such")
+        raise ValueError("a server address cannot contain credentials or a query; use the option `token`")
     return parsed

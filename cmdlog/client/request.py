@@ -97,7 +97,7 @@ def call_ask(
 def _call_path(name: str) -> str:
     """Raises: UnknownProcedure."""
     if not NAME.fullmatch(name):
-        raise UnknownProcedure(f"no procedure is called {name!r}")
+        raise UnknownProcedure(f"there is no procedure {name!r}")
     return f"/v1/procedures/{name}"
 
 

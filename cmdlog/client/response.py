@@ -28,11 +28,11 @@ class Fate(Enum):
     """What is known about a request after an attempt that gave no result."""
 
     DECIDED = "the state machine has given an outcome, and a repetition gets the same"
-    REJECTED = "the request is at fault, nothing was done, and a repetition is rejected again"
-    REFUSED = "nothing was done, and a repetition may succeed"
-    BUSY = "turned away before it was looked at, without a promise"
+    REJECTED = "the request is invalid, nothing was done, and a retry is rejected again"
+    REFUSED = "nothing was done, and a retry may succeed"
+    BUSY = "rejected before it was read; a retry may succeed or not"
     UNKNOWN = "it may have been done"
-    BROKEN = "it may have been done, and a repetition would hardly be answered better"
+    BROKEN = "it may have been done, and a retry is unlikely to get a better answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Response:
     value: Any
     retry_after_s: float | None = None
     date: str = ""  # the server's clock
-    about: str = ""  # what to tell of an answer without JSON
+    about: str = ""  # describes an answer without JSON
     of_line: bool = False  # of one call among others, not of a whole request
 
 
@@ -217,9 +217,9 @@ def _describe(kind: str, headers: Mapping[str, str], body: bytes) -> str:
     if "location" in headers:
         return f"points to {headers['location'][:TEXT_SHOWN]}; redirects are not followed"
     if kind in (JSON, PROBLEM):
-        return "what it calls JSON is none"
+        return "the body is not valid JSON"
     shown = body[:TEXT_SHOWN].decode(errors="replace").strip()
-    return f"{kind or 'no content type'}, not JSON ({shown!r}); is it cmdlog that listens there?"
+    return f"{kind or 'no content type'}, not JSON ({shown!r}); check that cmdlog is listening there"
 
 
 def _seconds(value: str, date: str) -> float | None:
@@ -257,7 +257,7 @@ def read_result(value: Any) -> Result[Any]:
         txn_id, partition = txn_number(value.get("txn_id")), value.get("partition")
         if txn_id is not None and (partition is None or type(partition) is int):
             return Result(txn_id, partition, value["result"])
-    raise errors.BadAnswer("the answer is no result of a call: txn_id, partition and result belong in it")
+    raise errors.BadAnswer("the answer is not the result of a call: txn_id, partition and result belong in it")
 
 
 def read_rows(value: Any) -> QueryResult:
@@ -266,14 +266,14 @@ def read_rows(value: Any) -> QueryResult:
         as_of = {int(partition): int(txn_id) for partition, txn_id in value["as_of"].items()}
         return QueryResult(list(map(str, value["columns"])), list(map(tuple, value["rows"])), as_of)
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise errors.BadAnswer("the answer is no result of a query: columns, rows and as_of belong in it") from None
+        raise errors.BadAnswer("the answer is not the result of a query: columns, rows and as_of belong in it") from None
 
 
 def read_object(value: Any) -> dict[str, Any]:
     """An answer that is an object. Raises: BadAnswer."""
     if type(value) is dict:
         return value
-    raise errors.BadAnswer("the answer is no JSON object")
+    raise errors.BadAnswer("the answer is not a JSON object")
 
 
 def member(value: Any, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""When a request is sent again, and what is told when it is not. Pure: time left and chance are arguments.
+"""When a request is sent again, and what is reported when it is not. Pure: time left and chance are arguments.
 
 One rule: nothing is ever executed twice. What may have been executed is sent again only if a second execution does no harm.
 

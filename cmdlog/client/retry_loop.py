@@ -1,4 +1,4 @@
-"""One request from its first attempt to its end, as a conversation: the steps go out, what came of them comes in.
+"""One request from its first attempt to its end, as a conversation: the steps go out, their results come in.
 
 One rule: no clock, chance, socket or sleep here. A driver carries out each step, in a thread or in a task, and sends back what
 came of it; so the synchronous and the asynchronous client are the same client.
@@ -27,7 +27,7 @@ Rekey = Callable[[str, str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class SendAttempt:
-    """Make an attempt and send back what came of it."""
+    """Make an attempt and send back its result."""
 
     ask: Ask
     connect_s: float

@@ -1,4 +1,4 @@
-"""Python values as the wire has them, told by the values' own types: the client knows no signatures.
+"""Python values as the wire has them, chosen by the values' own types: the client knows no signatures.
 
 One rule: what has no exact form in JSON is refused here, by field, and never bent: no NaN becomes null, no time loses its zone.
 
@@ -65,7 +65,7 @@ def to_wire(value: Any, depth: int = 1) -> Any:
         return [to_wire(inner, depth + 1) for inner in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_wire(getattr(value, field.name), depth + 1) for field in dataclasses.fields(value) if field.init}
-    raise NoWireForm(f"a {type(value).__name__} has no form on the wire")
+    raise NoWireForm(f"a {type(value).__name__} cannot be sent as JSON")
 
 
 def _text(value: Any) -> str:
@@ -75,7 +75,7 @@ def _text(value: Any) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise NoWireForm("holds a lone surrogate, which is no Unicode character") from None
+        raise NoWireForm("contains a lone surrogate, which is not a Unicode character") from None
     return text
 
 
@@ -99,7 +99,7 @@ def _decimal(value: Decimal) -> str:
 
 def _datetime(value: datetime) -> str:
     if value.tzinfo is None:
-        raise NoWireForm("is a time without its zone")
+        raise NoWireForm("is a time without a time zone")
     try:
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     except OverflowError:

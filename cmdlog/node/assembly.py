@@ -215,7 +215,7 @@ def _make_snapshotter(ground: NodeGround, speeds: Speeds, hooks: Hooks) -> Snaps
 
 
 def _why_full(wal: Log, archiver: Archiver, snapshotter: Snapshotter) -> str:
-    """What a caller who is refused with `log_full` is told: who holds the log, and what to do where something is to be done."""
+    """The answer to a caller that is refused with `log_full`: who holds the log, and what to do where something is to be done."""
     if archiver.problem:
         return archiver.why_full()
     if wal.disk_full:

@@ -1,4 +1,4 @@
-"""Making a node and bringing one up: what is written before the first call is let in.
+"""Making a node and bringing one up: what is written before the first call is accepted.
 
 One rule: everything a replay will need is in the log, durable, before the first call that needs it: the code bundle under its
 catalog version, the environment, the configuration, the schema.
@@ -52,7 +52,7 @@ class OtherApplication(WalError):
     """The directory was made for another application, by the name of its `Database`."""
 
     exit_code = 11
-    hint = "serve the application that it was made for, or use another directory"
+    hint = "serve the application that it was created for, or use another directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ def check_fit(boot: Boot, wal: Log) -> None:
     segment_bytes, head_bytes = wal.instance.segment_bytes, wal.head_bytes
     longest = max(map(len, boot.records), default=0)
     if block_bytes([bytes(longest)]) > wal.block_bytes_max or head_bytes + sum(map(len, boot.records)) > segment_bytes // 2:
-        held = f"the head of a segment takes {head_bytes} of {segment_bytes} bytes already"
+        held = f"the head of a segment already takes {head_bytes} of {segment_bytes} bytes"
         raise RecordsTooLarge(f"the program takes {longest} bytes compressed, too much for segments of {segment_bytes}: {held}")
 
 
@@ -250,12 +250,12 @@ def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]
 def adopt_fixed(settings: Settings, groups: Mapping[int, GroupState], instance: Instance) -> Settings:
     """The settings with those that were fixed at creation as the directory has them.
 
-    What no block of these segments could hold is refused at once: it would wait in front of the log for ever, or stop it.
+    What no block of these segments could hold is refused at once: it would wait for the log for ever, or stop it.
     """
     configuration = groups[CLUSTER_GROUP].configuration or {}
     partitions: int = configuration["partitions"]
     if settings.partitions not in (partitions, Settings().partitions):  # the default says nothing about what is wanted
-        raise BadSetting("partitions", f"the directory was made with {partitions}, which stays; leave the setting out")
+        raise BadSetting("partitions", f"the directory was created with {partitions}, which cannot be changed; omit the setting")
     _warn_of_small_ring(partitions, instance, settings.snapshot_log_fraction)
     batch_bytes_max = block_bytes_max(instance.segment_bytes) // 2  # the other half is for notes, marks and headers
     return dataclasses.replace(
@@ -273,11 +273,11 @@ def _warn_of_small_ring(partitions: int, instance: Instance, fraction: float) ->
     wanted = segments_wanted(partitions, instance.segments, instance.segment_bytes, fraction)
     if wanted > instance.segments:
         log.warning(
-            "the log is small for its partitions: writes will often wait for snapshots",
+            "small_log",
             partitions=partitions,
             segments=instance.segments,
             segment_bytes=instance.segment_bytes,
-            remedy=f"make the node with --segments {wanted} or more, larger segments, or fewer partitions",
+            remedy=f"writes will often wait for snapshots: use --segments {wanted} or more, larger segments, or fewer partitions",
         )
 
 
@@ -329,7 +329,7 @@ def tell_recovery(
         why = next((passed.why for passed in part.passed if passed.name == STATE_FILE), "")
         if why and (part.source != "empty" or part.calls):  # else there was no state yet
             path, source = state_path(plan.directory, part.partition), part.name or "the log's first entry"
-            log.warning("state file rebuilt", partition=part.partition, path=path, reason=why, source=source)
+            log.warning("state_rebuilt", partition=part.partition, path=path, reason=why, source=source)
     calls = {result.partition: result.calls for result in report.results}
     digests = {result.partition: result.digests for result in report.results}
     return [

@@ -3,12 +3,12 @@
 One rule: ticks only grow - over restarts (the log says the highest), over clock jumps, over ids that callers echo.
 
 A tick is milliseconds and counter as one number (`cmdlog.wal.ids.txn_tick`). The physical part is the wall clock as long as it
-agrees with the boot clock within `lead_max_ms`; when it jumps further, forwards or back, the boot clock goes on in its place,
+agrees with the boot clock within `lead_max_ms`; when it jumps further, forwards or back, the boot clock continues in its place,
 because following a jump of a day would expire a day's worth of idempotency keys and leave every later id a day ahead of real
-time. The jump is counted and shown, and the wall clock is believed again at the next start. If it then lies behind the log's last
-id by more than `lead_max_ms` (one of the two lives had a wrong clock), ticks go on from there at half speed, until real time has
-caught up: time that stands still would expire no idempotency key for hours or years, until their table is full. (Kulkarni et al.,
-"Logical physical clocks", 2014, for the hybrid clock itself.)
+time. The jump is counted and shown, and the wall clock is believed again at the next start. If it then lags the log's last
+id by more than `lead_max_ms` (one of the two lives had a wrong clock), ticks continue from there at half speed, until real time
+has caught up: time that does not pass would expire no idempotency key for hours or years, until their table is full. (Kulkarni et
+al., "Logical physical clocks", 2014, for the hybrid clock itself.)
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Failures:
 
     @classmethod
     def of(cls, files: Files, directory: str, identity: Identity) -> Self:
-        """Of a directory. A fault log that cannot be read keeps nobody from starting: this node votes alone."""
+        """Reads those of a directory. An unreadable fault log does not keep the node from starting: it votes alone."""
         try:
             records = known_faults(files, directory, identity)
         except WalError as error:

@@ -234,7 +234,7 @@ class Node:
             if time.monotonic() >= deadline:
                 why = {p: trouble.message for p, trouble in self.troubles.by_partition().items()}
                 calls, waited_s = self.sequencer.standstill.waiting(), round(timeout_s, 1)
-                log.warning("stops with calls under way, which stay in the log", waited_s=waited_s, calls=calls, why=why)
+                log.warning("stopped_with_calls_in_flight", waited_s=waited_s, calls=calls, why=why)
                 return
             with contextlib.suppress(WalError):
                 self.help()
@@ -425,7 +425,7 @@ class Node:
 
     def _log_opened(self) -> None:
         for change in self._boot.changes:
-            log.info("changed since the last start", what=change)
+            log.info("changed_since_last_start", what=change)
         self._parts.facts.note_logged()
         self._opened.set()
 

@@ -60,66 +60,80 @@ def _times(name: str, meaning: str, *labels: str) -> MetricRow:
 
 METRICS: Final[tuple[MetricRow, ...]] = (
     _counter("cmdlog_calls_total", "calls that have an outcome; a multi-partition call counts once", "procedure", "outcome"),
-    _counter("cmdlog_refused_calls_total", "calls of which nothing was logged; no procedure: unknown", "procedure", "code"),
-    _times("cmdlog_call_seconds", "calls at the API: request, or line of a batch, complete until its answer is"),
+    _counter("cmdlog_refused_calls_total", "refused calls, which were not logged; empty procedure: unknown", "procedure", "code"),
+    _times("cmdlog_call_seconds", "latency at the API: from the complete request, or line of a batch, to the complete answer"),
     _times(
         "cmdlog_call_stage_seconds",
-        "logged calls by stage, each with the time of its batch: queue (placed to taken by the log), log (to durable, or to "
-        "written if it may be executed then), commit (to given to the site), execute (to answered by it), settle (to durable, "
-        "for calls that were executed before)",
+        "time of logged calls by stage, measured per batch: queue (until the log takes the batch), log (until durable, or "
+        "until written if it may be executed then), commit (until sent to the site), execute (until the site answers), "
+        "settle (until durable, for calls that were executed before)",
         "stage",
     ),
-    _times("cmdlog_read_seconds", "read-only calls: placed until answered by the site"),
+    _times("cmdlog_read_seconds", "latency of read-only calls, until answered by the site"),
     _counter("cmdlog_slow_calls_total", "calls slower than slow_call_ms"),
-    _gauge("cmdlog_inflight_calls", "calls accepted and not answered; refused beyond inflight_calls_max"),
-    _gauge("cmdlog_inflight_bytes", "their parameters; refused beyond inflight_bytes_max"),
+    _gauge("cmdlog_inflight_calls", "calls accepted and not yet answered; new ones are refused beyond inflight_calls_max"),
+    _gauge("cmdlog_inflight_bytes", "bytes of their parameters; new calls are refused beyond inflight_bytes_max"),
     MetricRow("cmdlog_batch_calls", "histogram", (), "calls in a batch", CALLS),
     MetricRow("cmdlog_batch_bytes", "histogram", (), "bytes of a batch as it is logged", BYTES),
-    _counter("cmdlog_log_blocks_total", "blocks of records written to the log: one write each"),
-    _counter("cmdlog_log_block_bytes_total", "their bytes, padding included"),
-    _times("cmdlog_log_sync_seconds", "fdatasyncs of the log; with durability=sync the block's write is included"),
+    _counter("cmdlog_log_blocks_total", "blocks written to the log, one write each"),
+    _counter("cmdlog_log_block_bytes_total", "bytes of these blocks, padding included"),
+    _times("cmdlog_log_sync_seconds", "duration of the log's fdatasyncs; with durability=sync including the write"),
     _gauge("cmdlog_log_fill_ratio", "share of the log's ring that is in use"),
-    _gauge("cmdlog_log_room_bytes", "what calls may still log before they are refused with log_full"),
+    _gauge("cmdlog_log_room_bytes", "bytes that calls may still log before they are refused with log_full"),
     _gauge("cmdlog_log_segments", "segments of the ring: used, or free", "state"),
-    _gauge("cmdlog_log_held_seconds", "since the holder of the oldest segment moved last, or the archive is stuck", "anchor"),
-    _gauge("cmdlog_partition_durable_index", "last entry that survives power loss", "partition"),
+    _gauge("cmdlog_log_held_seconds", "time since the holder of the oldest segment moved, or archiving got stuck", "anchor"),
+    _gauge("cmdlog_partition_durable_index", "last entry that would survive a power loss", "partition"),
     _gauge("cmdlog_partition_applied_index", "last entry that the site has answered", "partition"),
     _gauge("cmdlog_partition_lag_entries", "entries that are durable and not answered by the site", "partition"),
-    _gauge("cmdlog_partition_open_calls", "calls that wait for a batch", "partition"),
-    _counter("cmdlog_site_busy_seconds_total", "time in which the site had something of the partition to execute", "partition"),
+    _gauge("cmdlog_partition_open_calls", "calls waiting to be put into a batch", "partition"),
+    _counter("cmdlog_site_busy_seconds_total", "time in which the site had batches of it to execute", "partition"),
     _gauge("cmdlog_site_resident_memory_bytes", "resident memory of a site process", "site"),
-    _counter("cmdlog_digests_logged_total", "digests of batches logged for replays to compare"),
+    _counter("cmdlog_digests_logged_total", "batch digests logged, for replays to compare"),
     _counter("cmdlog_digests_compared_total", "digests compared by the replay of this start"),
-    _counter("cmdlog_digests_diverged_total", "of these, different ones: 0 on a node that serves, since one refuses the start"),
+    _counter("cmdlog_digests_diverged_total", "digests that differed: 0 on a serving node, as one refuses the start"),
     _counter("cmdlog_snapshots_total", "snapshots taken and verified"),
-    _counter("cmdlog_snapshot_failures_total", "attempts that failed"),
-    _gauge("cmdlog_snapshot_last_seconds", "how long the last one took, from the first page to its mark in the log"),
-    _gauge("cmdlog_snapshot_age_seconds", "since the newest snapshot of the partition; absent while there is none", "partition"),
-    _gauge("cmdlog_snapshot_bytes", "its size", "partition"),
+    _counter("cmdlog_snapshot_failures_total", "failed attempts to take a snapshot"),
+    _gauge("cmdlog_snapshot_last_seconds", "duration of the last snapshot, from its first page to its mark in the log"),
+    _gauge("cmdlog_snapshot_age_seconds", "age of the partition's newest snapshot; absent if none", "partition"),
+    _gauge("cmdlog_snapshot_bytes", "size of the newest snapshot of the partition", "partition"),
     _gauge("cmdlog_archive_bytes", "bytes in archive/"),
     _gauge("cmdlog_archive_files", "segments and snapshots in archive/", "kind"),
-    _gauge("cmdlog_archive_stuck", "1 while a segment that was promised cannot be archived, and holds the log back"),
-    _counter("cmdlog_archive_segments_total", "segments of the log that were archived"),
-    _counter("cmdlog_archive_given_up_total", "segments given up by archive_full=shorten: the promised window is not kept"),
-    _gauge("cmdlog_restorable_timestamp_seconds", "the oldest moment that can be restored; 0: all there was; absent: none"),
-    _gauge("cmdlog_window_kept", "1 while every moment of retention_window_s can be restored, or none is promised"),
-    _gauge("cmdlog_last_proven_restore_seconds", "since a restore drill last proved everything; absent when none did"),
-    _gauge("cmdlog_predicted_recovery_seconds", "a recovery from snapshots and log if power failed now; absent before any call"),
-    _gauge("cmdlog_idempotency_keys", "keys in use; refused beyond keys_max per partition"),
-    _counter("cmdlog_http_requests_total", "requests by route and status; no route: not served", "route", "status"),
+    _gauge("cmdlog_archive_stuck", "1 while a promised segment cannot be archived and holds the log back"),
+    _counter("cmdlog_archive_segments_total", "log segments archived"),
+    _counter("cmdlog_archive_dropped_total", "segments dropped by archive_full=shorten: a shorter retention window"),
+    _gauge("cmdlog_restorable_timestamp_seconds", "oldest moment that can be restored; 0: since the beginning; absent: none"),
+    _gauge("cmdlog_retention_window_satisfied", "1 while all of retention_window_s can be restored, or none is set"),
+    _gauge("cmdlog_last_proven_restore_seconds", "time since a restore drill last passed; absent if none has"),
+    _gauge("cmdlog_predicted_recovery_seconds", "predicted duration of a recovery now; absent before any call"),
+    _gauge("cmdlog_idempotency_keys", "idempotency keys in use; new ones are refused beyond keys_max per partition"),
+    _counter("cmdlog_http_requests_total", "requests by route and status; empty route: an unknown one", "route", "status"),
     _gauge("cmdlog_http_connections", "open connections"),
-    _counter("cmdlog_http_cut_connections_total", "connections that the server refused or ended itself", "code"),
-    _gauge("cmdlog_token_file_refused", "1 while the token file cannot be used as it stands, and the tokens of before count"),
-    _counter("cmdlog_clock_jumps_total", "jumps of the wall clock that were not followed"),
-    _gauge("cmdlog_partition_refusing", "1 while it refuses calls, by what its site met", "partition", "kind"),
-    _gauge("cmdlog_disk_full", "1 while the volume is too full for a site, which refuses calls, or for the log's next segment"),
-    _gauge("cmdlog_disk_free_bytes", "what the volume of the directory has left"),
-    _gauge("cmdlog_ready", "1 while calls are let in"),
-    _gauge("cmdlog_build_info", "always 1; what runs", "version", "python", "sqlite", "bundle", "catalog_version", "durability"),
+    _counter("cmdlog_http_cut_connections_total", "connections that the server refused or closed", "code"),
+    _gauge("cmdlog_token_file_invalid", "1 while the token file is invalid and the previous tokens stay in force"),
+    _counter("cmdlog_clock_jumps_total", "wall clock jumps that transaction ids did not follow"),
+    _gauge("cmdlog_partition_refusing", "1 while it refuses calls, by kind of problem", "partition", "kind"),
+    _gauge("cmdlog_disk_full", "1 while the volume is too full for a site (it refuses calls) or the log's next segment"),
+    _gauge("cmdlog_disk_free_bytes", "free bytes on the volume of the directory"),
+    _gauge("cmdlog_ready", "1 while calls are accepted"),
+    _gauge("cmdlog_build_info", "1, with versions", "version", "python", "sqlite", "bundle", "catalog_version", "durability"),
 )  # fmt: skip
 """Every metric of ours. The process's own (`process_*`) are those of prometheus_client's ProcessCollector."""
 
-TABLE: Final[Mapping[str, MetricRow]] = {row.name: row for row in METRICS}
+DEPRECATED: Final[Mapping[str, str]] = {
+    "cmdlog_archive_given_up_total": "cmdlog_archive_dropped_total",
+    "cmdlog_token_file_refused": "cmdlog_token_file_invalid",
+    "cmdlog_window_kept": "cmdlog_retention_window_satisfied",
+}
+"""Former name -> name. Dashboards and alerts have one version to follow: the former names are exported with the same samples."""
+
+
+def _deprecated(former: str, name: str) -> MetricRow:
+    (row,) = (row for row in METRICS if row.name == name)
+    return MetricRow(former, row.kind, row.labels, f"Deprecated: use {name}")
+
+
+ROWS: Final = (*METRICS, *(_deprecated(*names) for names in DEPRECATED.items()))
+TABLE: Final[Mapping[str, MetricRow]] = {row.name: row for row in ROWS}
 
 
 class Exposition:
@@ -149,6 +163,7 @@ class _NodeCollector(Collector):
         else:
             found |= _of_calls(overview) | _of_log(overview) | _of_partitions(overview) | _of_snapshots(overview)
             found |= _of_archive(overview) | _of_node(overview, self._version)
+        found |= {former: found[name] for former, name in DEPRECATED.items() if name in found}
         for name, samples in found.items():
             yield _family(TABLE[name], samples)
 
@@ -161,7 +176,7 @@ def _of_front(front: RequestStats) -> dict[str, Samples]:
         "cmdlog_http_requests_total": [((route, str(status)), n) for (route, status), n in list(front.requests.items())],
         "cmdlog_http_connections": [((), front.connections())],
         "cmdlog_http_cut_connections_total": [((code,), count) for code, count in front.cut().items()],
-        "cmdlog_token_file_refused": [((), int(front.token_file_refused()))],
+        "cmdlog_token_file_invalid": [((), int(front.token_file_refused()))],
     }
 
 
@@ -240,9 +255,9 @@ def _of_archive(overview: Overview) -> dict[str, Samples]:
         "cmdlog_archive_files": [((kind,), archive[f"{kind}s"]) for kind in ("segment", "snapshot")],
         "cmdlog_archive_stuck": [((), int(archive["problem"] is not None))],
         "cmdlog_archive_segments_total": [((), archive["archived"])],
-        "cmdlog_archive_given_up_total": [((), archive["given_up"])],
+        "cmdlog_archive_dropped_total": [((), archive["given_up"])],
         "cmdlog_restorable_timestamp_seconds": [] if oldest is None else [((), txn_millis(int(oldest)) / 1000)],
-        "cmdlog_window_kept": [((), int(archive["window_kept"]))],
+        "cmdlog_retention_window_satisfied": [((), int(archive["window_kept"]))],
     }
 
 
@@ -312,7 +327,7 @@ def document() -> str:
         "| metric | type | labels | meaning |",
         "|---|---|---|---|",
     ]
-    lines += [f"| `{row.name}` | {row.kind} | {', '.join(row.labels)} | {row.meaning} |" for row in METRICS]
+    lines += [f"| `{row.name}` | {row.kind} | {', '.join(row.labels)} | {row.meaning} |" for row in ROWS]
     lines += [
         "",
         "Beside them `process_*`: CPU, memory, file descriptors and start time of the node's process.",

@@ -97,14 +97,14 @@ class Settings:
     # fixed when the directory is created
     partitions: int = _setting(
         4,
-        "independent streams of calls; each uses one core at most",
+        "independent streams of calls; each uses at most one core",
         lowest=1,
         highest=PARTITIONS_MAX,
         at_creation=True,
     )
     segment_bytes: int = _setting(
         16 << 20,
-        "one preallocated log file; zeroed ahead in about 10 ms",
+        "size of one log file; preallocated, and zeroed in advance in about 10 ms",
         unit="bytes",
         lowest=SEGMENT_BYTES_MIN,
         highest=SEGMENT_BYTES_MAX,
@@ -112,14 +112,14 @@ class Settings:
     )
     segments: int = _setting(
         64,
-        "files in the ring; the log never grows beyond segments x segment_bytes",
+        "log files; the log never grows beyond segments x segment_bytes",
         lowest=4,
         highest=SEGMENTS_MAX,
         at_creation=True,
     )
     log_reserve_bytes: int = _setting(
         1 << 20,
-        "room for control records alone, so that a full log can recover; by default at most half of segment_bytes",
+        "log space reserved for control records, so that a full log can recover; by default at most half of segment_bytes",
         unit="bytes",
         lowest=4096,
         at_creation=True,
@@ -127,46 +127,46 @@ class Settings:
 
     preallocate: Literal["ring", "ahead"] = _setting(
         "ring",
-        "space of the log: ring takes all of it at creation; ahead takes two segments at a time, and others may take the rest",
+        "disk space of the log: ring allocates all of it at creation; ahead allocates two segments at a time",
         choices=("ring", "ahead"),
     )
 
     # log and sites
     sites: int = _setting(
-        0, "processes that execute procedures; 0 chooses one per core, at most one per partition", lowest=0, highest=1024
+        0, "processes that execute procedures; 0: one per core, at most one per partition", lowest=0, highest=1024
     )
     durability: Literal["sync", "async"] = _setting(
-        "sync", "sync answers after fdatasync; async may lose the last async_window_ms at a power cut", choices=("sync", "async")
+        "sync", "sync answers after fdatasync; async may lose the last async_window_ms in a power cut", choices=("sync", "async")
     )
-    async_window_ms: float = _setting(50.0, "longest time from an answer to its fdatasync", unit="ms", lowest=1, highest=10_000)
+    async_window_ms: float = _setting(
+        50.0, "longest time from an async answer to its fdatasync", unit="ms", lowest=1, highest=10_000
+    )
     log_threads: int = _setting(4, "threads that write the log; each has one fdatasync in flight", lowest=1, highest=64)
     batch_calls_max: int = _setting(
         1024, "calls in one batch: one SQLite transaction, one answer of the site", unit="calls", lowest=1, highest=65535
     )
     batch_bytes_max: int = _setting(
-        1 << 20, "bytes in one batch: bounds a block, and what a site holds at once", unit="bytes", lowest=1024, highest=16 << 20
+        1 << 20, "bytes in one batch; bounds a block and a site's memory", unit="bytes", lowest=1024, highest=16 << 20
     )
     site_batches_max: int = _setting(
         2, "batches of a partition in flight: one executing, one in the log or waiting at the site", lowest=1, highest=64
     )
     site_restarts_max: int = _setting(
         3,
-        "times that one call may end its site: then it is skipped for good, by a logged record, and the node continues",
+        "times that one call may crash its site; then a logged record skips it for good, and the node continues",
         lowest=1,
         highest=1000,
     )
     digest_rows: bool = _setting(
-        True, "checksum of the changed rows of each batch: finds non-determinism; costs up to 30 % of a site"
+        True, "checksum changed rows of each batch to detect non-determinism; costs up to 30 % of a site"
     )
     wal_bytes_max: int = _setting(
-        256 << 20, "SQLite WAL of a partition beyond which readers are cancelled", unit="bytes", lowest=1 << 20
+        256 << 20, "size of a partition's SQLite WAL beyond which readers are cancelled", unit="bytes", lowest=1 << 20
     )
 
     # callers
-    inflight_calls_max: int = _setting(100_000, "calls accepted and not answered; beyond it 503", unit="calls", lowest=1)
-    inflight_bytes_max: int = _setting(
-        64 << 20, "parameters of calls accepted and not answered; beyond it 503", unit="bytes", lowest=1024
-    )
+    inflight_calls_max: int = _setting(100_000, "calls accepted and not yet answered; beyond it 503", unit="calls", lowest=1)
+    inflight_bytes_max: int = _setting(64 << 20, "bytes of their parameters; beyond it 503", unit="bytes", lowest=1024)
     call_bytes_max: int = _setting(
         1 << 20,
         "one call's parameters; beyond it 413; by default at most batch_bytes_max and half of segment_bytes",
@@ -179,103 +179,101 @@ class Settings:
     )
     query_rows_max: int = _setting(10_000, "rows that one query may return", unit="rows", lowest=1)
     query_timeout_s: float = _setting(
-        5.0, "longest execution of one query: a reader holds back the WAL", unit="s", lowest=0.01, highest=600
+        5.0, "longest execution of one query; a reader keeps the WAL from being reset", unit="s", lowest=0.01, highest=600
     )
     query_bytes_max: int = _setting(
-        16 << 20, "bytes of one query's result, and of any value on the way to it", unit="bytes", lowest=1024, highest=256 << 20
+        16 << 20, "bytes of one query's result, and of any intermediate value", unit="bytes", lowest=1024, highest=256 << 20
     )
-    query_memory_bytes_max: int = _setting(
-        128 << 20, "memory of SQLite for one query: sorting, grouping, values", unit="bytes", lowest=4 << 20
-    )
-    queries_max: int = _setting(2, "queries at a time, each in a process of its own; more of them wait", lowest=1, highest=64)
+    query_memory_bytes_max: int = _setting(128 << 20, "memory that SQLite may use for one query", unit="bytes", lowest=4 << 20)
+    queries_max: int = _setting(2, "concurrent queries, each in its own process; further ones wait", lowest=1, highest=64)
 
     # identity and time
     clock_lead_max_ms: int = _setting(
-        60_000, "how far transaction ids may lead real time; a larger clock jump is not followed", unit="ms", lowest=1
+        60_000, "how far transaction ids may lead real time; they do not follow larger clock jumps", unit="ms", lowest=1
     )
     key_window_s: int = _setting(
-        3600, "how long a repeated idempotency key gets the first result; longer than clients retry", unit="s", lowest=1
+        3600, "how long a repeated idempotency key returns the first result; must exceed the clients' retries", unit="s", lowest=1
     )
     key_forget_s: int = _setting(
-        86_400, "how long an expired key that carries no time (not a UUIDv7) is still known, and refused", unit="s", lowest=1
+        86_400, "how long an expired key without a time (not a UUIDv7) is remembered, and refused", unit="s", lowest=1
     )
     keys_max: int = _setting(
-        1_000_000, "keys that a partition knows, about 150 bytes each; beyond it 503 sessions_full", unit="keys", lowest=1
+        1_000_000, "idempotency keys per partition, about 150 bytes each; beyond it 503 sessions_full", unit="keys", lowest=1
     )
 
     # snapshots
-    snapshot_log_fraction: float = _setting(0.5, "share of the ring in use that starts a snapshot", lowest=0.05, highest=0.95)
+    snapshot_log_fraction: float = _setting(0.5, "share of the log in use at which a snapshot starts", lowest=0.05, highest=0.95)
     snapshots_kept: int = _setting(
-        3, "snapshots kept per partition; the log is cut at the second-newest", lowest=2, highest=10_000
+        3, "snapshots kept per partition; the log is truncated at the second-newest", lowest=2, highest=10_000
     )
     snapshot_age_max_s: float = _setting(
-        3600.0, "age of a partition's newest snapshot at which another is taken, if calls followed it; 0 = no limit",
+        3600.0, "age at which a partition's newest snapshot is followed by another one, if there were calls; 0 = no limit",
         unit="s", lowest=0,
     )  # fmt: skip
     recovery_budget_s: float = _setting(
-        30.0, "snapshots are taken so that recovery after a power loss takes no longer, as predicted; 0 = no budget",
+        30.0, "predicted recovery time beyond which snapshots are taken; 0 = no budget",
         unit="s", lowest=0,
     )  # fmt: skip
-    points_kept: int = _setting(2, "recovery points kept, with the snapshots and the log that they need", lowest=1, highest=1000)
+    points_kept: int = _setting(2, "recovery points kept, with the snapshots and log they need", lowest=1, highest=1000)
     drill_every_s: float = _setting(0.0, "time between restore drills, which run at idle priority; 0 = none", unit="s", lowest=0)
     snapshot_deltas: bool = _setting(
         True, "a snapshot may hold only the rows that changed since an earlier one; needs digest_rows"
     )
     retention_window_s: float = _setting(
-        0.0, "every moment of this last period stays restorable: its log and snapshots are kept in archive/; 0 = none",
+        0.0, "period of which every moment stays restorable; its log and snapshots are kept in archive/; 0 = none",
         unit="s", lowest=0,
     )  # fmt: skip
-    archive_bytes_max: int = _setting(0, "size of archive/; 0 = all that the volume has", unit="bytes", lowest=0)
+    archive_bytes_max: int = _setting(0, "largest size of archive/; 0 = no limit but the volume", unit="bytes", lowest=0)
     archive_full: Literal["stop", "shorten"] = _setting(
         "stop",
-        "when archive/ is full: stop keeps the window, and a full log refuses writes; shorten drops the oldest history",
+        "when archive/ is full: stop keeps the window, and a full log then refuses writes; shorten drops the oldest history",
         choices=("stop", "shorten"),
     )
 
     # HTTP
     host: str = _setting("127.0.0.1", "address to listen on; one that is not loopback needs token_file")
-    port: int = _setting(8642, "TCP port; 0 takes a free one and prints it", lowest=0, highest=65535)
+    port: int = _setting(8642, "TCP port; 0 picks a free one and prints it", lowest=0, highest=65535)
     token_file: Path | None = _setting(  # noqa: RUF009 - a field, like all others
-        None, "file of credentials; every request then needs one; `cmdlog token add` makes it", kind="path"
+        None, "file of credentials; with it every request needs one; `cmdlog token add` creates it", kind="path"
     )
-    header_timeout_s: float = _setting(10.0, "time for a request's head to arrive; else 408", unit="s", lowest=0.05, highest=3600)
+    header_timeout_s: float = _setting(10.0, "time for a request's head to arrive, else 408", unit="s", lowest=0.05, highest=3600)
     header_bytes_max: int = _setting(
-        16 << 10, "a request's head, first line included; beyond it 431", unit="bytes", lowest=1024, highest=1 << 20
+        16 << 10, "size of a request's head, including the first line; beyond it 431", unit="bytes", lowest=1024, highest=1 << 20
     )
     headers_max: int = _setting(100, "headers of one request; beyond it 431", unit="headers", lowest=8, highest=10_000)
     body_timeout_s: float = _setting(
-        30.0, "time for a request's body after its head, else 408; longest pause in a batch", unit="s", lowest=0.05, highest=3600
+        30.0, "time for a request's body to arrive, longest pause in a batch; beyond it 408", unit="s", lowest=0.05, highest=3600
     )
     write_timeout_s: float = _setting(
-        30.0, "a client that does not read 64 KiB of its answer in this time is disconnected", unit="s", lowest=0.05, highest=3600
+        30.0, "time in which a client must read 64 KiB of its answer, else it is cut off", unit="s", lowest=0.05, highest=3600
     )
     keep_alive_s: float = _setting(
-        75.0, "how long an idle connection is kept; longer than clients usually do", unit="s", lowest=0.05, highest=3600
+        75.0, "how long an idle connection is kept open; longer than clients usually do", unit="s", lowest=0.05, highest=3600
     )
     connections_max: int = _setting(
-        4096, "open connections; beyond it the idlest is closed", unit="connections", lowest=1, highest=1_000_000
+        4096, "open connections; beyond it the one idle for longest is closed", unit="connections", lowest=1, highest=1_000_000
     )
-    tls_cert_file: Path | None = _setting(None, "certificate chain in PEM; serves https; read again when it changes", kind="path")  # noqa: RUF009 - as above
+    tls_cert_file: Path | None = _setting(None, "certificate chain in PEM, for https; reread when it changes", kind="path")  # noqa: RUF009 - as above
     tls_key_file: Path | None = _setting(  # noqa: RUF009 - as above
-        None, "its private key in PEM, not encrypted; else looked for in tls_cert_file", kind="path"
+        None, "its private key in PEM, unencrypted; by default in tls_cert_file", kind="path"
     )
     tls_ca_file: Path | None = _setting(  # noqa: RUF009 - as above
         None, "CA certificates in PEM; a client's certificate must be signed by one of them", kind="path"
     )
     tls_client: Literal["required", "optional"] = _setting(
-        "required", "with tls_ca_file: whether a client must show a certificate, or may", choices=("required", "optional")
+        "required", "with tls_ca_file: whether clients must or may present a certificate", choices=("required", "optional")
     )
     stream_calls_max: int = _setting(
-        16_384, "calls of one batch request in flight; further lines are read when there is room", unit="calls", lowest=1
+        16_384, "calls in flight of one batch request; further lines are read when there is room", unit="calls", lowest=1
     )
     drain_timeout_s: float = _setting(
         10.0, "how long a stopping server waits for requests in flight", unit="s", lowest=0, highest=3600
     )
 
     # records of the server's own running
-    slow_call_ms: float = _setting(1000.0, "slower calls are logged, without their parameters; 0 = none", unit="ms", lowest=0)
+    slow_call_ms: float = _setting(1000.0, "calls slower than this are logged, without parameters; 0 = none", unit="ms", lowest=0)
     log_format: Literal["auto", "json", "text"] = _setting(
-        "auto", "lines on standard error; auto means text on a terminal and JSON elsewhere", choices=("auto", "json", "text")
+        "auto", "log lines on standard error; auto: text on a terminal, else JSON", choices=("auto", "json", "text")
     )
 
     def __post_init__(self) -> None:
@@ -439,9 +437,9 @@ def _check(setting: SettingRow, value: Any, origin: str) -> None:
     if value is None and setting.optional:
         return
     if (type(value) is bool and setting.kind != "bool") or not isinstance(value, TYPES[setting.kind]):
-        raise BadSetting(origin, f"{value!r} is no {setting.kind}")
+        raise BadSetting(origin, f"{value!r} is not of type {setting.kind}")
     if setting.choices and value not in setting.choices:
-        raise BadSetting(origin, f"{value!r} is none of {', '.join(setting.choices)}")
+        raise BadSetting(origin, f"{value!r} is not one of {', '.join(setting.choices)}")
     if setting.kind not in ("int", "float"):
         return
     number: float = value
@@ -456,7 +454,7 @@ def _check_together(settings: Settings) -> None:
     """What no setting can say alone."""
     s = settings
     if s.segment_bytes % SEGMENT_ALIGNMENT_BYTES:
-        raise BadSetting("segment_bytes", f"{s.segment_bytes} is no multiple of {SEGMENT_ALIGNMENT_BYTES}")
+        raise BadSetting("segment_bytes", f"{s.segment_bytes} is not a multiple of {SEGMENT_ALIGNMENT_BYTES}")
     too_large: list[tuple[str, str]] = []  # what must be lowered, and to what: all of it at once
     for smaller, larger, share in (
         ("log_reserve_bytes", "segment_bytes", 2),
@@ -478,7 +476,7 @@ def _check_together(settings: Settings) -> None:
         if getattr(s, name) is not None and s.tls_cert_file is None:
             raise BadSetting(name, "needs tls_cert_file: without a certificate nothing is encrypted")
     if s.token_file is None and not is_loopback(s.host):
-        raise BadSetting("host", f"{s.host} is not loopback, so token_file is needed: nobody gets in without a credential")
+        raise BadSetting("host", f"{s.host} is not loopback, so token_file is required: every request needs a credential")
 
 
 def is_loopback(host: str) -> bool:

@@ -37,7 +37,7 @@ log = structlog.get_logger("cmdlog.node")
 class SkipNotLogged(WalError):
     """A call that cannot run has to be skipped, and the log does not take the skip."""
 
-    hint = "`cmdlog recover DIR --to OUT --quarantine` makes a node without the call; or make room for the log and start again"
+    hint = "make room for the log and start again, or create a node without the call: `cmdlog recover DIR --to OUT --quarantine`"
 
 
 class Desk:
@@ -121,7 +121,7 @@ class Desk:
         """Callers whose calls are logged, and wait for these partitions, have waited long enough."""
         told = self._sequencer.standstill.give_up(partitions, f"logged, and not executed yet: {fault.message}")
         if told:
-            log.warning("outcome unknown", calls=told, partitions=list(partitions), reason=fault.message)
+            log.warning("outcome_unknown", calls=told, partitions=list(partitions), reason=fault.message)
 
     def free_bytes(self) -> int:
         return self.troubles.free_bytes()
@@ -152,7 +152,7 @@ class Desk:
         if places is None:
             places = self._sequencer.standstill.places_of(fault.partition, fault.index)
         if not places:
-            log.error("a multi-partition call that was executed elsewhere fails here; it is tried again", reason=fault.message)
+            log.error("multi_partition_call_retried", reason=fault.message)
             return
         told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         value = {"position": fault.position, "reason": fault.message}
@@ -160,11 +160,11 @@ class Desk:
         if not _heard(told):
             # A successor that left the call out would write a state that no replay of this log comes to.
             call = f"call {fault.position} of batch {fault.index} of partition {fault.partition}"
-            raise SkipNotLogged(f"{call} must be skipped ({fault.message}), and the log did not take that")
+            raise SkipNotLogged(f"{call} must be skipped ({fault.message}), but the skip could not be logged")
         for partition, index in places:
             self._skips.append((partition, index, fault.position))
             self._leave_out(partition, index, fault.position)
-        log.warning("call skipped", partition=fault.partition, index=fault.index, position=fault.position, reason=fault.message)
+        log.warning("call_skipped", partition=fault.partition, index=fault.index, position=fault.position, reason=fault.message)
 
     def has_applied(self, partition: int, index: int) -> bool:
         """Whether the state file, whose site has ended, holds the entry."""

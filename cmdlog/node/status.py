@@ -132,7 +132,7 @@ class Overview:
         return Gauges(fill_of(self.wal.status()), self.sequencer.admission.inflight_calls, self.sequencer.watermarks())
 
     def recovery(self) -> dict[str, Any]:
-        """What the prediction is made of: seconds and calls behind the newest snapshot per partition, time per call, budget."""
+        """What the prediction is made of: seconds and calls after the newest snapshot per partition, time per call, budget."""
         forecast, speeds = self.snapshots.forecast(), self.meter.speeds
         return {
             "budget_s": self.settings.recovery_budget_s or None,

@@ -7,11 +7,11 @@ quorum are `core`'s; here is only what the members become, and the reason why no
     joint        the old voters go to `outgoing`, and both halves decide until `leave_joint`
     demotion     in a joint configuration a voter that becomes a learner still votes in `outgoing`; it waits in `learners_next`
 
-What each change keeps: whoever can commit under the next configuration could have committed under this one, that is, every quorum
-of the next one holds a majority of one half of this one. So logs that meet every majority here meet every quorum there: when the
-next configuration was committed, one of them has it, and a recovery from these logs sees how far the changes went and asks for
-enough of the voters of each (`replay.plan.authority`). That two majorities share a node, which is all that elections need, is
-less.
+What each change keeps: a quorum that can commit under the next configuration could have committed under this one, that is, every
+quorum of the next one holds a majority of one half of this one. So logs that meet every majority here meet every quorum there:
+when the next configuration was committed, one of them has it, and a recovery from these logs sees how far the changes went and
+asks for enough of the voters of each (`replay.plan.authority`). That two majorities share a node, which is all that elections
+need, is less.
 
     joint        its quorums hold a majority of the old voters, which are its outgoing half; what it ends in is its other half
     2k+1 voters  a majority is k+1. With one more it is k+2, of which k+1 at least are old; with one less it is k+1, all old
@@ -110,7 +110,7 @@ class _Draft:
 
     def remove(self, node: NodeId) -> None:
         if node not in self.voters and node not in self.learners:
-            raise BadChange(f"node {node} is no member")
+            raise BadChange(f"node {node} is not a member")
         self.voters.discard(node)
         self.learners.discard(node)
 
@@ -127,7 +127,7 @@ def _changed(config: Configuration, steps: Sequence[MemberChange]) -> Configurat
     if config.joint:
         raise BadChange(f"joint, with outgoing voters {_named(config.outgoing)}: end that first")
     if not config.voters:
-        raise BadChange("a configuration without voters cannot be changed: nobody could commit it")
+        raise BadChange("a configuration without voters cannot be changed: no node could commit it")
     draft = _Draft(set(config.voters), set(config.learners))
     for step in _checked(steps):
         _ACTS[step.act](draft, step.node)

@@ -153,7 +153,7 @@ class RaftCore(State):
         self._dispatch(message)
 
     def _step_older(self, message: Message) -> None:
-        """A passed term means nothing any more; but who leads or campaigns in it is told of ours, or it would go on for ever."""
+        """A passed term means nothing any more; but its leader or candidate learns ours, or it would continue for ever."""
         if isinstance(message, _FROM_LEADER):
             self.after.append(AppendReply(self.id, message.sender, self.term, Index(0)))
         elif isinstance(message, VoteRequest):
@@ -217,7 +217,7 @@ class RaftCore(State):
     # Out and back
 
     def ready(self) -> Ready | None:
-        """What is to be done now, or None. It is taken with the call: the next Ready goes on from here."""
+        """What is to be done now, or None. It is taken with the call: the next Ready continues from here."""
         if self.failed is not None:
             raise self.failed
         if not self.dirty:
@@ -292,7 +292,7 @@ class RaftCore(State):
 
     def report_snapshot(self, manifest: SnapshotDescriptor, outcome: CopyOutcome) -> None:
         """The copy that a Ready asked for has ended. A complete one becomes the log with the next Ready, unless the log has
-        caught up meanwhile; the leader is told either way."""
+        caught up meanwhile; the leader is answered either way."""
         self._check_alive()
         if self.copying != manifest:
             return

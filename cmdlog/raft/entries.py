@@ -139,8 +139,8 @@ class EntryLog:
     def batch(self, first: Index, *, entries_max: int, bytes_max: int) -> tuple[Entries, int]:
         """As many entries from `first` on as fit, at least one when there is one, and their bytes.
 
-        The followers of a leader mostly want the same ones and are given the same object: whoever encodes it can see that it did
-        so already.
+        The followers of a leader mostly want the same ones and are given the same object: the encoder can see that it did so
+        already.
         """
         last = first + entries_max - 1
         entries = self.slice(first, min(last, self.last))
@@ -161,7 +161,7 @@ class EntryLog:
     # How it changes
 
     def append(self, entries: Entries, configurations: Sequence[tuple[Index, Configuration]] = (), size: int = _UNKNOWN) -> None:
-        """Adds entries right behind the last one; `configurations` are those among them, decoded; `size` is their bytes."""
+        """Adds entries right after the last one; `configurations` are those among them, decoded; `size` is their bytes."""
         terms = entries.terms
         if not terms:
             return

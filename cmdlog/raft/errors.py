@@ -15,9 +15,9 @@ class RaftError(Exception):
 
 
 class InvariantBroken(RaftError):
-    """Our own bug, or a disk that forgot: this group must not go on, because its next answer could be wrong.
+    """Our own bug, or a disk that forgot: this group must not continue, because its next answer could be wrong.
 
-    The group stays closed until it is built again from what is durable; other groups of the node go on.
+    The group stays closed until it is built again from what is durable; other groups of the node continue.
     """
 
     def __init__(self, invariant: str, detail: str) -> None:
@@ -80,5 +80,5 @@ class Drop(enum.Enum):
     BAD_CONFIGURATION = "bad_configuration"  # a configuration entry or manifest that does not decode
     BEYOND_LOG = "beyond_log"  # speaks of entries that do not exist
     NO_FRANCHISE = "no_franchise"  # to a node that may have forgotten what it promised
-    PROPOSAL_REFUSED = "proposal_refused"  # forwarded, and refused here; its client is told "unknown" by its time-out
+    PROPOSAL_REFUSED = "proposal_refused"  # forwarded, and refused here; its client gets "unknown" by its time-out
     STOPPED = "stopped"  # this group ended on a broken invariant, or is no more

@@ -65,7 +65,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDescriptor:
-    """A snapshot as consensus sees it: where it stands and what to fetch. The bulk goes out of band."""
+    """A snapshot as consensus sees it: its position and what to fetch. The bulk goes out of band."""
 
     index: Index = NO_INDEX
     term: Term = NO_TERM

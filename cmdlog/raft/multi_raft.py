@@ -7,7 +7,7 @@ was built on a write leaves, group by group, only when that round and all before
     round = groups.collect()              -> write round.records in one block, send round.send_now, apply round.committed
     parcels = groups.durable(round.number)  -> send them; they were built on what is durable now
 
-A group that breaks one of its invariants is ended and named in `failed`; the others go on. A removed group leaves a tombstone
+A group that breaks one of its invariants is ended and named in `failed`; the others continue. A removed group leaves a tombstone
 with its term and vote, so that a late message cannot bring it back with its vote forgotten.
 
 Heartbeats of all groups to one peer, and the answers to them, travel as columns of one bundle: a thousand groups cost one message
@@ -153,7 +153,7 @@ class RaftGroups:
             raise
 
     def collect(self) -> Round | None:
-        """What all groups want now, or None. Take it again until there is none: a group that is its own majority may go on."""
+        """What all groups want now, or None. Take it again until there is none: a group that is its own majority may continue."""
         taken: list[tuple[GroupId, RaftCore, Ready]] = []
         for group, core in list(self.cores.items()):
             try:

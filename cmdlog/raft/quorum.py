@@ -23,7 +23,7 @@ _NOTHING: Final = Index(0)
 
 
 class Ballot(enum.Enum):
-    """Where an election stands."""
+    """The state of an election."""
 
     WON = "won"
     LOST = "lost"  # the voters that are left cannot win it any more
@@ -44,7 +44,7 @@ def joint_committed(config: Configuration, match: Mapping[NodeId, Index]) -> Ind
 
 
 def vote_result(config: Configuration, votes: Mapping[NodeId, bool]) -> Ballot:
-    """Counts the votes of voters; whoever else answered is ignored. Lost in one half is lost, won is won in both."""
+    """Counts the votes of voters; answers of others are ignored. Lost in one half is lost, won is won in both."""
     ballot = _ballot(config.voters, votes)
     if not config.outgoing or ballot is Ballot.LOST:
         return ballot

@@ -5,7 +5,8 @@ round that began later, that it still follows this leader in this term.
 
 Rounds are numbered; every heartbeat carries the latest number and every answer repeats it, so one round serves all reads that
 came before it and a late answer confirms only its own round. A leader knows the true commit index only once it has committed an
-entry of its own term; reads that come earlier are parked. With the role or the leader, all of it is forgotten and told as lost.
+entry of its own term; reads that come earlier are parked. With the role or the leader, all of it is forgotten and
+reported as lost.
 
 A *lease* (off by default) saves the round: a majority that answered a round shields the leader for an election time-out from the
 moment at which that round was sent. It holds as far as clock rates agree within the difference of `lease_ticks` and

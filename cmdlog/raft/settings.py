@@ -28,7 +28,7 @@ class RaftSettings:
     reads_max: int = 16_384  # reads without an answer yet
     read_ticks: int = 20  # a follower's read that its leader has not answered is given up
     transfer_ticks: int = 10  # a transfer that has not succeeded is given up, and proposals are taken again
-    copy_ticks_max: int = 12_000  # entries behind a snapshot are kept so long for a follower that copies it
+    copy_ticks_max: int = 12_000  # entries after a snapshot are kept so long for a follower that copies it
     promotion_entries_max: int = 1_000  # a learner this close to the leader's end may become a voter
 
     def __post_init__(self) -> None:

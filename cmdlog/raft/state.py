@@ -154,7 +154,7 @@ class State:
 
     @property
     def configuration_index(self) -> Index:
-        """Where it stands in the log."""
+        """Where it is in the log."""
         return self.log.configurations[-1][0]
 
     @property
@@ -168,7 +168,7 @@ class State:
 
     @property
     def enfranchised(self) -> bool:
-        """Whether this node has a word in elections: its disk forgot nothing, or its log has what made it a member anew."""
+        """Whether this node has a word in elections: its disk forgot nothing, or its log has what made it a member again."""
         if self.franchise is Franchise.NONE:
             return False
         admitted, log = self.admitted, self.log
@@ -222,7 +222,7 @@ class State:
         self.timeout = settings.election_ticks * (1 + settings.patience) + self.rng.randrange(settings.election_ticks)
 
     def become_follower(self, term: Term, leader: NodeId | None) -> None:
-        """Follows `leader`, or whoever will win. A new term has no vote yet.
+        """Follows `leader`, or the one that will win. A new term has no vote yet.
 
         News of a term without leader ends no wait (paper, section 5.2: only a leader or a granted vote does): else a fast
         candidate with a worse log, which asks again and again, would keep the one that can win from ever campaigning.
@@ -251,7 +251,7 @@ class State:
         self.role, self.leader = Role.CANDIDATE, None
 
     def become_leader(self) -> None:
-        """Leads; begins its term with an empty entry, because it may commit earlier terms' entries only behind one of its own."""
+        """Leads; begins its term with an empty entry, because it may commit earlier terms' entries only after one of its own."""
         self._leave_role()
         self.role, self.leader = Role.LEADER, self.id
         self.copying = self.offered_copy = None  # its log has everything committed, so it needs no copy (paper, section 5.4)

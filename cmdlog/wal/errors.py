@@ -1,4 +1,4 @@
-"""Errors of the log, told so that an operator can act.
+"""Errors of the log, worded so that an operator can act.
 
 One rule: an error says who is at fault (caller, disk, operator), carries the numbers it is about and one hint of what to do.
 """
@@ -16,7 +16,7 @@ class Corrupt(WalError):
     """Bytes that were durable have changed. Never raised for a torn tail."""
 
     exit_code = 10
-    hint = "the directory is untouched; restore it from a copy, or keep it for analysis with `cmdlog log verify`"
+    hint = "the directory was not changed; restore it from a backup, or analyse it with `cmdlog log verify`"
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Foreign(WalError):
     """A file of another cluster, node, directory or program."""
 
     exit_code = 11
-    hint = "check that the right directory is given and that no file was copied in from elsewhere"
+    hint = "check that this is the right directory and that no file was copied into it from elsewhere"
 
 
 class NewerFormat(WalError):
@@ -53,7 +53,7 @@ class NewerFormat(WalError):
 class WrongDirectory(WalError):
     """Not a node directory, or one with essential parts missing."""
 
-    hint = "check the path, its permissions and that its volume is mounted; nothing was written"
+    hint = "check the path, its permissions, and that its volume is mounted; nothing was written"
 
 
 class Unusable(WrongDirectory):
@@ -71,7 +71,7 @@ class LimitReached(WalError):
 class NotEmpty(WrongDirectory):
     """A folder that is to be filled holds something already."""
 
-    hint = "name a folder that is empty or not there yet; nothing was written"
+    hint = "choose an empty or new folder; nothing was written"
 
 
 class Locked(WalError):
@@ -98,7 +98,7 @@ class WriteFailed(WalError):
     """A write or sync that the operating system refused or cut short. Never retried on the same file."""
 
     exit_code = 15
-    hint = "the disk or its file system failed; check the kernel log; restart after that, the log is read again from disk"
+    hint = "the disk or its file system failed; check the kernel log, then restart; the log is read again from disk"
 
 
 class ShortWrite(WriteFailed):
@@ -113,7 +113,7 @@ class Wedged(WalError):
 
 
 class LogFull(WalError):
-    """No segment is free. Reads go on; writes wait for truncation."""
+    """No segment is free. Reads continue; writes wait for truncation."""
 
     hint = "wait for a snapshot to free a segment, take one now, or give the log more segments"
 

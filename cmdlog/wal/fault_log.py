@@ -6,7 +6,7 @@ follow the same one differently are a fork, however far apart their ends are.
 
 The declaration itself is a configuration entry of the groups in which the failed node votes; this log caches it under the next
 sequence number once the entry is known committed. So every node writes the very same record, and who was away takes over those of
-the others (`adopt`). A node that is to be filled anew states so first (`mark_rejoining`): from that moment until the others have
+the others (`adopt`). A node that is to be filled again states so first (`mark_rejoining`): from that moment until the others have
 committed a set without it, its log counts for nothing.
 
 Two orders tell an old copy of a directory from a node that lags, for who reads the logs of a dead cluster
@@ -47,7 +47,7 @@ __all__ = ["FaultLog", "FaultLogForked", "FaultRecord", "make_record", "read_fau
 FAULTS_FOLDER: Final = "faults"
 COPY_NAMES: Final = ("copy-1", "copy-2")
 COPY_BYTES: Final = 256 << 10  # ten of the largest records fit; written whole, which happens when a node fails, not more often
-RECORDS_KEPT_MAX: Final = 256  # a node that missed more than these is filled anew
+RECORDS_KEPT_MAX: Final = 256  # a node that missed more than these is filled again
 _READS_MAX: Final = 4  # of a running node's copies, of which one may be under way
 
 
@@ -55,7 +55,7 @@ class FaultLogForked(WalError):
     """Two records that cannot be in one history, or that cannot be compared."""
 
     hint = (
-        "two clusters were made from one, or a node was put back from an old copy; `cmdlog recover --plan` names the directories"
+        "one cluster was split into two, or a node was restored from an old copy; `cmdlog recover --plan` names the directories"
     )
 
 
@@ -133,7 +133,7 @@ class FaultLog:
         return record
 
     def adopt(self, records: Sequence[FaultRecord]) -> int:
-        """Takes over what others have written behind our newest record; durable on return. Returns how many were new.
+        """Takes over what others have written after our newest record; durable on return. Returns how many were new.
 
         A mark that this node wrote about itself and that nobody else took over gives way only to records that end with this node
         in the failure set: its log may be half filled. Raises: FaultLogForked naming both records; those of `append`.
@@ -150,12 +150,12 @@ class FaultLog:
         return 0
 
     def mark_rejoining(
-        self, lineage: Sequence[FaultRecord], *, epoch: int = 0, term: int, reason: str = "is filled anew"
+        self, lineage: Sequence[FaultRecord], *, epoch: int = 0, term: int, reason: str = "is filled again"
     ) -> FaultRecord:
         """Takes over the cluster's records and adds one that lists this node beside its newest set, in one write.
 
         Call it before anything is discarded: durable on return, and from then on this node's log counts for nothing. A mark that
-        stands already is returned: who was broken off in the middle calls it again.
+        is there already is returned: a caller that was interrupted calls it again.
         Raises: FaultLogForked; those of `append`.
         """
         identity = self._copy.identity
@@ -192,13 +192,13 @@ class FaultLog:
             conflict = ours[-1], theirs[0]
         if conflict is not None:
             told = " and ".join(f"record {r.sequence} with checksum {r.checksum:08x} by node {r.author}" for r in conflict)
-            raise FaultLogForked(f"fault logs do not fit each other: {told}, the first one in {os.path.dirname(self._paths[0])}")
+            raise FaultLogForked(f"fault logs contradict each other: {told}, the first one in {os.path.dirname(self._paths[0])}")
         last = ours[-1].sequence if ours else 0
         return [*ours, *(record for record in theirs if record.sequence > last)]
 
     def _save(self, records: Sequence[FaultRecord]) -> None:
         if self._wedged is not None:
-            raise Wedged(f"the fault log refuses writes since: {self._wedged}")
+            raise Wedged(f"the fault log refuses writes after: {self._wedged}")
         identity = self._copy.identity
         kept, size = list(records[-RECORDS_KEPT_MAX:]), FAULT_COPY.bytes
         sizes = [len(encode_fault(identity.cluster_id, record)) for record in kept]

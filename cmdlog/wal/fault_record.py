@@ -1,7 +1,7 @@
 """Records of the fault log and the copies that hold them, as bytes. FORMAT.md "Fault log".
 
 One rule: a record is checked once, here, and trusted inside. Its checksum covers the cluster's id and its predecessor's checksum,
-so whoever holds a piece of a chain can tell whether another piece belongs to it.
+so the holder of a piece of a chain can tell whether another piece belongs to it.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def encode_fault(cluster_id: bytes, record: FaultRecord) -> bytes:
 
 
 def decode_fault(cluster_id: bytes, data: bytes, offset: int = 0) -> tuple[FaultRecord, int]:
-    """The record at `offset` and the offset behind it. Raises: BadFaultLog, also for a record of another cluster."""
+    """The record at `offset` and the offset after it. Raises: BadFaultLog, also for a record of another cluster."""
     if len(data) - offset < FAULT.bytes:
         raise BadFaultLog("short")
     sequence, epoch, term, author, link, failed_count, demotion_count, reason_bytes, reserved, crc = FAULT.unpack_from(

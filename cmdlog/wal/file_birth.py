@@ -21,7 +21,7 @@ SECOND_NS: Final = 10**9
 
 
 def birth_ns(path: str) -> int:
-    """Of a file that is there, since 1970; 0 where file system, kernel or C library do not say."""
+    """Birth time of an existing file, since 1970; 0 where file system, kernel or C library do not say."""
     statx = getattr(ctypes.CDLL(None), "statx", None)
     found = ctypes.create_string_buffer(STATX_BYTES)
     if statx is None or statx(AT_FDCWD, os.fsencode(path), 0, STATX_BTIME, found):

@@ -100,7 +100,7 @@ class Lock(Protocol):
     path: str
 
     def owner(self) -> bytes:
-        """The owner record as it stands: the last holder's until this one writes its own. A power cut may have torn it."""
+        """The present owner record: the last holder's until this one writes its own. A power cut may have torn it."""
         ...
 
     def write_owner(self, record: bytes) -> None:
@@ -307,7 +307,7 @@ class RealFile:
 
 
 class RealLock:
-    """An flock on an open file; it ends with the file descriptor, so a killed owner leaves no lock behind."""
+    """An flock on an open file; it ends with the file descriptor, so a killed owner leaves no lock."""
 
     __slots__ = ("_file", "path")
 

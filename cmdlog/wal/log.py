@@ -3,7 +3,7 @@
 One rule: what `RecordSource.durable` was called for is in every later `open`, in order, and nothing that was not taken ever is.
 
 Parts: `survey` + `restart` + `repair` open it, `tail` gives out places, `ring` writes and syncs, `space` keeps files ready,
-`groups` is the fold behind checkpoints and `recovered`.
+`groups` is the fold that makes checkpoints and `recovered`.
 """
 
 from __future__ import annotations

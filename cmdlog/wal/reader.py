@@ -31,7 +31,7 @@ _SURVEYS_MAX: Final = 10  # looks at the directory of a running node, which may 
 class Recycled(WalError):
     """The segment was overwritten, or let go, while it was read."""
 
-    hint = "the running node reuses its log faster than this reads it: run it again, or stop the node first"
+    hint = "the running node recycles its log faster than this command reads it: run it again, or stop the node first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _open(files: Files, segment: SegmentFile) -> File:
     try:
         return files.open(segment.path, read_only=True)
     except FileNotFoundError as error:
-        raise Recycled(f"segment {segment.sequence} ({segment.path}) was let go before it was read") from error
+        raise Recycled(f"segment {segment.sequence} ({segment.path}) was released before it was read") from error
 
 
 def _blocks(file: File, segment: SegmentFile, start: Spot, upto: int) -> Iterator[ReadBlock]:
@@ -142,7 +142,7 @@ def read_records(
         return
     first = segments[0].header.first_block
     if after is not None and after.block + 1 < first:
-        raise WalError(f"block {after.block} is not in the log any more; it starts at block {first}")
+        raise WalError(f"block {after.block} is no longer in the log, which starts at block {first}")
     start = Lsn(BlockNumber(0), -1) if after is None else after
     end = min(last, upto.block) if upto is not None else last
     bounds = [segment.header.first_block - 1 for segment in segments[1:]] + [end]
@@ -169,7 +169,7 @@ def read_records(
 
 
 class LogReader:
-    """A node's log as it stands, read-only: works on a copy, on a stopped node, and beside a running one.
+    """A node's log as it is, read-only: works on a copy, on a stopped node, and beside a running one.
 
     Opening judges the directory by the restart table and raises what it refuses; nothing is repaired. `last_block` is the end of
     the good chain at that moment: on a running or crashed node it may include blocks that were not acknowledged yet.
@@ -210,7 +210,9 @@ def _look(files: Files, directory: str, reader: LogReader) -> Survey:
             survey = survey_log(files, directory, reader.instance)
             error = refusal(survey)
         except (Corrupt, FileNotFoundError) as caught:
-            error = caught if isinstance(caught, WalError) else Recycled(f"{caught.filename} was let go while it was looked for")
+            error = (
+                caught if isinstance(caught, WalError) else Recycled(f"{caught.filename} was released while it was being opened")
+            )
             survey = None
         if error is None and survey is not None:
             return survey

@@ -1,7 +1,7 @@
 """`check`: is an application fit to be replayed? Lint, declarations, and the same seeded workload twice.
 
 The double run starts two processes that differ in what a correct procedure cannot see: hash seed, time zone, locale, the order
-of rows that no ORDER BY asks for, and a restart: one of them ends half-way and goes on as another process, which finds the
+of rows that no ORDER BY asks for, and a restart: one of them ends half-way and continues as another process, which finds the
 tables and nothing else. Digests of rows and results are compared batch by batch; the first difference is named with its
 procedure. It needs `workload(seed, *, calls)` beside the `Database`, and takes `loader()` if there is one.
 """
@@ -35,7 +35,7 @@ from procedures.storage.state import PartitionState
 CALLS = 2000
 BATCH = 16  # small, so that a difference is narrowed down to few calls
 REVERSE = "CMDLOG_CHECK_REVERSE"  # set for a run: rows come the other way round when no ORDER BY asks for an order
-RESTART = "CMDLOG_CHECK_RESTART"  # set for a run: half-way, another process goes on
+RESTART = "CMDLOG_CHECK_RESTART"  # set for a run: half-way, another process continues
 RUN_SECONDS_MAX = 120
 _MILLIS_BITS = 21
 

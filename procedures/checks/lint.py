@@ -31,12 +31,12 @@ class Finding:
 # dotted name, or a prefix ending in a dot or a star -> (code, what to do instead)
 _CLOCK = ("clock", "the clock differs at every replay; use tx.now")
 _CHANCE = ("chance", "differs at every replay; use tx.random or tx.uuid()")
-_IO = ("io", "procedures touch rows alone: a replay would repeat it, a replica does it as well")
+_IO = ("io", "procedures may only touch rows: every replay and every replica would repeat this")
 _PLACE = ("environment", "differs between machines; pass it as a parameter")
 _THREADS = ("threads", "procedures run on one thread; order between threads is not repeatable")
-_PROCESSES = ("processes", "a procedure starts no process, and the call fails; do it in the caller, and pass what comes out")
+_PROCESSES = ("processes", "a procedure starts no process, and the call fails; do it in the caller, and pass the result")
 _IDENTITY = ("identity", "differs between processes; order and compare by value")
-_DYNAMIC = ("dynamic", "hides from lint and bundle what runs")
+_DYNAMIC = ("dynamic", "hides the running code from lint and from the bundle")
 _BANNED: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("time.", "datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today"), _CLOCK),
     **dict.fromkeys(("datetime.date.today", "calendar.timegm"), _CLOCK),
@@ -196,7 +196,7 @@ class _Visitor(ast.NodeVisitor):
 
     def _check_going_on(self, node: ast.Name) -> None:
         if node.id in self._module.going_on:
-            self._report(node, "global_state", "error", f"{node.id} goes on from call to call; use tx.random, or a table")
+            self._report(node, "global_state", "error", f"{node.id} keeps its state between calls; use tx.random, or a table")
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         root = node.value
@@ -338,7 +338,7 @@ class _Visitor(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _visit_import(self, node: ast.Import | ast.ImportFrom) -> None:
-        self._report(node, "late_import", "warning", "import at module level: what runs is then in the bundle for sure")
+        self._report(node, "late_import", "warning", "import at module level, so that the code is certainly in the bundle")
 
     visit_Import = visit_ImportFrom = _visit_import
 

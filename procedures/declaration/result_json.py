@@ -28,7 +28,7 @@ _dumps = orjson.dumps
 
 
 def encoder_for(hint: Any) -> tuple[Encode, Codec | None]:
-    """Encoder of a procedure's results from its return annotation, and the codec behind it.
+    """Encoder of a procedure's results from its return annotation, and the codec that it uses.
 
     An annotation that says nothing exact (`Any`, `object`, `dict`, `list`, none at all) gives the general encoder.
     """

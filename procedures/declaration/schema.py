@@ -33,7 +33,7 @@ def check_table(table: Table) -> None:
     if not TABLE_NAME.fullmatch(name) or name.lower().startswith(("sqlite_", "cmdlog_")):
         raise DefinitionError(f"table {name!r}: a name is letters, digits and _, at most 63, and not sqlite_… or cmdlog_…")
     if not table.primary_key.columns:
-        raise DefinitionError(f"table {name!r} needs a primary key: its rows could not be told apart in digests")
+        raise DefinitionError(f"table {name!r} needs a primary key: without one, digests cannot distinguish its rows")
     for column in table.columns:
         try:
             _check_column(column)

@@ -1,7 +1,7 @@
 """One version of an application, made ready to run on one connection: procedure number → what the hot loop needs.
 
 A call that keeps its `tx`, in a global, a closure or a generator, would hand a later call the rights and the identity of
-another. Whoever runs a call compares the count of references to its `tx` with what the catalog and the loop itself hold: a
+another. The caller of a procedure compares the count of references to its `tx` with what the catalog and the loop itself hold: a
 kept one has more, however it is kept, and is retired. A false alarm (a cycle that is not yet collected) costs one object.
 """
 

@@ -83,7 +83,7 @@ class Executor:
             databases: catalog version → the application of that version.
             digest_rows: whether `Applied.rows_digest` is computed.
             millis_of: time of a transaction id, milliseconds since 1970.
-            progress: told the position in the batch before each call; for a watchdog.
+            progress: gets the position in the batch before each call; for a watchdog.
             key_policy: limits of the idempotency table; must be the logged one.
         """
         self._state = state
@@ -342,7 +342,7 @@ class Executor:
     def begin_group(self) -> None:
         """From now on batches share one transaction, which makes replay cheaper: one commit, one position for all of them.
 
-        Until `end_group`, `position` is ahead of the file; if the process ends before, the file stands where the group began.
+        Until `end_group`, `position` is ahead of the file; if the process ends before, the file is where the group began.
         """
         self._cursor.execute("BEGIN IMMEDIATE")
         self._grouped = True
@@ -397,7 +397,7 @@ class Executor:
                     return
                 self._cursor.execute("ROLLBACK")
             except apsw.Error:
-                # Whoever interrupts the batch interrupts its rollback, too. The site ends after this, so its watch may go.
+                # What interrupts the batch interrupts its rollback, too. The site ends after this, so its watch may go.
                 connection.set_progress_handler(None)
                 if not again:
                     connection.close(True)
@@ -471,7 +471,7 @@ class Executor:
         return self._rows.changes if self._rows is not None else None
 
     def gather_changes(self) -> Changes | None:
-        """From now on it is known which rows change behind a cut; None when row digests, which tell that, are switched off."""
+        """From now on it is known which rows change after a cut; None when row digests, which show that, are off."""
         if self._rows is None:
             return None
         if self._rows.changes is None:

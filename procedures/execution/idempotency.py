@@ -1,6 +1,6 @@
 """Idempotency: keys, what is known of them, and how outcomes are kept.
 
-A *fingerprint* of 16 bytes stands for a key within its scope (the credential). What is answered for a known key is told in
+A *fingerprint* of 16 bytes stands for a key within its scope (the credential). What is answered for a known key is described in
 `keytable`; here are the forms: fingerprints, requests, outcomes, and the columns in which a batch's outcomes are stored.
 
 `_cmdlog_keys.outcomes` of n calls: n * u64 request hash, n * i64 txn id, n * u32 end of body, n * u8 status, bodies; little
@@ -93,13 +93,13 @@ def key_fingerprint(scope: str, key: str) -> bytes:
 
 
 def key_time_ms(fingerprint: bytes) -> int | None:
-    """The time that a key bears; None for an opaque one."""
+    """The time that a key carries; None for an opaque one."""
     low = int.from_bytes(fingerprint[8:])
     return low >> 20 & _MS_MASK if low & _TIME_BIT else None
 
 
 def time_mark(milliseconds: int) -> bytes:
-    """Last 8 bytes of the smallest fingerprint that bears this time, or a later one."""
+    """Last 8 bytes of the smallest fingerprint that carries this time, or a later one."""
     return (_TIME_BIT | min(max(0, milliseconds), _MS_MASK) << 20).to_bytes(8)
 
 
@@ -116,7 +116,7 @@ def request_hash(seed: int, params: list[Any]) -> int:
 
 
 def refusal(status: Status) -> KnownOutcome:
-    """What a call is told that is not run; nothing is kept of it."""
+    """The answer to a call that is not run; nothing of it is kept."""
     return KnownOutcome(status, 0, REFUSALS[status])
 
 

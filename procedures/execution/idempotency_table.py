@@ -5,7 +5,7 @@ it. Rules for a call with a key, first match wins:
 
 1. known, outcome kept: the same request gets the stored outcome, another one KEY_REUSED;
 2. known, outcome dropped (a *tombstone*): SESSION_EXPIRED;
-3. unknown, but the key bears a time below the *floor*: SESSION_EXPIRED, it may have been forgotten;
+3. unknown, but the key carries a time below the *floor*: SESSION_EXPIRED, it may have been forgotten;
 4. the table is full: SESSIONS_FULL; nothing is evicted to make room, because that would forget an acknowledged call;
 5. otherwise the call runs, and its result, abort or failure is kept.
 
@@ -80,7 +80,7 @@ class Figures:
 
     @property
     def mark(self) -> bytes:
-        """Last 8 bytes of the smallest fingerprint that bears a time which was not forgotten."""
+        """Last 8 bytes of the smallest fingerprint that carries a time which was not forgotten."""
         return time_mark(max(self.floor, self.shared_floor))
 
     def pack(self) -> bytes:
@@ -119,7 +119,7 @@ def _keys_digest(keys: bytes, kept: int) -> int:
 
 
 def stored_keys(connection: apsw.Connection, *, after: int = FIGURES_ROW, rows: int = -1) -> Iterator[KeyRow]:
-    """The rows of a state file behind index `after`, at most so many, without building the table."""
+    """The rows of a state file after index `after`, at most so many, without building the table."""
     return map(KeyRow._make, connection.execute(f"{_ROWS} LIMIT ?", (after, rows)))
 
 
@@ -197,13 +197,13 @@ class KeyTable:
             del known[key]
 
     def runs_plainly(self, keys: Sequence[bytes]) -> bool:
-        """Whether rule 5 holds for every call of a batch; told for all keys together, since that is the common case."""
+        """Whether rule 5 holds for every call of a batch; decided for all keys together, since that is the common case."""
         if len(self._known) + len(keys) > self.policy.keys_max or not self._known.keys().isdisjoint(keys):
             return False
         given = [key for key in keys if key != NO_KEY] if NO_KEY in keys else keys
         if len(set(given)) != len(given):
             return False
-        marks = b"".join(given)[8::KEY_BYTES]  # the bytes whose top bit says that the key bears a time
+        marks = b"".join(given)[8::KEY_BYTES]  # the bytes whose top bit says that the key carries a time
         if not marks or max(marks) < 0x80:
             return True
         mark = self._mark
@@ -254,7 +254,7 @@ class KeyTable:
             changes.digest += _figures_digest(changes.figures) - _figures_digest(self._figures)
 
     def _count_shared(self, txn_ms: int, *, keyed: bool) -> int:
-        """The other activity clock after this batch; it stands still until a call on all partitions has a key."""
+        """The other activity clock after this batch; it stops until a call on all partitions has a key."""
         figures = self._figures
         if figures.shared_last or keyed:
             step = min(max(0, txn_ms - figures.shared_last), self.policy.clock_lead_max_ms) if figures.shared_last else 0

@@ -25,7 +25,7 @@ class ResultTooLarge(Exception):
 
 
 class ReadOnlyProcedure(Exception):
-    """A read-only procedure stands in a batch of the log."""
+    """A read-only procedure is in a batch of the log."""
 
 
 def outcome_of(error: BaseException) -> tuple[Status, bytes]:
@@ -52,4 +52,5 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+# An outcome like any other: digests of the log hold its bytes, so its words cannot change.
 SKIPPED = failure_body("Skipped", "taken out of its batch: it did not end, or a recovery could not replay it and set it aside")

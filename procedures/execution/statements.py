@@ -144,7 +144,7 @@ class Probe:
 def probe(connection: apsw.Connection, guard: Authorizer, sql: str) -> Probe:
     """Prepares a text under the authorizer and looks at it; nothing runs.
 
-    It is prepared anew, past APSW's cache: a text that the framework has run itself is judged like any other.
+    It is prepared again, past APSW's cache: a text that the framework has run itself is judged like any other.
 
     Raises:
         StatementRefused: the authorizer denies it.
@@ -193,7 +193,7 @@ class Numbered:
 
 
 def find_numbered(connection: apsw.Connection, guard: Authorizer, sql: str) -> Numbered | None:
-    """Whether SQLite gives the new row of a change its INTEGER key, told from the program into which it compiles the text."""
+    """Whether SQLite gives the new row of a change its INTEGER key, derived from the program into which it compiles the text."""
     before, guard.mode = guard.mode, Mode.FRAMEWORK
     try:
         program: list[tuple[Any, ...]] = connection.cursor().execute(f"EXPLAIN {sql}", _Anything(), can_cache=False).fetchall()
@@ -403,7 +403,7 @@ def _reading(cursor: apsw.Cursor, compiled: Compiled, sql: str, names: tuple[str
 
 
 def _numbering(cursor: apsw.Cursor, run: Run, numbered: Numbered, compiled: Compiled, names: tuple[str, ...]) -> Run:
-    """For a change that leaves the number to SQLite: one more than the largest. Behind the last one it would draw by chance."""
+    """For a change that leaves the number to SQLite: one more than the largest. After the last one it would draw by chance."""
     execute, table = cursor.execute, numbered.table
     asked = f'SELECT 1 FROM "{table}" WHERE "{numbered.column}" >= {numbered.free_from} LIMIT 1'  # noqa: S608 - names that the schema holds
     name = names[numbered.parameter - 1] if numbered.parameter else ""

@@ -1,13 +1,13 @@
 """The authorizer: what SQLite may compile while a procedure's statement is being prepared.
 
-SQLite asks it once per statement, at prepare, and again when a schema change makes it prepare anew. Three modes: the
+SQLite asks it once per statement, at prepare, and again when a schema change makes it prepare again. Three modes: the
 framework's own statements pass; a procedure's may read and change rows of user tables and call functions from an
 allow-list; a schema record may create, alter and drop user tables and indexes.
 
 The allow-list holds functions whose result depends on their arguments alone, on every machine: no clock, no chance, no
 connection history (`changes`, `last_insert_rowid`), no libm beyond what IEEE 754 fixes.
 
-A procedure cannot reach a framework statement in APSW's statement cache: each of its texts is prepared anew under the
+A procedure cannot reach a framework statement in APSW's statement cache: each of its texts is prepared again under the
 authorizer before it may run (`statements.probe`).
 """
 

@@ -1,12 +1,12 @@
 """Which rows changed since a cut: the keys, per table, that a delta snapshot has to hold.
 
-One rule: too many keys do no harm, one too few does. So keys are noted of everything that SQLite told, also of what a failed
-statement or a rolled-back call took back, and when anything happens that is not told (other tables, too many keys) all is
+One rule: too many keys do no harm, one too few does. So keys are noted of everything that SQLite reported, also of what a failed
+statement or a rolled-back call took back, and when anything happens that is not reported (other tables, too many keys) all is
 forgotten: then there is no delta, but a whole image.
 
 A *cut* is the position of a snapshot. Keys are gathered from cut to cut, one set per table, so that what changed since a cut is
-the union of the intervals behind it. On the path of a batch are one `set.update` per table, which takes the hashes that the row
-digest has computed, and the freeing of a few keys that nobody needs any more. A set that grows large is followed by another one:
+the union of the intervals after it. On the path of a batch are one `set.update` per table, which takes the hashes that the row
+digest has computed, and the freeing of a few keys that are no longer needed. A set that grows large is followed by another one:
 measured, the step from 157,000 keys on takes 10 ms, the next one 20 ms.
 """
 
@@ -36,7 +36,7 @@ class _Interval:
 
 
 def estimate_keys(parts: Iterable[Part]) -> int:
-    """About how many different keys there are: the overlap of intervals is told from a sample."""
+    """About how many different keys there are: the overlap of intervals is estimated from a sample."""
     counted: dict[str, list[set[Any]]] = {}
     total = 0.0
     for part in parts:
@@ -53,7 +53,7 @@ class Changes:
     """Changed keys of one partition. Owned by the site's thread.
 
     Attributes:
-        watch: told of each batch, right behind it, which rows it touched and how they were before; None = nobody listens.
+        watch: called right after each batch with the rows it touched and how they were before; None: no listener.
         schemas: how often the tables themselves have changed.
     """
 

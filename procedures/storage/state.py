@@ -30,7 +30,7 @@ FORMAT = 1
 PAGE_BYTES = 4096  # the block size of the file systems below; a fixed one keeps snapshot images comparable
 CACHE_KIBIBYTES = 64 << 10
 WAL_PAGES_CHECKPOINT = 4000  # 16 MB: a checkpoint costs as much as the distinct pages in it, so larger is cheaper per call
-STATEMENTS_CACHED = 1024  # APSW's default of 100 would prepare anew in applications with more statements
+STATEMENTS_CACHED = 1024  # APSW's default of 100 would prepare again in applications with more statements
 BUSY_MILLISECONDS = 5000  # a reader that opens the file takes short locks; the site waits for them instead of failing
 
 _META = """CREATE TABLE _cmdlog_meta (
@@ -107,7 +107,7 @@ class PartitionState:
         return {str(name): str(sql) for name, sql in rows}
 
     def check_keys(self) -> None:
-        """Raises StateRefused if a table has no primary key: its rows could not be told apart in digests."""
+        """Raises StateRefused if a table has no primary key: its rows could not be distinguished in digests."""
         without = rows_of(
             self.connection,
             "SELECT name FROM sqlite_master AS t WHERE type = 'table' "

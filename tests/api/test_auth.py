@@ -148,11 +148,11 @@ def test_broken_file_keeps_what_was_and_says_so_once(file: Path, clocks: Clocks,
     assert logs[0]["log_level"] == "error"
     assert str(file) in str(logs[0])
     assert content != "shop invoke sha256:00\n" or "line 1" in logs[0]["problem"]
-    assert credentials.told()["problem"] == logs[0]["problem"]
+    assert credentials.describe()["problem"] == logs[0]["problem"]
     file.write_text(good.replace("shop", "store"))
     clocks.pass_s(RELOAD_S)
     assert let_in(credentials, b"Bearer token-of-shop") == "store"
-    assert "problem" not in credentials.told()
+    assert "problem" not in credentials.describe()
 
 
 def test_refused_file_is_seen_in_status_and_metrics(file: Path, clocks: Clocks) -> None:

@@ -140,7 +140,7 @@ def test_full_volume_is_said_refuses_at_once_and_heals_by_itself(full: Full) -> 
     assert full.open_accounts(1, 900_000).status_code == 200
     assert full.accounts() - full.opened in (0, 500)  # the call whose client went away: logged, so executed, once
     assert full.client.get("/v1/status").json()["disk_full"] is None
-    assert [len(full.events(name)) for name in ("calls are refused", "calls are let in again", "site ended")] == [1, 1, 1]
+    assert [len(full.events(name)) for name in ("refusing_calls", "accepting_calls", "site_exited")] == [1, 1, 1]
     _stop_while_full(full)
 
 
@@ -149,6 +149,6 @@ def _stop_while_full(full: Full) -> None:
     full.fill()
     full.grow(2)
     full.end()  # there is still no room
-    (line,) = full.events("stops with calls under way, which stay in the log")
+    (line,) = full.events("stopped_with_calls_in_flight")
     assert "disk_full" in next(iter(line["why"].values()))
     assert sum(line["calls"].values()) == 1

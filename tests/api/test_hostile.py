@@ -378,7 +378,7 @@ def test_nothing_secret_is_told(server: Running) -> None:
     told = [server.get(path).text for path in ("/metrics", "/v1/status", "/v1/procedures", "/openapi.json", "/v1/snapshots")]
     with server.client.stream("GET", "/v1/events", headers={"Authorization": f"Bearer {GOOD}"}) as events:
         told.append(next(line for line in events.iter_lines() if line.startswith("data:")))
-    assert "slow call" in server.logged()
+    assert "slow_call" in server.logged()
     faults = [path.read_bytes() for path in (server.folder / "data" / "faults").rglob("*") if path.is_file()]
     for text in (server.logged(), *told):
         assert word not in text

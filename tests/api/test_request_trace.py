@@ -235,7 +235,7 @@ def test_no_line_of_the_log_holds_what_a_caller_sent(app: Api, node: Any, post: 
             node.refuse = refuse
             post("/v1/procedures/put", orjson.dumps({"item": 7, "tags": [SECRET]}), headers=headers)
             post("/v1/procedures/put", orjson.dumps({"item": SECRET}), headers=headers)
-    assert [told["event"] for told in lines] == ["request_failed", "slow call"]
+    assert [told["event"] for told in lines] == ["request_failed", "slow_call"]
     assert all(told["request_id"] == "r-1" for told in lines)
     assert SECRET not in repr(lines)
     assert SECRET not in repr(app.service.front.errors())

@@ -233,10 +233,10 @@ def test_files_that_are_missing_or_none_are_named(files: Files, tmp_path: Path) 
     assert refused(tls_cert_file=missing) == f"tls_cert_file: {missing} cannot be read: No such file or directory"
     assert refused(tls_cert_file=cert, tls_key_file=missing).startswith(f"tls_key_file: {missing} cannot be read")
     assert refused(tls_cert_file=tmp_path).startswith(f"tls_cert_file: {tmp_path} cannot be read")
-    assert refused(tls_cert_file=empty, tls_key_file=key) == f"tls_cert_file: {empty} holds no certificate in PEM"
-    assert refused(tls_cert_file=cert, tls_key_file=empty) == f"tls_key_file: {empty} holds no private key in PEM"
-    assert refused(tls_cert_file=cert) == f"tls_cert_file: {cert} holds no private key in PEM"
-    assert refused(tls_ca_file=empty, **files) == f"tls_ca_file: {empty} holds no certificate in PEM"
+    assert refused(tls_cert_file=empty, tls_key_file=key) == f"tls_cert_file: {empty} contains no certificate in PEM"
+    assert refused(tls_cert_file=cert, tls_key_file=empty) == f"tls_key_file: {empty} contains no private key in PEM"
+    assert refused(tls_cert_file=cert) == f"tls_cert_file: {cert} contains no private key in PEM"
+    assert refused(tls_ca_file=empty, **files) == f"tls_ca_file: {empty} contains no certificate in PEM"
     broken = tmp_path / "broken.pem"
     broken.write_bytes(cert.read_bytes().replace(b"M", b"N"))
     assert refused(tls_cert_file=broken, tls_key_file=key).startswith(

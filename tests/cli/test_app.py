@@ -47,7 +47,7 @@ def test_version_is_machine_readable() -> None:
 @pytest.mark.parametrize(
     ("arguments", "environ", "exit_code", "says"),
     [
-        (["serve", "no_such_module:db"], {}, 13, "no module is called no_such_module"),
+        (["serve", "no_such_module:db"], {}, 13, "there is no module no_such_module"),
         (["serve", "os:path"], {}, 13, "not a Database"),
         (["serve", "os:path", "--partitions", "many"], {}, 2, "--partitions"),
         (["serve", "os:path", "--log-threads", "0"], {}, 2, "--log-threads: 0 is below the minimum of 1"),
@@ -58,7 +58,7 @@ def test_version_is_machine_readable() -> None:
         (["serve", "procedures.samples.bank:db", "--data", "no/such/folder"], {}, 1, "there is no folder"),
         (["serve"], {}, 2, "APP"),
         (["no-such-command"], {}, 2, "no-such-command"),
-        (["status", "--url", "nonsense"], {}, 2, "no address of a server"),
+        (["status", "--url", "nonsense"], {}, 2, "not a server address"),
         (["recover", "d", "--until", "garbage", "--to", "x"], {}, 2, "neither a transaction id nor a time"),
     ],
 )

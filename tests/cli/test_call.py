@@ -96,7 +96,7 @@ def test_somebody_at_a_terminal_is_told_that_it_takes_long(
 
     assert told() == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    assert re.fullmatch(r"no answer from http://127\.0\.0\.1:\d+ yet; it is tried until \d\d:\d\d:\d\d\n", told())
+    assert re.fullmatch(r"no answer from http://127\.0\.0\.1:\d+ yet; retrying until \d\d:\d\d:\d\d\n", told())
     monkeypatch.setattr(out, "json", True)
     assert told() == ""
 
@@ -119,7 +119,7 @@ def test_procedures_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (problem(404, "unknown_procedure"), 2, "unknown_procedure"),
         (problem(401, "unauthenticated"), 1, "unauthenticated"),
         (problem(503, "log_full", "Retry-After: 60"), 1, "log_full"),
-        (http(200, b"<html>", kind="text/html"), 1, "is it cmdlog that listens there?"),
+        (http(200, b"<html>", kind="text/html"), 1, "check that cmdlog is listening there"),
     ],
 )
 def test_refusal_has_its_exit_code(reply: bytes, exit_code: int, says: str) -> None:
@@ -159,5 +159,5 @@ def test_token_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_integer_beyond_64_bits_is_named_as_such() -> None:
     """It is not sent as the nearest float, which would be told to be no integer."""
-    with pytest.raises(CommandFailed, match="an integer beyond 64 bits"):
+    with pytest.raises(CommandFailed, match="an integer of more than 64 bits"):
         read_params(["count=-9223372036854775809"], PROPERTIES)

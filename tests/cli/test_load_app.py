@@ -43,11 +43,11 @@ def test_name_without_both_parts_is_a_usage_error(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("shop_of_tset:db", "no module is called shop_of_tset"),
-        ("shop_of_test.sub:db", "no module is called shop_of_test.sub"),
+        ("shop_of_tset:db", "there is no module shop_of_tset"),
+        ("shop_of_test.sub:db", "there is no module shop_of_test.sub"),
         ("shop_of_test:dp", "has no dp"),
         ("shop_of_test:other", "is a int, not a Database"),
-        ("needs_more:db", "needs a module that is not there: no_such_package"),
+        ("needs_more:db", "needs a module that is not installed: no_such_package"),
         ("fails:db", "ZeroDivisionError"),
         ("typo:db", "SyntaxError"),
         ("..:db", "cannot be imported"),

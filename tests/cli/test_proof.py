@@ -160,7 +160,7 @@ def test_a_cent_in_another_account_refutes_the_run(run: tuple[list[DemoCall], Ba
     accounts[0, 0], accounts[1, 0] = (savings + 1, checking), (others - 1, more)
     verdict = prove(calls, BankState(accounts, seen.totals))
     told = f"customer 0 of branch 0 holds {[savings + 1, checking]}; the model says {[savings, checking]}"
-    assert verdict.differences == [f"not so: every account holds what the model says: {told}"]
+    assert verdict.differences == [f"refuted: every account holds what the model says: {told}"]
 
 
 def test_a_missing_and_an_unknown_account_refute_the_run(run: tuple[list[DemoCall], BankState]) -> None:

@@ -107,7 +107,7 @@ def test_help_says_what_the_options_do_and_shows_how(command: Command, monkeypat
     """Each command teaches by examples, and its words are what it does."""
     monkeypatch.setenv("COLUMNS", "200")
     for name, says in (
-        ("recover", ("then carry it out", "--until 2026-01-31T12:00:00Z", "./n1 ./n2 ./n3", "--quarantine", "--partitions 8")),
+        ("recover", ("then execute it", "--until 2026-01-31T12:00:00Z", "./n1 ./n2 ./n3", "--quarantine", "--partitions 8")),
         ("fork", ("--call-timeout-s", "cmdlog diff ./bank ./what-if", "--skip-missing")),
         ("diff", ("--parquet ./differences", "--keys")),
     ):
@@ -125,7 +125,7 @@ def test_finished_recovery_says_so_when_it_is_wanted_again(rig: Rig, command: Co
     code, again = command(*arguments)
     assert (code, again) == (0, {**done, "already": True})
     assert damage.tree_hash(str(tmp_path / "out")) == before
-    assert "is this recovery already" in " ".join(command(*arguments[:-1])[1].split())
+    assert "already contains this recovery" in " ".join(command(*arguments[:-1])[1].split())
     for more in (("--until", rig.history[-2][0]), ("--partitions", 4)):
         code, failed = command(*arguments, *more)
         assert (code, "already holds a node, made of" in failed["error"]["message"]) == (1, True)

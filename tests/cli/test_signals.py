@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cmdlog.cli import app
-from cmdlog.cli.signals import BrokenOff, leaving
+from cmdlog.cli.signals import BrokenOff, report_on_interrupt
 from procedures.errors import EnvironmentFault
 from replay.diff import diff
 from tests.commands import Command
@@ -78,7 +78,7 @@ def test_recovery_says_how_to_go_on(rig: Rig, tmp_path: Path, number: signal.Sig
     code, printed, errors = signalled(started("recover", rig.directory), number, replays(Path(rig.directory)))
     assert (code, printed) == (128 + number, "")
     assert {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number] in errors
-    assert "the same command goes on from there" in errors
+    assert "the same command resumes there" in errors
     assert "Traceback" not in errors
 
 
@@ -216,7 +216,7 @@ def test_failure_on_the_way_out_of_a_signal_is_no_defect(
 
 def test_signal_that_reached_a_call_ends_the_command_in_its_own_words() -> None:
     """The procedure's error comes out of the interruption; the command says what is left all the same, and of others nothing."""
-    with pytest.raises(BrokenOff, match="interrupted; nothing is left"), leaving("nothing is left"):
+    with pytest.raises(BrokenOff, match="interrupted; nothing is left"), report_on_interrupt("nothing is left"):
         on_the_way_out(FAULT)
-    with pytest.raises(OSError, match="no memory"), leaving("nothing is left"):
+    with pytest.raises(OSError, match="no memory"), report_on_interrupt("nothing is left"):
         raise OSError("no memory")

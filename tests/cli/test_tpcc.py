@@ -154,9 +154,9 @@ def _unbalanced(site: Site, calls: list[DemoCall]) -> None:
     [
         (_lost_order, "is missing: new_order"),
         (_lost_payment, "every acknowledged payment"),
-        (_order_twice, "nobody was told of"),
-        (_payment_twice, "of which nobody was told"),
-        (_delivery_twice, "were sent, and nobody was told"),
+        (_order_twice, "no answer named"),
+        (_payment_twice, "which no answer named"),
+        (_delivery_twice, "were sent, but no answer named them"),
         (_other_sum, "every acknowledged order"),
         (_other_carrier, "has carrier"),
         (_swapped_numbers, "by its transaction it is order"),

@@ -138,8 +138,8 @@ def test_retry_after_is_read_in_both_forms(headers: dict[str, str], seconds: flo
 @pytest.mark.parametrize(
     ("status", "headers", "body", "fate", "says"),
     [
-        (200, {"content-type": "text/html"}, b"<h1>Sign in</h1>", Fate.BROKEN, "is it cmdlog"),
-        (200, {"content-type": "application/json"}, b'{"txn_id": ', Fate.BROKEN, "is none"),
+        (200, {"content-type": "text/html"}, b"<h1>Sign in</h1>", Fate.BROKEN, "cmdlog is listening"),
+        (200, {"content-type": "application/json"}, b'{"txn_id": ', Fate.BROKEN, "is not valid JSON"),
         (200, {}, b"", Fate.BROKEN, "no content type"),
         (204, {}, b"", Fate.BROKEN, "204"),
         (307, {"location": "http://elsewhere/"}, b"", Fate.REJECTED, "redirects are not followed"),

@@ -66,7 +66,7 @@ def test_full_archive_refuses_writes_naming_it_and_room_ends_it(tmp_path: Path) 
         assert "\ncmdlog_archive_stuck 1.0" in text
         assert 'cmdlog_log_held_seconds{anchor="archive"}' in text
         assert '\ncmdlog_archive_files{kind="segment"} ' in text
-        assert "\ncmdlog_window_kept 1.0" in text
+        assert "\ncmdlog_retention_window_satisfied 1.0" in text
         node.query("SELECT 1")
         for segment in list_segments(RealFiles(), node.directory, node.overview.wal.instance.identity):
             os.unlink(segment.path)

@@ -56,7 +56,7 @@ def seals(directory: Path) -> list[str]:
 
 def rebuilt(logs: list[Any]) -> list[str]:
     """Why state files were rebuilt, in the node's log."""
-    return [str(line["reason"]) for line in logs if line["event"] == "state file rebuilt"]
+    return [str(line["reason"]) for line in logs if line["event"] == "state_rebuilt"]
 
 
 def test_value_that_changed_at_rest_is_rebuilt_from_the_log(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ sizes = dict(segment_bytes=1 << 20, segments=16, log_reserve_bytes=65536, call_b
 with cmdlog.open(sys.argv[1], db, partitions=1, **sizes) as opened:
     assert opened.call("bump", id=1, amount=5) == 5
 """
-LOGGED = "changed since the last start"
+LOGGED = "changed_since_last_start"
 
 
 @pytest.mark.slow

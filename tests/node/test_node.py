@@ -309,7 +309,7 @@ def test_another_application_is_refused(tmp_path: Path) -> None:
 def test_a_setting_that_was_fixed_at_creation_is_not_ignored(tmp_path: Path) -> None:
     """Leaving it out takes what the directory was made with; another value is refused by name."""
     open_node(tmp_path / "data", inline=True, partitions=3).close()
-    with pytest.raises(BadSetting, match="partitions: the directory was made with 3"):
+    with pytest.raises(BadSetting, match="partitions: the directory was created with 3"):
         open_node(tmp_path / "data", inline=True, partitions=7)
 
 

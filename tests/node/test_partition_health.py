@@ -22,7 +22,7 @@ def test_a_change_is_told_once(tmp_path: Path) -> None:
         troubles.end([0, 1])
         troubles.end([0, 1])
     assert [(line["event"], line["partitions"]) for line in lines] == [
-        ("calls are refused", [0, 1]), ("calls are refused", [1]), ("calls are let in again", [0, 1]),
+        ("refusing_calls", [0, 1]), ("refusing_calls", [1]), ("accepting_calls", [0, 1]),
     ]  # fmt: skip
     assert lines[0]["path"] == str(tmp_path)
     assert lines[0]["free_bytes"] > 0

@@ -80,7 +80,7 @@ def test_point_that_makes_room_is_told_of(tmp_path: Path) -> None:
         send(node, "store", id=1, seq=1, data="eHl6").wait()
         node.take_point()
     node.close()
-    gone = [(line["txn_id"], line["points_kept"]) for line in lines if line["event"] == "recovery point dropped"]
+    gone = [(line["txn_id"], line["points_kept"]) for line in lines if line["event"] == "recovery_point_dropped"]
     assert gone == [(str(first), 1)]
 
 

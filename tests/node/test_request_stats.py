@@ -59,7 +59,7 @@ def test_slow_calls_leave_a_bounded_number_of_lines() -> None:
         now[0] += SLOW_LINES_S
         front.slow(0.5, lambda: {"procedure": "p"})
     assert len(lines) == SLOW_LINES_MAX + 1
-    assert lines[0] == {"event": "slow call", "log_level": "warning", "ms": 250.0, "procedure": "p"}
+    assert lines[0] == {"event": "slow_call", "log_level": "warning", "ms": 250.0, "procedure": "p"}
     assert lines[-1]["not_logged"] == 7
     assert front.slow_calls == SLOW_LINES_MAX + 8
 

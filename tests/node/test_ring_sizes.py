@@ -102,14 +102,14 @@ def test_a_ring_in_which_writes_often_wait_is_warned_of_with_one_that_does_not(t
         with capture_logs() as lines:
             node = open_node(tmp_path / "small", inline=True, **({**sizes, "call_bytes_max": 2000} if not attempt else {}))
             node.close()
-        (warning,) = [line for line in lines if "small for its partitions" in line["event"]]
+        (warning,) = [line for line in lines if line["event"] == "small_log"]
         assert (warning["partitions"], warning["segments"], warning["log_level"]) == (8, 6, "warning")
         remedies.append(warning["remedy"])
     wanted = int(re.findall(r"--segments (\d+)", remedies[1])[0])
     assert wanted == 12
     with capture_logs() as lines:
         open_node(tmp_path / "large", inline=True, **{**sizes, "segments": wanted, "call_bytes_max": 2000}).close()
-    assert not [line for line in lines if "small for its partitions" in line["event"]]
+    assert not [line for line in lines if line["event"] == "small_log"]
 
 
 @pytest.mark.parametrize(("partitions", "segments", "segment_bytes"), [(16, 64, 16 << 20), (256, 64, 16 << 20), (2, 8, 64 << 10)])

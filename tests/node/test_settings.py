@@ -66,8 +66,8 @@ def test_bad_variable_is_refused_by_name(environ: dict[str, str], says: list[str
     [
         ("partion = 3", ["partion in", "partitions"]),
         ("port = '80'", []),
-        ("port = true", ["port in", "no int"]),
-        ("port = 80.5", ["port in", "no int"]),
+        ("port = true", ["port in", "not of type int"]),
+        ("port = 80.5", ["port in", "not of type int"]),
         ("[http]\nport = 80", ["http in", "no such setting"]),
         ("port = ", ["is not TOML"]),
     ],

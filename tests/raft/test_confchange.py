@@ -242,7 +242,7 @@ def test_the_mark_of_a_forced_configuration_stays() -> None:
     [
         (voters(1, 2, 3), change("+3"), "node 3 is a voter already"),
         (voters(1, 2, 3, learners=(4,)), change("~4"), "node 4 is a learner already"),
-        (voters(1, 2, 3), change("-9"), "node 9 is no member"),
+        (voters(1, 2, 3), change("-9"), "node 9 is not a member"),
         (voters(1, 2, 3), change("+4", "-4"), "node 4 is named by two steps"),
         (voters(1, 2, 3), change("+0"), "node 0 is outside"),
         (voters(1, 2, 3), change(f"+{NODE_ID_MAX + 1}"), f"node {NODE_ID_MAX + 1} is outside"),

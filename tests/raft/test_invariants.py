@@ -51,7 +51,7 @@ DAMAGE: list[tuple[str, Callable[[RaftCore], None]]] = [
     ("those of the log", lambda core: core.log.configurations.append((Index(99), PAIR))),
     ("at most one configuration", lambda core: core.log.configurations.extend([(Index(5), PAIR), (Index(6), PAIR)])),
     ("the snapshot has", _set("manifest", SnapshotDescriptor(Index(-1)))),
-    ("vote to itself", _set("vote", C)),
+    ("voted for itself", _set("vote", C)),
     ("only voters", _set("franchise", Franchise.NONE)),
     ("own leader", _set("leader", B)),
     ("entry of its term", _set("term", Term(9))),

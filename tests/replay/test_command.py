@@ -99,7 +99,7 @@ def test_not_a_node_is_named(command: Command, tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     code, text = command("recover", tmp_path / "x")
     assert code == 1
-    assert "no node directory" in text
+    assert "not a node directory" in text
     assert command("snapshot", "list", tmp_path / "missing")[0] == 1
 
 

@@ -436,12 +436,12 @@ def test_command_says_where_the_log_begins(tmp_path: Path, command: Command) -> 
     assert command("recover", tmp_path / "node", "--to", tmp_path / "made")[0] == 0
     code, text = command("drill", tmp_path / "made")
     assert code == 0
-    assert "nothing to compare: there is one snapshot alone" in text
+    assert "nothing to compare: there is only one snapshot" in text
     assert "nothing older: the log begins after index" in text
     with cmdlog.open(tmp_path / "made", bank.db) as opened:
         opened.call("deposit_checking", branch=1, customer=0, amount=7)
     code, text = command("drill", tmp_path / "made")
-    assert (code, "nothing to compare" in text, "there is one snapshot alone" in text) == (0, False, True)
+    assert (code, "nothing to compare" in text, "there is only one snapshot" in text) == (0, False, True)
 
 
 def test_directory_that_is_no_nodes_gets_no_folder(tmp_path: Path, command: Command) -> None:

@@ -311,7 +311,7 @@ def test_folder_that_holds_something_is_left_alone(node: str, tmp_path: Path) ->
     """An empty one is used."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
-    with pytest.raises(NotEmpty, match="is empty or not there yet"):
+    with pytest.raises(NotEmpty, match="choose an empty or new folder"):
         export(FILES, snapshots_of(node), str(tmp_path / "out"))
     (tmp_path / "out" / "mine").unlink()
     export(FILES, snapshots_of(node), str(tmp_path / "out"))

@@ -172,7 +172,7 @@ def test_bad_arguments_are_told_before_spark_starts(command: Any, node: Path, tm
         (("backfill", f"{tmp_path}/nobody", "--app", "tests.node.apps.faulty:db", "--to", f"{tmp_path}/out"), "nobody"),
         (("rebuild", str(node), "--to", f"{tmp_path}/full"), f"{tmp_path}/full is not empty"),
         (("feed", str(calls), "--job", "x", "--to", f"{tmp_path}/full"), f"{tmp_path}/full is not empty"),
-        (("feed", str(calls), "--job", "x", "--to", f"{tmp_path}/out", "--url", "here"), "'here' is no address of a server"),
+        (("feed", str(calls), "--job", "x", "--to", f"{tmp_path}/out", "--url", "here"), "'here' is not a server address"),
     ):
         code, lines = command(*arguments, "--json")
         assert (code != 0, len(lines)) == (True, 1), arguments

@@ -79,7 +79,7 @@ def test_server_is_real_and_may_be_killed(cmdlog_server: StartServer) -> None:
     assert server.client.call("bump", id=1, amount=5) == 5
     pid, url = server.pid, server.url
     server.kill()
-    with pytest.raises(RuntimeError, match="does not run"):
+    with pytest.raises(RuntimeError, match="the server is not running"):
         server.stop()
     server.start()
     assert (server.url, server.pid != pid) == (url, True)
@@ -93,7 +93,7 @@ def test_server_is_real_and_may_be_killed(cmdlog_server: StartServer) -> None:
 def test_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     """The process's own words are in the error, and nothing is left running."""
     server = Server("tests.no_such_module:db", tmp_path)
-    with pytest.raises(RuntimeError, match=r"no module is called tests\.no_such_module"):
+    with pytest.raises(RuntimeError, match=r"there is no module tests\.no_such_module"):
         server.start()
     server.close()
 

@@ -327,7 +327,7 @@ def test_copy_is_read_and_recovered_without_adoption(original: Path, command: Co
 def test_adopting_what_is_no_node_says_so(tmp_path: Path) -> None:
     """Nobody is told to name an empty folder."""
     (tmp_path / "letter.txt").touch()
-    with pytest.raises(WrongDirectory, match="is no node directory") as refused:
+    with pytest.raises(WrongDirectory, match="is not a node directory") as refused:
         adopt(FILES, str(tmp_path))
     assert "empty" not in str(refused.value)
     assert os.listdir(tmp_path) == ["letter.txt"]

@@ -15,7 +15,7 @@ def test_a_folder_that_cannot_be_made_says_why(tmp_path: Path) -> None:
     """A link that leads nowhere, a missing folder above it, a file system that makes none: never a bare error of the system."""
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for path, why in (
-        (tmp_path / "link", "a link that leads nowhere"),
+        (tmp_path / "link", "a dangling symbolic link"),
         (tmp_path / "no" / "folder", f"there is no folder {tmp_path / 'no'}"),
         (Path("/proc/nope"), "No such file or directory"),
     ):

@@ -310,7 +310,7 @@ def test_reading_before_the_log_begins_says_so() -> None:
     append(log, source, range(12))
     log.anchors.set("x", at(log.durable_block))
     log.tend()
-    with pytest.raises(WalError, match="not in the log any more"):
+    with pytest.raises(WalError, match="is no longer in the log"):
         list(log.read(after=at(1)))
     assert [number_of(found) for _, found in log.read() if found.kind == 18] == numbers_in(log)
 

@@ -276,7 +276,7 @@ def test_wrong_directories_say_what_is_missing() -> None:
         open_log(node)
     with pytest.raises(WrongDirectory, match="neither empty nor a node"):
         create(node)
-    with pytest.raises(WrongDirectory, match="holds a node already"):
+    with pytest.raises(WrongDirectory, match="already holds a node"):
         create(sealed())
     node = sealed()
     for name in node.listdir(LOG):

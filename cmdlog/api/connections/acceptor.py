@@ -1,9 +1,9 @@
 """Taking connections from the listening socket, also when there are no file descriptors left for them.
 
-One rule: whatever `accept` says, the socket goes on listening and the loop does not spin. A process without free descriptors
-cannot take a connection, and as long as one waits the socket stays readable: asked again at once, the loop would do nothing else.
-Thus a *spare* descriptor is kept. It is given up to take the connection, and had again when that is closed: the newcomer learns
-at once that there is no room. Where another thread was quicker to take it, newcomers wait for `PAUSE_S` in the kernel's queue.
+One rule: whatever `accept` says, the socket keeps listening and the loop does not spin. A process without free descriptors cannot
+take a connection, and as long as one waits the socket stays readable: asked again at once, the loop would do nothing else. Thus a
+*spare* descriptor is kept. It is given up to take the connection, and had again when that is closed: the client learns at once
+that there is no room. Where another thread was quicker to take it, new connections wait for `PAUSE_S` in the kernel's queue.
 
 uvloop's own server has the spare, but spins without it.
 """
@@ -86,7 +86,7 @@ class Acceptor:
         now = self._loop.time()
         if now - self._told_s >= QUIET_S:
             self._told_s = now
-            logger.warning("accept_failed", problem=error.strerror, hint="ulimit -n: newcomers are turned away meanwhile")
+            logger.warning("accept_failed", problem=error.strerror, hint="ulimit -n: new connections are rejected until then")
         if self._spare is None:
             return False
         self._give_up_spare()

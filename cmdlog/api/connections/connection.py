@@ -42,7 +42,7 @@ LINGER_S: Final = 2.0  # a client that still sends: closing at once would reset 
 LINGER_BYTES_MAX: Final = 16 << 20
 RESET: Final = struct.pack("ii", 1, 0)  # of SO_LINGER: closing discards what is not sent and resets the connection
 UNAUTHENTICATED: Final = 401
-RETRY_S: Final = 1  # when every connection is at work
+RETRY_S: Final = 1  # when every connection is busy
 
 Phase = Literal["greeting", "head", "rest", "working", "draining", "leaving", "gone"]
 
@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
         if self._roster.certificate is not None or self._roster.crowded:
             self._cut()
         else:
-            self._answer(Problem("too_many_connections", "every connection is at work", retry_after_s=RETRY_S))
+            self._answer(Problem("too_many_connections", "every connection is busy", retry_after_s=RETRY_S))
 
     def connection_lost(self, error: Exception | None) -> None:
         self._forget()

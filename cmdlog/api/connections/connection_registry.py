@@ -2,7 +2,7 @@
 
 One rule: a connection is kept for the sake of a request. When there is no room, the one that has waited longest without one goes,
 and first among the *strangers*, whose requests never passed the gate: so a flood of silent or half-sent connections only pushes
-itself out, and whoever is being answered stays. Only when every connection is at work is a new one turned away, with 503.
+itself out, and a connection that is being answered stays. Only when all are busy is a new one rejected, with 503.
 
 Only the event loop's thread.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cmdlog.api.connections.request_cycle import Answer
     from cmdlog.api.connections.tls import Certificate
 
-TURNED_AWAY_MAX: Final = 64  # connections beyond the limit that are being told so; further ones are closed without a word
+TURNED_AWAY_MAX: Final = 64  # connections beyond the limit that are being answered 503; further ones are closed without an answer
 SWEEPS_PER_DEADLINE: Final = 20
 SWEEP_MIN_S: Final = 0.01
 SWEEP_MAX_S: Final = 0.25
@@ -66,7 +66,7 @@ class Roster:
         self.quick = quick  # None: everything goes through ASGI
         self.counts: Counter[str] = Counter()  # what was refused or cut here, by code
         self.open: set[Any] = set()
-        self.front = front or RequestStats()  # told of every error that is answered here
+        self.front = front or RequestStats()  # called for every error that is answered here
         self.front.show_connections(lambda: len(self.open), cut=lambda: dict(self.counts))
         self.tasks: set[asyncio.Task[None]] = set()
         self._max = connections_max

@@ -1,7 +1,7 @@
 """How many connections the process may have, by its limit of open files.
 
 One rule: clients never use up what the node itself needs to open: a log that cannot open its next segment is worse than a client
-that is turned away. The limit is raised to what the settings ask for; where that is not allowed, there are fewer connections.
+that is rejected. The limit is raised to what the settings ask for; where that is not allowed, there are fewer connections.
 """
 
 from __future__ import annotations

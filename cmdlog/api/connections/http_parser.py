@@ -4,8 +4,8 @@ One rule: there is one reading of the bytes. llhttp parses, strictly; what two r
 a length and chunks, folded lines, bare line feeds, other codings) is refused, and the bytes after a request are not looked at
 before it is answered. No socket and no clock here.
 
-A head ends with the first empty line, and so does a chunked body, behind its last chunk or trailer. Bytes are given to the parser
-up to there and no further: thus it always stands between two requests when it has finished one.
+A head ends with the first empty line, and so does a chunked body, after its last chunk or trailer. Bytes are given to the parser
+up to there and no further: thus it is always between two requests when it has finished one.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Framer:
         return self._left + self.body_bytes if not self._chunked else 0
 
     def take_body(self) -> bytes:
-        """What has come of the body since the last time."""
+        """The part of the body that has arrived since the last time."""
         body, self._body = self._body, b""
         return body if type(body) is bytes else bytes(body)
 
@@ -120,7 +120,7 @@ class Framer:
         self._discard, self._body = True, b""
 
     def feed(self, data: bytes) -> bytes:
-        """Takes bytes to the end of the request at hand; returns those behind it. Raises: Problem; then nothing more is read."""
+        """Takes bytes to the end of the request at hand; returns those after it. Raises: Problem; then nothing more is read."""
         while data and not self.complete:
             left = self._left
             size = (left if left < len(data) else len(data)) if left else self._to_empty_line(data)
@@ -145,7 +145,7 @@ class Framer:
             raise Problem("headers_too_large", f"the request's head has more than {limit} bytes", limit_bytes=limit)
         self._parse(piece)
         if self._overhead > limit:
-            raise _bad("chunk extensions and trailers take too much room")
+            raise _bad("chunk extensions and trailers are too large")
 
     def _to_empty_line(self, data: bytes) -> int:
         """Bytes up to the end of the next empty line, or all."""
@@ -172,7 +172,7 @@ class Framer:
     def _decline_upgrade(self) -> None:
         """Another protocol is offered and not taken: the request counts as it is, but the parser has left its body out."""
         if self._chunked or self.request is None or self.request.method == "CONNECT":
-            raise _bad("no other protocol is spoken here")
+            raise _bad("protocol upgrades are not supported")
         self._unparsed = True
         self.complete = not self._left
 
@@ -180,7 +180,7 @@ class Framer:
 
     def on_message_begin(self) -> None:
         if self.request is not None:
-            self._stop(_bad("the request ended elsewhere than its framing says"))
+            self._stop(_bad("the request did not end where its framing says"))
 
     def on_url(self, part: bytes) -> None:
         self._target += part
@@ -200,9 +200,9 @@ class Framer:
         version = parser.get_http_version()
         method = parser.get_method().decode("ascii")
         if version not in VERSIONS:
-            self._stop(_bad(f"HTTP/{version} is not spoken here"))
+            self._stop(_bad(f"HTTP/{version} is not supported"))
         if self._hosts != 1 and (self._hosts or version == "1.1"):
-            self._stop(_bad("a request has one Host header"))  # RFC 9112, section 3.2
+            self._stop(_bad("a request must have exactly one Host header"))  # RFC 9112, section 3.2
         try:
             keep_alive = version == "1.1" and parser.should_keep_alive()
             request = Request(method, self._target, self._headers, version=version, keep_alive=keep_alive)
@@ -211,14 +211,14 @@ class Framer:
         if framing:
             coding = framing.get(TRANSFER_ENCODING)
             if coding is not None and (coding.lower() != b"chunked" or version == "1.0"):
-                self._stop(_bad("the only Transfer-Encoding is chunked, of HTTP/1.1"))
+                self._stop(_bad("the only supported Transfer-Encoding is chunked, with HTTP/1.1"))
             self._chunked = coding is not None
             self._left = int(framing.get(CONTENT_LENGTH, b"0"))
             request.expects_continue = framing.get(EXPECT, b"").lower() == b"100-continue" and version != "1.0"
         if len(self._headers) > self._headers_max:
             self._stop(Problem("headers_too_large", f"the request has more than {self._headers_max} headers"))
         self.request = request
-        self._headers = []  # for trailers, which nobody reads: nothing is added behind the gate
+        self._headers = []  # for trailers, which nobody reads: nothing is added once a request has passed the gate
         self._overhead = 0
 
     def on_body(self, part: bytes) -> None:
@@ -247,12 +247,12 @@ def _origin_form(target: bytes) -> bytes:
     try:
         url = httptools.parse_url(target)
     except httptools.HttpParserInvalidURLError:
-        raise _bad("the request's address is not one that is served here") from None
+        raise _bad("the request target is not valid for this server") from None
     return (url.path or b"/") + (b"?" + url.query if url.query else b"")
 
 
 def _url_too_long() -> Problem:
-    return Problem("url_too_long", f"the request's address has more than {URL_BYTES_MAX} bytes", limit_bytes=URL_BYTES_MAX)
+    return Problem("url_too_long", f"the request target has more than {URL_BYTES_MAX} bytes", limit_bytes=URL_BYTES_MAX)
 
 
 def _bad(why: str) -> Problem:

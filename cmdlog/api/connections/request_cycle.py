@@ -82,7 +82,7 @@ class QuickExchange:
         """See `Exchange`. Nothing is waited for."""
 
     def disconnect(self) -> None:
-        """See `Exchange`. The outcome is kept under the call's key; nobody is told."""
+        """See `Exchange`. The outcome is kept under the call's key; no one is notified."""
 
 
 class Exchange:
@@ -253,7 +253,7 @@ class Exchange:
             elif name == CONNECTION and value.lower() == b"close":
                 self.keep_alive = False
         if not self._connection.framer.complete and not self._continued:
-            self.keep_alive = False  # whether the client will send its body now is its choice: nobody knows what comes next
+            self.keep_alive = False  # whether the client will send its body now is its choice: what comes next is unknown
         if stated is None and self.request.method != "HEAD" and status not in BODILESS:
             self._chunked = self.request.version == "1.1"
             self.keep_alive = self.keep_alive and self._chunked  # to HTTP/1.0 the end of the connection is the end

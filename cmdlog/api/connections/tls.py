@@ -44,7 +44,7 @@ class Certificate:
         self._warn()
 
     def context(self) -> ssl.SSLContext:
-        """Of a connection that begins now."""
+        """The context for a connection that begins now."""
         now = self._now()
         if now - self._checked_at >= CHECK_EVERY_S:
             self._checked_at = now
@@ -54,7 +54,7 @@ class Certificate:
         return self._context
 
     def _reload(self, stamps: tuple[Stamp | None, ...]) -> None:
-        """A failure is tried again, and told once: of two files one may have been replaced so far."""
+        """A failure is tried again, and reported once: of two files one may have been replaced so far."""
         try:
             self._context = make_context(self._settings)
         except BadSetting as error:
@@ -80,9 +80,7 @@ def make_context(settings: Settings) -> ssl.SSLContext:
     _check_text("tls_cert_file", cert, BEGIN_CERTIFICATE, "certificate")
     private = _check_text(key_setting, key or cert, KEY_ENDS, "private key")
     if any(mark in private for mark in ENCRYPTED):
-        raise BadSetting(
-            key_setting, f"{key or cert}: the private key is encrypted, and nobody is there to be asked for its password"
-        )
+        raise BadSetting(key_setting, f"{key or cert}: the private key is encrypted, and there is no way to ask for its password")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(list(PROTOCOLS))
@@ -115,7 +113,7 @@ def _check_text(setting: str, path: Path, mark: bytes, what: str) -> bytes:
     except OSError as error:
         raise BadSetting(setting, f"{path} cannot be read: {error.strerror}") from None
     if mark not in text:
-        raise BadSetting(setting, f"{path} holds no {what} in PEM")
+        raise BadSetting(setting, f"{path} contains no {what} in PEM")
     return text
 
 

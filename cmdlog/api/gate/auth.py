@@ -34,14 +34,14 @@ class Gatekeeper(Protocol):
     def required(self) -> bool:
         """Whether a request needs a credential."""
 
-    def told(self) -> dict[str, Any]:
-        """For the status: `problem` when the token file cannot be used as it stands, and those of before still count."""
+    def describe(self) -> dict[str, Any]:
+        """For the status: `problem` when the token file is invalid and the previous credentials stay in force."""
 
     def authenticate(self, header: bytes | None) -> Credential:
         """The credential of an `Authorization` header. Raises: Problem (unauthenticated)."""
 
     def check(self, credential: Credential) -> None:
-        """For requests that last: whether a credential that was let in still stands. Raises: Problem (unauthenticated)."""
+        """For requests that last: whether a credential that was accepted is still valid. Raises: Problem (unauthenticated)."""
 
 
 def scope_of(credential: Credential) -> str:
@@ -53,12 +53,12 @@ def scope_of(credential: Credential) -> str:
 
 
 class Everyone:
-    """No token file: whoever reaches the socket may do everything. `Settings` allows that on loopback alone."""
+    """No token file: any client that reaches the socket may do everything. `Settings` allows that on loopback alone."""
 
     required = False
     _anonymous = Credential(DEFAULT, frozenset(ROLES), b"")
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {}
 
     def authenticate(self, header: bytes | None) -> Credential:
@@ -88,7 +88,7 @@ class Credentials:
     required = True
 
     def __init__(self, path: Path, *, clock: ForwardClock | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Raises: BadSetting, when nobody could be let in."""
+        """Raises: BadSetting, when no client could be accepted."""
         self._path = path
         self._clock = clock or ForwardClock()
         self._monotonic = monotonic
@@ -96,16 +96,16 @@ class Credentials:
             self._data: bytes | str = _read(path)
             self._held = parse_file(self._data)
         except (OSError, BadTokenFile) as error:
-            hint = f"`cmdlog token add {path} --name NAME` makes a token file, or adds a credential to one"
+            hint = f"`cmdlog token add {path} --name NAME` creates a token file, or adds a credential to one"
             raise BadSetting("token_file", _problem(path, error), hint=hint) from None
         if not self._held.credentials:
-            raise BadSetting("token_file", f"{path} holds no credential; `cmdlog token add {path} --name NAME` makes one")
+            raise BadSetting("token_file", f"{path} holds no credential; `cmdlog token add {path} --name NAME` adds one")
         self._looked = monotonic()
-        self._refused = ""  # why the file as it stands is not used
+        self._refused = ""  # why the present file is not used
         self._warn()
 
-    def told(self) -> dict[str, Any]:
-        """See `Gatekeeper`. Any thread: as of the last request, and whoever asks has just made one."""
+    def describe(self) -> dict[str, Any]:
+        """See `Gatekeeper`. Any thread: as of the last request, and the caller has just made one."""
         told = {"path": str(self._path), "credentials": len(self._held.credentials)}
         return {**told, "problem": self._refused} if self._refused else told
 
@@ -132,7 +132,7 @@ class Credentials:
             if held.digest == credential.digest and held.name == credential.name and held.roles >= credential.roles:
                 self._check_expiry(held)
                 return
-        raise Problem("unauthenticated", "the credential was withdrawn")
+        raise Problem("unauthenticated", "the credential was revoked")
 
     def _check_expiry(self, credential: Credential) -> None:
         if credential.expires_s is not None and self._clock.now() >= credential.expires_s:
@@ -175,7 +175,7 @@ class Credentials:
 
 
 def make_gatekeeper(path: Path | None) -> Gatekeeper:
-    """Whoever may come in by this setting. Raises: BadSetting."""
+    """The gatekeeper for this setting. Raises: BadSetting."""
     return Everyone() if path is None else Credentials(path)
 
 

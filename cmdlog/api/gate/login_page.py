@@ -24,11 +24,11 @@ SIGN_IN_PAGE: Final = b"""<!doctype html>
 form { max-width: 22rem; margin: 20vh auto; padding: 0 1rem; display: grid; gap: .6rem }
 input, button { font: inherit; padding: .4rem .6rem } h1 { font-size: 1.2rem; margin: 0 } p { margin: 0; min-height: 1.5em }
 </style>
-<form><h1>cmdlog</h1><label for=token>Token of a credential</label>
+<form><h1>cmdlog</h1><label for=token>Access token</label>
 <input id=token type=password autocomplete=current-password required autofocus><button>Sign in</button><p role=alert></p></form>
 <script>
 (() => { // a scope of its own: the page that is fetched is written into this document
-const form = document.querySelector("form"), told = document.querySelector("p");
+const form = document.querySelector("form"), note = document.querySelector("p");
 async function enter(token) {
   const answer = await fetch(location.pathname, {headers: {Authorization: "Bearer " + token, Accept: "text/html"}});
   if (!answer.ok) { sessionStorage.removeItem("cmdlog-token"); return answer.status; }
@@ -40,7 +40,7 @@ async function enter(token) {
 form.addEventListener("submit", async event => {
   event.preventDefault();
   const status = await enter(form.token.value.trim());
-  if (status !== 200) told.textContent = status === 403 ? "This credential may not see the page." : "The token is not accepted.";
+  if (status !== 200) note.textContent = status === 403 ? "This credential may not see the page." : "The token is not accepted.";
 });
 const kept = sessionStorage.getItem("cmdlog-token");
 if (kept) enter(kept);

@@ -15,12 +15,12 @@ from cmdlog.node.outcome import CallOutcome, CallRefused, Durability
 from procedures.execution.idempotency import Status
 
 CODES: Final[Mapping[str, tuple[int, str]]] = {
-    "bad_request": (400, "What arrived is not HTTP as it is served here"),
-    "unauthenticated": (401, "A bearer token is needed"),
-    "forbidden": (403, "Not allowed to this caller"),
+    "bad_request": (400, "Malformed HTTP request"),
+    "unauthenticated": (401, "A bearer token is required"),
+    "forbidden": (403, "This caller is not allowed to do this"),
     "not_found": (404, "No such route"),
     "unknown_procedure": (404, "No such procedure"),
-    "method_not_allowed": (405, "The route takes another method"),
+    "method_not_allowed": (405, "The route does not support this method"),
     "header_timeout": (408, "The request's head did not arrive in time"),
     "body_timeout": (408, "The request's body did not arrive in time"),
     "aborted": (409, "The procedure aborted; nothing changed"),
@@ -28,19 +28,19 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "key_reused": (409, "The idempotency key belongs to another call"),
     "session_expired": (409, "The idempotency key is older than key_window_s; the call was not executed"),
     "too_large": (413, "The request is too large"),
-    "url_too_long": (414, "The request's address is too long"),
+    "url_too_long": (414, "The request target is too long"),
     "unsupported_encoding": (415, "Compressed requests are not accepted"),
     "unsupported_media_type": (415, "The request's body must be JSON"),
-    "invalid_parameters": (422, "The request does not fit its contract; nothing was logged"),
+    "invalid_parameters": (422, "Invalid request; nothing was logged"),
     "query_limit": (422, "The query needs more time, rows or memory than one query may have"),
     "headers_too_large": (431, "The request's head is too large"),
-    "internal_error": (500, "A defect of the server"),
+    "internal_error": (500, "Internal server error"),
     "log_full": (503, "The log has no room until a snapshot frees a segment"),
     "disk_full": (503, "The volume of the data directory is full"),
-    "not_ready": (503, "Not ready at present; repeating the request is safe"),
-    "too_many_connections": (503, "Every connection that the server may have is at work"),
+    "not_ready": (503, "Not ready yet; retrying is safe"),
+    "too_many_connections": (503, "Too many connections; all are busy"),
     "sessions_full": (503, "No room for another idempotency key"),
-    "outcome_unknown": (504, "The call may have been executed; a repetition under the same key tells"),
+    "outcome_unknown": (504, "The call may have been executed; retry with the same idempotency key to find out"),
 }
 """Code -> (status, title). RFC 9457's `title` is the same for every problem of a type."""
 

@@ -80,7 +80,7 @@ def pick_headers(scope: Scope) -> Picked:
 def check_twice(picked: Picked) -> None:
     """Refuses a header that comes twice: which of them counts is nobody's guess. Raises: Problem."""
     if TWICE in picked:
-        raise invalid([(picked[TWICE].decode(), "comes more than once")])
+        raise invalid([(picked[TWICE].decode(), "is given more than once")])
 
 
 def check_origin(picked: Picked, *, authenticated: bool) -> None:
@@ -116,7 +116,7 @@ def check_content(picked: Picked) -> None:
     """Refuses a body that is no plain JSON by its own account. Raises: Problem.
 
     Compressed bodies are refused, not unpacked: so the limits count the very bytes that were sent, and there is no bomb. The
-    type of forms passes: it is what `curl -d` and urllib send when nobody says otherwise. The body is read as JSON in any case.
+    type of forms passes: it is what `curl -d` and urllib send by default. The body is read as JSON in any case.
     """
     kind = picked.get(CONTENT_TYPE, JSON)
     if kind != JSON:

@@ -1,6 +1,6 @@
-"""One request from arrival to answer, for whoever watches: its id, its route, its status, its errors.
+"""One request from arrival to answer, for operators: its id, its route, its status, its errors.
 
-One rule: every answer bears the request's id, problems also in their body, and every line that the log gets about it does too;
+One rule: every answer carries the request's id, problems also in their body, and every line that the log gets about it does too;
 nothing else that the caller sent is kept.
 """
 
@@ -16,7 +16,7 @@ from cmdlog.node.outcome import Reply
 from cmdlog.node.telemetry.request_stats import RequestStats, Stages, facts_of
 
 REQUEST_ID: Final = b"x-request-id"
-SCOPE_KEY: Final = "cmdlog.trace"  # where the handlers behind FastAPI find it
+SCOPE_KEY: Final = "cmdlog.trace"  # where FastAPI handlers find it
 CALL_ROUTES: Final = ("call", "batch")
 
 

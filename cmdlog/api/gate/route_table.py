@@ -52,16 +52,16 @@ TABLE: Final[tuple[Entry, ...]] = (
         "POST",
         PROCEDURES + "{name}",
         _roles(READ, INVOKE),  # `read` calls read-only procedures: `single` looks at the procedure
-        "Calls a procedure",
+        "Call a procedure",
         kind="call",
         body="json",
     ),
-    Entry("batch", "POST", "/v1/batch", _roles(INVOKE), "Many calls as lines of JSON", kind="batch", body="ndjson"),
+    Entry("batch", "POST", "/v1/batch", _roles(INVOKE), "Many calls as JSON lines", kind="batch", body="ndjson"),
     Entry("query", "POST", "/v1/query", _roles(READ), "Read-only SQL on a frozen state", body="json"),
     Entry("procedures", "GET", "/v1/procedures", _roles(READ, INVOKE), "Catalog of procedures with their schemas"),
     Entry("status", "GET", "/v1/status", _roles(READ), "Node, partitions, watermarks, log fill, predicted recovery time"),
     Entry("snapshots", "GET", "/v1/snapshots", _roles(READ), "Snapshots of this node"),
-    Entry("take_snapshot", "POST", "/v1/snapshots", _roles(), "Takes a snapshot of every partition now"),
+    Entry("take_snapshot", "POST", "/v1/snapshots", _roles(), "Take a snapshot of every partition now"),
     Entry("healthz", "GET", "/healthz", _roles(READ, INVOKE), "The process is alive"),
     Entry("readyz", "GET", "/readyz", _roles(READ, INVOKE), "Calls are being served"),
     Entry("metrics", "GET", "/metrics", _roles(READ), "Metrics for Prometheus"),
@@ -78,7 +78,7 @@ def _by_path(entries: Iterable[Entry]) -> dict[str, dict[str, Entry]]:
     found: dict[str, dict[str, Entry]] = {}
     for entry in entries:
         methods = found.setdefault(entry.path, {})
-        assert entry.method not in methods, f"{entry.method} {entry.path} stands in the table twice"
+        assert entry.method not in methods, f"{entry.method} {entry.path} is in the table twice"
         methods[entry.method] = entry
     return found
 

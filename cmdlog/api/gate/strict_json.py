@@ -117,9 +117,9 @@ def _check_depth(text: str) -> None:
 
 def _check_text(text: str) -> None:
     if "\0" in text:
-        raise NotStrict("holds the character U+0000")
+        raise NotStrict("contains the character U+0000")
     if not text.isascii() and _SURROGATE.search(text):
-        raise NotStrict("holds a lone surrogate")
+        raise NotStrict("contains a lone surrogate")
 
 
 def _check_strings(value: Any) -> None:
@@ -139,7 +139,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for key, value in pairs:
         _check_text(key)
         if key in found:
-            raise NotStrict(f"the key {key[:SHOWN_CHARS_MAX]!r} comes twice")
+            raise NotStrict(f"the key {key[:SHOWN_CHARS_MAX]!r} occurs twice")
         found[key] = value
     return found
 
@@ -147,21 +147,21 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _integer(text: str) -> int:
     value = int(text) if len(text) <= INT_CHARS_MAX else INT_MAX + 1
     if not INT_MIN <= value <= INT_MAX:
-        raise NotStrict("holds an integer beyond 64 bits")
+        raise NotStrict("contains an integer of more than 64 bits")
     return value
 
 
 def _double(text: str) -> float:
     if len(text) > NUMBER_CHARS_MAX:
-        raise NotStrict(f"holds a number of more than {NUMBER_CHARS_MAX} characters")
+        raise NotStrict(f"contains a number of more than {NUMBER_CHARS_MAX} characters")
     value = float(text)
     if not -float("inf") < value < float("inf"):
-        raise NotStrict("holds a number that overflows")
+        raise NotStrict("contains a number that overflows")
     return value
 
 
 def _constant(name: str) -> NoReturn:
-    raise NotStrict(f"is not JSON: {name} is no number")
+    raise NotStrict(f"is not JSON: {name} is not a number")
 
 
 def _too_deep() -> NoReturn:

@@ -3,7 +3,7 @@
     # name   roles         SHA-256 of the token                     expires (optional, RFC 3339)
     ci       invoke,read   sha256:9f86d081884c7d659a2feaa0c55ad0…   2027-01-31T00:00:00Z
 
-One rule: a line that is not understood is an error with its number; nobody is let in or kept out by a guess.
+One rule: a line that is not understood is an error with its number; no one is accepted or rejected by a guess.
 
 A token is 256 bits of chance, so nobody finds it by trying, and a plain fast hash is right: a slow, salted one protects secrets
 that people choose, and would cost every request what it costs an attacker. Lines of the same name are several tokens of one
@@ -95,7 +95,7 @@ def read_time(text: str) -> float:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None or "T" not in text.upper():
-        raise ValueError(f"{text!r} is no time with its offset, such as 2027-01-31T00:00:00Z")
+        raise ValueError(f"{text!r} is not a time with an offset, such as 2027-01-31T00:00:00Z")
     return moment.timestamp()
 
 
@@ -123,7 +123,7 @@ def parse_file(data: bytes) -> TokenFile:
     for number, words in stated:
         credential = _credential(words, number)
         if credential.digest in seen:
-            raise BadTokenFile(f"the same token stands in line {seen[credential.digest]}", number)
+            raise BadTokenFile(f"the same token is in line {seen[credential.digest]}", number)
         seen[credential.digest] = number
         credentials.append(credential)
     return TokenFile(tuple(credentials))
@@ -146,7 +146,7 @@ def _plain(word: str) -> Credential:
 
 
 def _credential(words: list[str], number: int) -> Credential:
-    """The errors show no word of the line: any of them may be a token that stands in the wrong place."""
+    """The errors show no word of the line: any of them may be a token that is in the wrong place."""
     if len(words) not in (3, 4):
         raise BadTokenFile(f"has {len(words)} words; a credential is: name roles sha256:<64 hex digits> [expires]", number)
     if not NAME.fullmatch(words[0]):
@@ -161,7 +161,7 @@ def _credential(words: list[str], number: int) -> Credential:
     try:
         expires_s = read_time(words[3]) if len(words) == 4 else None
     except (ValueError, OverflowError):
-        raise BadTokenFile("the fourth word must be a time with its offset, such as 2027-01-31T00:00:00Z", number) from None
+        raise BadTokenFile("the fourth word must be a time with an offset, such as 2027-01-31T00:00:00Z", number) from None
     return Credential(words[0], roles, bytes.fromhex(digest[1]), expires_s)
 
 

@@ -76,7 +76,7 @@ class Service:
             self.viewers -= 1
 
     def close(self) -> None:
-        """Ends what runs beside the loop; the node is closed by whoever opened it."""
+        """Ends what runs beside the loop; the node is closed by the caller that opened it."""
         self.queries.close()
         self.slow.shutdown(wait=False, cancel_futures=True)
 

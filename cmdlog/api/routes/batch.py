@@ -3,11 +3,11 @@
 One rule: memory is bounded by `stream_calls_max` calls, whatever the peer sends and however slowly it reads.
 
 The lines that one chunk of the body completes form a *group*: parsed together, given to the node in one `call_many`, awaited as
-one future. A reader task makes groups, a writer task sends their answers in order; between them stands a count of calls under
-way. A peer that sends without reading stops the writer, which stops the reader at once: what nobody takes the answer of is not
-placed. `body_timeout_s` ends such a standstill. How many calls wait in the node at a time is `pace`'s affair: streams share it
-with clients that send one call and wait.
-Blank lines are skipped; a line that is no call gets an error object in its place and the rest goes on.
+one future. A reader task makes groups, a writer task sends their answers in order; between them is a count of calls in flight. A
+peer that sends without reading stops the writer, which stops the reader at once: calls whose answers are not read are not placed.
+`body_timeout_s` ends such a standstill. How many calls wait in the node at a time is `pace`'s affair: streams share it with
+clients that send one call and wait.
+Blank lines are skipped; a line that is no call gets an error object in its place and the rest continues.
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ def _settle_all(group: Group, places: Sequence[int], refused: CallRefused) -> No
 
 
 def error_line(problem: Problem) -> bytes:
-    """The error object that stands in the place of a result."""
+    """The error object in place of a result."""
     members = problem.members()
     if problem.retry_after_s is not None:
         members["retry_after_s"] = problem.retry_after_s
@@ -340,5 +340,5 @@ def error_line(problem: Problem) -> bytes:
 
 def _unknown(name: object) -> Problem:
     if type(name) is str:
-        return Problem("unknown_procedure", f"no procedure is called {name[:80]!r}; GET /v1/procedures lists them")
+        return Problem("unknown_procedure", f"there is no procedure {name[:80]!r}; GET /v1/procedures lists them")
     return invalid([("procedure", "must name a procedure")])

@@ -1,7 +1,7 @@
 """How many calls of one stream wait in the node: enough to keep it busy, too few to make others wait for long.
 
-One rule: a call of somebody else on the same partition queues behind what streams have placed there, so a stream places no more
-than the node answers in about `QUEUE_S`. How fast that is nobody knows beforehand: a stream starts with a small window, which
+One rule: a call of somebody else on the same partition queues after what streams have placed there, so a stream places no more
+than the node answers in about `QUEUE_S`. That speed is unknown beforehand: a stream starts with a small window, which
 grows with every group that was answered in time and shrinks when one was late, at most once per window (congestion control by
 delay, as TCP Vegas has it: Brakmo and Peterson, 1995). Streams that share a partition see the same queue, and so share its room.
 
@@ -82,7 +82,7 @@ class BatchWindow:
         room = self._traffic.room_alone(beside, now_s)
         if seconds <= in_time_s or self.window <= room:
             self.window = min(self._calls_max, room or self._calls_max, self.window + calls)
-        elif placed_s > self._cut_s:  # else it waited behind what was placed before the last cut
+        elif placed_s > self._cut_s:  # else it waited for what was placed before the last cut
             share = max(SHRINK_MAX, min(0.5, in_time_s / seconds))
             self.window = min(self._calls_max, max(WINDOW_CALLS_MIN, round(self.window * share)))
             self._cut_s = now_s

@@ -76,7 +76,7 @@ def find_route(service: Service, incoming: Incoming) -> tuple[Node, Route]:
     name = incoming.path[len(PROCEDURES) :]
     route = node.routes.get(name)
     if route is None:
-        raise Problem("unknown_procedure", f"no procedure is called {name[:80]!r}; GET /v1/procedures lists them")
+        raise Problem("unknown_procedure", f"there is no procedure {name[:80]!r}; GET /v1/procedures lists them")
     if not route.read_only and INVOKE not in incoming.caller.roles:
         raise forbidden(INVOKE)
     incoming.trace.set_procedure(name)

@@ -59,7 +59,7 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
         return _json({"procedures": service.node().catalog()})
 
     async def status() -> Response:
-        credentials = service.gatekeeper.told()
+        credentials = service.gatekeeper.describe()
         told = await _slowly(service, service.node().status)
         return _json({**told, "token_file": credentials} if credentials else told)
 
@@ -165,4 +165,4 @@ async def _answer_nobody(_: Request, __: Exception) -> Response:
 
 
 async def _answer_defect(request: Request, _: Exception) -> Response:
-    return await _answer_problem(request, Problem("internal_error", "a defect of the server; its log says where"))
+    return await _answer_problem(request, Problem("internal_error", "internal server error; see the server's log"))

@@ -27,14 +27,14 @@ ABOUT: Final = """Durable stored procedures. A call is logged durably and execut
 
 Requests are strict JSON in UTF-8: no repeated keys, no NaN or infinities, integers of 64 bits, at most 64 levels, no lone
 surrogates, no U+0000. A number with a fraction or exponent means the nearest double. Compressed requests are refused.
-Every error is `application/problem+json` with a stable `code`; a GET route answers HEAD, too, and every route OPTIONS."""
+Every error is `application/problem+json` with a stable `code`; every GET route also answers HEAD, and every route OPTIONS."""
 
 PARAMETERS: Final[dict[str, Any]] = {
     "IdempotencyKey": {
         "name": "Idempotency-Key",
         "in": "header",
         "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
-        "description": "a repetition by the same credential under the same key gets the first outcome and is not executed again",
+        "description": "a retry with the same credential and key gets the first outcome and is not executed again",
     },
     "CmdlogTxn": {
         "name": "Cmdlog-Txn",
@@ -52,21 +52,21 @@ PARAMETERS: Final[dict[str, Any]] = {
         "name": "X-Request-Id",
         "in": "header",
         "schema": {"type": "string"},
-        "description": "comes back in the answer and in the server's log, if it has 1 to 128 visible ASCII characters",
+        "description": "repeated in the answer and in the server's log if it has 1 to 128 visible ASCII characters",
     },
     "After": {
         "name": "after",
         "in": "query",
         "schema": {"type": "string", "pattern": "^[0-9]{1,12}$"},
-        "description": "leaves out the rows of the history up to this number",
+        "description": "omits the rows of the history up to this number",
     },
 }
 HEADERS: Final[dict[str, Any]] = {
     "RequestId": {"schema": {"type": "string"}, "description": "the caller's X-Request-Id, or a new one"},
-    "CmdlogTxn": {"schema": TXN_ID, "description": "transaction id, to be echoed by whoever must see this call's effect"},
+    "CmdlogTxn": {"schema": TXN_ID, "description": "transaction id; a request that sends it back is ordered after this call"},
     "PreferenceApplied": {
         "schema": {"enum": ["durability=sync", "durability=async"]},
-        "description": "the preference that was followed",
+        "description": "the preference that was applied",
     },
 }
 ROUTE_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {"batch": ("Prefer",), "events": ("After",)}
@@ -107,7 +107,7 @@ class Description:
         }
         if required:
             components["securitySchemes"] = {
-                "token": {"type": "http", "scheme": "bearer", "description": "a token of `cmdlog token`"}
+                "token": {"type": "http", "scheme": "bearer", "description": "a token made by `cmdlog token`"}
             }
         info = {"title": "cmdlog", "version": self._version, "summary": "Durable stored procedures", "description": ABOUT}
         return {"openapi": VERSION, "info": info, "paths": paths, "components": components}
@@ -117,7 +117,7 @@ CONSISTENT: Final = {"type": "object", "properties": {"consistent": {"type": "bo
 
 
 def _operation(entry: Entry, *, required: bool) -> dict[str, Any]:
-    told, kind, schema = ANSWERS[entry.name]
+    description, kind, schema = ANSWERS[entry.name]
     operation = _common(entry, entry.needs, required=required)
     operation["summary"] = entry.summary
     operation["parameters"] += [_ref("parameters", name) for name in ROUTE_PARAMETERS.get(entry.name, ())]
@@ -129,8 +129,8 @@ def _operation(entry: Entry, *, required: bool) -> dict[str, Any]:
     elif entry.name == "batch":
         line = {"procedure": "transfer", "params": {"amount": 5}, "key": "order-18"}
         operation["requestBody"] = _body(NDJSON, _ref("schemas", "Line"), line)
-        operation["description"] = "Answers come while the request is still being sent: read while you write."
-    operation["responses"]["200"] = _answer(told, kind, schema)
+        operation["description"] = "Answers arrive while the request is still being sent: read while you write."
+    operation["responses"]["200"] = _answer(description, kind, schema)
     return operation
 
 
@@ -147,13 +147,13 @@ def _call(entry: Entry, route: Route, *, required: bool) -> dict[str, Any]:
     operation |= {
         "operationId": f"call_{route.name}",
         "tags": ["procedures"],
-        "summary": doc.splitlines()[0] if doc else f"Calls {route.name}",
+        "summary": doc.splitlines()[0] if doc else f"Call {route.name}",
         "description": f"Runs {where}" + ("; reads only, not logged." if route.read_only else "."),
         "parameters": [*operation["parameters"], *(_ref("parameters", name) for name in names)],
         "requestBody": _body(JSON, schema, example_of(schema)),
     }
-    told = "As of `txn_id`" if route.read_only else "Durable and executed"
-    answer = _answer(told, JSON, result_schema(result, everywhere=route.everywhere))
+    description = "As of `txn_id`" if route.read_only else "Durable and executed"
+    answer = _answer(description, JSON, result_schema(result, everywhere=route.everywhere))
     answer["headers"]["Cmdlog-Txn"] = _ref("headers", "CmdlogTxn")
     if not route.read_only:
         answer["headers"]["Preference-Applied"] = _ref("headers", "PreferenceApplied")

@@ -57,9 +57,9 @@ class Queries:
             async with asyncio.timeout(self._settings.query_timeout_s):
                 await self._turns.acquire()
         except TimeoutError:
-            raise Problem("not_ready", "other queries have been running all the time", retry_after_s=1) from None
+            raise Problem("not_ready", "every query process stayed busy", retry_after_s=1) from None
         future = asyncio.get_running_loop().run_in_executor(self._threads, work)
-        future.add_done_callback(self._end_turn)  # not before: a query whose caller has left goes on for a moment
+        future.add_done_callback(self._end_turn)  # not before: a query whose caller has left continues for a moment
         try:
             return await asyncio.shield(future)
         except QueryLimit as error:

@@ -44,19 +44,19 @@ SCHEMAS: Final[Schema] = {
             "title": {"type": "string"},
             "status": {"type": "integer", "minimum": 400, "maximum": 599},
             "detail": {"type": "string"},
-            "code": {"type": "string", "enum": list(CODES), "description": "stable: what a program decides by"},
+            "code": {"type": "string", "enum": list(CODES), "description": "stable; programs should decide by this field"},
             "request_id": {"type": "string", "description": "as in the header X-Request-Id and in the server's log"},
-            "txn_id": {**TXN_ID, "description": "transaction that decided this outcome, where one did"},
+            "txn_id": {**TXN_ID, "description": "transaction that decided this outcome, if any"},
             "abort_code": {"type": ["string", "null"], "description": "the procedure's own code, with code=aborted"},
             "error": {"type": ["string", "null"], "description": "the kind of error, with code=procedure_failed"},
-            "needs": {"type": "array", "items": {"type": "string"}, "description": "roles of which one is needed"},
-            "allow": {"type": "string", "description": "the methods that the route takes"},
+            "needs": {"type": "array", "items": {"type": "string"}, "description": "roles, one of which is required"},
+            "allow": {"type": "string", "description": "the methods that the route supports"},
             "limit_bytes": _COUNT,
-            "retry_after_s": {"type": "number", "description": "in a batch: what Retry-After says elsewhere"},
-            "progress": {"type": "object", "description": "of a recovery under way"},
+            "retry_after_s": {"type": "number", "description": "in a batch, instead of the header Retry-After"},
+            "progress": {"type": "object", "description": "progress of the running recovery"},
             "problems": {
                 "type": "array",
-                "description": "every field at fault",
+                "description": "every invalid field",
                 "items": _object({"field": {"type": "string"}, "problem": {"type": "string"}}),
             },
         },
@@ -77,7 +77,7 @@ SCHEMAS: Final[Schema] = {
                 "items": {"type": ["string", "integer", "number", "boolean", "null"]},
                 "description": "a value for each ?",
             },
-            "partition": {"type": ["integer", "null"], "minimum": 0, "description": "none: the rows of all partitions"},
+            "partition": {"type": ["integer", "null"], "minimum": 0, "description": "null: the rows of all partitions"},
         },
         required=("sql",),
     ),
@@ -93,7 +93,7 @@ SCHEMAS: Final[Schema] = {
 
 ANSWERS: Final[Mapping[str, tuple[str, str, Schema]]] = {
     "batch": (
-        "One line per line, in the same order",
+        "One line per call, in the same order",
         NDJSON,
         {
             "oneOf": [
@@ -135,13 +135,13 @@ ANSWERS: Final[Mapping[str, tuple[str, str, Schema]]] = {
         JSON,
         _object({"snapshots": {"type": "array", "items": _OBJECT}, "point": _OBJECT}, required=("snapshots",)),
     ),
-    "healthz": ("It is", JSON, _object({"alive": {"const": True}})),
-    "readyz": ("They are", JSON, _object({"ready": {"const": True}})),
+    "healthz": ("The process is alive", JSON, _object({"alive": {"const": True}})),
+    "readyz": ("Calls are being served", JSON, _object({"ready": {"const": True}})),
     "metrics": ("The metrics", "text/plain", {"type": "string"}),
     "openapi": ("This description", JSON, _object({"openapi": {"type": "string"}, "paths": _OBJECT}, closed=False)),
     "docs": ("A page", HTML, {"type": "string"}),
     "dashboard": ("A page", HTML, {"type": "string"}),
-    "events": ("One event a second, until the viewer leaves", "text/event-stream", {"type": "string"}),
+    "events": ("One event per second, until the viewer disconnects", "text/event-stream", {"type": "string"}),
 }
 """Route -> (description, media type, schema) of its 200. Calls have one each, by their procedure."""
 

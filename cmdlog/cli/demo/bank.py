@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.demo.proof import DemoCall, View, describe, in_order, keyed, told
+from cmdlog.cli.demo.proof import DemoCall, View, answer_text, describe, in_order, keyed
 from cmdlog.wal.ids import MULTI_PARTITION, txn_partition
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _results(calls: Sequence[DemoCall], model: BankModel) -> Iterator[str]:
         if kind == "ok" and txn_partition(answer.txn_id) == MULTI_PARTITION:
             wanted = [value] * len(answer.value) if isinstance(answer.value, list) else value
         if (answer.kind, answer.value) != (kind, wanted):
-            yield f"{describe(call)} was told {told(answer)}; the model says {kind} {wanted!r}"
+            yield f"{describe(call)} got the answer {answer_text(answer)}; the model says {kind} {wanted!r}"
         branch = call.params.get("branch")
         if branch is not None:
             home = txn_partition(answer.txn_id)
@@ -93,7 +93,7 @@ def _balances(seen: BankState, model: BankModel) -> Iterator[str]:
     for who in sorted(model.accounts.keys() | seen.accounts.keys()):
         wanted, found = model.accounts.get(who), seen.accounts.get(who)
         if wanted is None:
-            yield f"customer {who[1]} of branch {who[0]} has an account that nobody opened"
+            yield f"customer {who[1]} of branch {who[0]} has an account that no call opened"
         elif found is None:
             yield f"customer {who[1]} of branch {who[0]} has no account; the model says {wanted}"
         elif list(found) != wanted:

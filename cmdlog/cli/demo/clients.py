@@ -2,7 +2,7 @@
 
 One rule: a call is sent under one idempotency key until it is answered; what happens to the server between is not its business.
 
-A client whose connection breaks, or that is told to come back later, waits until somebody says where a server is, and sends the
+A client whose connection breaks, or that is asked to retry later, waits until somebody says where a server is, and sends the
 same call again. The standard library's client is used because it costs a third of httpx's CPU time per call, and the clients
 share the machine with the server.
 """
@@ -77,7 +77,7 @@ class Http:
 
 
 class ServerAddress:
-    """Where the server is, told to all clients; `gone` until the next one is `up`."""
+    """Announces the server's address to all clients; `gone` until the next one is `up`."""
 
     def __init__(self) -> None:
         self._up = threading.Event()

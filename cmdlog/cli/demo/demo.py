@@ -4,7 +4,7 @@ A real server with a sample is loaded over HTTP by several clients, killed with 
 `cmdlog recover`, started again; the clients repeat what was not answered and finish. Then `demo_proof` judges from outside. What
 a sample brings (calls, what to look at, its own proofs) is in `demo_bank` and `demo_tpcc`.
 
-One rule: the exit code is 0 only when every proof holds; and no process or folder is left behind, whatever happens.
+One rule: the exit code is 0 only when every proof holds; and no process or folder remains, whatever happens.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ POSITION_TABLE: Final = "_cmdlog_meta"  # how far a state has come; entries with
 WORKLOADS: Final[Mapping[str, type[Bank] | type[Tpcc]]] = {"bank": Bank, "tpcc": Tpcc}
 
 CallsOption = Annotated[int, typer.Option("--calls", min=1, max=10_000_000, help="Calls to make.")]
-ClientsOption = Annotated[int, typer.Option("--clients", min=1, max=256, help="Clients that call at the same time.")]
+ClientsOption = Annotated[int, typer.Option("--clients", min=1, max=256, help="Concurrent clients.")]
 PartitionsOption = Annotated[int, typer.Option("--partitions", min=1, max=BRANCHES, help="Partitions of the server.")]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of the load; by default another one each time.")]
-DataOption = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="New directory for the server; it is kept.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of the load; by default a new one each time.")]
+DataOption = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="New directory for the server; kept afterwards.")]
 KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the temporary directory.")]
 WorkloadOption = Annotated[Literal["bank", "tpcc"], typer.Option("--workload", help="Sample application to run.")]
 
@@ -163,7 +163,9 @@ class Demo:
             kept = self._rows_in(self._data)
             report.judge(prove(self.calls, self._work.proofs(self.calls, seen), kept=kept, rebuilt=self._rebuild()))
         except Unanswered as error:
-            raise CommandFailed(f"the server left in the middle: {error}", hint=self._running.last_words()) from error
+            raise CommandFailed(
+                f"the server closed a connection in the middle: {error}", hint=self._running.last_words()
+            ) from error
         finally:
             load.stop()
             self._http.close()
@@ -282,7 +284,7 @@ class Demo:
     def _still_alive(self, load: Load) -> None:
         load.check()
         if not self._running.alive:
-            raise CommandFailed("the server ended by itself in the middle of the load", hint=self._running.last_words())
+            raise CommandFailed("the server exited by itself in the middle of the load", hint=self._running.last_words())
 
 
 class _Shown:
@@ -304,7 +306,7 @@ class _Shown:
 def _directory(data: Path | None, *, keep: bool) -> Iterator[Path]:
     """The run's folder; whatever ends the run, it is tidied up."""
     if data is not None and data.exists() and any(data.iterdir()):
-        raise CommandFailed(f"{data} is not empty", hint="the demo makes its own directory", exit_code=2)
+        raise CommandFailed(f"{data} is not empty", hint="name a new directory", exit_code=2)
 
     if data is not None:
         data.mkdir(parents=True, exist_ok=True)

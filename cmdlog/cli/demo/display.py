@@ -41,7 +41,7 @@ class DemoDisplay:
         self._progress.stop()
 
     def stage(self, name: str, *, total: int | None = None) -> None:
-        """What is being done now; without `total` it cannot be told how far it is."""
+        """What is being done now; without `total` its progress is unknown."""
         if self._task is not None:
             self._progress.remove_task(self._task)
         self._task = self._progress.add_task(name, total=total)

@@ -1,4 +1,4 @@
-"""The demo's proof, from outside: what clients were told and what the server shows.
+"""The demo's proof, from outside: what clients were answered and what the server shows.
 
 One rule: pure, and fair to nobody. It knows the calls that were sent, the answers that arrived and the rows that are shown now;
 no clock, no socket. Here is what holds for every sample; what its rows must be is the sample's own business (`demo_bank`,
@@ -17,10 +17,10 @@ from cmdlog.wal.ids import txn_partition
 
 @dataclass(frozen=True, slots=True)
 class ClientAnswer:
-    """What a client was told about one call."""
+    """The answer to one call."""
 
     txn_id: int
-    partition: int | None  # None: every partition, or not told because there was no result
+    partition: int | None  # None: every partition, or unknown because there was no result
     kind: str  # ok, aborted or failed; else the problem's code
     value: Any  # result, or the abort's own code
 
@@ -32,7 +32,7 @@ class DemoCall:
     key: str
     procedure: str
     params: dict[str, Any]
-    logged: bool = True  # a read-only call is not: asked again, it may answer otherwise
+    logged: bool = True  # a read-only call is not: asked again, it may answer differently
     answer: ClientAnswer | None = None  # the first one that arrived
     attempts: int = 0
     before_kill: bool = False  # answered by the server that was killed
@@ -40,7 +40,7 @@ class DemoCall:
 
 
 class View(Protocol):
-    """The server, as whoever checks it sees it."""
+    """The server, as the checks see it."""
 
     def rows(self, sql: str, params: Sequence[Any]) -> list[Sequence[Any]]:
         """Rows of a SELECT over all partitions."""
@@ -93,7 +93,7 @@ def prove(calls: Sequence[DemoCall], own: Iterable[tuple[str, Iterator[str]]], *
         if first is None:
             verdict.proofs.append(name)
         else:
-            verdict.differences.append(f"not so: {name}: {first}")
+            verdict.differences.append(f"refuted: {name}: {first}")
     return verdict
 
 
@@ -120,7 +120,7 @@ def _repetitions(calls: Sequence[DemoCall]) -> Iterator[str]:
         if again is None:
             yield f"{describe(call)} was not answered again"
         elif (again.txn_id, again.kind, again.value) != (first.txn_id, first.kind, first.value):
-            yield f"{describe(call)}: first {told(first)}, then {told(again)}"
+            yield f"{describe(call)}: first {answer_text(first)}, then {answer_text(again)}"
 
 
 def _rebuilt(kept: Rows, rebuilt: Rows) -> Iterator[str]:
@@ -149,5 +149,5 @@ def describe(call: DemoCall) -> str:
     return f"{call.procedure} {params} (key {call.key})"
 
 
-def told(answer: ClientAnswer) -> str:
+def answer_text(answer: ClientAnswer) -> str:
     return f"{answer.kind} {answer.value!r} under {answer.txn_id}"

@@ -101,7 +101,7 @@ class ServerProcess:
                 line = self._lines.get(timeout=max(deadline - time.monotonic(), 0.0))
             except queue.Empty:
                 raise CommandFailed(
-                    f"the server did not say {event} within {READY_TIMEOUT_S:g} s", hint=self.last_words()
+                    f"the server did not report {event} within {READY_TIMEOUT_S:g} s", hint=self.last_words()
                 ) from None
             if line is None:
                 code = self._process.wait(END_TIMEOUT_S)

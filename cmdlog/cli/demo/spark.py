@@ -73,7 +73,7 @@ def demo_it(
     with _folder(keep) as folder:
         began = time.monotonic()
         with _filling(folder / "data", calls) as story_of:
-            _say(f"{calls:,} calls of `vote` are on their way to the log of {folder / 'data'}")
+            _say(f"{calls:,} calls of `vote` are being sent to the log of {folder / 'data'}")
             spark = spark_session(master, tuning="start", conf=conf)
             _say(f"Spark {spark.version} is up ({time.monotonic() - began:.1f} s)")
             seen = _look(spark, folder)
@@ -91,7 +91,7 @@ def demo_it(
         told = {**found, "calls": calls, "seconds": seconds, "plot": plot, "proved": ok}
         out.result(told, lambda: _say(f"all figures agree with the model: {'yes' if ok else 'NO'} ({seconds} s)"))
     if not ok:
-        raise CommandFailed("a figure differs from the model", hint="run it again with --keep DIR, and look there")
+        raise CommandFailed("a figure differs from the model", hint="run it again with --keep DIR to inspect the files")
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def _look(spark: SparkSession, folder: Path) -> Seen:
     votes = spark.read.format("cmdlog").option("procedures", '["vote"]').schema("partition_id int, txn_id long")
     rows = votes.load(str(folder / "data")).groupBy("partition_id").agg(f.count("txn_id"), f.max("txn_id")).collect()
     seen = {int(partition): (int(count), int(last)) for partition, count, last in rows}
-    _say(f"votes in the log at this moment, read beside its node: {sum(count for count, _ in seen.values()):,}")
+    _say(f"votes in the log at this moment, read while its node runs: {sum(count for count, _ in seen.values()):,}")
     return seen
 
 

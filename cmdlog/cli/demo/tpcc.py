@@ -1,7 +1,7 @@
 """The demo with TPC-C: its calls, what it looks at, and its proof.
 
 There is no second TPC-C in plain Python here. What was acknowledged is looked for in the rows, one by one: every order under the
-number that its customer was told, with its lines and its sum; every payment in the history under its transaction id; every
+number that its customer was answered, with its lines and its sum; every payment in the history under its transaction id; every
 delivery in the orders that it sent. And nothing else may be there. The consistency conditions of clause 3.3.2 tie the other
 columns to these rows. A lost call leaves a row missing, a doubled one a row too many.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cmdlog.cli.demo.proof import DemoCall, View, describe, in_order, keyed, told
+from cmdlog.cli.demo.proof import DemoCall, View, answer_text, describe, in_order, keyed
 
 WAREHOUSES: Final = 8
 CUSTOMERS: Final = 30  # of a district
@@ -47,7 +47,7 @@ class TpccState:
     """What the server shows when the load is over."""
 
     orders: Mapping[Place, Mapping[int, OrderRow]]  # by number
-    history: Mapping[int, Sequence[Sequence[int]]]  # transaction id -> rows behind it
+    history: Mapping[int, Sequence[Sequence[int]]]  # transaction id -> rows after it
     violations: Sequence[str]
 
 
@@ -109,7 +109,7 @@ class Tpcc:
 
 
 def _pages(view: View, sql: str, where: Sequence[int], *, key: int) -> Iterator[Sequence[Any]]:
-    """All rows, page by page behind the first `key` columns of the last one."""
+    """All rows, page by page after the first `key` columns of the last one."""
     after: Sequence[Any] = (-1,) * key
     while rows := view.rows(sql, (*where, *after, PAGE_ROWS)):
         yield from rows
@@ -123,7 +123,7 @@ def _refusals(calls: Sequence[DemoCall], items: int) -> Iterator[str]:
             continue
         unused = any(item > items for item, _, _ in call.params.get("lines", ()))
         if (answer.kind, answer.value if unused else None) != (("aborted", "item_not_found") if unused else ("ok", None)):
-            yield f"{describe(call)} was told {told(answer)}"
+            yield f"{describe(call)} got the answer {answer_text(answer)}"
 
 
 def _done(calls: Sequence[DemoCall], procedure: str) -> Iterator[tuple[DemoCall, Any]]:
@@ -138,7 +138,7 @@ def _orders(calls: Sequence[DemoCall], seen: TpccState, loaded: int) -> Iterator
     for call, value in _done(calls, "new_order"):
         place, number = (call.params["warehouse"], call.params["district"]), value["order"]
         if number != following[place]:
-            yield f"{describe(call)} was told order {number}; by its transaction it is order {following[place]}"
+            yield f"{describe(call)} got order number {number}; by its transaction it is order {following[place]}"
         following[place] = number + 1
         found = seen.orders[place].get(number)
         wanted = (call.params["customer"], len(call.params["lines"]), sum(line["amount"] for line in value["lines"]))
@@ -149,7 +149,7 @@ def _orders(calls: Sequence[DemoCall], seen: TpccState, loaded: int) -> Iterator
     for place, orders in sorted(seen.orders.items()):
         unknown = [number for number in orders if number >= following[place]]
         if unknown or len(orders) != following[place] - 1:
-            yield f"district {place} has {len(orders)} orders instead of {following[place] - 1}; nobody was told of {unknown[:5]}"
+            yield f"district {place} has {len(orders)} orders instead of {following[place] - 1}; no answer named {unknown[:5]}"
 
 
 def _payments(calls: Sequence[DemoCall], seen: TpccState) -> Iterator[str]:
@@ -163,7 +163,7 @@ def _payments(calls: Sequence[DemoCall], seen: TpccState) -> Iterator[str]:
         if [list(row) for row in seen.history.get(txn_id, ())] != [[*wanted, value["customer"], params["amount"]]]:
             yield f"the history has {seen.history.get(txn_id)} under {txn_id}; {describe(call)}"
     for txn_id in sorted(seen.history.keys() - paid - loading):
-        yield f"the history has {seen.history[txn_id]} under {txn_id}, of which nobody was told"
+        yield f"the history has {seen.history[txn_id]} under {txn_id}, which no answer named"
 
 
 def _deliveries(calls: Sequence[DemoCall], seen: TpccState, loaded: int) -> Iterator[str]:
@@ -180,10 +180,10 @@ def _deliveries(calls: Sequence[DemoCall], seen: TpccState, loaded: int) -> Iter
     for place, orders in sorted(seen.orders.items()):
         unknown = _without(orders, sent[place])
         if unknown:
-            yield f"orders {unknown[:5]} of {place} were sent, and nobody was told"
+            yield f"orders {unknown[:5]} of {place} were sent, but no answer named them"
 
 
 def _without(orders: Mapping[int, OrderRow], last: int) -> list[int]:
-    """Orders behind the last one that was sent, which have a carrier nevertheless."""
+    """Orders after the last one that was sent, which have a carrier nevertheless."""
     behind: Iterable[int] = (number for number in orders if number > last)
     return [number for number in behind if orders[number].carrier is not None]

@@ -30,27 +30,27 @@ COLUMNS: Final = ("name", "blocks", "from", "to", "bytes")
 AGE: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|w)")
 AGE_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 WINDOW_S_MAX: Final = 1e10  # stands for all of it
-LIST_HELP: Final = """What the archive holds, oldest first, and where blocks are missing. Heads and manifests are read.
+LIST_HELP: Final = """List what the archive holds, oldest first, and where blocks are missing. Reads only headers and manifests.
 
 As long as no block is missing, `cmdlog recover DIR --until TIME --to OUT` restores any moment since the oldest snapshot.
 """
 VERIFY_HELP: Final = """Read every archived segment and snapshot: all checksums, each file's predecessor, the chain of blocks.
 
-Exit code 10 when something is damaged or missing, archive/promise.json as well, 11 when it is of another node, 1 when all is
-whole but the node runs without the window that it had promised; all files are looked at first, recovery points
-(snapshots/points) as well.
+All files are checked before it ends, including recovery points (snapshots/points) and archive/promise.json. Exit code 10 when
+something is damaged or missing, 11 when something belongs to another node, 1 when everything is intact but the node runs
+without the retention window that it had promised.
 """
 PRUNE_HELP: Final = """Remove what is only needed for moments before the given one.
 
-The node itself removes what its retention_window_s does not need any more. This is for keeping less than that, or for the rest
-after the window was switched off. What the window or a recovery point still needs is refused; `--force` removes it all the same.
-When a promised window was switched off, pruning up to now takes the promise back.
+The node itself removes what its retention_window_s no longer needs. Use this to keep less than that, or to clean up after the
+window was switched off. What the window or a recovery point still needs is not removed unless --force is given. When a promised
+window was switched off, pruning up to now withdraws the promise.
 """
 
 
 def register(program: typer.Typer) -> None:
     """Adds the command group."""
-    group = typer.Typer(no_args_is_help=True, help="The history behind point-in-time recovery: list, verify and prune it.")
+    group = typer.Typer(no_args_is_help=True, help="List, verify and prune the history that point-in-time recovery reads.")
     group.command("list", help=LIST_HELP)(list_it)
     group.command("verify", help=VERIFY_HELP)(verify)
     group.command("prune", help=PRUNE_HELP)(prune)
@@ -84,8 +84,8 @@ def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:
     damaged = sum("problem" in row for row in rows)
     if damaged or holes:
         raise CommandFailed(
-            f"{damaged} of {len(rows)} files cannot be relied on, {holes} ranges of blocks are missing",
-            hint="bring the named files back from a copy; moments behind the newest of them can still be restored",
+            f"{damaged} of {len(rows)} files are damaged, {holes} ranges of blocks are missing",
+            hint="restore the named files from a backup; moments after the newest of them can still be restored",
             exit_code=code or 10,
         )
     if bad := list_points(place.files, place.directory)[1]:
@@ -98,10 +98,12 @@ def prune(
     directory: DirectoryArgument,
     *,
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="AGE|TIME", help="Moments before this are given up: 36h, 14d, 2w, or a time.")
+        str, typer.Option("--older-than", metavar="AGE|TIME", help="Drop history older than this: 36h, 14d, 2w, or a time.")
     ],
-    force: Annotated[bool, typer.Option("--force", help="Also what the promised window or a recovery point needs.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also remove what the promised window or a recovery point needs.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Dry run.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Whole files, oldest first."""

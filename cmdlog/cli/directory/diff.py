@@ -1,4 +1,4 @@
-"""`cmdlog diff`: what two nodes hold otherwise. It translates; `replay.diff.diff` compares."""
+"""`cmdlog diff`: the differences between two nodes. It translates; `replay.diff.diff` compares."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 from cmdlog.cli.cli_errors import CommandFailed, explain
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.signals import leaving
+from cmdlog.cli.signals import report_on_interrupt
 
 if TYPE_CHECKING:
     from replay.diff.diff import DiffReport, RowChange, TableDiff
@@ -26,16 +26,16 @@ TROUBLE: Final = 2
 EXAMPLES: Final = 10
 HELP: Final = """Compare the tables of two node directories, or of two snapshots, row by row.
 
-Rows are matched by primary key over all partitions, whose numbers may differ. Both sides are only read, and may be in use; what \
-is compared is what their logs end with. Rows of OUT2 alone are `added`, of OUT1 alone `removed`.
+Rows are matched by primary key over all partitions, whose numbers may differ. Both sides are only read, and may be in use; \
+the states at the end of their logs are compared. Rows of OUT2 alone are `added`, of OUT1 alone `removed`.
 
 [bold]Examples[/bold]
 
   cmdlog diff ./bank ./what-if --parquet ./differences      all differences as files
-  cmdlog diff ./bank ./restored --keys                      is it the very same, keys included?
+  cmdlog diff ./bank ./restored --keys                      exactly the same, keys included?
   cmdlog diff ./bank/snapshots/p0000-0000000000000042 ./bank --table accounts --limit 50
 
-[bold]Exit codes[/bold] as of diff(1): 0 equal, 1 different, 2 trouble; 10 and above say which, as everywhere.
+[bold]Exit codes[/bold] as of diff(1): 0 equal, 1 different, 2 trouble; 10 and above as for every command.
 """
 SIDE: Final = "Node directory, or a snapshot in its folder snapshots/."
 
@@ -52,14 +52,14 @@ def diff_them(
     parquet: Annotated[
         Path | None, typer.Option("--parquet", metavar="FOLDER", help="Write all differences there, one file per table.")
     ] = None,
-    table: Annotated[list[str] | None, typer.Option("--table", metavar="T", help="Only this one; can be given again.")] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Rows of each table that are shown.")] = EXAMPLES,
+    table: Annotated[list[str] | None, typer.Option("--table", metavar="T", help="Only this table; may be repeated.")] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Rows shown per table.")] = EXAMPLES,
     keys: Annotated[bool, typer.Option("--keys", help="Compare idempotency keys, too: one set over all partitions.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Parameters as the user gave them."""
     try:
-        with leaving("neither side was changed, and no files of differences are left; begin again with the same command"):
+        with report_on_interrupt("neither side was changed, and no files of differences were kept; run the same command again"):
             report, value = _compare(out1, out2, parquet, table or [], limit, with_keys=keys)
     except Exception as error:
         failure = explain(error)

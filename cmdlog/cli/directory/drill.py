@@ -23,16 +23,18 @@ COLUMNS = ("partition", "proof", "from", "to index", "to transaction", "calls", 
 
 def register(program: typer.Typer) -> None:
     """Adds the command."""
-    program.command("drill", help="Prove that snapshots and log would restore the node, in a throw-away folder.")(drill)
+    program.command("drill", help="Prove in a temporary folder that snapshots and log would restore the node.")(drill)
 
 
 def drill(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")],
     *,
     seed: Annotated[
-        int | None, typer.Option(help="Draws the moments that are replayed to; by default another one each time.")
+        int | None, typer.Option(help="Seed for choosing the moments to replay to; by default a new one each time.")
     ] = None,
-    work: Annotated[Path | None, typer.Option(metavar="FOLDER", help="For the throw-away folder; by default DIR/drills.")] = None,
+    work: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where to put the temporary folder; by default DIR/drills.")
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Exit code 16 when a restored state differs from what it should be, 10 when something is damaged; 1 when it was not run."""
@@ -82,7 +84,7 @@ def _why_none(report: DrillReport, partition: int, name: str) -> str:
     if report.error is not None:
         return ""
     if name == "second":
-        why = "there is one snapshot alone" if report.newest[partition].snapshot else "there is no snapshot"
+        why = "there is only one snapshot" if report.newest[partition].snapshot else "there is no snapshot"
         return f"nothing to compare: {why}" if partition in report.uncompared else why
     begin = report.log_begins.get(partition, 0)
     return f"nothing older: the log begins after index {begin}" if name == "oldest" and begin else ""

@@ -17,7 +17,7 @@ import typer
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.signals import leaving
+from cmdlog.cli.signals import report_on_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,18 +37,18 @@ def export_them(
     to: Annotated[Path, typer.Option("--to", metavar="OUT", help="New folder for the files.")],
     snapshot: Annotated[
         str | None,
-        typer.Option("--snapshot", metavar="NAME", help="This one alone; else the newest of each partition."),
+        typer.Option("--snapshot", metavar="NAME", help="Only this snapshot; by default the newest of each partition."),
     ] = None,
     point: Annotated[
         str | None,
-        typer.Option("--point", metavar="TXN|TIME", help="All partitions as of this one transaction, rebuilt beside OUT for it."),
+        typer.Option("--point", metavar="TXN|TIME", help="All partitions as of this transaction, rebuilt next to OUT."),
     ] = None,
     app: Annotated[
         str | None, typer.Option("--app", metavar="APP", help="Take the types from this code, not from the snapshot's own.")
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Each partition as of its own snapshot, or all as of --point; where each stands is in the files' metadata, and printed."""
+    """Each partition as of its own snapshot, or all as of --point; their positions are in the files' metadata, and printed."""
     from cmdlog.cli.load_app import load_application
     from cmdlog.wal.directory.instance import load_instance
     from cmdlog.wal.files import RealFiles
@@ -60,7 +60,7 @@ def export_them(
         raise CommandFailed("--point and --snapshot exclude each other", exit_code=2)
     files, path, target = RealFiles(), os.path.abspath(directory), os.path.abspath(to)
     db = load_application(app) if app else None
-    ended = leaving(f"nothing was written to {target}; begin again with the same command", instead_of=(Interrupted,))
+    ended = report_on_interrupt(f"nothing was written to {target}; run the same command again", instead_of=(Interrupted,))
     with ended, writing(target), _at(path, target, point) as stands:
         chosen = _chosen(list_snapshots(files, stands, load_instance(files, stands).identity), snapshot)
         with _display() as tell:
@@ -106,7 +106,7 @@ def _chosen(snapshots: list[Snapshot], name: str | None) -> list[Snapshot]:
     if name is not None:
         named = [snapshot for snapshot in snapshots if snapshot.name == name]
         if not named:
-            raise CommandFailed(f"there is no snapshot {name}", hint="`cmdlog snapshot list` shows those that there are")
+            raise CommandFailed(f"there is no snapshot {name}", hint="`cmdlog snapshot list` shows the existing ones")
         return named
     usable = {snapshot.partition: snapshot for snapshot in snapshots if snapshot.manifest is not None}
     if not usable:

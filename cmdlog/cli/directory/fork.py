@@ -11,29 +11,29 @@ import typer
 
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.signals import leaving
+from cmdlog.cli.signals import report_on_interrupt
 
 if TYPE_CHECKING:
     from replay.fork.fork import ForkReport
 
 HANG_AFTER_S: Final = 3600.0  # the most that a node's own limit allows
-HELP = """What if this version of the code had run from TXN on? Makes a new node OUT that knows.
+HELP = """What if this version of the code had run from TXN on? Makes a new node OUT with the answer.
 
-Up to --at (its transaction included) everything is replayed with the code that ran then, behind it with today's code of APP: \
+Up to and including --at, everything is replayed with the code that ran then; after it with today's code of APP: \
 the same calls in the same order, with the same ids. DIR is only read, and may be in use. OUT is a cluster of its own and can be \
-served with APP; `cmdlog diff` tells what came out otherwise. Whatever breaks it off, the same command goes on from there.
+served with APP; `cmdlog diff` shows what differs. If the command is interrupted, run it again to resume.
 
 [bold]Examples[/bold]
 
   cmdlog fork ./bank --at 2026-01-31T12:00:00Z --app shop:db --to ./what-if   and then: cmdlog diff ./bank ./what-if
-  cmdlog fork ./bank --at start --app shop:db --to ./anew --skip-missing      without calls that do not fit
-  cmdlog fork ./bank --at start --app shop:db --to ./anew --call-timeout-s 5  name a call that hangs
+  cmdlog fork ./bank --at start --app shop:db --to ./new --skip-missing       without calls that do not fit
+  cmdlog fork ./bank --at start --app shop:db --to ./new --call-timeout-s 5   name a call that hangs
 """
 
 
 def register(program: typer.Typer) -> None:
     """Adds the command."""
-    program.command("fork", help=HELP, short_help="Replay the same calls with other code from one transaction on.")(fork_it)
+    program.command("fork", help=HELP, short_help="Replay the same calls with other code, starting at a transaction.")(fork_it)
 
 
 def fork_it(
@@ -42,22 +42,26 @@ def fork_it(
     at: Annotated[
         str, typer.Option("--at", metavar="TXN|TIME", help="Last transaction with the code that ran then; `start`: none.")
     ],
-    app: Annotated[str, typer.Option("--app", metavar="APP", help="module:attribute of the Database that runs behind it.")],
+    app: Annotated[str, typer.Option("--app", metavar="APP", help="module:attribute of the Database that runs after it.")],
     to: Annotated[Path, typer.Option("--to", metavar="OUT", help="Make the new node here.")],
     until: Annotated[
-        str | None, typer.Option("--until", metavar="TXN|TIME", help="Last transaction, inclusive; else the end of the log.")
+        str | None,
+        typer.Option("--until", metavar="TXN|TIME", help="Last transaction, inclusive; by default the end of the log."),
     ] = None,
     skip_missing: Annotated[
-        bool, typer.Option("--skip-missing", help="Leave calls out that APP has no fitting procedure for, and count them.")
+        bool, typer.Option("--skip-missing", help="Skip (and count) calls that APP has no matching procedure for.")
     ] = False,
     call_timeout_s: Annotated[
-        float, typer.Option("--call-timeout-s", min=1.0, help="A call that runs longer hangs: the fork ends, and names it.")
+        float,
+        typer.Option(
+            "--call-timeout-s", min=1.0, help="Longest execution of one call; beyond it the fork stops and names the call."
+        ),
     ] = HANG_AFTER_S,
     json: JsonFlag = False,
 ) -> None:
     """Parameters as the user gave them."""
     target = os.path.abspath(to)
-    with broken_off(target):
+    with not_begun(target):
         from cmdlog.cli.directory.recover_output import ProgressDisplay
         from cmdlog.cli.load_app import load_application
         from cmdlog.wal.files import RealFiles
@@ -83,9 +87,9 @@ def fork_it(
     out.result({"directory": target, **report.to_json()}, lambda: show_fork(report, target))
 
 
-def broken_off(out: str) -> AbstractContextManager[None]:
+def not_begun(out: str) -> AbstractContextManager[None]:
     """Around a fork, for a signal that comes before it has words of its own."""
-    return leaving(f"the fork to {out} was broken off before its first call", hint="the same command goes on from there")
+    return report_on_interrupt(f"the fork to {out} has not run its first call yet", hint="run the same command again to resume")
 
 
 def show_fork(report: ForkReport, directory: str) -> None:
@@ -100,11 +104,11 @@ def show_fork(report: ForkReport, directory: str) -> None:
     out.text(
         f"{report.calls} calls ran with code {report.code[:12]}, {report.kept} before them with their own: {ended or 'none'}"
     )
-    changed = f"{report.tally.changed} of {report.tally.compared} compared calls ended otherwise than live"
-    out.text(f"{changed}; rows may differ all the same: see `cmdlog diff`")
+    changed = f"{report.tally.changed} of {report.tally.compared} compared calls ended differently from the live run"
+    out.text(f"{changed}; rows may still differ: see `cmdlog diff`")
     if (first := report.tally.first) is not None:
         live = f"{first.live_status} {first.live_outcome}" if first.live_status else f"an outcome with hash {first.live_hash:08x}"
         call = f"transaction {first.txn_id}, {first.procedure}{first.params}"
         out.text(f"the first of them: {call}: live {live}, now {first.status} {first.outcome}")
     for of in value["left_out"]:
-        out.text(f"left out: {of['calls']} calls of {of['procedure']}, the first is {of['first_txn_id']}: {of['why']}")
+        out.text(f"skipped: {of['calls']} calls of {of['procedure']}, the first is {of['first_txn_id']}: {of['why']}")

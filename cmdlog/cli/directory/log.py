@@ -12,7 +12,7 @@ import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed, check_distinct
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.signals import leaving
+from cmdlog.cli.signals import report_on_interrupt
 
 if TYPE_CHECKING:
     from replay.history.history import CallHistory
@@ -23,13 +23,15 @@ FAULT_COLUMNS = ("sequence", "failed", "author", "term", "reason")
 GROUP_COLUMNS = ("term", "commit", "last_index", "last_txn", "catalog_versions")
 
 
-HISTORY_HELP = """Every invocation in the order of transaction ids, one JSON object a line.
+HISTORY_HELP = """List every call in the order of transaction ids, one JSON object per line, in bounded memory.
 
-Of several nodes' directories the authoritative logs are read; what a later leader replaced is not in it, nor what was taken out.
-The history begins where the archive does, or else the log's ring. Bounded memory. Nothing is told of a damaged log, nor where a
-file of the archive is missing or does not join the log and --from does not lie behind it (exit code 10), nor where the logs at
-hand do not prove that nothing is missing (17): --accept-data-loss tells what can be read, of an archive what is behind the hole.
-What is left out, which lost entries may have taken calls out, and why nothing matches, is said on standard error.
+From several nodes' directories the authoritative logs are read. Entries that a later leader replaced and calls that were skipped
+are not listed. The history begins with the archive, or without one with the oldest segment of the log.
+
+Nothing is listed when the log is damaged, or when a file of the archive is missing or does not join the log (exit code 10;
+--from after the gap avoids it), or when the given logs do not prove that nothing is missing (exit code 17). With
+--accept-data-loss, everything readable is listed; of an archive, what follows the gap. Standard error says what is missing,
+which lost entries may have skipped calls, and why nothing matches.
 
 [bold]Examples[/bold]
 
@@ -40,13 +42,13 @@ What is left out, which lost entries may have taken calls out, and why nothing m
 
 def register(program: typer.Typer) -> None:
     """Adds the command group."""
-    group = typer.Typer(no_args_is_help=True, help="Look at a command log: what it holds, every record, every byte.")
-    group.command("inspect", help="Segments, groups and what a restart would do. Quick, whatever the log's size.")(inspect_it)
-    group.command("dump", help="Every record in order, one JSON object a line.")(dump)
-    group.command("history", help=HISTORY_HELP, short_help="Who was called, in order, over one or several nodes' logs.")(
+    group = typer.Typer(no_args_is_help=True, help="Inspect, list and verify a command log.")
+    group.command("inspect", help="Show segments, groups and what a restart would do. Quick for any size of log.")(inspect_it)
+    group.command("dump", help="Print every record in order, one JSON object per line.")(dump)
+    group.command("history", help=HISTORY_HELP, short_help="List every call in order, from the logs of one or several nodes.")(
         history_it
     )
-    group.command("verify", help="Check every byte of every block; exit code 10 when any changed after it was durable.")(verify)
+    group.command("verify", help="Check every byte of every block; exit code 10 if any changed after it was durable.")(verify)
     program.add_typer(group, name="log")
 
 
@@ -85,7 +87,7 @@ def history_it(
     partition: Annotated[int | None, typer.Option(help="Only this partition's calls.")] = None,
     procedure: Annotated[str | None, typer.Option(help="Only calls of this procedure.")] = None,
     accept_data_loss: Annotated[
-        bool, typer.Option("--accept-data-loss", help="Also where the logs at hand do not prove that nothing is missing.")
+        bool, typer.Option("--accept-data-loss", help="Continue even if the given logs do not prove that nothing is missing.")
     ] = False,
     json: JsonFlag = False,
 ) -> None:
@@ -96,8 +98,8 @@ def history_it(
 
     given = [os.path.abspath(directory) for directory in directories]
     check_distinct(given)
-    told, last = 0, ""
-    hint = "nothing was told yet; begin again with the same command"
+    printed, last = 0, ""
+    hint = "no call was printed yet; run the same command again"
     try:
         found = history(
             RealFiles(),
@@ -115,19 +117,19 @@ def history_it(
             if partition in (None, call["partition"]) and procedure in (None, call["procedure"]):
                 last = call["txn_id"]
                 out.line(call)
-                told += 1
+                printed += 1
     except KeyboardInterrupt:
-        hint = f"go on with `--from {last}`: that call may have been told already" if last else hint
-        with leaving(f"{told} calls were told", hint=hint):
+        hint = f"resume with `--from {last}`; that call may already have been printed" if last else hint
+        with report_on_interrupt(f"{printed} calls were printed", hint=hint):
             raise
     if not between:
         out.note(found.empty())
-    elif not told:
+    elif not printed:
         out.note(f"none of the {between} calls in that range is of {_asked(partition, procedure)}")
 
 
 def _check_asked(found: CallHistory, partition: int | None, procedure: str | None) -> None:
-    """What nobody has is a mistake, and no empty history."""
+    """A partition or procedure that does not exist is a mistake, not an empty history."""
     if partition is not None and partition not in found.partitions:
         there = ", ".join(map(str, found.partitions))
         raise CommandFailed(f"there is no partition {partition}", hint=f"there are: {there}", exit_code=USAGE)

@@ -31,7 +31,7 @@ from cmdlog.cli.directory.recover_output import (
 )
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.signals import leaving
+from cmdlog.cli.signals import report_on_interrupt
 
 if TYPE_CHECKING:
     from cmdlog.wal.errors import Corrupt
@@ -49,19 +49,19 @@ def register(program: typer.Typer) -> None:
 HELP: Final = """Rebuild states from snapshots and logs of one or several nodes of a cluster.
 
 Without --to, DIR's own states are brought to its log's end, as `cmdlog serve` does at its start. With --to OUT, a new node is \
-made in OUT and DIR is only read, also beside a running node. Whatever breaks it off, the same command goes on from there; once \
-OUT is finished, it says so.
+made in OUT and DIR is only read, even while its node runs. If the command is interrupted, run it again to resume; if OUT is \
+finished, it says so.
 
 [bold]Examples[/bold]
 
   cmdlog recover ./bank --plan                                   what would be done, from what, and how long it takes
   cmdlog recover ./bank                                          in place
-  cmdlog recover ./bank --to ./then --until 2026-01-31T12:00:00Z as of a moment; a transaction id does as well
-  cmdlog recover ./n1 ./n2 ./n3 --to ./out                       of several nodes: the newest state that all of them prove
-  cmdlog recover ./n1 --to ./out --accept-data-loss              of what is left, where that is not proved (exit code 17)
-  cmdlog recover ./bank --to ./out --quarantine                  set calls aside that cannot be replayed
+  cmdlog recover ./bank --to ./then --until 2026-01-31T12:00:00Z as of a moment; a transaction id works as well
+  cmdlog recover ./n1 ./n2 ./n3 --to ./out                       from several nodes: the newest state they jointly prove
+  cmdlog recover ./n1 --to ./out --accept-data-loss              from what is left, if that is not proved (exit code 17)
+  cmdlog recover ./bank --to ./out --quarantine                  quarantine calls that cannot be replayed
   cmdlog recover ./bank --to ./wide --partitions 8               into another number of partitions
-  cmdlog recover ./bank --to ./now --code current --app shop:db  every call with today's code; see `cmdlog fork`, too
+  cmdlog recover ./bank --to ./now --code current --app shop:db  every call with today's code; see also `cmdlog fork`
 
   cmdlog recover ./bank --plan --to ./out --plan-file plan.json  look first, then do exactly that:
   cmdlog recover ./bank --apply plan.json --to ./out
@@ -108,35 +108,33 @@ def recover(
     ],
     *,
     app: Annotated[
-        str | None, typer.Option("--app", metavar="APP", help="Use this code where it is the code that the log names.")
+        str | None, typer.Option("--app", metavar="APP", help="Use this code where the log names the same version.")
     ] = None,
     to: Annotated[Path | None, typer.Option("--to", metavar="OUT", help="Make a new node here; DIR stays as it is.")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Only say what would be done; nothing is carried out.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Print the plan and exit.")] = False,
     plan_file: Annotated[
         Path | None,
-        typer.Option(
-            "--plan-file",
-            metavar="F",
-            help="Write the plan to this file, then carry it out; with --plan nothing but that is done.",
-        ),
+        typer.Option("--plan-file", metavar="F", help="Write the plan here, then execute it; with --plan only write it."),
     ] = None,
-    apply: Annotated[Path | None, typer.Option("--apply", metavar="F", help="Do exactly what this plan says.")] = None,
+    apply: Annotated[Path | None, typer.Option("--apply", metavar="F", help="Execute exactly this plan.")] = None,
     until: Annotated[
         str | None, typer.Option("--until", metavar="TXN|TIME", help="Last transaction, inclusive; needs --to.")
     ] = None,
     accept_data_loss: Annotated[
-        bool, typer.Option("--accept-data-loss", help="With --to: go on with what is readable, though more was acknowledged.")
+        bool,
+        typer.Option("--accept-data-loss", help="With --to: recover what is readable, even if acknowledged calls are missing."),
     ] = False,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", metavar="N", min=1, help="With --to: move rows and keys into so many partitions."),
+        typer.Option("--partitions", metavar="N", min=1, help="With --to: redistribute rows and keys over this many partitions."),
     ] = None,
     quarantine: Annotated[
         bool,
-        typer.Option("--quarantine", help="With --to: set calls aside that cannot be replayed (OUT/quarantine.jsonl)."),
+        typer.Option("--quarantine", help="With --to: quarantine calls that cannot be replayed (OUT/quarantine.jsonl)."),
     ] = False,
     call_timeout_s: Annotated[
-        float, typer.Option("--call-timeout-s", min=1.0, help="A call that runs longer hangs; with --quarantine it is set aside.")
+        float,
+        typer.Option("--call-timeout-s", min=1.0, help="Longest execution of a call; --quarantine sets a longer one aside."),
     ] = HANG_AFTER_S,
     code: Annotated[
         CodeChoice,
@@ -165,19 +163,19 @@ def recover(
 
 
 def _check_options(wanted: Wanted, code: CodeChoice) -> None:
-    """An option that would have no effect is a state that nobody asked for."""
+    """Options that would be ignored are rejected."""
     check_distinct(wanted.directories)
     if wanted.to is None and not wanted.plan_only:
         alone = (wanted.until, wanted.accept_data_loss, wanted.partitions, wanted.quarantine, code is CodeChoice.CURRENT)
         if any(alone):
             needing = "--until, --accept-data-loss, --partitions, --quarantine and --code current"
-            raise CommandFailed(f"{needing} need --to: the directory itself is never changed by them", exit_code=2)
+            raise CommandFailed(f"{needing} need --to: they never change the directory itself", exit_code=2)
         if len(wanted.directories) > 1:
-            raise CommandFailed("several directories need --to: none of them is changed (or --plan, to only look)", exit_code=2)
+            raise CommandFailed("several directories need --to (none of them is changed), or --plan", exit_code=2)
     elif wanted.apply is not None and (wanted.until or wanted.plan_file is not None):
-        raise CommandFailed("--until and --plan-file belong to the making of a plan, not to --apply", exit_code=2)
+        raise CommandFailed("--until and --plan-file make a plan and cannot be combined with --apply", exit_code=2)
     elif wanted.plan_only and wanted.partitions:
-        raise CommandFailed("--partitions is no part of a plan: give it with --to when the plan is carried out", exit_code=2)
+        raise CommandFailed("--partitions is not part of a plan: give it with --to when the plan is executed", exit_code=2)
 
 
 def _is_joint(wanted: Wanted) -> bool:
@@ -228,7 +226,7 @@ def _look_or_copy(wanted: Wanted) -> None:
 def _to_out(wanted: Wanted, run: Callable[..., RecoveryReport]) -> tuple[RecoveryReport, str]:
     """Makes OUT, with its progress shown; the report, and where OUT is."""
     target, display = os.path.abspath(str(wanted.to)), ProgressDisplay("replay")
-    begin_again = leaving(f"nothing is left in {target}; begin again with the same command")
+    begin_again = report_on_interrupt(f"nothing was left in {target}; run the same command again")
     with advising(wanted), begin_again, writing(target), display as tell:
         report = run(
             wanted.files,
@@ -266,7 +264,7 @@ def _around_damage(wanted: Wanted, damage: Corrupt) -> None:
         raise damage from None
     if plan.incomplete and not wanted.accept_data_loss:
         before = told(newest_before_damage(wanted.files, wanted.directories[0]))
-        hint = f"{before}; restore the file from a copy, or recover what there is with `--accept-data-loss --to OUT`"
+        hint = f"{before}; restore the file from a backup, or recover what is left with `--accept-data-loss --to OUT`"
         message = f"{damage.args[0]}; the log after the damage is not proved complete"
         raise CommandFailed(message, hint=hint, exit_code=damage.exit_code, details=plan.incomplete)
     _carry_out_jointly(wanted, plan)
@@ -312,7 +310,7 @@ def _carry_out_jointly(wanted: Wanted, plan: JointPlan) -> None:
 
 def _with_current_code(wanted: Wanted, app: str | None) -> None:
     """A fork that begins before the first transaction."""
-    from cmdlog.cli.directory.fork import broken_off, show_fork
+    from cmdlog.cli.directory.fork import not_begun, show_fork
     from cmdlog.cli.load_app import load_application
     from replay.fork.fork import START, fork
     from replay.fork.rerun import CallUnfit
@@ -324,11 +322,11 @@ def _with_current_code(wanted: Wanted, app: str | None) -> None:
         ("--plan", wanted.plan_only), ("--plan-file", wanted.plan_file), ("--accept-data-loss", wanted.accept_data_loss),
     ]  # fmt: skip
     if without := [name for name, given in strange if given]:
-        hint = f"calls that do not fit are left out by `{_as_fork(wanted, app)} --skip-missing`" if wanted.quarantine else ""
+        hint = f"calls that do not fit are skipped by `{_as_fork(wanted, app)} --skip-missing`" if wanted.quarantine else ""
         raise CommandFailed(f"--code current takes no {' and no '.join(without)}", hint=hint, exit_code=USAGE)
     target = os.path.abspath(wanted.to)
     try:
-        with broken_off(target), writing(target), ProgressDisplay("replay") as tell:
+        with not_begun(target), writing(target), ProgressDisplay("replay") as tell:
             report = fork(
                 wanted.files,
                 wanted.directories[0],
@@ -341,7 +339,7 @@ def _with_current_code(wanted: Wanted, app: str | None) -> None:
                 hang_after_s=wanted.hang_after_s,
             )
     except CallUnfit as unfit:
-        unfit.hint = f"give the code such a procedure, or leave such calls out: `{_as_fork(wanted, app)} --skip-missing`"
+        unfit.hint = f"add such a procedure to the code, or skip these calls: `{_as_fork(wanted, app)} --skip-missing`"
         raise
     out.result(report.to_json(), lambda: show_fork(report, target))
 
@@ -362,9 +360,9 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
     try:
         distrust_damaged(files, wal)
         given = read_plan(apply, (directory,)) if apply is not None else None
-        hint = "the same command goes on from there, and so does `cmdlog serve`"
+        hint = "the same command resumes there, and so does `cmdlog serve`"
         with (
-            leaving("every state stands whole at an entry's end", hint=hint),
+            report_on_interrupt("every state is complete up to the end of an entry", hint=hint),
             writing(directory),
             ProgressDisplay("replay") as tell,
         ):

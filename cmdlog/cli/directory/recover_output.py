@@ -92,7 +92,7 @@ def show_joint_plan(plan: JointPlan) -> None:
     for loss in plan.incomplete:
         out.text(f"not complete: {loss}")
     if plan.incomplete:
-        out.text("this plan is carried out only with --accept-data-loss (exit code 17)")
+        out.text("this plan needs --accept-data-loss (exit code 17)")
     out.text(f"{plan.calls:,} calls to replay, about {estimate_s(plan, plan.directories):.0f} s")
 
 
@@ -193,7 +193,7 @@ def _finish(directory: str, report: RecoveryReport, rows: list[dict[str, Any]], 
 
     def show() -> None:
         titles = [{"txn_id": "transaction"}.get(column, column.replace("_", " ")) for column in columns]
-        done = f"{directory} is this recovery already, finished" if report.already else f"Recovered {directory}"
+        done = f"{directory} already contains this recovery, finished" if report.already else f"Recovered {directory}"
         out.table(f"{done} in {report.seconds:.2f} s", titles, [[row[column] for column in columns] for row in rows])
         for note in report.notes:
             out.text(f"note: {note}")
@@ -255,7 +255,7 @@ def show_aside(report: RecoveryReport) -> None:
     for aside in report.aside:
         for at, call in enumerate(aside.calls):
             out.text(
-                f"set aside: partition {call.partition}, index {call.index}, transaction {call.txn_id}: "
+                f"quarantined: partition {call.partition}, index {call.index}, transaction {call.txn_id}: "
                 f"{call.procedure} {orjson.dumps(call.params, default=str).decode()}: {call.reason}"
             )
             touches = aside.touches.get(at, [])
@@ -265,4 +265,4 @@ def show_aside(report: RecoveryReport) -> None:
             if more:
                 out.text(f"  and by {more} later ones; --json lists them")
         for touch in aside.otherwise[:TOUCHES_SHOWN_MAX]:
-            out.text(f"answered otherwise since then: transaction {touch.txn_id} ({touch.procedure})")
+            out.text(f"answered differently since then: transaction {touch.txn_id} ({touch.procedure})")

@@ -38,7 +38,7 @@ def register(program: typer.Typer) -> None:
     group.command("list", help="Show the snapshots of a node directory.")(list_them)
     group.command("verify", help="Read every snapshot and compare all checksums.")(verify)
     group.command("points", help="Show the recovery points of a node directory.")(points)
-    group.command("take", help="Let the running server take snapshots now.")(take)
+    group.command("take", help="Make the running server take snapshots now.")(take)
     export.register_in(group)
     program.add_typer(group, name="snapshot")
 
@@ -94,7 +94,7 @@ def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:
         damaged = sum("problem" in row for row in rows)
         points = f", and recovery point {bad[0].name} is damaged" if bad else ""
         raise CommandFailed(
-            f"{damaged} of {len(rows)} snapshots cannot be relied on{points}",
+            f"{damaged} of {len(rows)} snapshots are damaged{points}",
             hint="recovery falls back to an older one and a longer log; take a new one with `cmdlog snapshot take`",
             exit_code=code,
         )
@@ -168,7 +168,7 @@ def _exit_code(path: str) -> int:
         manifest = verify_one(RealFiles(), path)
     except SnapshotError as error:
         return error.exit_code
-    return 10 if manifest.base is not None else 11  # whole, but what it stands on is not; or of another node
+    return 10 if manifest.base is not None else 11  # intact, but what it builds on is not; or of another node
 
 
 def _state_of(row: dict[str, Any]) -> str:

@@ -21,11 +21,13 @@ from cmdlog.cli.server.server_options import (
     server,
 )
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The procedure; `cmdlog call` without one lists them.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the procedure; without it, all are listed.")]
 ParamsArgument = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Parameters.")]
 KeyOption = Annotated[
     str | None,
-    typer.Option("--key", metavar="KEY", help="Idempotency key: a repetition gets the first outcome and runs nothing."),
+    typer.Option(
+        "--key", metavar="KEY", help="Idempotency key: a retry with the same key gets the first outcome and runs nothing."
+    ),
 ]
 
 
@@ -66,7 +68,7 @@ def call(
             out.result(list(catalog.values()), lambda: _show_catalog(list(catalog.values())))
             return
         if name not in catalog:
-            raise CommandFailed(f"no procedure is called {name}", hint=f"there are {', '.join(catalog)}", exit_code=2)
+            raise CommandFailed(f"there is no procedure {name}", hint=f"there are {', '.join(catalog)}", exit_code=2)
         body = read_params(params or [], catalog[name]["parameters"]["properties"])
         with patience(url, timeout):
             result = client.invoke(name, body, idempotency_key=key or NEW_KEY)

@@ -32,9 +32,9 @@ USUAL: Final = frozenset(("host", "port", "partitions", "sites", "durability", "
 HELP: Final = """Serve the procedures of APP over HTTP, from the node directory --data.
 
 A missing or empty directory becomes a new node; an existing one is
-recovered first. The server tells its address when the directory is opened,
+recovered first. The server prints its address when the directory is opened,
 and answers /readyz with 503 until recovery is done. SIGTERM or Ctrl-C stops
-it in order, also while it starts: requests under way are answered, the log
+it cleanly, also while it starts: requests in flight are answered, the log
 is sealed, and the exit code is 0.
 
 [bold]Examples[/bold]
@@ -115,7 +115,7 @@ def stopped_in_order() -> Iterator[None]:
 
 
 def refuse_locked(data: Path) -> None:
-    """Says at once that another process has the directory, before anybody is told of an address. Raises: Locked.
+    """Says at once that another process has the directory, before an address is printed. Raises: Locked.
 
     The log decides it again when it is opened. A shared lock is asked for: of two servers that look at the same time, neither is
     in the other's way for good.
@@ -187,4 +187,4 @@ def tell_start(part: Mapping[str, Any]) -> str:
 
 
 def _say_stopping() -> None:
-    out.result({"event": "stopping"}, lambda: out.text("stopping: requests under way are answered first"))
+    out.result({"event": "stopping"}, lambda: out.text("stopping: requests in flight are answered first"))

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 DEFAULT_URL: Final = "http://127.0.0.1:8642"
 TIMEOUT_S: Final = 30.0
-NOTICE_S: Final = 2.0  # without an answer, before somebody at a terminal is told that it is still tried
+NOTICE_S: Final = 2.0  # without an answer, before a user at a terminal sees that it is still retried
 
 UrlOption = Annotated[str, typer.Option("--url", metavar="URL", help="Address of the server.", envvar="CMDLOG_URL")]
 TokenOption = Annotated[
-    Path | None, typer.Option("--token-file", metavar="FILE", help="File with the bearer token; else CMDLOG_TOKEN is used.")
+    Path | None, typer.Option("--token-file", metavar="FILE", help="File with the bearer token; by default CMDLOG_TOKEN is used.")
 ]
 TimeoutOption = Annotated[
-    float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Longest wait, with all attempts that it takes.")
+    float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Longest wait, including all retries.")
 ]
 
 CaOption = Annotated[
@@ -39,18 +39,18 @@ CaOption = Annotated[
     typer.Option(
         "--ca-file",
         metavar="FILE",
-        help="Certificates of the authorities that may have signed the server's; else those of the system.",
+        help="CA certificates to verify the server with; by default those of the system.",
         envvar="CMDLOG_CA_FILE",
     ),
 ]
 
 HINTS: Final = {
     "unauthenticated": "give the token by --token-file or CMDLOG_TOKEN",
-    "unreachable": "is `cmdlog serve` running there? --url names another; --ca-file the authority of its certificate",
-    "bad_answer": "is it cmdlog that listens there?",
-    "session_expired": "the outcome is no longer known; look at the data before you call again under a new key",
-    "log_full": "reads go on; writes do as soon as a snapshot frees a segment",
-    "internal_error": "the server's log says where",
+    "unreachable": "check that `cmdlog serve` is running there; use --url for another address, --ca-file for a private CA",
+    "bad_answer": "check that cmdlog is listening there",
+    "session_expired": "the outcome is no longer known; check the data before you call again with a new key",
+    "log_full": "reads continue; writes resume as soon as a snapshot frees a segment",
+    "internal_error": "see the server's log",
 }
 
 
@@ -75,12 +75,12 @@ def server(url: str, token_file: Path | None, timeout_s: float, ca_file: Path | 
 
 @contextlib.contextmanager
 def patience(url: str, timeout_s: float) -> Iterator[None]:
-    """Around one request: somebody at a terminal is told when it takes long, and how long it may."""
+    """Around one request: tells a user at a terminal when it takes long, and how long it may."""
     if out.json or not sys.stderr.isatty() or timeout_s <= NOTICE_S:
         yield
         return
     until = time.strftime("%H:%M:%S", time.localtime(time.time() + timeout_s))
-    notice = threading.Timer(NOTICE_S, lambda: sys.stderr.write(f"no answer from {url} yet; it is tried until {until}\n"))
+    notice = threading.Timer(NOTICE_S, lambda: sys.stderr.write(f"no answer from {url} yet; retrying until {until}\n"))
     notice.daemon = True
     notice.start()
     try:
@@ -107,5 +107,5 @@ def failure_of(error: CmdlogError, url: str) -> CommandFailed:
     told = f"no answer from {url}: {error}" if isinstance(error, Unreachable) else f"{named}: {error}"
     hint = HINTS.get(error.code, "")
     if isinstance(error, OutcomeUnknown) and error.idempotency_key is not None:
-        hint = f"repeat it with --key {error.idempotency_key}: if it was executed, that gets its outcome and runs nothing"
+        hint = f"repeat it with --key {error.idempotency_key}: if it was executed, you get its outcome and nothing runs again"
     return CommandFailed(told, hint=hint, exit_code=2 if isinstance(error, InvalidParameters | UnknownProcedure) else 1)

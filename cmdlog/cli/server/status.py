@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 STATUS_S: Final = 5.0  # somebody is looking at the screen
 BAR_CELLS: Final = 20
 
-WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")]
-EveryOption = Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="With --watch: how often.")]
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")]
+EveryOption = Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="With --watch: refresh interval.")]
 
 
 def register(program: typer.Typer) -> None:
@@ -142,9 +142,9 @@ def summary(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-SHORT: Final = {"partition": "#", "open_calls": "open", "batches_under_way": "under way"}  # eighty columns hold them all
+SHORT: Final = {"partition": "#", "open_calls": "open", "batches_under_way": "in flight"}  # eighty columns hold them all
 LOADS: Final = (
-    ("inflight_calls", "calls under way"),
+    ("inflight_calls", "calls in flight"),
     ("inflight_bytes", "bytes of parameters"),
     ("idempotency_keys", "idempotency keys known"),
 )
@@ -162,7 +162,7 @@ def _troubles(told: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("snapshots", told.get("snapshot_error")),
         ("archive", _part(told, "archive").get("problem")),
         ("archive", _unkept(_part(told, "archive"))),
-        ("clock", clock.get("jumped") and "jumped ahead of what transaction ids follow"),
+        ("clock", clock.get("jumped") and "jumped further ahead than transaction ids follow"),
         ("failed nodes", ", ".join(map(str, failed.get("nodes") or ()))),
         ("fault log", failed.get("problem")),
     ]
@@ -182,7 +182,7 @@ def _unkept(archive: Mapping[str, Any]) -> str:
     promised = archive.get("unkept_window_s")
     if not isinstance(promised, int | float) or not promised:
         return ""
-    return f"a window of {promised:g} s was promised, this node runs without: see retention_window_s"
+    return f"a window of {promised:g} s was promised, but this node runs without one: see retention_window_s"
 
 
 def _reach(archive: Mapping[str, Any]) -> str:
@@ -195,7 +195,7 @@ def _reach(archive: Mapping[str, Any]) -> str:
 
 
 def _stuck(told: Mapping[str, Any]) -> str:
-    """Partitions that refuse calls for another reason than a full volume, which is told once for all."""
+    """Partitions that refuse calls for another reason than a full volume, which is shown once for all."""
     found = {number: _part(_part(told, "partitions"), number).get("state", "ok") for number in _part(told, "partitions")}
     return ", ".join(f"{number} refuses calls: {state}" for number, state in found.items() if state not in ("ok", "disk_full"))
 

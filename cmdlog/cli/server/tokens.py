@@ -42,9 +42,12 @@ FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The token fi
 NameOption = Annotated[str, typer.Option("--name", metavar="NAME", help="Whose token it is; idempotency keys belong to it.")]
 RoleOption = Annotated[list[str], typer.Option("--role", metavar="ROLE", help=f"One of {', '.join(ROLES)}; may be repeated.")]
 ExpiresOption = Annotated[
-    str | None, typer.Option("--expires", metavar="30d|TIME", help="After so many d, h or m, or at this RFC 3339 time.")
+    str | None,
+    typer.Option(
+        "--expires", metavar="30d|TIME", help="After this many days, hours or minutes (30d, 12h, 5m), or at this RFC 3339 time."
+    ),
 ]
-IdOption = Annotated[str | None, typer.Option("--id", metavar="ID", help="Only this token of the name, as `list` shows it.")]
+IdOption = Annotated[str | None, typer.Option("--id", metavar="ID", help="Only the token with this id, as `list` shows it.")]
 
 SPAN: Final = re.compile(r"([0-9]{1,5})([dhm])")
 SPAN_S: Final = {"d": 86_400, "h": 3600, "m": 60}
@@ -63,8 +66,8 @@ HELP: Final = """Make, list and remove the credentials of a server.
   cmdlog token add tokens --name shop --role invoke --expires 90d
   cmdlog serve shop:db --token-file tokens
 
-A running server follows the file within a second. To replace a token, add
-another one under the same name, give it to the client, and remove the old
+A running server rereads the file within a second. To replace a token, add
+another one with the same name, give it to the client, and remove the old
 one with --id.
 """
 
@@ -72,10 +75,10 @@ one with --id.
 def register(program: typer.Typer) -> None:
     """Adds the command group."""
     group = typer.Typer(no_args_is_help=True, help=HELP, rich_markup_mode="rich")
-    group.command("add", help="Make a token, store its hash, print it once.")(add)
-    group.command("list", help="Show who may do what, until when; never a token.")(list_them)
-    group.command("remove", help="Withdraw the tokens of a name.")(remove)
-    group.command("convert", help="Store the hash of a token that the file holds in the clear.")(convert)
+    group.command("add", help="Create a token, store its hash, print the token once.")(add)
+    group.command("list", help="Show names, roles and expiry; never a token.")(list_them)
+    group.command("remove", help="Remove the tokens of a name.")(remove)
+    group.command("convert", help="Replace a plain-text token in the file by its hash.")(convert)
     program.add_typer(group, name="token")
 
 
@@ -91,7 +94,7 @@ def add(file: FileArgument, name: NameOption, role: RoleOption, expires: Expires
                 f"{file} holds one token in the clear", hint=f"`cmdlog token convert {file}` keeps its hash instead"
             )
         if len(edit.held.credentials) >= CREDENTIALS_MAX:
-            raise CommandFailed(f"{file} holds {CREDENTIALS_MAX} tokens already", hint="remove what has expired")
+            raise CommandFailed(f"{file} holds {CREDENTIALS_MAX} tokens already", hint="remove expired tokens")
         edit.write((edit.text or HEAD + "\n").rstrip("\n") + "\n" + write_line(credential) + "\n")
     out.result({**_row(credential), "token": token}, lambda: _show_token(credential, token, file))
 
@@ -112,7 +115,7 @@ def remove(file: FileArgument, name: NameOption, id: IdOption = None, json: Json
         if not gone:
             raise CommandFailed(f"{file} has no token of {name!r}" + (f" with id {id}" if id else ""))
         if edit.held.plain:
-            raise CommandFailed(f"{file} holds one token in the clear", hint="remove the file, or put another one in its place")
+            raise CommandFailed(f"{file} holds one token in the clear", hint="delete the file, or replace it")
         marks = {f"sha256:{credential.digest.hex()}" for credential in gone}
         lines = edit.text.splitlines(keepends=True)
         kept = [line for line in lines if line.lstrip().startswith("#") or marks.isdisjoint(line.split())]
@@ -120,18 +123,19 @@ def remove(file: FileArgument, name: NameOption, id: IdOption = None, json: Json
         edit.write("".join(kept) if "".join(kept).strip() else HEAD + "\n")
     removed = [_row(credential) for credential in gone]
     out.result(
-        {"removed": removed}, lambda: out.text(f"removed {len(removed)} of {name}; running servers follow within a second")
+        {"removed": removed},
+        lambda: out.text(f"removed {len(removed)} of {name}; running servers reread the file within a second"),
     )
 
 
 def convert(file: FileArgument, json: JsonFlag = False) -> None:
-    """The token keeps working; whoever reads it from this file needs a copy first."""
+    """The token keeps working; a client that reads it from this file needs a copy first."""
     with _editing(file, must_exist=True) as edit:
         if not edit.held.plain:
-            raise CommandFailed(f"{file} holds no token in the clear")
+            raise CommandFailed(f"{file} holds no plain-text token")
         (credential,) = edit.held.credentials
         edit.write(f"{HEAD}\n{write_line(credential)}\n")
-    told = f"{file} holds the hash of the token now; clients keep using the token, and cannot read it here any more"
+    told = f"{file} now holds the hash of the token; clients keep using the token, but can no longer read it here"
     out.result(_row(credential), lambda: out.text(told))
 
 
@@ -166,7 +170,7 @@ def _editing(file: Path, *, must_exist: bool = False) -> Iterator[_Edit]:
     """One editor at a time: the lock is on the directory, because the file itself is replaced."""
     path = file.resolve()  # a link keeps pointing to the file
     if not path.parent.is_dir():
-        raise CommandFailed(f"{path.parent} is no directory", exit_code=2)
+        raise CommandFailed(f"{path.parent} is not a directory", exit_code=2)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         lock(directory, wait_s=FOREVER)
@@ -189,7 +193,7 @@ def _parse(path: Path, data: bytes) -> TokenFile:
     try:
         return parse_file(data)
     except BadTokenFile as error:
-        raise CommandFailed(f"{path}: {error}", hint="repair the line by hand; nothing was changed") from None
+        raise CommandFailed(f"{path}: {error}", hint="fix the line by hand; nothing was changed") from None
 
 
 def _keep_owner(fd: int, path: Path) -> None:

@@ -1,12 +1,12 @@
 """Calls of many threads that share requests to /v1/batch.
 
-One rule: it multiplexes attempts and decides nothing. Each caller's own exchange sees what came of its line and goes on as if it
-had sent a request alone; a retry may share its request with others again.
+One rule: it multiplexes attempts and decides nothing. Each caller's own exchange sees the result of its line and continues as if
+it had sent a request alone; a retry may share its request with others again.
 
 Adaptive: a call that finds nothing under way is sent at once, by its own thread, as a request of its own. What arrives until that
 is answered forms the next request, sent by a worker thread; so requests grow with the load, and nobody waits while idle.
 A caller that gives up, by its time-out or an interrupt, leaves the others alone. Answers of one request come in order: a call
-that takes long holds back those behind it in the same request.
+that takes long holds back those after it in the same request.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def is_stream(status: int, headers: Mapping[str, str]) -> bool:
 def no_stream(answer: Attempt) -> Attempt:
     """An answer that stands for all lines; one JSON object is nobody's result."""
     if isinstance(answer, Response) and answer.status == 200:
-        return Response(200, None, about=f"no {NDJSON} to a request of /v1/batch")
+        return Response(200, None, about=f"the answer of /v1/batch is not {NDJSON}")
     return answer
 
 
@@ -47,7 +47,7 @@ class AnswerLines:
             self._keep(others[-1])
 
     def end(self, rest: Attempt) -> Iterator[Attempt]:
-        """The request is over; `rest` is what came of every line that has no answer."""
+        """The request is over; `rest` is the result of every line that has no answer."""
         if self._broken:
             rest = Lost(reached=True, reason=self._broken)
         while self.left:

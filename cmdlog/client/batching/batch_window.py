@@ -3,7 +3,7 @@
 One rule: at most CALLS_MAX calls are held, answered or not; they leave in the order in which they came, each with a result or
 an error.
 
-They are executed in that order too, except that a call which was refused on its own (503) is sent again behind others. Calls that
+They are executed in that order too, except that a call which was refused on its own (503) is sent again after others. Calls that
 were lost or refused together are sent again together, and nothing that came later goes before them.
 
 A request that breaks is sent again in halves: whatever the calls of it were too many for (a proxy's buffer, the time of one
@@ -40,7 +40,7 @@ class BatchLine(Tries):
     """One call of the batch."""
 
     ask: Ask
-    own_key: bool  # made by us, so it may be made anew
+    own_key: bool  # made by us, so it may be made again
     due: float = 0.0
     alone: bool = False  # it was refused on its own: others may go before it
     deadline: float | None = None  # set by the first failure: time that the reader of the answers takes is not counted
@@ -107,7 +107,7 @@ class Window:
                     return
 
     def settle(self, line: BatchLine, attempt: Attempt) -> None:
-        """What came of a line's attempt."""
+        """The result of a line's attempt."""
         found = judge(attempt)
         if not isinstance(found, AttemptFailure):
             self._succeed(line, found)

@@ -8,7 +8,7 @@ When the archive can take no more (`archive_bytes_max`, a full disk, a damaged s
 still be restored, only later, make room first. Then the rule `archive_full` decides:
 
     stop      the segment stays in the ring. The log fills, then writes are refused with `log_full`, which names the archive;
-              reads go on. It is tried again every second, and goes on by itself when there is room.
+              reads continue. It is tried again every second, and continues by itself when there is room.
     shorten   the oldest segments of the archive go, with the snapshots that are of no use without them, until there is room;
               where that is not enough, the segment goes unarchived. How far back one can really go is shown, and logged. What a
               recovery point needs is never given up: for that, shorten is stop.
@@ -59,8 +59,8 @@ from snapshot.recovery_points import BadPoint, list_points
 from snapshot.retention import Needs, needs, oldest_restorable, window_begin
 
 LOOK_EVERY_S: Final = 5.0  # at what the window does not need any more; it moves slowly
-RETRY_S: Final = 1.0  # after something that stands in the way: as often as the log looks at a full disk
-FIRST_RECORDS_BLOCK: Final = 2  # of a log: the checkpoint of a node that was made by a recovery stands there
+RETRY_S: Final = 1.0  # after something that is in the way: as often as the log looks at a full disk
+FIRST_RECORDS_BLOCK: Final = 2  # of a log: the checkpoint of a node that was made by a recovery is there
 
 log = structlog.get_logger("cmdlog.archive")
 
@@ -80,7 +80,7 @@ class ArchiveHooks:
 
     now_millis: Callable[[], int]  # clock of the transaction ids; never later than the newest of them
     segments: Callable[[], Sequence[SegmentFile]]  # of the ring, oldest first
-    look_again: Callable[[], None]  # `may_go` may answer otherwise now
+    look_again: Callable[[], None]  # `may_go` may answer differently now
     copy: Callable[[str, str, int], Copied]  # source, target, last block
 
 
@@ -124,7 +124,7 @@ class Archiver:
         self._thread.start()
 
     def stop(self) -> None:
-        """Breaks off what is under way, harmless at any step; the caller has stopped the copies."""
+        """Interrupts what is under way, harmless at any step; the caller has stopped the copies."""
         with self._lock:
             self._stopping = True
             self._lock.notify_all()
@@ -158,10 +158,12 @@ class Archiver:
                 remove(self._place.files, snapshot)  # a base stays where it is, and is let go again after the next snapshot
 
     def why_full(self) -> str:
-        """What a caller who is refused with `log_full` is told."""
+        """The answer to a caller that is refused with `log_full`."""
         if self.problem:
-            return f"the log has no room: the archive cannot take its oldest segment, which was promised: {self.problem}"
-        return "the log has no room until a snapshot lets its oldest segment go"
+            return (
+                f"the log has no room: its oldest segment is promised to the archive and cannot be copied there: {self.problem}"
+            )
+        return "the log has no room until a snapshot releases its oldest segment"
 
     def status(self) -> dict[str, Any]:
         """The archive as `GET /v1/status` shows it; as of the last look, at most a few seconds ago."""
@@ -179,7 +181,7 @@ class Archiver:
             except (SnapshotError, WalError, OSError) as error:
                 self._note_problem(str(error))
             except Exception as error:  # our own bug: without this thread the log fills and never empties
-                log.exception("archiving failed")
+                log.exception("archiving_failed")
                 self._note_problem(f"{type(error).__name__}: {error}")
 
     def _wait(self) -> bool:
@@ -244,7 +246,7 @@ class Archiver:
             raise
         self.archived += 1
         self._index.refresh()
-        log.info("segment archived", first_block=int(segment.header.first_block), last_block=last_block, bytes=copied.bytes)
+        log.info("segment_archived", first_block=int(segment.header.first_block), last_block=last_block, bytes=copied.bytes)
         return True
 
     def _fits(self, size_bytes: int) -> bool:
@@ -265,11 +267,9 @@ class Archiver:
         first_block = int(segment.header.first_block)
         pinned = Needs(frozenset(), None, needed.pins).log(first_block=first_block, last_block=last_block)
         if self._rules.when_full == "stop" or pinned:
-            raise Stuck(
-                f"{why}; it is retried until there is room, or until a restart with archive_full=shorten or a smaller window"
-            )
+            raise Stuck(f"{why}; retried until there is room, or a restart with archive_full=shorten or a smaller window")
         self.given_up += 1
-        log.warning("segment goes unarchived: the window is shorter", first_block=first_block, last_block=last_block, reason=why)
+        log.warning("segment_not_archived", first_block=first_block, last_block=last_block, reason=why)
 
     def _drop_spare(self, needed: Needs) -> bool:
         """Gives up the oldest snapshot of the archive without which every moment can still be restored."""
@@ -292,7 +292,7 @@ class Archiver:
             return False
         remove_segment(self._place, oldest)
         self.given_up += 1
-        log.warning("the archive's oldest segment goes: the window is shorter", file=oldest.name)
+        log.warning("archived_segment_dropped", file=oldest.name)
         self._index.refresh()
         self._drop_useless_snapshots()
         return True
@@ -314,7 +314,7 @@ class Archiver:
         return [s for s in old if s.path not in standing and (s.partition, s.name) not in pinned]
 
     def _purge(self, needed: Needs) -> None:
-        """Takes out what nothing needs any more."""
+        """Removes what nothing needs any more."""
         if not self._purges:
             return
         segments = [s for s in self._index.segments if not needed.log(first_block=s.first_block, last_block=s.last_block)]
@@ -331,7 +331,7 @@ class Archiver:
 
     def _needs(self) -> Needs:
         points, self._bad_points = list_points(self._place.files, self._place.directory)
-        if self._bad_points:  # nobody knows what it pins
+        if self._bad_points:  # what it pins is unknown
             return Needs(frozenset((s.partition, s.name) for s in self._index.snapshots), 0, ())
         begin = window_begin(now_millis=self._hooks.now_millis(), window_s=self._rules.window_s)
         return needs(self._index.snapshots, self._partitions, begin=begin, points=points)
@@ -345,14 +345,14 @@ class Archiver:
     def _warn_of_promise(self) -> None:
         """Raises: DiskFull, when it has been logged."""
         log.warning(
-            "an earlier run promised a window that this one does not keep: older moments stop being restorable",
-            promised_window_s=self._told_unkept_s(),
+            "retention_window_abandoned",
+            promised_window_s=self._reported_unkept_s(),
             retention_window_s=self._rules.window_s,
-            remedy="start with that retention_window_s; see `cmdlog archive verify`",
+            remedy="older moments stop being restorable: start with that retention_window_s; see `cmdlog archive verify`",
         )
         end_promise(self._place.files, self._place.directory, now_millis=self._hooks.now_millis())
 
-    def _told_unkept_s(self) -> float | None:
+    def _reported_unkept_s(self) -> float | None:
         """None as well of a file that cannot be read: it promises everything."""
         return self._unkept_s if 0 < self._unkept_s < math.inf else None
 
@@ -360,7 +360,7 @@ class Archiver:
         if self._stopping:
             return
         if problem != self.problem:
-            log.error("the archive stands still", reason=problem)
+            log.error("archiving_blocked", reason=problem)
         if not self.problem:
             self._problem_since = time.time()
         self.problem = problem
@@ -382,7 +382,7 @@ class Archiver:
             "segments": len(self._index.segments),
             "snapshots": sum(snapshot.archived for snapshot in self._index.snapshots),
             "window_s": self._rules.window_s,
-            "unkept_window_s": self._told_unkept_s(),
+            "unkept_window_s": self._reported_unkept_s(),
             "promise_problem": promise_problem(self._place.files, self._place.directory) or None,
             "when_full": self._rules.when_full,
             "first_block": log_from,

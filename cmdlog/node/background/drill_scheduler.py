@@ -108,7 +108,7 @@ class Drills:
             try:
                 self._drill()
             except Exception as error:  # our own bug, or no process to be had: the node itself is well
-                log.exception("restore drill failed")
+                log.exception("restore_drill_failed")
                 self._failure = str(error)
             self.due_at = max(self._next_due(), self._wall() + min(self._every_s, FIRST_AFTER_S))
 
@@ -132,16 +132,16 @@ class Drills:
 
     def _tell(self, told: bytes, code: int) -> None:
         if (report := last_answer(told)) is None:
-            self._failure = f"the drill ended with code {code}; its own words are in standard error"
-            log.error("restore drill failed", reason=self._failure)
+            self._failure = f"the drill exited with code {code}; see its output on standard error"
+            log.error("restore_drill_failed", reason=self._failure)
             return
         self._failure = ""
         if report["verdict"] == "proven":
-            log.info("restore proven", seconds=report["seconds"], seed=report["seed"])
+            log.info("restore_proven", seconds=report["seconds"], seed=report["seed"])
         elif report["verdict"] == NOT_RUN:
-            log.warning("restore drill not run", reason=_reason(report), report=report["file"])
+            log.warning("restore_drill_not_run", reason=_reason(report), report=report["file"])
         else:
-            log.error("restore drill failed", verdict=report["verdict"], reason=_reason(report), report=report["file"])
+            log.error("restore_drill_failed", verdict=report["verdict"], reason=_reason(report), report=report["file"])
 
 
 def _reason(report: dict[str, Any]) -> str | None:

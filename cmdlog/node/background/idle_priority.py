@@ -3,7 +3,7 @@
 One rule: what makes way for others must not be what others wait for. Being nice is not enough: what wakes up waits for the end of
 a nice process's slice, 3 ms, and the p99 of calls at half load was half as long again. A process of SCHED_IDLE makes way, if it
 rests often (`snapshot.background_io`), but gets nothing where others want all there is, and cannot be raised again without
-privilege. So it is given up, and a nice one begins anew: when the log cannot wait any longer, or when it takes longer than its
+privilege. So it is given up, and a nice one begins again: when the log cannot wait any longer, or when it takes longer than its
 bytes should.
 """
 

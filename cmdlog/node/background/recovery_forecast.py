@@ -49,7 +49,7 @@ def read_call_times(folder: str) -> dict[str, float]:
 
 
 class Speeds:
-    """Of one node. Thread-safe; nothing here is on the path of a call."""
+    """Speeds measured on one node. Thread-safe; nothing here is on the path of a call."""
 
     def __init__(self, directory: str, names: Sequence[str], partitions: int) -> None:
         self._folder = os.path.join(directory, "state")
@@ -74,18 +74,18 @@ class Speeds:
                 self._call_s[name] = measured
 
     def found(self, partition: int, newest: str, replayed: Mapping[str, int]) -> None:
-        """At the start: `replayed` calls were applied, from the `newest` snapshot or from a state that held others behind it."""
+        """At the start: `replayed` calls were applied, from the `newest` snapshot or from a state that held others after it."""
         name, calls = self._saved.get(partition, ("", Counter[str]()))
         with self._lock:
             self._behind[partition].update(Counter(replayed) | (calls if name == newest else Counter[str]()))
 
     def mark(self, partition: int) -> Counter[str]:
-        """What is behind now, when an image begins; `settle` takes it away once the snapshot counts."""
+        """The calls not yet in a snapshot when an image begins; `settle` takes it away once the snapshot counts."""
         with self._lock:
             return self._behind[partition].copy()
 
     def settle(self, partition: int, marked: Counter[str]) -> None:
-        """The snapshot that began at `marked` holds all that was behind then."""
+        """The snapshot that began at `marked` holds all calls of before that moment."""
         with self._lock:
             self._behind[partition] -= marked
 
@@ -109,7 +109,7 @@ class Speeds:
             return {name: round(s * 1e6, 2) for name, s in sorted(self._call_s.items())}
 
     def save(self, newest: Mapping[int, str]) -> None:
-        """What is known, and how many calls are behind which newest snapshot. Best effort: without it the next start guesses."""
+        """What is known, and how many calls follow which newest snapshot. Best effort: without it the next start guesses."""
         with self._lock:
             behind = {str(p): [name, dict(self._behind[p])] for p, name in newest.items()}
         measured = restore_speeds_of(self._folder)
@@ -117,7 +117,7 @@ class Speeds:
 
 
 def _read_behind(folder: str) -> dict[int, tuple[str, Counter[str]]]:
-    """Partition -> newest snapshot, and procedure -> calls behind it, as the last life saved them."""
+    """Partition -> newest snapshot, and procedure -> calls after it, as the last life saved them."""
     with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
         stated: Mapping[str, Any] = orjson.loads(Path(folder, NAME).read_bytes())["behind"]
         return {

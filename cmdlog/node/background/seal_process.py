@@ -52,7 +52,7 @@ class SealProcess:
         code, answer = ended
         said = last_answer(answer) or {}
         if code != 0 or "error" in said:
-            raise SnapshotFailed(str(said.get("error", f"the sealing process ended with code {code}")))
+            raise SnapshotFailed(str(said.get("error", f"the sealing process exited with code {code}")))
 
     def stop(self) -> None:
         """Ends the process under way; no other one begins."""
@@ -80,7 +80,7 @@ class SealProcess:
 
 
 def _take_back(temporary: str, final: str) -> bool:
-    """A process was ended behind giving the name, before it had read all back: what it made is sealed from the beginning."""
+    """A process was ended after giving the name, before it had read all back: what it made is sealed from the beginning."""
     if os.path.exists(final):
         os.rename(final, temporary)
     return os.path.exists(temporary)
@@ -92,6 +92,6 @@ def _answer_of(process: ChildProcess, order: bytes, given_up: Callable[[], bool]
         try:
             return process.communicate(told, timeout=idle_priority.LOOK_EVERY_S)[0]
         except subprocess.TimeoutExpired:
-            told = None  # `communicate` goes on with the rest of it
+            told = None  # `communicate` continues with the rest of it
         if given_up():
             return None

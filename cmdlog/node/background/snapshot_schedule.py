@@ -4,7 +4,7 @@ One rule: it only looks. `cmdlog.node.background.snapshotter` does what it says.
 
     log bytes   half of `fraction` of the ring was written since the partition's newest snapshot, so that its second-newest stays
                 within `fraction`; idle partitions too, or one of them would hold the whole log. When three quarters of what is
-                left beside `fraction` are in use as well, or a call may be refused, whoever holds anything but the newest
+                left beside `fraction` are in use as well, or a call may be refused, every holder of anything but the newest
                 segment is due
     budget      the replay of what newest snapshots do not hold would take BUDGET_SHARE of the recovery budget that restoring
                 leaves; the partition with the longest replay goes first
@@ -125,7 +125,7 @@ def urgency(policy: Policy, view: LogView, forecast: Forecast) -> float:
 def _due_by_log(
     policy: Policy, view: LogView, snapshots: Mapping[int, Sequence[Snapshot]], partitions: Sequence[int]
 ) -> int | None:
-    """Whoever holds the oldest block is looked at first."""
+    """The holder of the oldest block is considered first."""
     every = segments_between(view.segments, policy.fraction)
     crowded = view.full or len(view.first_blocks) >= view.segments * (policy.fraction + (1 - policy.fraction) * 3 / 4)
     for partition in sorted(partitions, key=lambda p: anchor_block(snapshots.get(p, ())) or 0):

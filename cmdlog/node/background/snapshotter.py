@@ -238,7 +238,7 @@ class Snapshotter:
                 self._note_failure(wanted, error)
                 failed: SnapshotError = error if isinstance(error, SnapshotError) else SnapshotFailed(str(error))
             except Exception as error:  # our own bug: without this thread the log fills and never empties
-                log.exception("snapshot failed", partitions=list(wanted))
+                log.exception("snapshot_failed", partitions=list(wanted))
                 self._note_failure(wanted, error)
                 failed = SnapshotFailed(f"{type(error).__name__}: {error}")
             else:
@@ -300,7 +300,7 @@ class Snapshotter:
         gone = keep_points(self._files, self._directory, kept=self._kept.points)
         for old in gone:
             log.warning("recovery point dropped", txn_id=str(old.txn_id), created=old.created, points_kept=self._kept.points)
-        log.info("recovery point made", txn_id=str(txn_id), removed=[str(old.txn_id) for old in gone])
+        log.info("recovery_point_created", txn_id=str(txn_id), removed=[str(old.txn_id) for old in gone])
         return describe_points([point], ())[0]
 
     def _make(self, partition: int, *, before_mark: Callable[[], None] = lambda: None) -> dict[str, Any]:
@@ -313,7 +313,7 @@ class Snapshotter:
             self._hold_reserve()
         self.taken, self.last_s = self.taken + 1, time.monotonic() - began
         log.info(
-            "snapshot taken",
+            "snapshot_taken",
             partition=partition,
             index=made["index"],
             kind=made["kind"],
@@ -408,7 +408,7 @@ class Snapshotter:
             self._hooks.when_durable(report["partition"], durable.set)
         while not durable.wait(LOOK_EVERY_S):
             if self._stopping:
-                raise SnapshotFailed("the node is stopping; the snapshot is whole and counts from the next start on")
+                raise SnapshotFailed("the node is stopping; the snapshot is complete and will be used after the next start")
             if not self._hooks.notes_fit():  # somebody else took the room, or the log waits for a segment
                 self._hooks.when_durable(report["partition"], durable.set)
 
@@ -417,7 +417,7 @@ class Snapshotter:
         self._hooks.when_all_durable(durable.set)
         while not durable.wait(LOOK_EVERY_S):
             if self._stopping or not self._hooks.notes_fit():
-                raise SnapshotFailed("the log has no room for what a recovery point needs; its snapshots count without it")
+                raise SnapshotFailed("the log has no room for the record of the recovery point; its snapshots remain valid")
 
     def _look(self) -> None:
         by_partition: dict[int, list[Snapshot]] = {p: [] for p in self._partitions}

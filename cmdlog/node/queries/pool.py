@@ -26,7 +26,7 @@ log = structlog.get_logger("cmdlog.node")
 
 
 class QueryCancelled(Exception):
-    """Whoever asked has gone."""
+    """The caller has gone."""
 
 
 class Ticket:
@@ -93,7 +93,7 @@ class QueryPool:
         )
 
     def pids(self) -> list[int]:
-        """The processes, for whoever watches memory."""
+        """The processes, for anyone who watches memory."""
         with self._lock:
             return sorted(worker.process.pid for worker in self._all)
 
@@ -104,7 +104,7 @@ class QueryPool:
             idle, busy = self._idle, self._all.difference(self._idle)
             self._all, self._idle = set(), []
         for worker in busy:
-            worker.kill()  # the thread that waits for it is told by that, and disposes of it
+            worker.kill()  # this wakes the thread that waits for it, which disposes of it
         for worker in idle:
             worker.dispose()
 
@@ -117,7 +117,7 @@ class QueryPool:
         try:
             worker = _Worker(self._memory_bytes_max)
         except OSError as error:
-            raise NotReady(f"no process for queries can be started: {error.strerror}") from None
+            raise NotReady(f"no query process can be started: {error.strerror}") from None
         with self._lock:
             self._all.add(worker)
         try:
@@ -169,7 +169,7 @@ class _Worker:
         try:
             receive_exactly(self._socket, len(READY))
         except (EOFError, OSError):
-            raise NotReady("the process for queries did not start") from None
+            raise NotReady("the query process did not start") from None
         self._socket.settimeout(None)
 
     def send(self, request: bytes) -> None:
@@ -186,7 +186,7 @@ class _Worker:
             self._socket.send(LENGTH.pack(0))
 
     def kill(self) -> None:
-        """Ends the process; whoever reads from it gets an error."""
+        """Ends the process; its readers get an error."""
         self.process.kill()
 
     def dispose(self) -> None:

@@ -223,5 +223,5 @@ def _bytes_of(row: Sequence[Any]) -> int:
         if kind is str or kind is bytes:
             size += len(value)
         elif kind is float and not math.isfinite(value):
-            raise QueryRefused("the result holds an infinity, which JSON cannot express")
+            raise QueryRefused("the result contains an infinity, which JSON cannot express")
     return size

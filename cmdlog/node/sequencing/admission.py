@@ -31,9 +31,9 @@ class Admission:
         if self.refusal is not None:
             raise self.refusal.again()
         if self.inflight_calls + calls > limits.inflight_calls_max:
-            raise Overloaded(f"{self.inflight_calls} calls are under way, limit inflight_calls_max={limits.inflight_calls_max}")
+            raise Overloaded(f"{self.inflight_calls} calls are in flight, limit inflight_calls_max={limits.inflight_calls_max}")
         if self.inflight_bytes + size_bytes > limits.inflight_bytes_max:
-            raise Overloaded(f"{self.inflight_bytes} bytes are under way, limit inflight_bytes_max={limits.inflight_bytes_max}")
+            raise Overloaded(f"{self.inflight_bytes} bytes are in flight, limit inflight_bytes_max={limits.inflight_bytes_max}")
         need = self.pending_bytes + self.held_bytes + size_bytes + overhead_bytes
         if self._room_seen < need + ROOM_LOOK_BYTES:
             self._room_seen = self._room_bytes()

@@ -108,7 +108,7 @@ class ReadRequests:
             pipeline.raise_refusal()
             raise NotReady(f"partition {pipeline.partition} is being restored")
         if len(self._reads) >= admission.limits.inflight_calls_max:
-            raise Overloaded(f"{len(self._reads)} reads are under way")
+            raise Overloaded(f"{len(self._reads)} reads are in flight")
 
     def _hold(self, index: int, partition: int, done: Done, reply: Reply) -> bool:
         """Keeps the reply until the batch is durable, and has the log make haste; False when it is."""

@@ -1,4 +1,4 @@
-"""The node's end of the socket to a site process: ordered sends that never block, reads by whoever owns the descriptor.
+"""The node's end of the socket to a site process: ordered sends that never block, reads by the owner of the descriptor.
 
 One rule: bytes leave in the order of `send`. What the socket does not take at once waits here and is flushed when the socket is
 writable again; the pipeline above bounds it (`site_batches_max` batches of a stream).
@@ -44,7 +44,7 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, frame: bytes) -> None:
-        """Sends, or queues behind what is queued. A broken socket is noticed by the reader alone."""
+        """Sends, or queues after what is queued. A broken socket is noticed by the reader alone."""
         with self._lock:
             if self._closed:
                 return

@@ -1,7 +1,7 @@
 """Sites in the calling process: embedded use, where procedures of a script or notebook must work.
 
-One rule: engines are driven by one thread at a time, whoever holds the drive. A caller that has just made its own batch durable
-drives at once and saves two thread switches (about 30 us each); under load the site thread does.
+One rule: engines are driven by one thread at a time, the one that holds the drive. A caller that has just made its own batch
+durable drives at once and saves two thread switches (about 30 us each); under load the site thread does.
 
 A call cannot be killed from outside in one's own process, so `call_timeout_s` does not apply here.
 """
@@ -176,7 +176,7 @@ class InlineSites:
         """Opens the state again, after a logged skip of a call that keeps failing; the batch is then run once more."""
         fault = SiteFault(error.kind, str(error), partition, index, max(error.position, 0))
         tell = log.warning if tries == 1 else log.debug
-        tell("site restored", kind=fault.kind, partition=partition, index=index, reason=fault.message)
+        tell("site_restored", kind=fault.kind, partition=partition, index=index, reason=fault.message)
         for _partition, ident, report in self._current.abort_captures("the site ended during the capture"):
             self._owner.captured(ident, report)
         self._current.close()

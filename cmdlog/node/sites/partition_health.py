@@ -1,6 +1,6 @@
 """Which partitions cannot run their batches, and why: a full volume, a broken disk, a state that does not fit.
 
-One rule: a change is told once, in one line of the log, however often it is tried again in between.
+One rule: a change is reported once, in one line of the log, however often it is tried again in between.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Troubles:
             self._of |= {p: Trouble(kind, message, self._wall()) for p in new}
         if new:
             where = {"path": self._directory, "free_bytes": self.free_bytes()} if kind == FULL else {}
-            log.error("calls are refused", kind=kind, partitions=new, reason=message, **where)
+            log.error("refusing_calls", kind=kind, partitions=new, reason=message, **where)
 
     def end(self, partitions: Iterable[int]) -> None:
         """They run again."""
@@ -71,7 +71,7 @@ class Troubles:
             ended = {p: self._of.pop(p) for p in partitions if p in self._of}
         if ended:
             lasted_s = round(self._wall() - min(trouble.since for trouble in ended.values()), 3)
-            log.warning("calls are let in again", partitions=list(ended), lasted_s=lasted_s)
+            log.warning("accepting_calls", partitions=list(ended), lasted_s=lasted_s)
 
     def refusal(self, partition: int) -> CallRefused | None:
         """What a call to the partition is refused with. A full volume is full for every partition: all states lie on it."""

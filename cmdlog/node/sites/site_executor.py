@@ -79,7 +79,7 @@ class Site:
         return self._engines[partition].executor.read(calls, catalog=self._plan.catalog)
 
     def capture(self, partition: int, ident: int, path: str, wish: Wish | None = None) -> None:
-        """Begins a delta as wished, or else a whole image at `path`; `step_captures` goes on with it."""
+        """Begins a delta as wished, or else a whole image at `path`; `step_captures` continues it."""
         capture = self._delta(partition, wish) if wish is not None else None
         self._keep[partition] = wish.keep if wish is not None else ()
         self._captures[partition] = (ident, capture or Capture(self._engines[partition].state, path))
@@ -110,13 +110,13 @@ class Site:
         return done
 
     def _cut_behind(self, partition: int, report: Mapping[str, Any]) -> None:
-        """A whole image stands where the site is at this moment: what changes from here on may become a delta on it."""
+        """A whole image has the position of the site at this moment: what changes from here on may become a delta on it."""
         engine = self._engines[partition]
         if self._plan.deltas and report.get("kind") == "full" and (changes := engine.executor.gather_changes()) is not None:
             changes.cut(engine.state.position, keep=self._keep[partition])
 
     def abort_captures(self, why: str) -> list[tuple[int, int, dict[str, Any]]]:
-        """Ends every capture under way; returns (partition, ident, report) of each, for whoever waits for it."""
+        """Ends every capture under way; returns (partition, ident, report) of each, for its waiter."""
         ended = []
         for partition, (ident, capture) in self._captures.items():
             capture.abort()

@@ -1,7 +1,7 @@
 """The node's sites: where durable batches go, and who brings a dead site back.
 
 One rule: a site's death loses nothing. Its batches stay in the sequencer's pipeline until they are answered, and its successor
-says from where it goes on.
+says from where it continues.
 
 `ProcessSites` runs each site in a process; `InlineSites` runs all engines in the calling process (embedded use).
 What the watchdog sees and does:
@@ -14,7 +14,7 @@ What the watchdog sees and does:
                                             -> refuse calls, try again after 1, 2, 4, up to 10 s, or when room came free, until
                                                a site has run what none could; on a full volume a successor serves reads
 
-A site that is tried may end as before, so calls are let in when it has applied the batch, not when it starts.
+A site that is tried may end as before, so calls are accepted when it has applied the batch, not when it starts.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class ProcessSites:
                 return
             for frame in frames:
                 self._frame(site, frame)
-        except Exception as error:  # noqa: BLE001 - our own bug: going on would leave callers waiting for ever
+        except Exception as error:  # noqa: BLE001 - our own bug: continuing would leave callers waiting for ever
             self._owner.broken(error)
 
     def _frame(self, site: _Process, frame: Frame) -> None:
@@ -278,13 +278,13 @@ class ProcessSites:
         if at[BUSY]:
             message = f"the call ran longer than call_timeout_s={self._call_timeout_s:g}"
             return SiteFault("hung", message, at[PARTITION], at[INDEX], at[POSITION])
-        return SiteFault("hung", f"the site took nothing of what it was sent for call_timeout_s={self._call_timeout_s:g}")
+        return SiteFault("hung", f"the site did not read its input for call_timeout_s={self._call_timeout_s:g}")
 
     def _replace(self, old: _Process) -> None:
         fault = self._why(old)
         remedy = self._remedies.choose(fault)
         tell = log.debug if old.number in self._outages else log.warning  # of a site that is tried again it is no news
-        tell("site ended", site=old.number, pid=old.popen.pid, kind=fault.kind, reason=fault.message, index=fault.index)
+        tell("site_exited", site=old.number, pid=old.popen.pid, kind=fault.kind, reason=fault.message, index=fault.index)
         self._owner.site_down(old.partitions, fault)
         if remedy == "wait":
             self._note_outage(old, fault)
@@ -356,7 +356,7 @@ class ProcessSites:
             fault = SiteFault(FULL if error.errno in NO_ROOM else "died", str(error))
         outage = self._outages.get(old.number)
         tell = log.debug if outage is not None and outage.tries > 1 else log.error
-        tell("site does not start", site=old.number, kind=fault.kind, reason=fault.message)
+        tell("site_start_failed", site=old.number, kind=fault.kind, reason=fault.message)
         if outage is not None:  # what none could run is still to be run
             before = outage.fault
             fault = replace(fault, partition=before.partition, index=before.index, position=before.position)

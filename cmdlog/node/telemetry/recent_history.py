@@ -64,7 +64,7 @@ class RecentHistory:
         self._begin()
 
     def look(self, gauges: Callable[[], Gauges]) -> None:
-        """Adds a row if its time has come. Cheap otherwise."""
+        """Adds a row if its time has come; cheap if not."""
         now = self._meter.now()
         if now < self._next_at:
             return

@@ -62,7 +62,7 @@ class RequestStats:
         self.token_file_refused: Callable[[], bool] = lambda: False
         self.cut: Callable[[], Mapping[str, int]] = dict  # connections that were refused or ended by the server, by code
         self._wall = wall
-        self._errors: dict[tuple[str, str], RecentError] = {}  # the one seen last stands last
+        self._errors: dict[tuple[str, str], RecentError] = {}  # the one seen last is last
         self._prefix = secrets.token_hex(6)  # of this process: ids of two lives are not the same
         self._numbers = itertools.count(1)
         self._slow_lines: deque[float] = deque(maxlen=SLOW_LINES_MAX)  # when the last ones were logged
@@ -122,7 +122,7 @@ class RequestStats:
             return
         lines.append(now)
         unlogged, self._slow_unlogged = self._slow_unlogged, 0
-        log.warning("slow call", ms=round(seconds * 1000, 3), **facts(), **({"not_logged": unlogged} if unlogged else {}))
+        log.warning("slow_call", ms=round(seconds * 1000, 3), **facts(), **({"not_logged": unlogged} if unlogged else {}))
 
 
 def facts_of(node: Stages, reply: Reply, *, procedure: str, partition: int | None, request_id: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from cmdlog.wal.ids import Term
 
 
 def on_timeout(state: State) -> None:
-    """No leader was heard from, or a campaign led to nothing. Who may not campaign goes on waiting, without shielding anyone."""
+    """No leader was heard from, or a campaign led to nothing. Who may not campaign keeps waiting, without shielding anyone."""
     if not state.promotable:
         state.become_follower(state.term, None)
     elif state.settings.pre_vote:

@@ -53,8 +53,8 @@ def change(state: State, wanted: ConfigurationChange, *, base: Configuration | N
 
 def _check_life(state: State, following: Configuration) -> None:
     """New voters must have nearly all of the log, else commits would wait for them, and all up to the present configuration,
-    else one that is a member anew would have no vote yet; and the voters that are heard from must be a majority of the new ones,
-    else the change would be the last thing this group commits."""
+    else a node that is a member again would have no vote yet; and the voters that are heard from must be a majority of the new
+    ones, else the change would be the last thing this group commits."""
     log = state.log
     needed = max(state.configuration_index, log.last - state.settings.promotion_entries_max)
     for node in following.voters:
@@ -90,7 +90,7 @@ def on_commit(state: State, before: Index) -> None:
     if configuration.auto_leave:
         _append(state, leave_joint(configuration))
     elif not configuration.is_voter(state.id):
-        # It led, without counting itself, until the others could go on without it (paper, section 6).
+        # It led, without counting itself, until the others could continue without it (paper, section 6).
         state.become_follower(state.term, None)
 
 

@@ -109,7 +109,7 @@ class Decoder:
             except Malformed:
                 self.faults[FrameFault.MALFORMED] += 1
         if bulk_at != size:
-            raise BadFrame(FrameFault.LENGTH, f"{size - bulk_at} bytes behind the last payload")
+            raise BadFrame(FrameFault.LENGTH, f"{size - bulk_at} bytes after the last payload")
         return messages
 
     def _check_digest(self, fields: Mapping[int, bytes], bulk: bytes) -> None:

@@ -40,7 +40,7 @@ class FrameFault(enum.Enum):
     CLUSTER = "cluster"  # of another cluster
     SENDER = "sender"  # not the peer, or not the incarnation of its disk, that this link belongs to
     RECEIVER = "receiver"  # for another node, or for an earlier incarnation of this one
-    SESSION = "session"  # of an earlier connection, or sealed otherwise than agreed
+    SESSION = "session"  # of an earlier connection, or with another seal than agreed
     MAC = "mac"  # not made with the cluster's secret
     SEQUENCE = "sequence"  # seen before, or out of order
     MALFORMED = "malformed"  # authentic and impossible: a defect of the peer
@@ -64,7 +64,7 @@ class Malformed(Exception):
 
 
 class Tag(enum.IntEnum):
-    """Fields behind the fixed part, each at most once. Numbers for ever."""
+    """Fields after the fixed part, each at most once. Numbers for ever."""
 
     SIZES = 1  # uint32 per payload; absent: all payloads are of one size
     KINDS = 2  # uint8 per entry; absent: all are normal
@@ -135,7 +135,7 @@ def unpack_column(code: str, raw: bytes, limit: int) -> tuple[int, ...]:
 
 
 def pack_field(tag: Tag, content: bytes) -> bytes:
-    """A field behind the fixed part of a message."""
+    """A field after the fixed part of a message."""
     return FIELD.pack(tag, len(content)) + content
 
 

@@ -1,7 +1,7 @@
 """`instance.json`: who a node directory belongs to, and the fixed sizes of its log. FORMAT.md "Instance file".
 
 One rule: it is written last when a node is created. So where it is, a whole node was; and a node directory without it is refused,
-never started empty. `creating.json` stands while a creation is under way: only then is half a node swept away.
+never started empty. `creating.json` exists while a creation is under way: only then is half a node swept away.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BadSettings(WalError):
     """Sizes that no log can have."""
 
     exit_code = 2
-    hint = "change the setting that is named"
+    hint = "change the setting that the message names"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def load_instance(files: Files, directory: str) -> Instance:
     try:
         value = orjson.loads(files.read_file(path))
     except orjson.JSONDecodeError as error:
-        raise Corrupt("instance file is no JSON", path=path) from error
+        raise Corrupt("instance file is not JSON", path=path) from error
     if not isinstance(value, dict) or value.pop("checksum", None) != _checksum(value):
         raise Corrupt("instance file does not match its checksum", path=path)
     if value.get("format") not in (FORMAT, FORMAT_WITH_EARLIER):
@@ -174,14 +174,14 @@ def begin_creation(files: Files, directory: str, *, by: str = "") -> None:
     """
     names = set(files.listdir(directory))
     if INSTANCE_NAME in names:
-        raise WrongDirectory(f"{directory} holds a node already")
+        raise WrongDirectory(f"{directory} already holds a node")
     log = os.path.join(directory, LOG_FOLDER)
     if CREATING_NAME not in names:
         if strange := sorted(names - {LOCK_NAME, CREATING_NAME + TEMP_SUFFIX} - NO_CONTENT):
             raise WrongDirectory(f"{directory} is neither empty nor a node: it holds {', '.join(strange[:5])}")
         write_marker(files, directory, by)
     elif (found := (read_marker(files, directory) or {}).get("by", "")) != by:
-        raise WrongDirectory(_broken_off(directory, found))
+        raise WrongDirectory(_why_unfinished(directory, found))
     elif LOG_FOLDER in names:
         for name in files.listdir(log):
             files.unlink(os.path.join(log, name))
@@ -204,20 +204,20 @@ def _why_no_instance(files: Files, directory: str) -> str:
     if not files.exists(directory):
         return f"{directory} does not exist"
     if (marker := read_marker(files, directory)) is not None:
-        return _broken_off(directory, marker.get("by", ""))
+        return _why_unfinished(directory, marker.get("by", ""))
     if files.exists(os.path.join(directory, LOG_FOLDER)):
         return f"{directory} holds a log but {INSTANCE_NAME} is missing"
-    return f"{directory} is no node directory: {INSTANCE_NAME} is missing"
+    return f"{directory} is not a node directory: {INSTANCE_NAME} is missing"
 
 
-def _broken_off(directory: str, by: str) -> str:
+def _why_unfinished(directory: str, by: str) -> str:
     what = {"": "node whose creation", "recovery": "recovery that", "fork": "fork that"}.get(by, f"{by} that")
     remedy = {
         "": "create it again",
-        "recovery": "the same `cmdlog recover` command goes on with it; or remove the directory",
-        "fork": "the same `cmdlog fork` command goes on with it; or remove the directory",
-    }.get(by, "remove the directory and begin again")
-    return f"{directory} holds a {what} was broken off; {remedy}"
+        "recovery": "run the same `cmdlog recover` command again to resume it, or delete the directory",
+        "fork": "run the same `cmdlog fork` command again to resume it, or delete the directory",
+    }.get(by, "delete the directory and start over")
+    return f"{directory} holds a {what} was interrupted; {remedy}"
 
 
 def _checksum(value: dict[str, Any]) -> str:

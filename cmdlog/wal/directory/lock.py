@@ -1,7 +1,7 @@
 """The exclusive right to a node directory: the lock, and a record of who has it.
 
-One rule: the lock decides, the record explains. Whether a state file may be trusted is not told here but by `replay.state.trust`,
-which must not forget it before the file is gone.
+One rule: the lock decides, the record explains. Whether a state file may be trusted is not decided here but by
+`replay.state.trust`, which must not forget it before the file is gone.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ def make_folder(files: Files, directory: str) -> None:
         files.mkdir(directory)
     except OSError as error:
         if isinstance(error, FileExistsError):
-            why = "it is a link that leads nowhere"  # what it leads to is not there, or nobody would make it
+            why = "it is a dangling symbolic link"  # what it leads to is not there, or nobody would make it
         elif isinstance(error, FileNotFoundError) and not files.exists(above):
             why = f"there is no folder {above}"
         else:
             why = error.strerror or str(error)
-        raise WrongDirectory(f"{directory} cannot be made: {why}") from None
+        raise WrongDirectory(f"{directory} cannot be created: {why}") from None
     files.fsync_dir(above)
 
 
 def take_ownership(files: Files, directory: str) -> DirectoryLock:
-    """Locks the directory for this process and writes who we are, for the error of whoever comes next.
+    """Locks the directory for this process and writes who we are, for the error of the next process.
 
     Raises: Locked naming the owner, WrongDirectory when there is no such directory.
     """

@@ -1,6 +1,6 @@
 """What a log's fixed sizes have to hold, so that it always gets out of being full.
 
-One rule: asked before anything is made, by whoever makes a node: a new one, or one of another number of partitions. A size that
+One rule: asked before anything is made, by whatever makes a node: a new one, or one of another number of partitions. A size that
 cannot work is refused with the smallest one that does.
 
 A full log gets out by snapshots, which need no room in it: when every anchor has moved into the newest segment, the others are

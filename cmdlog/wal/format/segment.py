@@ -1,10 +1,10 @@
 """Segments: the files of the log, their names and their header sector. FORMAT.md "Segment".
 
-One rule: a file bears the name `seg-…` only after its header and checkpoint block are durable. So a bad header in such a file is
+One rule: a file gets the name `seg-…` only after its header and checkpoint block are durable. So a bad header in such a file is
 never a crash, always damage. Files waiting for use are called `free-…`; what they hold means nothing.
 
-A file lives many lives. Each life has a random `generation`, which every block repeats; what an earlier life left behind is told
-apart by it, so recycled files need no wiping. `previous_generation` and `previous_chain` tie the life to the segment before it.
+A file lives many lives. Each life has a random `generation`, which every block repeats; it distinguishes what an earlier
+life left, so recycled files need no wiping. `previous_generation` and `previous_chain` tie the life to the segment before it.
 """
 
 from __future__ import annotations

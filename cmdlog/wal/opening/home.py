@@ -32,7 +32,7 @@ class LinkedNode(WalError):
     """The directory shares its files with another one through hard links."""
 
     exit_code = 11
-    hint = "copy the files themselves (`cp -a`, not `cp -al`) or remove the directory that links to them; nothing was changed"
+    hint = "copy the files themselves (`cp -a`, not `cp -al`), or delete the directory that links to them; nothing was changed"
 
 
 class CopiedNode(WalError):
@@ -65,9 +65,9 @@ class Home:
         """Why the directory that was found is another one than this; "" when nothing says so."""
         if self.birth_ns and found.birth_ns:
             if self.birth_ns != found.birth_ns:
-                return "its files were made by a copy or a restore"
+                return "its files were created by a copy or a restore"
         elif self.inode and found.inode and self.inode != found.inode:
-            return "its files are not those in which the node last ran"
+            return "its files are not the ones that the node last ran on"
         if self.machine and found.machine and self.machine != found.machine:
             return "the node last ran on another machine"
         return ""
@@ -105,7 +105,7 @@ def adopt(files: Files, directory: str) -> Instance | None:
     try:
         owner = take_ownership(files, directory)
     except NotEmpty:
-        raise WrongDirectory(f"{directory} is no node directory: {INSTANCE_NAME} is missing") from None
+        raise WrongDirectory(f"{directory} is not a node directory: {INSTANCE_NAME} is missing") from None
     try:
         instance = load_instance(files, directory)
         hard, _ = open_hardstate(files, os.path.join(directory, LOG_FOLDER))

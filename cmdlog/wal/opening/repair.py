@@ -1,6 +1,6 @@
-"""Acts on the restart table's verdict: makes the newest segment's tail durable and whole, so that appending may go on.
+"""Acts on the restart table's verdict: makes the newest segment's tail durable and whole, so that appending may continue.
 
-One rule: every step can be broken off by a crash and is then done again from its start, with the same result. So the order is:
+One rule: every step can be interrupted by a crash and is then done again from its start, with the same result. So the order is:
 names first, then evidence aside, then the tail's bytes, then the seal that vouches for them, and the hard state file last.
 """
 
@@ -116,7 +116,7 @@ def _finish_recycling(files: Files, survey: Survey) -> list[str]:
 def _confirm_newest_name(files: Files, survey: Survey, hard: HardStateFile) -> None:
     """Names the newest segment once more if the hard state file does not know it yet.
 
-    Its rotation was broken off. If that was by a failed folder sync, the name may be in the cache alone, and syncing again would
+    Its rotation was interrupted. If that was by a failed folder sync, the name may be in the cache alone, and syncing again would
     lie. Nothing was acknowledged in this segment, so a crash between the two renames only takes the rotation back.
     """
     newest = survey.segments[-1]
@@ -130,7 +130,7 @@ def _confirm_newest_name(files: Files, survey: Survey, hard: HardStateFile) -> N
 
 
 def _fold(survey: Survey, walk: SegmentWalk) -> GroupStates:
-    """The groups' state from the checkpoint and all records behind it."""
+    """The groups' state from the checkpoint and all records after it."""
     groups = GroupStates()
     for place in walk.places:
         start = place.offset + HEADER.bytes
@@ -205,7 +205,7 @@ def _settle_hard_state(survey: Survey, groups: GroupStates, hard: HardStateFile,
             raise Corrupt(str(error), path=survey.segments[-1].path) from error
     newest = survey.segments[-1].sequence
     if not survey.hard_whole:
-        notes.append("one copy of the hard state was bad or behind and is replaced by the other")
+        notes.append("one copy of the hard state was damaged or outdated and is replaced by the other")
     if not survey.hard_whole or hard.state.newest != newest or hard.state.votes != groups.votes:
         hard.state.newest, hard.state.votes = newest, dict(groups.votes)
         hard.save()

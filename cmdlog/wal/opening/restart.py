@@ -35,7 +35,7 @@ class RestartVerdict(enum.Enum):
 
 
 class Action(enum.Enum):
-    """What follows from a row. Every one may be broken off by a crash and is then done again from its start."""
+    """What follows from a row. Every one may be interrupted by a crash and is then done again from its start."""
 
     REFUSE = "raise, and leave the directory untouched"
     CUT = "rewrite the unproved blocks, keep the rest aside, zero it, seal"
@@ -52,9 +52,9 @@ class Facts:
     missing: bool  # a segment is not there, or is not the one that its neighbour followed
     damaged_head: bool  # a segment's header, checkpoint or length is bad
     acknowledged: bool  # evidence covers the block that does not stand at the end of the chain
-    misplaced: bool  # a good block of this life stands where another belongs
-    stale: bool  # a good block of an earlier opening stands at the end
-    remains: bool  # bytes of this life stand at the end or behind it
+    misplaced: bool  # a good block of this life is where another belongs
+    stale: bool  # a good block of an earlier opening is at the end
+    remains: bool  # bytes of this life are at the end or after it
     unproved: bool  # the last block with records is beyond the evidence
 
 
@@ -73,7 +73,7 @@ TABLE: Final = (
         RestartVerdict.NEWER,
         "newer",
         Action.REFUSE,
-        "A newer program has written here. Its bytes may mean anything, so nothing else is concluded from them.",
+        "A newer program has written here. Its bytes may mean anything, so nothing is concluded from them.",
     ),
     RestartRow(
         RestartVerdict.FOREIGN,
@@ -104,7 +104,7 @@ TABLE: Final = (
         RestartVerdict.MISPLACED,
         "misplaced",
         Action.REFUSE,
-        "A whole block of this life stands at another block's place: a write went astray or was lost. "
+        "An intact block of this life lies at another block's place: a write was misdirected or lost. "
         "A crash cannot do that, since the rest of a cut segment is zeros before the next append.",
     ),
     RestartRow(
@@ -124,7 +124,7 @@ TABLE: Final = (
         RestartVerdict.UNSEALED,
         "unproved",
         Action.REWRITE,
-        "The chain ends well, but nothing written later vouches for its last blocks: they may be in the page cache alone.",
+        "The chain ends well, but nothing written later vouches for its last blocks: they may be only in the page cache.",
     ),
     RestartRow(
         RestartVerdict.CLEAN,

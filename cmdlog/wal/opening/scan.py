@@ -1,9 +1,9 @@
-"""Walks one segment's bytes: the chain of good blocks from its head, and whatever else stands there.
+"""Walks one segment's bytes: the chain of good blocks from its head, and whatever else is there.
 
 One rule: it looks, it does not judge. What the end of the chain means is decided in `restart.py`.
 
 The walk ends at the first place that does not hold the next block: next number, this generation, the chain of the block before,
-good checksums. Behind that place every sector is tried for a header of this life, because one that says `durable_upto >= b`
+good checksums. After that place every sector is tried for a header of this life, because one that says `durable_upto >= b`
 proves that block b had been acknowledged.
 """
 
@@ -34,7 +34,7 @@ _CHECKPOINT: Final = int(BlockFlag.CHECKPOINT)
 
 
 class EndKind(enum.Enum):
-    """What stands where the next block would be."""
+    """What is where the next block would be."""
 
     FULL = "the segment ends here"
     ZERO = "zeros"
@@ -55,7 +55,7 @@ class BlockAt:
 
 @dataclass(frozen=True, slots=True)
 class SegmentWalk:
-    """One segment, walked. `later` are headers of this life behind the end, wherever they stand."""
+    """One segment, walked. `later` are headers of this life after the end, wherever they are."""
 
     segment: SegmentHeader
     places: tuple[BlockAt, ...]

@@ -193,7 +193,7 @@ def _look_at_head(files: Files, survey: Survey, path: str, sequence: int) -> Non
 
 
 def _checkpoint_end(data: bytes) -> int:
-    """Offset behind the checkpoint block as its header says; never more than one segment."""
+    """Offset after the checkpoint block as its header says; never more than one segment."""
     try:
         return SECTOR_BYTES + decode_header(data[SECTOR_BYTES : SECTOR_BYTES + HEADER.bytes]).total_bytes
     except BadBlock:

@@ -10,8 +10,8 @@ Recycling is oldest first: the hard state file notes it, then the file is rename
 start.
 
 A segment that every anchor has passed may still be wanted for another reason: its history has been promised to somebody. So
-`may_go` is asked first. It answers at once: yes, or not yet, and then whoever answered copies the segment away (never moves it:
-the ring keeps its files, also on a full disk) and calls `ask` when the answer has changed. While it is not yet, the log fills
+`may_go` is asked first. It answers at once: yes, or not yet, and then the one that answered copies the segment away (never moves
+it: the ring keeps its files, also on a full disk) and calls `ask` when the answer has changed. While it is not yet, the log fills
 up; that is the promise kept.
 """
 
@@ -107,7 +107,7 @@ class Space:
         self.ask()
 
     def wait_ready(self, given_up: Callable[[], bool]) -> bool:
-        """Waits until a file is ready; False when `given_up` says so. Without a thread behind, makes one here or gives up."""
+        """Waits until a file is ready; False when `given_up` says so. Without a background thread, makes one here or gives up."""
         if self._ready:
             return True
         if self._thread is None:

@@ -1,4 +1,4 @@
-"""The watermarks: how far the log is written and durable, and the telling of it to the source, in block order.
+"""The watermarks: how far the log is written and durable, and reporting that to the source, in block order.
 
 One rule: blocks finish in any order, marks move over contiguous ones alone. Methods marked *locked* are called under the ring's
 lock; `deliver` is called without it, by whichever thread closed a gap. One thread at a time tells the source, for all: a thread
@@ -43,7 +43,7 @@ class RecordSource(Protocol):
         ...
 
     def failed(self, error: WalError) -> None:
-        """The log is wedged; told once, and nothing is acknowledged after it."""
+        """The log is wedged; reported once, and nothing is acknowledged after it."""
         ...
 
 
@@ -170,7 +170,7 @@ class Watermarks:
 
     @property
     def _acknowledged(self) -> int:
-        """Up to where the source may be told `durable`; without syncs that is only what was written."""
+        """Up to where `durable` may be reported to the source; without syncs that is only what was written."""
         return self.written if self._never_synced else self.durable
 
 

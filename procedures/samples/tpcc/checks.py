@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-ROWS_MAX = 10  # that break a condition, told of one warehouse
+ROWS_MAX = 10  # that break a condition, listed per warehouse
 
 Query = Callable[[str, Sequence[Any]], Iterable[Sequence[Any]]]  # SQL and parameters to rows
 

@@ -2,7 +2,7 @@
 
 Money is integer cents, taxes and discounts are ten-thousandths. `item` is replicated; rows of all other tables live on the
 partition of their warehouse. ORDER and NEW-ORDER are called `orders` and `new_order`; HISTORY, which has no key in the
-specification, is told apart by transaction and position in it.
+specification, is distinguished by transaction and position in it.
 """
 
 from __future__ import annotations

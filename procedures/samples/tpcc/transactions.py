@@ -27,7 +27,7 @@ _WHOLE = 10_000  # taxes and discounts are parts of it
 
 _W, _D, _C, _I, _S = schema.warehouse.c, schema.district.c, schema.customer.c, schema.item.c, schema.stock.c
 _NO, _O, _OL = schema.new_order.c, schema.orders.c, schema.order_line.c
-_ONE = literal_column("1", Integer)  # as text of the statement: values that a statement holds are bound anew at each run
+_ONE = literal_column("1", Integer)  # as text of the statement: values that a statement holds are bound again at each run
 _DISTRICT = (_D.d_w_id == bindparam("w"), _D.d_id == bindparam("d"))
 _CUSTOMER = (_C.c_w_id == bindparam("w"), _C.c_d_id == bindparam("d"), _C.c_id == bindparam("c"))
 _ORDER = (_O.o_w_id == bindparam("w"), _O.o_d_id == bindparam("d"), _O.o_id == bindparam("o"))
@@ -274,7 +274,7 @@ def payment(  # noqa: PLR0917 - the log holds parameters by position
     customer: int | None = None,
     last: str | None = None,
 ) -> Payment:
-    """Clause 2.5. The customer is told by number or by last name, and may live in another warehouse of the same partition."""
+    """Clause 2.5. The customer is given by number or by last name, and may live in another warehouse of the same partition."""
     if not 0 < amount <= PAYMENT_MAX:
         tx.abort("bad_amount", f"a payment is between 1 and {PAYMENT_MAX} cents")
     number = _find(tx, customer_warehouse, customer_district, customer, last)
@@ -323,7 +323,7 @@ def _find(tx: Transaction, warehouse: int, district: int, customer: int | None, 
 def order_status(
     tx: Transaction, warehouse: int, district: int, customer: int | None = None, last: str | None = None
 ) -> OrderStatus:
-    """Clause 2.6: the last order of a customer, told by number or by last name."""
+    """Clause 2.6: the last order of a customer, given by number or by last name."""
     number = _find(tx, warehouse, district, customer, last)
     who = tx.execute(BALANCE, w=warehouse, d=district, c=number).one_or_none()
     if who is None:
