@@ -38,7 +38,7 @@ class Service:
         self.stopping = False
         self.viewers = 0  # of the status page, at present
         self.front = RequestStats(slow_call_ms=settings.slow_call_ms)
-        self.front.show_token_file(lambda: "problem" in self.gatekeeper.told())
+        self.front.show_token_file(lambda: "problem" in self.gatekeeper.describe())
         self.slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="cmdlog-slow")
         self.queries = Queries(settings)
         self.traffic = Traffic()
