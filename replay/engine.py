@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from cmdlog.wal.format.batch import Batch, decode_batch
@@ -126,10 +127,10 @@ def replay_calls(executor: Executor, calls: Invocations) -> Applied:
         return executor.apply(calls)
 
 
-def invocations(batch: Batch, skips: frozenset[int]) -> Invocations:
-    """The batch as the executor takes it."""
+def invocations(batch: Batch, skips: frozenset[int], count: int = -1) -> Invocations:
+    """The batch as the executor takes it: its first `count` calls, -1 = all."""
     record = batch.record
-    return Invocations(
+    calls = Invocations(
         index=record.index,
         term=record.term,
         checksum=record.checksum,
@@ -139,4 +140,15 @@ def invocations(batch: Batch, skips: frozenset[int]) -> Invocations:
         params=batch.params(),
         keys=batch.key_list(),
         skips=skips,
+    )
+    return calls if not 0 <= count < batch.count else _first_calls(calls, count)
+
+
+def _first_calls(calls: Invocations, count: int) -> Invocations:
+    return replace(
+        calls,
+        txn_ids=calls.txn_ids[:count],
+        procedures=calls.procedures[:count],
+        params=calls.params[:count],
+        keys=calls.keys[:count] if calls.keys is not None else None,
     )

@@ -20,7 +20,7 @@ from replay.engine import Catalogs, PartitionEngine, invocations, replay_calls
 from replay.errors import Divergence, DivergencePlace, PlanOutdated
 from replay.fork.rerun import ForkPlace
 from replay.log.scan import ScannedStream
-from replay.recover.partition_replay import GROUP_CALLS_MAX
+from replay.loop.shared_transaction import GROUP_CALLS_MAX
 from replay.state.row_hooks import Steps, Trail, Trails
 
 PENDING_MAX: Final = 1024  # batches that wait for their digest; it stands a few blocks behind in the log

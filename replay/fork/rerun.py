@@ -34,7 +34,7 @@ from replay.engine import Catalogs, PartitionEngine, replay_calls
 from replay.errors import ReplayError
 from replay.fork.bind_calls import Fit, Fitting, Unfit
 from replay.log.scan import ScannedStream
-from replay.recover.execute import end_of
+from replay.loop.replay_loop import _end_of as end_of
 from replay.results import PartitionResult
 
 VERSION: Final = 1  # of the only code that runs here

@@ -4,23 +4,25 @@ One rule: it follows the plan and decides nothing. Entries are applied through t
 partition's in index order; code, key policy and catalog versions are those that the log says at that place, since all groups
 share one log.
 
-Here the records are given to the partitions; what a partition does with them is in `replay.recover.partition_replay`.
+The order is that of `replay.loop`; what a partition does with an entry is in `replay.recover.partition_replay`.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from cmdlog.wal.format.record import Record, RecordKind
-from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
+from cmdlog.wal.format.record import Record
+from cmdlog.wal.ids import Lsn
 from procedures import Database
 from procedures.bundle import bundle_of
 from procedures.errors import BundleForged
-from procedures.execution.idempotency import KeyPolicy
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs
 from replay.errors import Divergence, PlanOutdated, Poison
+from replay.loop.entry_queue import EntryQueue
+from replay.loop.replay_loop import ReplayLoop
 from replay.plan.planner import PartitionPlan, Plan
 from replay.recover.partition_replay import Doomed, PartitionReplay, ReplaySetup
 from replay.recover.quarantine import Aside, QuarantineFile
@@ -29,7 +31,7 @@ from replay.state.live_rows import LiveRows
 
 
 class Applier:
-    """Feeds records to the engines of some partitions. One thread."""
+    """Replays some partitions of a plan. One thread."""
 
     def __init__(
         self,
@@ -47,96 +49,64 @@ class Applier:
     ) -> None:
         """`live` gives the running program's own `Database` for a catalog record, if it is the same code.
 
-        It owns the states from here on. `progress` is told (partition, calls applied so far); `begun` (partition, index,
+        It owns the states from here on. `progress` is given (partition, calls applied so far); `begun` (partition, index,
         IN_BATCH) before each batch, IDLE after it, and if `careful`, (partition, index, position) before each call. `doomed`
         names by partition the calls that are known not to end.
         """
         self.catalogs = _Catalogs()
-        self._live, self._progress = live, progress
+        self._live = live
         self._hashes: dict[int, str] = {}
-        setting = ReplaySetup(self.catalogs, self._hashes, row_digests, progress, begun, careful, live_rows, quarantine)
-        self._lanes = {
-            part.partition: PartitionReplay(part, states[part.partition], setting, (doomed or {}).get(part.partition, {}))
-            for part in parts
-        }
-        self._policy = KeyPolicy()
-
-    @property
-    def finished(self) -> bool:
-        """Every partition stands at its end, or goes no further, and nothing waits for a digest."""
-        return all(lane.finished for lane in self._lanes.values())
+        setting = ReplaySetup(self.catalogs, self._hashes, row_digests, begun, careful, live_rows, quarantine)
+        self._replays = [
+            PartitionReplay(part, states[part.partition], setting, (doomed or {}).get(part.partition, {})) for part in parts
+        ]
+        self._queues = {replay.plan.partition: _queue(replay, progress) for replay in self._replays}
+        self._loop = ReplayLoop(self._queues, self._add_catalog)
 
     @property
     def stopped(self) -> list[Divergence | Poison]:
         """Why partitions go no further, by partition."""
-        return [lane.stopped for _, lane in sorted(self._lanes.items()) if lane.stopped is not None]
+        return [queue.stopped for _, queue in sorted(self._queues.items()) if queue.stopped is not None]
 
     @property
     def aside(self) -> list[Aside]:
         """What was set aside, of the partitions in which something was."""
-        return [lane.aside for _, lane in sorted(self._lanes.items()) if lane.aside.calls]
+        found = sorted(self._replays, key=lambda replay: replay.plan.partition)
+        return [replay.aside for replay in found if replay.aside.calls]
 
     def know(self, plan: Plan) -> None:
         """What holds where the log begins, when its first records do not say it."""
         for value in plan.catalogs:
             self._add_catalog(value)
         if plan.key_policy:
-            self._take_policy({"key_policy": plan.key_policy})
+            self._loop.put_key_policy(plan.key_policy)
 
-    def take(self, lsn: Lsn, record: Record) -> None:
-        """Takes the next record of the log. A partition whose call diverges or cannot be run stops; see `stopped`.
+    def run(self, records: Iterable[tuple[Lsn, Record]]) -> list[PartitionResult]:
+        """Replays the records until every partition is at its end, or has stopped (`stopped`); closes the states.
 
-        Raises: EnvironmentFault of the disk (nothing of the entry was applied), BatchRefused.
+        What was not finished is taken back to the last entry that is committed.
+
+        Raises: PlanOutdated when an end of the plan was not reached, or holds another entry; what `ReplayLoop.run` raises.
         """
-        if record.partition == CLUSTER_GROUP:
-            self._cluster(record)
-            return
-        lane = self._lanes.get(record.partition)
-        if lane is None:
-            return
-        if record.is_entry:
-            if lane.wants(record.index) and not _is_void(lane.plan, lsn, record.index):
-                lane.put(record)
-        elif record.kind is RecordKind.DIGEST:
-            lane.put_digest(record)
+        folder = next((os.path.dirname(replay.state.path) for replay in self._replays), "")
+        try:
+            self._loop.run(records, folder)
+            return [self._result(replay) for replay in self._replays]
+        finally:
+            for replay in self._replays:
+                replay.close()
 
-    def finish(self) -> list[PartitionResult]:
-        """Applies what still waits. Where every partition stands now.
-
-        Raises: PlanOutdated when an end of the plan was not reached, or holds another entry; what `take` raises.
-        """
-        results = []
-        for lane in self._lanes.values():
-            lane.drain()
-            position, plan, result = lane.state.position, lane.plan, lane.result
-            result.index, result.term, result.checksum = position.index, position.term, position.checksum
-            result.txn_id = position.txn_id
-            results.append(result)
-            if lane.stopped is not None:
-                continue
-            if position.index != plan.to_index:
-                raise PlanOutdated(f"partition {plan.partition} ends at index {position.index}, the plan says {plan.to_index}")
-            if plan.to_term and (position.term, position.checksum) != (plan.to_term, plan.to_checksum):
-                raise PlanOutdated(f"partition {plan.partition} holds another entry at index {plan.to_index} than the plan says")
-            self._progress(plan.partition, result.calls)
-        return results
-
-    def close(self) -> None:
-        """Closes the states; what was not finished is taken back to the last entry that is committed."""
-        for lane in self._lanes.values():
-            lane.close()
-
-    def _cluster(self, record: Record) -> None:
-        if record.kind is RecordKind.CATALOG:
-            self._add_catalog(record.json())
-        elif record.kind is RecordKind.CONFIGURATION:
-            self._take_policy(record.json())
-        elif record.kind is RecordKind.CHECKPOINT:
-            value = record.json()
-            for stated in value["catalogs"]:
-                self._add_catalog(stated[3])
-            if value["configurations"]:
-                self._take_policy(value["configurations"][-1][2])
+    def _result(self, replay: PartitionReplay) -> PartitionResult:
+        position, plan, result = replay.state.position, replay.plan, replay.result
+        result.index, result.term, result.checksum = position.index, position.term, position.checksum
+        result.txn_id = position.txn_id
+        if self._queues[plan.partition].stopped is not None:
+            return result
+        if position.index != plan.to_index:
+            raise PlanOutdated(f"partition {plan.partition} ends at index {position.index}, the plan says {plan.to_index}")
+        if plan.to_term and (position.term, position.checksum) != (plan.to_term, plan.to_checksum):
+            raise PlanOutdated(f"partition {plan.partition} holds another entry at index {plan.to_index} than the plan says")
+        return result
 
     def _add_catalog(self, value: Mapping[str, Any]) -> None:
         version = int(value["version"])
@@ -152,17 +122,14 @@ class Applier:
         except BundleForged as error:
             self.catalogs.add_broken(version, error)
 
-    def _take_policy(self, configuration: Mapping[str, Any]) -> None:
-        policy = KeyPolicy(**configuration.get("key_policy", {}))
-        if policy == self._policy:
-            return
-        self._policy = policy
-        for lane in self._lanes.values():
-            lane.put_policy(policy)
+
+def _queue(replay: PartitionReplay, progress: Callable[[int, int], None]) -> EntryQueue:
+    plan, after = replay.plan, replay.state.position.index
+    return EntryQueue(plan.partition, replay, after_index=after, to_index=plan.to_index, voids=plan.voids, progress=progress)
 
 
 class _Catalogs(Catalogs):
-    """Code that was changed is told where a call needs it, not where the log names it."""
+    """Code that was changed is an error where a call needs it, not where the log names it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,8 +142,3 @@ class _Catalogs(Catalogs):
         if version in self._broken:
             raise self._broken[version]
         return super().__call__(version)
-
-
-def _is_void(plan: PartitionPlan, lsn: Lsn, index: int) -> bool:
-    """Whether a later record of the log put this entry out of force."""
-    return any(index >= first and (lsn.block, lsn.offset) < (block, offset) for block, offset, first in plan.voids)

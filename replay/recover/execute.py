@@ -27,7 +27,6 @@ from cmdlog.wal.format.record import Record
 from cmdlog.wal.ids import Lsn
 from procedures import Database
 from procedures import hash_seed as hashseed
-from procedures.errors import EnvironmentFault
 from procedures.storage.state import PartitionState
 from replay.errors import Divergence, Interrupted, PlanOutdated
 from replay.log.scan import KEEP_BYTES
@@ -40,13 +39,12 @@ from replay.recover.quarantine import Aside, QuarantineFile, aside_from_json
 from replay.recover.target import HANG_AFTER_S, PartitionsDone, Target, gone_on
 from replay.recover.worker_pool import Terms, run_workers
 from replay.results import PartitionResult
-from replay.state.trust import STATE_FOLDER, StateLock, state_path
+from replay.state.trust import StateLock, state_path
 from snapshot.catalog import list_archived, list_snapshots, remove_state, restore, set_aside
 
-__all__ = ["RecoveryProgress", "RecoveryReport", "Target", "execute", "prepare", "put_aside", "run_all"]
+__all__ = ["RecoveryProgress", "RecoveryReport", "Target", "execute", "prepare", "put_aside"]
 
 WORKER_BYTES_MIN: Final = KEEP_BYTES  # of entries to apply; below, starting processes (0.3 s) costs more than they save
-LOOK_EVERY_RECORDS: Final = 64  # whether all is done: a look costs as much as a record that is passed over
 
 UNPINNED: Final = (
     "this process has a hash seed of its own, so sets of strings may have another order: start it with PYTHONHASHSEED=0, "
@@ -248,35 +246,10 @@ def _run_here(
             quarantine=quarantine,
         )
         applier.know(plan)
-        folder = os.path.join(target.directory, STATE_FOLDER)
-        return PartitionsDone(run_all(applier, _records(planned, target), folder), applier.stopped, applier.aside)
+        return PartitionsDone(applier.run(_records(planned, target)), applier.stopped, applier.aside)
     finally:
         for of in held.values():
             of.close()
-
-
-def run_all(applier: Applier, records: Iterable[tuple[Lsn, Record]], folder: str = "the states") -> list[PartitionResult]:
-    """Feeds the records until every partition is at its end, or has stopped (`Applier.stopped`); closes the states.
-
-    `folder` is where these are, for errors of the disk.
-    """
-    try:
-        for count, (lsn, record) in enumerate(records):
-            if not count % LOOK_EVERY_RECORDS and applier.finished:
-                break
-            applier.take(lsn, record)
-        return applier.finish()
-    except EnvironmentFault as fault:
-        raise end_of(fault, folder) from fault
-    finally:
-        applier.close()
-
-
-def end_of(fault: EnvironmentFault, folder: str) -> BaseException:
-    """What a fault in the middle of an entry means: Ctrl-C, the disk, or itself."""
-    if isinstance(fault.__cause__, KeyboardInterrupt):
-        return KeyboardInterrupt(*([f"in {fault.procedure}, transaction {fault.txn_id}"] if fault.procedure else []))
-    return named_fault(fault, folder)
 
 
 def _records(planned: Planned | Plan, target: Target) -> Iterable[tuple[Lsn, Record]]:

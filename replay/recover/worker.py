@@ -27,11 +27,10 @@ from procedures.execution.process_guard import end_children
 from replay.plan.opened_plan import source_of_plan
 from replay.plan.planner import Plan
 from replay.recover.applier import Applier
-from replay.recover.execute import LockedState, prepare, run_all
+from replay.recover.execute import LockedState, prepare
 from replay.recover.quarantine import QuarantineFile
 from replay.recover.target import Target
 from replay.recover.worker_pool import CELL, DEFECT_CODE
-from replay.state.trust import STATE_FOLDER
 
 _lines: list[BinaryIO] = []
 
@@ -71,7 +70,7 @@ def run(order: dict[str, Any]) -> None:
     source = source_of_plan(RealFiles(), plan)  # up to the plan's last block, wherever that is
     gc.freeze()  # modules live as long as the process: collections need not look at them
     records = source.read(from_block=plan.from_block, upto_block=plan.last_block)
-    results = run_all(applier, records, os.path.join(target.directory, STATE_FOLDER))
+    results = applier.run(records)
     for of in held.values():
         of.close()
     for stop in applier.stopped:
