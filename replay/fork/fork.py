@@ -32,8 +32,9 @@ from procedures.storage.state import PartitionState, Position
 from replay.errors import BadUntil, Interrupted, Poison, ReplayError, UntilBeyond, UntilUnreachable
 from replay.fork import unfinished as forkplace
 from replay.fork.live_outcome import with_live_outcome
-from replay.fork.rerun import Difference, ForkPlace, Missing, RerunProgress, RerunTally
+from replay.fork.rerun import ForkPlace, Missing
 from replay.fork.run import CallStuck, ForkCode, Rest, run_here, run_watched
+from replay.fork.tally import Difference, RerunProgress, RerunTally
 from replay.fork.unfinished import FORK, ForkMarker
 from replay.log.archive_reach import Reach
 from replay.log.orphan_segments import strays_told

@@ -25,7 +25,7 @@ from procedures.execution.idempotency import KeyPolicy, Status
 from procedures.storage.state import PartitionState
 from replay.engine import CatalogMissing, Catalogs, PartitionEngine, replay_calls
 from replay.errors import ReplayError
-from replay.fork.rerun import Difference
+from replay.fork.tally import Difference
 from replay.log.scan import cluster_policy
 from replay.plan.planner import Planned, make_plan
 from replay.recover.execute import Target, execute

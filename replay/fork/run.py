@@ -20,27 +20,28 @@ from typing import Any, Final
 import orjson
 
 from cmdlog.wal.errors import DiskFull, WriteFailed
-from cmdlog.wal.format.batch import Batch, decode_batch
+from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from procedures import Database
 from procedures.bundle import Bundle
 from procedures.errors import SchemaConflict
-from procedures.execution.executor import Applied
 from procedures.storage.state import PartitionState
 from replay.engine import CatalogMissing
 from replay.errors import DivergencePlace, RemoteError, ReplayError, WorkerFailed
 from replay.fork import unfinished
 from replay.fork.bind_calls import Fitting
-from replay.fork.digest_lookahead import digests_first
-from replay.fork.rerun import CallUnfit, ForkPlace, Missing, Rerun, RerunProgress, RerunTally, is_void
+from replay.fork.rerun import CallUnfit, ForkPlace, Missing, OtherCode, PartitionRerun, is_void
+from replay.fork.tally import RerunTally
 from replay.log.scan import Scan, ScannedStream
 from replay.log.source import LogSource
+from replay.loop.entry_queue import EntryQueue
+from replay.loop.replay_loop import ReplayLoop
 from replay.recover.execute import RecoveryProgress, Target
-from replay.recover.partition_replay import IDLE, IN_BATCH
+from replay.recover.partition_replay import IN_BATCH
 from replay.recover.worker_pool import CELL_LOOK_S, DEFECT_CODE, ReplayWorker, start_process
 from replay.results import PartitionResult
-from replay.state.trust import StateLock, state_path
+from replay.state.trust import STATE_FOLDER, StateLock, state_path
 
 TOLD: Final[Mapping[str, type[Exception]]] = {
     of.__name__: of for of in (CallUnfit, CatalogMissing, DiskFull, SchemaConflict, WriteFailed)
@@ -98,8 +99,8 @@ def run_here(rest: Rest, target: Target, code: ForkCode, tell: Tell) -> tuple[li
     """Everything behind the fork, in this process."""
     found = rest.scan
     records = found.kept if found.kept is not None else rest.source.read(from_block=found.from_block)
-    hands = Hands(code.db, code.fitting(found), code.missing, _meter(rest, tell))
-    return hands.run(target.directory, rest.places, found.streams, records)
+    other = OtherCode(code.db, code.fitting(found), code.missing)
+    return run_calls(target.directory, rest.places, found.streams, records, other, progress=_meter(rest, tell))
 
 
 def run_watched(
@@ -127,56 +128,42 @@ class Incident:
     words: str
 
 
-class Hands:
-    """Runs the calls of all partitions; what is about to run is told to `begun`, each call of a batch if it is `careful`."""
+def run_calls(
+    out: str,
+    places: Mapping[int, ForkPlace],
+    streams: Mapping[int, ScannedStream],
+    records: Iterable[tuple[Lsn, Record]],
+    code: OtherCode,
+    *,
+    progress: Callable[[int, int], None],
+    begun: Callable[[int, int, int], None] = lambda _partition, _index, _position: None,
+    careful: bool = False,
+) -> tuple[list[PartitionResult], RerunTally]:
+    """Runs the calls of all partitions after the fork, each from where an earlier run has come.
 
-    def __init__(
-        self,
-        db: Database,
-        fitting: Fitting,
-        missing: Missing,
-        progress: Callable[[int, int], None],
-        *,
-        begun: Callable[[int, int, int], None] = lambda _partition, _index, _position: None,
-        careful: bool = False,
-    ) -> None:
-        self._db, self._fitting, self._missing = db, fitting, missing
-        self._progress, self._begun, self._careful = progress, begun, careful
-        self._partition, self._index, self._ran = 0, 0, list[int]()
+    `begun` is given what is about to run, each call of a batch if it is `careful`.
 
-    def run(
-        self,
-        out: str,
-        places: Mapping[int, ForkPlace],
-        streams: Mapping[int, ScannedStream],
-        records: Iterable[tuple[Lsn, Record]],
-    ) -> tuple[list[PartitionResult], RerunTally]:
-        """Goes on with what a run before has done. Raises: Locked, SchemaConflict, what `Rerun.run` raises."""
-        with ExitStack() as stack:
-            states, done = {}, dict[int, RerunProgress]()
-            for p in sorted(places):
-                path = state_path(out, p)
-                stack.callback(StateLock(path).close)
-                states[p] = PartitionState.open(path, partition=p)
-                stack.callback(states[p].close)
-                if (found := unfinished.done_of(states[p])) is not None:
-                    done[p] = found
-            rerun = Rerun(
-                states, streams, places, db=self._db, fitting=self._fitting, missing=self._missing, progress=self._progress,
-                begins=self._begins, begin_call=self._begin_call if self._careful else None, ended=self._ended,
-                done=done, keep=unfinished.keep,
+    Raises: Locked, SchemaConflict, CallUnfit, CodeMissing; what `ReplayLoop.run` raises.
+    """
+    with ExitStack() as stack:
+        reruns, queues = [], {}
+        for p in sorted(places):
+            path = state_path(out, p)
+            stack.callback(StateLock(path).close)
+            state = PartitionState.open(path, partition=p)
+            stack.callback(state.close)
+            rerun = PartitionRerun(
+                state, streams[p], places[p], code,
+                begun=begun, careful=careful, done=unfinished.done_of(state), keep=unfinished.keep,
             )  # fmt: skip
-            return rerun.run(digests_first(records, rerun.wants)), rerun.tally
-
-    def _begins(self, record: Record, ran: list[int]) -> None:
-        self._partition, self._index, self._ran = record.partition, record.index, ran
-        self._begun(self._partition, self._index, IN_BATCH)
-
-    def _begin_call(self, n: int) -> None:
-        self._begun(self._partition, self._index, self._ran[n])
-
-    def _ended(self, _batch: Batch, _ran: list[int], _applied: Applied) -> None:
-        self._begun(self._partition, self._index, IDLE)
+            reruns.append(rerun)
+            to_index, voids = streams[p].to_index, streams[p].voids
+            queues[p] = EntryQueue(p, rerun, after_index=rerun.done.at, to_index=to_index, voids=voids, progress=progress)
+        ReplayLoop(queues).run(records, os.path.join(out, STATE_FOLDER))
+        results, tally = [rerun.finish() for rerun in reruns], RerunTally()
+        for rerun in reruns:
+            tally.add(rerun.done.tally)
+        return results, tally
 
 
 def _meter(rest: Rest, tell: Tell) -> Callable[[int, int], None]:

@@ -20,7 +20,8 @@ from cmdlog.wal.directory.instance import read_marker, write_marker
 from cmdlog.wal.errors import NotEmpty, WrongDirectory
 from cmdlog.wal.files import Files
 from procedures.storage.state import PartitionState, rows_of
-from replay.fork.rerun import ForkPlace, Missing, RerunProgress
+from replay.fork.rerun import ForkPlace, Missing
+from replay.fork.tally import RerunProgress
 from replay.recover.resume import OURS
 from replay.state.trust import Trust, state_path
 
