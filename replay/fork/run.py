@@ -1,23 +1,18 @@
 """The part of a fork that runs other code: here, or in a process that is watched.
 
-One rule: a process may die or hang at any call, and the fork knows at which. As in a recovery (`replay.recover.worker_pool`) the
-process says in a few shared bytes what it is about to run; one that hangs is killed and started again, from where the states
-stand, saying so before each call; after the second time the call is known, and the fork ends with it, gone on with when it is
-repaired or is given more time.
+One rule: a process may die or hang at any call, and the fork knows at which (`replay.recover.worker_pool`). After the second time
+the call is known, and the fork ends with it. The same command resumes it once the code is repaired or given more time.
 """
 
 from __future__ import annotations
 
 import os
-import selectors
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any, Final
-
-import orjson
 
 from cmdlog.wal.errors import DiskFull, WriteFailed
 from cmdlog.wal.format.batch import decode_batch
@@ -39,7 +34,7 @@ from replay.loop.entry_queue import EntryQueue
 from replay.loop.replay_loop import ReplayLoop
 from replay.recover.execute import RecoveryProgress, Target
 from replay.recover.partition_replay import IN_BATCH
-from replay.recover.worker_pool import CELL_LOOK_S, DEFECT_CODE, ReplayWorker, start_process
+from replay.recover.worker_pool import Incident, ReplayWorker, WorkerPool, start_process
 from replay.results import PartitionResult
 from replay.state.trust import STATE_FOLDER, StateLock, state_path
 
@@ -107,25 +102,17 @@ def run_watched(
     rest: Rest, target: Target, code: ForkCode, tell: Tell, *, hang_after_s: float
 ) -> tuple[list[PartitionResult], RerunTally]:
     """The same in a process of its own. Raises: CallStuck; WorkerFailed when no call is to blame; what `run_here` raises."""
-    watch = _Watch(rest, target, code, _meter(rest, tell), hang_after_s)
-    found = watch.run(careful=False)
-    if isinstance(found, Incident):
-        found = watch.run(careful=True)
-    if not isinstance(found, Incident):
-        return found
-    if found.position == IN_BATCH:
-        raise WorkerFailed(f"the other code ended its process in {watch.place(found)}, outside of a call: {found.words}")
-    raise CallStuck(watch.place(found))
-
-
-@dataclass(frozen=True, slots=True)
-class Incident:
-    """What ran when a process ended before its work did."""
-
-    partition: int
-    index: int
-    position: int  # IN_BATCH when it does not say each call
-    words: str
+    workers = _ForkWorkers(rest, target, code, _meter(rest, tell))
+    pool = WorkerPool("the process that runs the other code", hang_after_s, workers.read_message, workers.follow)
+    try:
+        pool.add(workers.start(careful=False))
+        pool.listen()
+    except KeyboardInterrupt:
+        found = pool.workers[-1].running() if pool.workers else None
+        raise KeyboardInterrupt(f"in {_place_of(rest, Incident(*found, ''))}" if found is not None else "") from None
+    finally:
+        pool.close()
+    return workers.results, workers.tally
 
 
 def run_calls(
@@ -177,71 +164,55 @@ def _meter(rest: Rest, tell: Tell) -> Callable[[int, int], None]:
     return note
 
 
-class _Watch:
-    """One process at a time."""
+class _ForkWorkers:
+    """The process that runs the other code, and the more careful one that follows when it was ended."""
 
-    def __init__(self, rest: Rest, target: Target, code: ForkCode, note: Callable[[int, int], None], hang_after_s: float) -> None:
-        self._rest, self._note, self._hang_after_s = rest, note, hang_after_s
+    def __init__(self, rest: Rest, target: Target, code: ForkCode, progress: Callable[[int, int], None]) -> None:
+        self.results: list[PartitionResult] = []
+        self.tally = RerunTally()
+        self._rest, self._progress = rest, progress
         self._order = _order(rest, target, code)
-        self._done: tuple[list[PartitionResult], RerunTally] | None = None
 
-    def run(self, *, careful: bool) -> tuple[list[PartitionResult], RerunTally] | Incident:
-        """What came of it, or how it ended. Raises: KeyboardInterrupt naming the call; WorkerFailed; what the process says."""
-        worker = _spawn({**self._order, "careful": careful}, sorted(self._rest.places), careful=careful)
-        try:
-            code = self._listen(worker)
-            if self._done is not None:
-                return self._done
-            running = worker.running()
-            if code == DEFECT_CODE or running is None:
-                raise WorkerFailed(f"the process that runs the other code ended with code {code}; its own words are above")
-            ended = f"the process was ended by signal {-code}" if code < 0 else f"the process ended with code {code}"
-            return Incident(*running, worker.killed or ended)
-        except KeyboardInterrupt:
-            found = worker.running()
-            raise KeyboardInterrupt(f"in {self.place(Incident(*found, ''))}" if found is not None else "") from None
-        finally:
-            worker.close()
+    def start(self, *, careful: bool) -> ReplayWorker:
+        process, cell = start_process("replay.fork.worker", {**self._order, "careful": careful})
+        return ReplayWorker(sorted(self._rest.places), process, cell, careful)
 
-    def place(self, incident: Incident) -> DivergencePlace:
-        """The call in words that an operator knows it by."""
-        found = self._rest.scan
-        for lsn, record in self._rest.source.read(from_block=found.from_block):
-            if record.kind is not RecordKind.BATCH or (record.partition, record.index) != (incident.partition, incident.index):
-                continue
-            if is_void(found.streams[record.partition], lsn, record.index):
-                continue
-            batch, at = decode_batch(record), max(incident.position, 0)
-            name = Bundle.from_bytes(str(found.catalogs[batch.catalog].value["bundle"]).encode()).procedures[batch.procedures[at]]
-            return DivergencePlace(
-                record.partition, record.index, batch.txn_ids[at], incident.position, str(name["name"]), "", incident.words
-            )
-        return DivergencePlace(incident.partition, incident.index, 0, incident.position, "?", "", incident.words)
-
-    def _listen(self, worker: ReplayWorker) -> int:
-        """Heeds the process until it ends, or is ended because it hangs; its exit code."""
-        worker.seen_at = time.monotonic()
-        with selectors.DefaultSelector() as selector:
-            selector.register(worker.stdout, selectors.EVENT_READ)
-            while True:
-                if selector.select(CELL_LOOK_S):
-                    if not (data := os.read(worker.stdout.fileno(), 1 << 16)):
-                        return worker.process.wait()
-                    *lines, worker.buffer = (worker.buffer + data).split(b"\n")
-                    for line in lines:
-                        self._heed(orjson.loads(line))
-                if not worker.killed and worker.hangs(time.monotonic(), self._hang_after_s):
-                    worker.killed = f"it ran for more than {self._hang_after_s:g} s"
-                    worker.process.kill()
-
-    def _heed(self, message: dict[str, Any]) -> None:
+    def read_message(self, worker: ReplayWorker, message: dict[str, Any]) -> None:
+        """One line of a worker. Raises: the error that it names."""
         if "progress" in message:
-            self._note(*message["progress"])
+            self._progress(*message["progress"])
         elif "done" in message:
-            self._done = [PartitionResult(**result) for result in message["done"]], RerunTally.of_kept(message["tally"])
+            worker.done = True
+            self.results = [PartitionResult(**result) for result in message["done"]]
+            self.tally = RerunTally.of_kept(message["tally"])
         else:
             error = message["error"]
             raise TOLD[error["kind"]](error["message"]) if error["kind"] in TOLD else RemoteError(error)
+
+    def follow(self, worker: ReplayWorker, incident: Incident) -> ReplayWorker:
+        """After the second time the call is known. Raises: CallStuck, WorkerFailed."""
+        if not worker.careful:
+            return self.start(careful=True)
+        place = _place_of(self._rest, incident)
+        if incident.position == IN_BATCH:
+            raise WorkerFailed(f"the other code ended its process in {place}, outside of a call: {incident.words}")
+        raise CallStuck(place)
+
+
+def _place_of(rest: Rest, incident: Incident) -> DivergencePlace:
+    """The call in words that an operator knows it by."""
+    found = rest.scan
+    for lsn, record in rest.source.read(from_block=found.from_block):
+        if record.kind is not RecordKind.BATCH or (record.partition, record.index) != (incident.partition, incident.index):
+            continue
+        if is_void(found.streams[record.partition], lsn, record.index):
+            continue
+        batch, at = decode_batch(record), max(incident.position, 0)
+        name = Bundle.from_bytes(str(found.catalogs[batch.catalog].value["bundle"]).encode()).procedures[batch.procedures[at]]
+        return DivergencePlace(
+            record.partition, record.index, batch.txn_ids[at], incident.position, str(name["name"]), "", incident.words
+        )
+    return DivergencePlace(incident.partition, incident.index, 0, incident.position, "?", "", incident.words)
 
 
 def _order(rest: Rest, target: Target, code: ForkCode) -> dict[str, Any]:
@@ -276,8 +247,3 @@ def stream_of(value: Mapping[str, Any]) -> ScannedStream:
         taken_out=[(index, batch, position) for index, batch, position in value["taken_out"]],
         voids=[(block, offset, index) for block, offset, index in value["voids"]],
     )
-
-
-def _spawn(order: Mapping[str, Any], partitions: list[int], *, careful: bool) -> ReplayWorker:
-    process, cell = start_process("replay.fork.worker", order)
-    return ReplayWorker(partitions, process, cell, careful)
