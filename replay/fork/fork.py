@@ -16,61 +16,37 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from cmdlog.wal.directory.instance import Identity, Instance, Origin, load_instance
+from cmdlog.wal.directory.instance import Identity, Origin, load_instance
 from cmdlog.wal.directory.lock import DirectoryLock, take_ownership
-from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.record import RecordKind
-from cmdlog.wal.group_state import GroupState, GroupStates, LoggedCatalog, Stated, single
-from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT
+from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database
-from procedures.bundle import Bundle, capture_bundle, environment
+from procedures.bundle import capture_bundle
 from procedures.execution.idempotency import Status
-from procedures.procedure_versions import catalog_value
 from procedures.storage.state import PartitionState, Position
-from replay.errors import BadUntil, Interrupted, Poison, ReplayError, UntilBeyond, UntilUnreachable
+from replay.errors import BadUntil, Interrupted, Poison, UntilBeyond, UntilUnreachable
 from replay.fork import unfinished as forkplace
 from replay.fork.live_outcome import with_live_outcome
+from replay.fork.new_node import check_database, first_groups, fresh_instance
+from replay.fork.remaining_log import RemainingLog, find_remaining_log, finding_a_way, first_base, partitions_of
 from replay.fork.rerun import ForkPlace, Missing
-from replay.fork.run import CallStuck, ForkCode, Rest, run_here, run_watched
+from replay.fork.run import CallStuck, ForkCode, run_here, run_watched
 from replay.fork.tally import Difference, RerunProgress, RerunTally
 from replay.fork.unfinished import FORK, ForkMarker
-from replay.log.archive_reach import Reach
-from replay.log.orphan_segments import strays_told
-from replay.log.scan import Scan, scan, start_block
-from replay.log.source import LogSource, fold_end, in_front, open_source
+from replay.log.source import LogSource, fold_end, open_source
 from replay.plan.planner import PartitionPlan, Planned, make_plan
 from replay.plan.sole_voter import check_alone
 from replay.recover import resume
 from replay.recover.execute import RecoveryProgress, Target, execute
 from replay.recover.target import HANG_AFTER_S
-from replay.recover.to_directory import FIRST_RECORDS_BLOCK, GONE_ON, begin, complete, end_at, give_up
+from replay.recover.to_directory import GONE_ON, begin, complete, give_up
 from replay.results import PartitionResult
 from replay.state.trust import Trust, read_position, state_path
-from snapshot.archive_layout import list_segments, run_before
 
 START: Final = 0  # as a moment: before the first transaction
-_MILLIS: Final = (1 << MILLIS_SHIFT) - 1
 Tell = Callable[[RecoveryProgress], None]
-
-
-class OtherDatabase(ReplayError):
-    """The code is of another application, by the name of its `Database`."""
-
-    exit_code = 11
-    hint = "fork with a version of the application that the directory was made for"
-
-
-class RestUnreadable(UntilUnreachable):
-    """Log and archive do not hold everything behind the fork."""
-
-    hint = "fork at a later moment, or bring the named files back from a copy"
-    code = 1
-
-    @property
-    def exit_code(self) -> int:  # type: ignore[override]
-        return self.code
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +124,16 @@ def fork(
     planned = _plan(files, directory, at) if at != START else None
     source = planned.source if planned is not None else _open_alone(files, directory)
     parts = planned.plan.partitions if planned is not None else ()
-    places = {part.partition: _place(part) for part in parts}
+    places = {part.partition: ForkPlace.of_plan(part) for part in parts}
     incarnation = source.instance.identity.incarnation
     told: dict[str, Any] = {"at": at, "until": until, "code": code.bundle.hash, "missing": missing}
     marker = ForkMarker.of(places, _skips(parts), incarnation, directory, **told)
     if resume.is_made(out) and (noted := resume.noted(out, asdict(marker))) is not None:
         return _made_before(files, out, _ForkRan.from_json(noted), code.bundle.hash)
     goes_on = forkplace.goes_on(files, out, marker)
-    done = forkplace.all_done(Trust(files, out), out, _partitions(source)) if goes_on else {}
-    with _finding_a_way(files, directory, source):
-        rest = find_rest(files, directory, list(places.values()), until, {p: of.at for p, of in done.items()})
+    done = forkplace.all_done(Trust(files, out), out, partitions_of(source)) if goes_on else {}
+    with finding_a_way(files, directory, source):
+        rest = find_remaining_log(files, directory, list(places.values()), until, {p: of.at for p, of in done.items()})
     check_database(rest.scan.groups, db)
     if not goes_on:
         begin(files, directory, out)
@@ -172,8 +148,8 @@ def fork(
             resume.note(files, out, asdict(marker), ran.to_json())
         forkplace.forget(out, range(len(rest.places)))
         origin = Origin(source.instance.identity.cluster_id, at)
-        instance = _one_node(source.instance, origin)
-        groups, version = _groups(rest.scan.groups, ran.results, db, code.bundle, node_id=instance.identity.node_id)
+        instance = fresh_instance(source.instance, origin)
+        groups, version = first_groups(rest.scan.groups, ran.results, db, code.bundle, node_id=instance.identity.node_id)
         complete(files, out, owner, instance, groups=groups, results=ran.results, begun_by=FORK)
     seconds = time.monotonic() - began
     return ForkReport(ran.results, ran.kept, ran.tally, instance.identity, origin, version, code.bundle.hash, seconds)
@@ -217,39 +193,6 @@ def _plan(files: Files, directory: str, at: int) -> Planned:
         raise
 
 
-@contextlib.contextmanager
-def _finding_a_way(files: Files, directory: str, source: LogSource) -> Iterator[None]:
-    """Raises: RestUnreadable."""
-    try:
-        yield
-    except (Corrupt, UntilUnreachable) as error:
-        raise _no_way(files, directory, source, error) from error
-
-
-def _no_way(files: Files, directory: str, source: LogSource, error: Corrupt | UntilUnreachable) -> ReplayError:
-    """What is behind the fork cannot be read to the end; where it could be, for a fork at another moment."""
-    ranges = _restorable(files, directory, source)
-    strays = strays_told(files, directory) if isinstance(error, UntilUnreachable) else ""
-    refused = RestUnreadable(f"{error.args[0]}{strays and f': {strays}'}")
-    refused.code = error.exit_code
-    if ranges:
-        refused.hint = f"restorable are {ranges}: fork within the last of them, or bring the named files back from a copy"
-    return refused
-
-
-def _restorable(files: Files, directory: str, source: LogSource) -> str:
-    """From which moments to which log and archive are whole, in words; "" when none is known."""
-
-    def can(moment: int) -> bool:
-        with contextlib.suppress(ReplayError, Corrupt):
-            make_plan(files, directory, use_state="never", until=moment)
-            return True
-        return False
-
-    newest = source.checkpoint(source.first_blocks[-1]).txn_id_max
-    return Reach(files, directory, source, newest).restorable(can)
-
-
 @dataclass(frozen=True, slots=True)
 class _ForkRan:
     """What the calls did, and where the partitions stand behind them."""
@@ -276,7 +219,7 @@ class _ForkRun:
     files: Files
     out: str
     planned: Planned | None
-    rest: Rest
+    rest: RemainingLog
     code: ForkCode
     tell: Tell
     workers: int | None
@@ -323,10 +266,10 @@ class _ForkRun:
 
         It may have grown since: by the digest of a batch that could not be compared, or by a SKIP of a call that ran.
         """
-        begin, skips = _before(self.rest.places[partition]), self.rest.scan.streams[partition].skips
+        begin, skips = first_base(self.rest.places[partition]), self.rest.scan.streams[partition].skips
         if done.gone != [[index, list(of)] for index, of in skips.items() if begin < index <= done.at]:
             return False
-        if done.open and _is_any_digested(self.rest, partition, frozenset(done.open)):
+        if done.open and self.rest.holds_digest(partition, frozenset(done.open)):
             return False
         found, position = self.rest.scan.streams[partition], read_position(state_path(self.out, partition), partition)
         if isinstance(position, str) or done.at > found.to_index:
@@ -336,19 +279,13 @@ class _ForkRun:
         )
 
 
-def _is_any_digested(rest: Rest, partition: int, indexes: frozenset[int]) -> bool:
-    """Whether the log holds a digest of one of these batches."""
-    records = rest.scan.kept if rest.scan.kept is not None else rest.source.read(from_block=rest.scan.from_block)
-    return any(r.kind is RecordKind.DIGEST and r.partition == partition and r.index in indexes for _, r in records)
-
-
-def _gone(rest: Rest, ends: Mapping[int, int]) -> list[Any]:
+def _gone(rest: RemainingLog, ends: Mapping[int, int]) -> list[Any]:
     """[[partition, end, [[index of a batch up to it, positions that the log takes out], …]], …]"""
     skips = {p: stream.skips for p, stream in sorted(rest.scan.streams.items())}
     return [[p, ends[p], [[at, list(of)] for at, of in skips[p].items() if at <= ends[p]]] for p in skips if p in ends]
 
 
-def _ran_before(files: Files, out: str, rest: Rest, value: Mapping[str, Any] | None) -> _ForkRan | None:
+def _ran_before(files: Files, out: str, rest: RemainingLog, value: Mapping[str, Any] | None) -> _ForkRan | None:
     """What an earlier run has noted when all calls had run, if the states still stand there and none was taken out since."""
     if value is None:
         return None
@@ -382,96 +319,3 @@ def _batch_of(source: LogSource, found: Difference) -> Batch | None:
         if lsn.block > found.block:
             break
     return None
-
-
-def _place(part: PartitionPlan) -> ForkPlace:
-    return ForkPlace(part.partition, part.to_index, part.to_term, part.to_checksum, part.to_calls)
-
-
-def find_rest(
-    files: Files, directory: str, places: Sequence[ForkPlace], until: int | None, claims: Mapping[int, int] | None = None
-) -> Rest:
-    """The log that holds everything behind these places ([]: everything); it says what stands at the `claims`, too.
-
-    Raises: UntilUnreachable, UntilBeyond.
-    """
-    for source in _sources(files, directory):
-        those = {place.partition: place for place in places or map(ForkPlace, _partitions(source))}
-        indexes = {p: _before(place) for p, place in those.items()}
-        claimed = {p: {of.index, *((claims[p],) if claims and p in claims else ())} for p, of in those.items()}
-        found = scan(source, start_block(source, indexes), indexes, claimed, until=until)
-        if not all(_joins(place, found) for place in those.values()):
-            continue
-        if until is not None and until > found.groups.txn_id_max | _MILLIS:
-            raise UntilBeyond(f"transaction {until} was not reached: the newest one is {found.groups.txn_id_max}")
-        return Rest(source, found, those)
-    raise UntilUnreachable("log and archive do not hold everything behind the fork without a gap")
-
-
-def _sources(files: Files, directory: str) -> Iterator[LogSource]:
-    """The live log, then the live log with the archived segments before it."""
-    source = open_source(files, directory)
-    yield source
-    if run := run_before(list_segments(files, directory, source.instance.identity), source.segments[0].header):
-        yield in_front(files, source, run)
-
-
-def _partitions(source: LogSource) -> range:
-    """Those that the newest configuration in the log names."""
-    groups = source.checkpoint(source.first_blocks[-1])
-    if CLUSTER_GROUP not in groups.by_partition:  # a first segment: its head is empty
-        for lsn, record in source.read(from_block=source.first_blocks[-1]):
-            groups.observe(lsn, record)
-    return range(int((groups.state(CLUSTER_GROUP).configuration or {}).get("partitions", 0)))
-
-
-def _before(place: ForkPlace) -> int:
-    """The entry behind which the log is read: a batch that the fork cuts has a rest, also where a segment ends with it."""
-    return place.index - 1 if place.calls >= 0 else place.index
-
-
-def _joins(place: ForkPlace, found: Scan) -> bool:
-    """Whether the log holds every entry behind the place, and the very entry at it."""
-    stream = found.streams[place.partition]
-    if not (stream.base <= _before(place) and place.index <= stream.last_index):
-        return False
-    return not place.term or stream.seen.get(place.index) == (place.term, place.checksum)
-
-
-def check_database(groups: GroupStates, db: Database) -> None:
-    catalogs = groups.state(CLUSTER_GROUP).catalogs
-    made_for = catalogs[max(catalogs)].value.get("database", db.name) if catalogs else db.name
-    if made_for != db.name:
-        raise OtherDatabase(f"the directory belongs to database {made_for!r}, not to {db.name!r}")
-
-
-def _groups(
-    groups: GroupStates, results: Sequence[PartitionResult], db: Database, bundle: Bundle, *, node_id: int
-) -> tuple[GroupStates, int]:
-    """Every group as the new log begins, and the version of its only catalog."""
-    for result in results:
-        end_at(groups, result)
-    cluster = groups.state(CLUSTER_GROUP)
-    cluster.commit = cluster.last_index
-    newest = max(cluster.catalogs, default=0)
-    value = cluster.catalogs[newest].value if newest else None
-    if value is None or value["hash"] != bundle.hash:
-        newest += 1
-        value = catalog_value(db, bundle, newest, value)
-    index = cluster.last_index
-    cluster.catalogs = {newest: LoggedCatalog(index, value, stated_block=FIRST_RECORDS_BLOCK, used_block=FIRST_RECORDS_BLOCK)}
-    cluster.environment = Stated(index, cluster.term, environment())
-    for state in groups.by_partition.values():
-        _make_single(state, node_id)
-    return groups, newest
-
-
-def _make_single(state: GroupState, node_id: int) -> None:
-    """The first configuration of another cluster, whoever voted in the one that was forked, and whatever failed there."""
-    state.vote = node_id
-    state.configurations = [replace(newest, value=single(newest.value, node_id)) for newest in state.configurations[-1:]]
-
-
-def _one_node(instance: Instance, origin: Origin) -> Instance:
-    """The new node: a cluster of its own."""
-    return replace(instance, identity=Identity.fresh(), forked_from=origin)

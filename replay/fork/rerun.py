@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 import orjson
 
@@ -33,6 +33,7 @@ from replay.fork.tally import Difference, RerunProgress
 from replay.log.scan import ScannedStream
 from replay.loop.entry_queue import UncomparedBatches
 from replay.loop.shared_transaction import SharedTransaction
+from replay.plan.planner import PartitionPlan
 from replay.recover.partition_replay import IDLE, IN_BATCH
 from replay.results import PartitionResult
 
@@ -56,6 +57,11 @@ class ForkPlace:
     term: int = 0  # 0: not known
     checksum: int = 0
     calls: int = -1  # -1 = all
+
+    @classmethod
+    def of_plan(cls, part: PartitionPlan) -> Self:
+        """Where the plan of what is before the fork ends."""
+        return cls(part.partition, part.to_index, part.to_term, part.to_checksum, part.to_calls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any, Final
 from cmdlog.wal.errors import DiskFull, WriteFailed
 from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.record import Record, RecordKind
-from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
+from cmdlog.wal.ids import Lsn
 from procedures import Database
 from procedures.bundle import Bundle
 from procedures.errors import SchemaConflict
@@ -26,10 +26,10 @@ from replay.engine import CatalogMissing
 from replay.errors import DivergencePlace, RemoteError, ReplayError, WorkerFailed
 from replay.fork import unfinished
 from replay.fork.bind_calls import Fitting
+from replay.fork.remaining_log import RemainingLog
 from replay.fork.rerun import CallUnfit, ForkPlace, Missing, OtherCode, PartitionRerun, is_void
 from replay.fork.tally import RerunTally
-from replay.log.scan import Scan, ScannedStream
-from replay.log.source import LogSource
+from replay.log.scan import ScannedStream
 from replay.loop.entry_queue import EntryQueue
 from replay.loop.replay_loop import ReplayLoop
 from replay.recover.execute import RecoveryProgress, Target
@@ -59,15 +59,6 @@ class CallStuck(ReplayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """The log behind the fork."""
-
-    source: LogSource
-    scan: Scan
-    places: Mapping[int, ForkPlace]
-
-
-@dataclass(frozen=True, slots=True)
 class ForkCode:
     """The other code, and what becomes of calls that do not fit it."""
 
@@ -75,31 +66,19 @@ class ForkCode:
     bundle: Bundle
     missing: Missing
 
-    def fitting(self, found: Scan) -> Fitting:
+    def fitting(self, rest: RemainingLog) -> Fitting:
         """What the calls of the log are in it."""
-        return Fitting(self.db, self.bundle.hash, catalogs_of(found), slots_of(found))
+        return Fitting(self.db, self.bundle.hash, rest.catalogs, rest.slots)
 
 
-def catalogs_of(found: Scan) -> dict[int, dict[str, Any]]:
-    """Version -> value of its record."""
-    return {version: catalog.value for version, catalog in found.catalogs.items()}
-
-
-def slots_of(found: Scan) -> Any:
-    """Which slots each partition has, as the log's newest configuration says."""
-    return (found.groups.state(CLUSTER_GROUP).configuration or {}).get("slots", ())
-
-
-def run_here(rest: Rest, target: Target, code: ForkCode, tell: Tell) -> tuple[list[PartitionResult], RerunTally]:
+def run_here(rest: RemainingLog, target: Target, code: ForkCode, tell: Tell) -> tuple[list[PartitionResult], RerunTally]:
     """Everything behind the fork, in this process."""
-    found = rest.scan
-    records = found.kept if found.kept is not None else rest.source.read(from_block=found.from_block)
-    other = OtherCode(code.db, code.fitting(found), code.missing)
-    return run_calls(target.directory, rest.places, found.streams, records, other, progress=_meter(rest, tell))
+    other, streams = OtherCode(code.db, code.fitting(rest), code.missing), rest.scan.streams
+    return run_calls(target.directory, rest.places, streams, rest.records(), other, progress=_meter(rest, tell))
 
 
 def run_watched(
-    rest: Rest, target: Target, code: ForkCode, tell: Tell, *, hang_after_s: float
+    rest: RemainingLog, target: Target, code: ForkCode, tell: Tell, *, hang_after_s: float
 ) -> tuple[list[PartitionResult], RerunTally]:
     """The same in a process of its own. Raises: CallStuck; WorkerFailed when no call is to blame; what `run_here` raises."""
     workers = _ForkWorkers(rest, target, code, _meter(rest, tell))
@@ -153,7 +132,7 @@ def run_calls(
         return results, tally
 
 
-def _meter(rest: Rest, tell: Tell) -> Callable[[int, int], None]:
+def _meter(rest: RemainingLog, tell: Tell) -> Callable[[int, int], None]:
     calls: Counter[int] = Counter()
     total, began = sum(stream.calls for stream in rest.scan.streams.values()), time.monotonic()
 
@@ -167,7 +146,7 @@ def _meter(rest: Rest, tell: Tell) -> Callable[[int, int], None]:
 class _ForkWorkers:
     """The process that runs the other code, and the more careful one that follows when it was ended."""
 
-    def __init__(self, rest: Rest, target: Target, code: ForkCode, progress: Callable[[int, int], None]) -> None:
+    def __init__(self, rest: RemainingLog, target: Target, code: ForkCode, progress: Callable[[int, int], None]) -> None:
         self.results: list[PartitionResult] = []
         self.tally = RerunTally()
         self._rest, self._progress = rest, progress
@@ -199,7 +178,7 @@ class _ForkWorkers:
         raise CallStuck(place)
 
 
-def _place_of(rest: Rest, incident: Incident) -> DivergencePlace:
+def _place_of(rest: RemainingLog, incident: Incident) -> DivergencePlace:
     """The call in words that an operator knows it by."""
     found = rest.scan
     for lsn, record in rest.source.read(from_block=found.from_block):
@@ -215,7 +194,7 @@ def _place_of(rest: Rest, incident: Incident) -> DivergencePlace:
     return DivergencePlace(incident.partition, incident.index, 0, incident.position, "?", "", incident.words)
 
 
-def _order(rest: Rest, target: Target, code: ForkCode) -> dict[str, Any]:
+def _order(rest: RemainingLog, target: Target, code: ForkCode) -> dict[str, Any]:
     found = rest.scan
     return {
         "directory": rest.source.directory,
@@ -223,27 +202,8 @@ def _order(rest: Rest, target: Target, code: ForkCode) -> dict[str, Any]:
         "target": target.directory,
         "bundle": code.bundle.to_bytes().decode(),
         "missing": code.missing,
-        "catalogs": catalogs_of(found),
-        "slots": slots_of(found),
+        "catalogs": rest.catalogs,
+        "slots": rest.slots,
         "places": [asdict(place) for place in rest.places.values()],
-        "streams": {p: stream_json(stream) for p, stream in found.streams.items()},
+        "streams": {p: stream.to_json() for p, stream in found.streams.items()},
     }
-
-
-def stream_json(stream: ScannedStream) -> dict[str, Any]:
-    """What a process needs to know of a partition's entries; `stream_of` reads it."""
-    return {
-        "to_index": stream.to_index,
-        "to_calls": stream.to_calls,
-        "taken_out": list(stream.taken_out),
-        "voids": list(stream.voids),
-    }
-
-
-def stream_of(value: Mapping[str, Any]) -> ScannedStream:
-    return ScannedStream(
-        to_index=value["to_index"],
-        to_calls=value["to_calls"],
-        taken_out=[(index, batch, position) for index, batch, position in value["taken_out"]],
-        voids=[(block, offset, index) for block, offset, index in value["voids"]],
-    )

@@ -14,8 +14,9 @@ from cmdlog.wal.files import RealFiles
 from procedures.bundle import Bundle, load_bundle
 from replay.fork.bind_calls import Fitting
 from replay.fork.rerun import ForkPlace, OtherCode
-from replay.fork.run import run_calls, stream_of
+from replay.fork.run import run_calls
 from replay.log.archive_reach import source_from
+from replay.log.scan import ScannedStream
 from replay.recover.worker import serve_order, tell, writer
 
 
@@ -27,7 +28,7 @@ def run(order: dict[str, Any]) -> None:
     source = source_from(RealFiles(), order["directory"], order["from_block"])
     gc.freeze()  # modules live as long as the process: collections need not look at them
     places = {int(place["partition"]): ForkPlace(**place) for place in order["places"]}
-    streams = {int(p): stream_of(value) for p, value in order["streams"].items()}
+    streams = {int(p): ScannedStream.from_json(value) for p, value in order["streams"].items()}
     results, tally = run_calls(
         order["target"],
         places,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Self
 
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.format.batch import BATCH, batch_catalog, batch_last_txn, batch_procedures, decode_batch
@@ -65,6 +65,22 @@ class ScannedStream:
         skips = self.skips if self.multi else {}
         skipped = {index for index in self.multi.values() if index in skips}
         return PartitionSpan(self.start_txn, dict(self.multi), skipped, self.digested)
+
+    def to_json(self) -> dict[str, Any]:
+        """What another process needs to know to apply its entries; `from_json` reads it."""
+        return {
+            "to_index": self.to_index,
+            "to_calls": self.to_calls,
+            "to_term": self.to_term,
+            "to_checksum": self.to_checksum,
+            "taken_out": list(self.taken_out),
+            "voids": list(self.voids),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        skips, voids = ([(a, b, c) for a, b, c in value[name]] for name in ("taken_out", "voids"))
+        return cls(**{**value, "taken_out": skips, "voids": voids})
 
     @property
     def skips(self) -> dict[int, tuple[int, ...]]:

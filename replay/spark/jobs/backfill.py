@@ -25,16 +25,17 @@ from procedures import Database
 from procedures.bundle import Bundle, capture_bundle
 from replay.diff.diff import KINDS
 from replay.errors import BadUntil, Incomplete, UntilUnreachable
-from replay.fork.fork import START, check_database, find_rest
+from replay.fork.fork import START
+from replay.fork.new_node import check_database
+from replay.fork.remaining_log import RemainingLog, find_remaining_log
 from replay.fork.rerun import ForkPlace, Missing
-from replay.fork.run import Rest
 from replay.log.scan import ScannedStream
 from replay.log.spans import BEGINNING
 from replay.plan.planner import PartitionPlan
 from replay.recover.progress import RecoveryProgress
 from replay.spark.base.version_check import versions
 from replay.spark.jobs.as_of import Moment, MomentReplay, find_history, parse_moment, plan_json
-from replay.spark.jobs.backfill_task import backfill_partition, stream_json
+from replay.spark.jobs.backfill_task import backfill_partition
 from replay.spark.jobs.fetched_inputs import input_names, inputs, output_path
 from replay.spark.jobs.job import Sessions, opened, run_orders
 from replay.spark.jobs.manifest import tables_of
@@ -141,12 +142,12 @@ def _orders(
 ) -> Iterator[dict[str, Any]]:
     """One for each partition."""
     base = find_history(files, request["paths"], fork, accept_data_loss=False) if fork != START else None
-    places = {p: _place(base.of(p)[-1].partitions[0]) for p in base.partitions} if base is not None else {}
+    places = {p: ForkPlace.of_plan(base.of(p)[-1].partitions[0]) for p in base.partitions} if base is not None else {}
     known: dict[int, Mapping[str, Any]] = {}
     logs, apart = _logs(files, request["paths"], end)
     for directory, ends in logs.items():
         try:
-            rest = find_rest(files, directory, [places.get(p, ForkPlace(p)) for p in sorted(ends)], end)
+            rest = find_remaining_log(files, directory, [places.get(p, ForkPlace(p)) for p in sorted(ends)], end)
             for partition, wanted in ends.items():
                 _check_end(rest, partition, wanted)
                 rest.scan.streams[partition].taken_out += [(0, index, 0) for index in wanted.dropped]
@@ -168,7 +169,9 @@ def _orders(
             yield _stitched_order(request, bundle, stitched, places.get(partition, ForkPlace(partition)), base)
 
 
-def _order(request: Mapping[str, Any], bundle: Bundle, rest: Rest, partition: int, base: MomentReplay | None) -> dict[str, Any]:
+def _order(
+    request: Mapping[str, Any], bundle: Bundle, rest: RemainingLog, partition: int, base: MomentReplay | None
+) -> dict[str, Any]:
     """Of a partition that is read from one log."""
     stream, place = rest.scan.streams[partition], rest.places[partition]
     stream.calls -= min(stream.calls, max(0, place.calls))  # of the batch that the fork cuts, those before it
@@ -218,7 +221,7 @@ def _common(
         "code": bundle.hash,
         "bundle": bundle.to_bytes().decode(),
         "base": [plan_json(leg) for leg in base.of(partition)] if base is not None else [],
-        "stream": stream_json(stream),
+        "stream": stream.to_json(),
     }
 
 
@@ -240,7 +243,7 @@ def _logs(files: Files, paths: Sequence[str], end: int | None) -> tuple[dict[str
     return found, apart
 
 
-def _check_end(rest: Rest, partition: int, wanted: PartitionPlan) -> None:
+def _check_end(rest: RemainingLog, partition: int, wanted: PartitionPlan) -> None:
     """A log's end may move on while it is looked at; what was decided over all logs counts. Raises: Incomplete."""
     stream = rest.scan.streams[partition]
     if stream.to_index < wanted.to_index:
@@ -248,10 +251,6 @@ def _check_end(rest: Rest, partition: int, wanted: PartitionPlan) -> None:
     if stream.to_index > wanted.to_index:
         stream.to_index, stream.to_calls = wanted.to_index, wanted.to_calls
         stream.to_term, stream.to_checksum = wanted.to_term, wanted.to_checksum
-
-
-def _place(part: PartitionPlan) -> ForkPlace:
-    return ForkPlace(part.partition, part.to_index, part.to_term, part.to_checksum, part.to_calls)
 
 
 def _manifest(request: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

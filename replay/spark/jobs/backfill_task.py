@@ -52,18 +52,6 @@ RIGHT: Final = "right"
 _TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND substr(name, 1, 8) <> '_cmdlog_'"
 
 
-def stream_json(stream: ScannedStream) -> dict[str, Any]:
-    """What a task needs to know of a partition's entries."""
-    return {
-        "to_index": stream.to_index,
-        "to_calls": stream.to_calls,
-        "to_term": stream.to_term,
-        "to_checksum": stream.to_checksum,
-        "taken_out": list(stream.taken_out),
-        "voids": list(stream.voids),
-    }
-
-
 def backfill_partition(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
     """The work of one order. Raises: Divergence of the history as it was, CallUnfit, SchemaConflict, WalError, …"""
     with at_hand(order, attempt.scratch) as (here, files):
@@ -128,7 +116,7 @@ def _run(
             states.append(PartitionState.open(state_path(_folder(attempt, side), partition), partition=partition))
             stack.callback(states[-1].close)
         both = SideBySide(
-            stream=_stream(order["stream"]),
+            stream=ScannedStream.from_json(order["stream"]),
             place=ForkPlace(**order["place"]),
             left=states[0],
             right=states[1],
@@ -150,17 +138,6 @@ def _records(files: Files, order: Mapping[str, Any]) -> Iterator[tuple[Lsn, Reco
         return read_legs(files, [plan_of_json(leg) for leg in order["legs"]])
     source = source_from(files, order["directory"], order["from_block"])
     return source.read(from_block=order["from_block"], upto_block=order["last_block"])
-
-
-def _stream(value: Mapping[str, Any]) -> ScannedStream:
-    return ScannedStream(
-        to_index=value["to_index"],
-        to_calls=value["to_calls"],
-        to_term=value["to_term"],
-        to_checksum=value["to_checksum"],
-        taken_out=[(index, batch, position) for index, batch, position in value["taken_out"]],
-        voids=[(block, offset, index) for block, offset, index in value["voids"]],
-    )
 
 
 def _wanted(order: Mapping[str, Any], db: Database) -> Callable[[str], bool]:
