@@ -1,11 +1,11 @@
 """`cmdlog fork`: the same calls, but from one transaction on with other code. What if this version had run since then?
 
-One rule: up to the fork everything is as it was (state and code of that time, digests compared); behind it only the code is
+One rule: up to the fork everything is as it was (state and code of that time, digests compared); after it only the code is
 another (`replay.fork.rerun`). The log that is forked is read, never written.
 
-The result is a complete node of one, which `cmdlog serve` takes with that code. It tells another history than its origin, so it
-must never pass for a copy of it: it has a cluster id of its own, and its instance file says from which cluster and transaction it
-was forked. Transaction ids go on above all that the old log knew.
+The result is a complete node of one, which `cmdlog serve` takes with that code. Its history is not that of its origin, so it must
+never pass for a copy of it: it has a cluster id of its own, and its instance file says from which cluster and transaction it was
+forked. New transaction ids are above all that the old log knew.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from procedures.bundle import capture_bundle
 from procedures.execution.idempotency import Status
 from procedures.storage.state import PartitionState, Position
 from replay.errors import BadUntil, Interrupted, Poison, UntilBeyond, UntilUnreachable
-from replay.fork import unfinished as forkplace
+from replay.fork import unfinished
 from replay.fork.live_outcome import with_live_outcome
 from replay.fork.new_node import check_database, first_groups, fresh_instance
-from replay.fork.remaining_log import RemainingLog, find_remaining_log, finding_a_way, first_base, partitions_of
+from replay.fork.remaining_log import RemainingLog, find_remaining_log, naming_other_moments, partitions_of, read_after
 from replay.fork.rerun import ForkPlace, Missing
 from replay.fork.run import CallStuck, ForkCode, run_here, run_watched
 from replay.fork.tally import Difference, RerunProgress, RerunTally
@@ -41,19 +41,19 @@ from replay.plan.sole_voter import check_alone
 from replay.recover import resume
 from replay.recover.execute import RecoveryProgress, Target, execute
 from replay.recover.target import HANG_AFTER_S
-from replay.recover.to_directory import GONE_ON, begin, complete, give_up
+from replay.recover.to_directory import GONE_ON, complete, give_up, make_empty_directory
 from replay.results import PartitionResult
 from replay.state.trust import Trust, read_position, state_path
 
 START: Final = 0  # as a moment: before the first transaction
-Tell = Callable[[RecoveryProgress], None]
+ReportProgress = Callable[[RecoveryProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ForkReport:
     """What a fork did."""
 
-    results: Sequence[PartitionResult]  # by partition: calls behind the fork, and where the new node begins
+    results: Sequence[PartitionResult]  # by partition: calls after the fork, and where the new node begins
     kept: int  # calls before the fork that were replayed with their own code
     tally: RerunTally
     identity: Identity
@@ -84,10 +84,7 @@ class ForkReport:
             "changed": tally.changed,
             "first": tally.first.to_json() if tally.first else None,
             "statuses": {Status(status).name: calls for status, calls in sorted(tally.statuses.items())},
-            "left_out": [
-                {"procedure": of.procedure, "why": of.why, "calls": of.calls, "first_txn_id": str(of.first_txn_id)}
-                for _, of in sorted(tally.left_out.items())
-            ],
+            "left_out": [of.to_json() for _, of in sorted(tally.left_out.items())],
             "partitions": [
                 {"partition": r.partition, "calls": r.calls, "index": r.index, "txn_id": str(r.txn_id)} for r in self.results
             ],
@@ -105,14 +102,14 @@ def fork(
     target: str | None = None,
     missing: Missing = "refuse",
     workers: int | None = None,
-    progress: Tell = lambda _progress: None,
+    progress: ReportProgress = lambda _progress: None,
     hang_after_s: float | None = None,
 ) -> ForkReport:
     """Makes the node directory `out`: state and code of `at` (its call included, START = none), then `db` up to `until`.
 
     `target` is `module:attribute` of `db`; None: it is found. With `hang_after_s`, `db` runs in a process of its own, and a call
     that runs longer is named; None: here, and a call may take as long as it likes. Durable on return; `directory` may be of a
-    running node. A run that is broken off is gone on with by the very same fork.
+    running node. The very same fork resumes a run that was interrupted.
 
     Raises: BadUntil, UntilUnreachable, CallUnfit, CallStuck, OtherDatabase, SchemaConflict, WrongDirectory, Interrupted; what
     `execute` raises.
@@ -125,28 +122,27 @@ def fork(
     source = planned.source if planned is not None else _open_alone(files, directory)
     parts = planned.plan.partitions if planned is not None else ()
     places = {part.partition: ForkPlace.of_plan(part) for part in parts}
-    incarnation = source.instance.identity.incarnation
-    told: dict[str, Any] = {"at": at, "until": until, "code": code.bundle.hash, "missing": missing}
-    marker = ForkMarker.of(places, _skips(parts), incarnation, directory, **told)
+    request: dict[str, Any] = {"at": at, "until": until, "code": code.bundle.hash, "missing": missing}
+    marker = ForkMarker.of(places, _skips(parts), source.instance.identity.incarnation, directory, **request)
     if resume.is_made(out) and (noted := resume.noted(out, asdict(marker))) is not None:
         return _made_before(files, out, _ForkRan.from_json(noted), code.bundle.hash)
-    goes_on = forkplace.goes_on(files, out, marker)
-    done = forkplace.all_done(Trust(files, out), out, partitions_of(source)) if goes_on else {}
-    with finding_a_way(files, directory, source):
+    goes_on = unfinished.goes_on(files, out, marker)
+    done = unfinished.all_done(Trust(files, out), out, partitions_of(source)) if goes_on else {}
+    with naming_other_moments(files, directory, source):
         rest = find_remaining_log(files, directory, list(places.values()), until, {p: of.at for p, of in done.items()})
     check_database(rest.scan.groups, db)
     if not goes_on:
-        begin(files, directory, out)
+        make_empty_directory(files, directory, out)
     run = _ForkRun(files, out, planned, rest, code, progress, workers, hang_after_s, goes_on)
     with _owned(files, out) as owner:
         marker.write(files, out)
         resume.make_ready(files, out)
         ran = _ran_before(files, out, rest, resume.noted(out, asdict(marker)) if goes_on else None)
         if ran is None:
-            kept = run.before(done)
-            ran = _ForkRan(*run.behind(), kept, _gone(rest, {p: stream.to_index for p, stream in rest.scan.streams.items()}))
+            kept = run.restore_states(done)
+            ran = _ForkRan(*run.run_other_code(), kept, _skipped_calls(rest))
             resume.note(files, out, asdict(marker), ran.to_json())
-        forkplace.forget(out, range(len(rest.places)))
+        unfinished.forget(out, range(len(rest.places)))
         origin = Origin(source.instance.identity.cluster_id, at)
         instance = fresh_instance(source.instance, origin)
         groups, version = first_groups(rest.scan.groups, ran.results, db, code.bundle, node_id=instance.identity.node_id)
@@ -163,13 +159,13 @@ def _open_alone(files: Files, directory: str) -> LogSource:
 
 
 def _skips(parts: Sequence[PartitionPlan]) -> dict[int, dict[int, Any]]:
-    """What was taken out of the calls in front of the fork, by partition and entry."""
+    """Which calls before the fork the log skips, by partition and entry."""
     return {part.partition: {index: of for index, of in part.skips.items() if index <= part.to_index} for part in parts}
 
 
 @contextlib.contextmanager
 def _owned(files: Files, out: str) -> Iterator[DirectoryLock]:
-    """The directory while it is made; given up when it fails in a way that the same fork would not go on from."""
+    """The directory while it is made; removed when it fails in a way that the same fork could not resume."""
     owner = take_ownership(files, out)
     try:
         yield owner
@@ -184,7 +180,7 @@ def _owned(files: Files, out: str) -> Iterator[DirectoryLock]:
 
 
 def _plan(files: Files, directory: str, at: int) -> Planned:
-    """What is before the fork. Raises: as `make_plan`, with a hint for who named the moment as `--at`."""
+    """What is before the fork. Raises: as `make_plan`, with a hint for a moment that was named as `--at`."""
     try:
         return make_plan(files, directory, use_state="never", until=at)
     except (UntilBeyond, UntilUnreachable) as error:
@@ -195,12 +191,12 @@ def _plan(files: Files, directory: str, at: int) -> Planned:
 
 @dataclass(frozen=True, slots=True)
 class _ForkRan:
-    """What the calls did, and where the partitions stand behind them."""
+    """What the calls did, and where the partitions are after them."""
 
     results: list[PartitionResult]
     tally: RerunTally
     kept: int
-    gone: list[Any]  # what the log took out of them, as `_gone` says it
+    gone: list[Any]  # which of them the log skips, as `_skipped_calls` says it
 
     def to_json(self) -> dict[str, Any]:
         results = [asdict(result) for result in self.results]
@@ -221,15 +217,15 @@ class _ForkRun:
     planned: Planned | None
     rest: RemainingLog
     code: ForkCode
-    tell: Tell
+    progress: ReportProgress
     workers: int | None
     hang_after_s: float | None
     goes_on: bool
 
-    def before(self, done: Mapping[int, RerunProgress]) -> int:
-        """Brings every partition to the fork that is not behind it; the calls before it, those of earlier runs included."""
+    def restore_states(self, done: Mapping[int, RerunProgress]) -> int:
+        """Brings every partition to the fork that is not past it; gives the calls before it, those of earlier runs included."""
         target, calls = Target(self.files, self.out), 0
-        fresh = [p for p in sorted(self.rest.places) if p not in done or not self._joins(p, done[p])]
+        fresh = [p for p in sorted(self.rest.places) if p not in done or not self._continues(p, done[p])]
         for p in fresh:
             if p in done or self.planned is None:
                 target.trust.discard(p)
@@ -242,7 +238,7 @@ class _ForkRun:
             planned = replace(self.planned, plan=replace(self.planned.plan, partitions=parts))
             try:
                 execute(
-                    planned, target, workers=self.workers, progress=self.tell, go_on=self.goes_on,
+                    planned, target, workers=self.workers, progress=self.progress, go_on=self.goes_on,
                     hang_after_s=HANG_AFTER_S if self.hang_after_s is None else self.hang_after_s,
                 )  # fmt: skip
             except Poison as poison:
@@ -250,23 +246,23 @@ class _ForkRun:
                 raise
         return calls
 
-    def behind(self) -> tuple[list[PartitionResult], RerunTally]:
+    def run_other_code(self) -> tuple[list[PartitionResult], RerunTally]:
         """Runs the other code."""
         target, rest = Target(self.files, self.out), self.rest
         if self.hang_after_s is None:
-            results, tally = run_here(rest, target, self.code, self.tell)
+            results, tally = run_here(rest, target, self.code, self.progress)
         else:
-            results, tally = run_watched(rest, target, self.code, self.tell, hang_after_s=self.hang_after_s)
+            results, tally = run_watched(rest, target, self.code, self.progress, hang_after_s=self.hang_after_s)
         if tally.first is not None and (batch := _batch_of(rest.source, tally.first)) is not None:
             tally.first = with_live_outcome(self.files, rest.source.directory, tally.first, batch, rest.scan.catalogs)
         return results, tally
 
-    def _joins(self, partition: int, done: RerunProgress) -> bool:
-        """Whether the state stands at an entry that the log still holds there, and the log says the same of what was applied.
+    def _continues(self, partition: int, done: RerunProgress) -> bool:
+        """Whether the state is at an entry that the log still holds there, and the log says the same of what was applied.
 
         It may have grown since: by the digest of a batch that could not be compared, or by a SKIP of a call that ran.
         """
-        begin, skips = first_base(self.rest.places[partition]), self.rest.scan.streams[partition].skips
+        begin, skips = read_after(self.rest.places[partition]), self.rest.scan.streams[partition].skips
         if done.gone != [[index, list(of)] for index, of in skips.items() if begin < index <= done.at]:
             return False
         if done.open and self.rest.holds_digest(partition, frozenset(done.open)):
@@ -279,31 +275,35 @@ class _ForkRun:
         )
 
 
-def _gone(rest: RemainingLog, ends: Mapping[int, int]) -> list[Any]:
-    """[[partition, end, [[index of a batch up to it, positions that the log takes out], …]], …]"""
-    skips = {p: stream.skips for p, stream in sorted(rest.scan.streams.items())}
-    return [[p, ends[p], [[at, list(of)] for at, of in skips[p].items() if at <= ends[p]]] for p in skips if p in ends]
+def _skipped_calls(rest: RemainingLog, ends: Mapping[int, int] | None = None) -> list[Any]:
+    """[[partition, end, [[index of a batch up to it, positions that the log skips], …]], …]; `ends` None: all of the log."""
+    found = []
+    for p, stream in sorted(rest.scan.streams.items()):
+        if ends is None or p in ends:
+            end = stream.to_index if ends is None else ends[p]
+            found.append([p, end, [[at, list(of)] for at, of in stream.skips.items() if at <= end]])
+    return found
 
 
 def _ran_before(files: Files, out: str, rest: RemainingLog, value: Mapping[str, Any] | None) -> _ForkRan | None:
-    """What an earlier run has noted when all calls had run, if the states still stand there and none was taken out since."""
+    """What an earlier run noted once all calls had run, if the states are still there and the log skips no more of them."""
     if value is None:
         return None
     ran, trust = _ForkRan.from_json(value), Trust(files, out)
-    if ran.gone != _gone(rest, {p: end for p, end, _ in ran.gone}):
-        for result in ran.results:  # nothing says any more how far these states have come
+    if ran.gone != _skipped_calls(rest, {p: end for p, end, _ in ran.gone}):
+        for result in ran.results:  # nothing says any more how far these states are
             trust.discard(result.partition)
         return None
     for result in ran.results:
-        stands = read_position(state_path(out, result.partition), result.partition)
+        found = read_position(state_path(out, result.partition), result.partition)
         there = Position(result.index, result.term, result.checksum, result.txn_id)
-        if trust.doubt(result.partition) or stands != there:
+        if trust.doubt(result.partition) or found != there:
             return None
     return ran
 
 
 def _made_before(files: Files, out: str, ran: _ForkRan, code: str) -> ForkReport:
-    """What the run that finished this very fork has said."""
+    """What the run that finished this very fork reported."""
     instance = load_instance(files, out)
     assert instance.forked_from is not None, "what a fork has made says so"
     version = max(fold_end(open_source(files, out)).state(CLUSTER_GROUP).catalogs)
@@ -312,7 +312,7 @@ def _made_before(files: Files, out: str, ran: _ForkRan, code: str) -> ForkReport
 
 
 def _batch_of(source: LogSource, found: Difference) -> Batch | None:
-    """The batch in which a difference stands."""
+    """The batch of the call that differs."""
     for lsn, record in source.read(from_block=found.block):
         if (record.kind, record.partition, record.index) == (RecordKind.BATCH, found.partition, found.index):
             return decode_batch(record)

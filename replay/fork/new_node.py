@@ -56,7 +56,7 @@ def first_groups(
 
 
 def _make_single(state: GroupState, node_id: int) -> None:
-    """The first configuration of another cluster, whoever voted in the one that was forked, and whatever failed there."""
+    """The first configuration of another cluster, independent of the votes and failures in the one that was forked."""
     state.vote = node_id
     state.configurations = [replace(newest, value=single(newest.value, node_id)) for newest in state.configurations[-1:]]
 

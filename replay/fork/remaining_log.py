@@ -66,16 +66,16 @@ class RemainingLog:
 
 
 @contextlib.contextmanager
-def finding_a_way(files: Files, directory: str, source: LogSource) -> Iterator[None]:
-    """Raises: RestUnreadable."""
+def naming_other_moments(files: Files, directory: str, source: LogSource) -> Iterator[None]:
+    """What cannot be read to its end is an error that names other moments. Raises: RestUnreadable."""
     try:
         yield
     except (Corrupt, UntilUnreachable) as error:
-        raise _no_way(files, directory, source, error) from error
+        raise _refusal(files, directory, source, error) from error
 
 
-def _no_way(files: Files, directory: str, source: LogSource, error: Corrupt | UntilUnreachable) -> ReplayError:
-    """What is behind the fork cannot be read to the end; where it could be, for a fork at another moment."""
+def _refusal(files: Files, directory: str, source: LogSource, error: Corrupt | UntilUnreachable) -> ReplayError:
+    """What is after the fork cannot be read to the end; where it could be, for a fork at another moment."""
     ranges = _restorable(files, directory, source)
     strays = strays_told(files, directory) if isinstance(error, UntilUnreachable) else ""
     refused = RestUnreadable(f"{error.args[0]}{strays and f': {strays}'}")
@@ -107,10 +107,10 @@ def find_remaining_log(
     """
     for source in _sources(files, directory):
         those = {place.partition: place for place in places or map(ForkPlace, partitions_of(source))}
-        indexes = {p: first_base(place) for p, place in those.items()}
+        indexes = {p: read_after(place) for p, place in those.items()}
         claimed = {p: {of.index, *((claims[p],) if claims and p in claims else ())} for p, of in those.items()}
         found = scan(source, start_block(source, indexes), indexes, claimed, until=until)
-        if not all(_joins(place, found) for place in those.values()):
+        if not all(_holds_all(place, found) for place in those.values()):
             continue
         if until is not None and until > found.groups.txn_id_max | _MILLIS:
             raise UntilBeyond(f"transaction {until} was not reached: the newest one is {found.groups.txn_id_max}")
@@ -135,14 +135,14 @@ def partitions_of(source: LogSource) -> range:
     return range(int((groups.state(CLUSTER_GROUP).configuration or {}).get("partitions", 0)))
 
 
-def first_base(place: ForkPlace) -> int:
+def read_after(place: ForkPlace) -> int:
     """The entry after which the log is read: a batch that the fork cuts has a rest, also where a segment ends with it."""
     return place.index - 1 if place.calls >= 0 else place.index
 
 
-def _joins(place: ForkPlace, found: Scan) -> bool:
+def _holds_all(place: ForkPlace, found: Scan) -> bool:
     """Whether the log holds every entry after the place, and the very entry at it."""
     stream = found.streams[place.partition]
-    if not (stream.base <= first_base(place) and place.index <= stream.last_index):
+    if not (stream.base <= read_after(place) and place.index <= stream.last_index):
         return False
     return not place.term or stream.seen.get(place.index) == (place.term, place.checksum)

@@ -94,7 +94,7 @@ class PartitionRerun:
         place: ForkPlace,
         code: OtherCode,
         *,
-        begun: Callable[[int, int, int], None] = lambda _partition, _index, _position: None,
+        report_running: Callable[[int, int, int], None] = lambda _partition, _index, _position: None,
         begin_call: Callable[[int], object] | None = None,
         careful: bool = False,
         done: RerunProgress | None = None,
@@ -102,12 +102,12 @@ class PartitionRerun:
     ) -> None:
         """Brings the tables to those of the code. Raises: SchemaConflict.
 
-        `begun` is given (partition, index, IN_BATCH) before each batch, IDLE after it, and if `careful`, (partition, index,
-        position) before each call; `begin_call` which of the calls that run it is. `done`, if an earlier run has applied
+        `report_running` is given (partition, index, IN_BATCH) before each batch, IDLE after it, and if `careful`, (partition,
+        index, position) before each call; `begin_call` which of the calls that run it is. `done`, if an earlier run has applied
         something; `keep` stores that in the state's open transaction.
         """
         self._stream, self._place, self._code = stream, place, code
-        self._begun, self._keep = begun, keep
+        self._report_running, self._keep = report_running, keep
         self._skips = stream.skips
         self._running: tuple[int, list[int]] = 0, []  # index, positions of the calls that run
         catalogs = Catalogs()
@@ -192,9 +192,9 @@ class PartitionRerun:
             self._engine.executor.apply_schema(index=calls.index, **last, statements=())
             return None
         self._running = record.index, ran
-        self._begun(record.partition, record.index, IN_BATCH)
+        self._report_running(record.partition, record.index, IN_BATCH)
         applied = replay_calls(self._engine.executor, calls)
-        self._begun(record.partition, record.index, IDLE)
+        self._report_running(record.partition, record.index, IDLE)
         self.done.tally.statuses.update(applied.statuses)
         self.done.calls += len(ran)
         found = RerunBatch(int(lsn.block), batch, ran, calls, applied)
@@ -207,7 +207,7 @@ class PartitionRerun:
 
     def _begin_call(self, number: int) -> None:
         index, ran = self._running
-        self._begun(self._place.partition, index, ran[number])
+        self._report_running(self._place.partition, index, ran[number])
 
     def _bind(self, batch: Batch, wanted: range) -> tuple[list[int], Invocations]:
         """(positions that run, those calls as today's code takes them)."""

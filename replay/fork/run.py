@@ -38,10 +38,10 @@ from replay.recover.worker_pool import Incident, ReplayWorker, WorkerPool, start
 from replay.results import PartitionResult
 from replay.state.trust import STATE_FOLDER, StateLock, state_path
 
-TOLD: Final[Mapping[str, type[Exception]]] = {
+KNOWN_ERRORS: Final[Mapping[str, type[Exception]]] = {
     of.__name__: of for of in (CallUnfit, CatalogMissing, DiskFull, SchemaConflict, WriteFailed)
 }
-Tell = Callable[[RecoveryProgress], None]
+ReportProgress = Callable[[RecoveryProgress], None]
 
 
 class CallStuck(ReplayError):
@@ -71,17 +71,19 @@ class ForkCode:
         return Fitting(self.db, self.bundle.hash, rest.catalogs, rest.slots)
 
 
-def run_here(rest: RemainingLog, target: Target, code: ForkCode, tell: Tell) -> tuple[list[PartitionResult], RerunTally]:
-    """Everything behind the fork, in this process."""
+def run_here(
+    rest: RemainingLog, target: Target, code: ForkCode, progress: ReportProgress
+) -> tuple[list[PartitionResult], RerunTally]:
+    """Everything after the fork, in this process."""
     other, streams = OtherCode(code.db, code.fitting(rest), code.missing), rest.scan.streams
-    return run_calls(target.directory, rest.places, streams, rest.records(), other, progress=_meter(rest, tell))
+    return run_calls(target.directory, rest.places, streams, rest.records(), other, progress=_report_total(rest, progress))
 
 
 def run_watched(
-    rest: RemainingLog, target: Target, code: ForkCode, tell: Tell, *, hang_after_s: float
+    rest: RemainingLog, target: Target, code: ForkCode, progress: ReportProgress, *, hang_after_s: float
 ) -> tuple[list[PartitionResult], RerunTally]:
     """The same in a process of its own. Raises: CallStuck; WorkerFailed when no call is to blame; what `run_here` raises."""
-    workers = _ForkWorkers(rest, target, code, _meter(rest, tell))
+    workers = _ForkWorkers(rest, target, code, _report_total(rest, progress))
     pool = WorkerPool("the process that runs the other code", hang_after_s, workers.read_message, workers.follow)
     try:
         pool.add(workers.start(careful=False))
@@ -102,12 +104,12 @@ def run_calls(
     code: OtherCode,
     *,
     progress: Callable[[int, int], None],
-    begun: Callable[[int, int, int], None] = lambda _partition, _index, _position: None,
+    report_running: Callable[[int, int, int], None] = lambda _partition, _index, _position: None,
     careful: bool = False,
 ) -> tuple[list[PartitionResult], RerunTally]:
     """Runs the calls of all partitions after the fork, each from where an earlier run has come.
 
-    `begun` is given what is about to run, each call of a batch if it is `careful`.
+    `report_running` is given what is about to run, each call of a batch if it is `careful`.
 
     Raises: Locked, SchemaConflict, CallUnfit, CodeMissing; what `ReplayLoop.run` raises.
     """
@@ -120,7 +122,7 @@ def run_calls(
             stack.callback(state.close)
             rerun = PartitionRerun(
                 state, streams[p], places[p], code,
-                begun=begun, careful=careful, done=unfinished.done_of(state), keep=unfinished.keep,
+                report_running=report_running, careful=careful, done=unfinished.done_of(state), keep=unfinished.keep,
             )  # fmt: skip
             reruns.append(rerun)
             to_index, voids = streams[p].to_index, streams[p].voids
@@ -132,15 +134,15 @@ def run_calls(
         return results, tally
 
 
-def _meter(rest: RemainingLog, tell: Tell) -> Callable[[int, int], None]:
+def _report_total(rest: RemainingLog, progress: ReportProgress) -> Callable[[int, int], None]:
     calls: Counter[int] = Counter()
     total, began = sum(stream.calls for stream in rest.scan.streams.values()), time.monotonic()
 
-    def note(partition: int, done: int) -> None:
+    def report(partition: int, done: int) -> None:
         calls[partition] = done
-        tell(RecoveryProgress(calls.total(), total, time.monotonic() - began))
+        progress(RecoveryProgress(calls.total(), total, time.monotonic() - began))
 
-    return note
+    return report
 
 
 class _ForkWorkers:
@@ -166,7 +168,7 @@ class _ForkWorkers:
             self.tally = RerunTally.of_kept(message["tally"])
         else:
             error = message["error"]
-            raise TOLD[error["kind"]](error["message"]) if error["kind"] in TOLD else RemoteError(error)
+            raise KNOWN_ERRORS[error["kind"]](error["message"]) if error["kind"] in KNOWN_ERRORS else RemoteError(error)
 
     def follow(self, worker: ReplayWorker, incident: Incident) -> ReplayWorker:
         """After the second time the call is known. Raises: CallStuck, WorkerFailed."""

@@ -54,10 +54,7 @@ class Outcomes:
             "changed": self.changed,
             "first": self.first.to_json() if self.first else None,
             "statuses": dict(sorted(self.statuses.items())),
-            "left_out": [
-                {"procedure": of.procedure, "why": of.why, "calls": of.calls, "first_txn_id": str(of.first_txn_id)}
-                for of in left_out
-            ],
+            "left_out": [of.to_json() for of in left_out],
         }
 
 
@@ -148,12 +145,12 @@ class SideBySide:
             at = self._parted(key, mine.get(key), trails.get(key))
             if at is not None:
                 found.append((key, batch.txn_ids[at], at, self._name(batch, at)))
-        self._firsts.note(found)
+        self._firsts.add_calls(found)
         if left is not None and right is not None:
             self._count(batch, left[1], right)
 
     def _parted(self, key: Key, left: Steps | None, right: Steps | None) -> int | None:
-        """Position of the first call behind which the row is not the same, if it was before."""
+        """Position of the first call after which the row is not the same, if it was before."""
         view = self._view(key[0])
         if view is None:
             return None

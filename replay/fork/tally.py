@@ -37,14 +37,6 @@ class Difference:
             "live_status": self.live_status or None, "live_outcome": self.live_outcome,
         }  # fmt: skip
 
-    def kept(self) -> dict[str, Any]:
-        """All of it; `of_kept` reads it."""
-        return asdict(self)
-
-    @classmethod
-    def of_kept(cls, value: Mapping[str, Any]) -> Self:
-        return cls(**value)
-
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
@@ -54,6 +46,10 @@ class LeftOut:
     why: str
     calls: int
     first_txn_id: int
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {**asdict(self), "first_txn_id": str(self.first_txn_id)}
 
 
 @dataclass(slots=True)
@@ -86,14 +82,14 @@ class RerunTally:
         return {
             "compared": self.compared,
             "changed": self.changed,
-            "first": self.first.kept() if self.first is not None else None,
+            "first": asdict(self.first) if self.first is not None else None,
             "statuses": sorted(self.statuses.items()),
             "left_out": [asdict(of) for of in self.left_out.values()],
         }
 
     @classmethod
     def of_kept(cls, value: Mapping[str, Any]) -> Self:
-        first = Difference.of_kept(value["first"]) if value["first"] is not None else None
+        first = Difference(**value["first"]) if value["first"] is not None else None
         tally = cls(value["compared"], value["changed"], first, Counter(dict(value["statuses"])))
         tally.left_out = {(of["procedure"], of["why"]): LeftOut(**of) for of in value["left_out"]}
         return tally

@@ -1,7 +1,7 @@
 """A process that runs other code: `python -m replay.fork.worker`, started by `replay.fork.run` with its order as a line of JSON.
 
-One rule: it does what the order says and tells it in JSON lines on standard output. SIGTERM, or the end of who started it, ends
-it at any moment: an unfinished SQLite transaction was never there.
+One rule: it does what the order says and reports in JSON lines on standard output. SIGTERM, or the end of its parent, ends it at
+any moment: an unfinished SQLite transaction was never there.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from replay.fork.rerun import ForkPlace, OtherCode
 from replay.fork.run import run_calls
 from replay.log.archive_reach import source_from
 from replay.log.scan import ScannedStream
-from replay.recover.worker import serve_order, tell, writer
+from replay.recover.worker import cell_writer, serve_order, write_message
 
 
 def run(order: dict[str, Any]) -> None:
-    """Runs the calls behind the fork."""
+    """Runs the calls after the fork."""
     bundle = Bundle.from_bytes(str(order["bundle"]).encode())
     db = load_bundle(bundle)
     fitting = Fitting(db, bundle.hash, {int(v): value for v, value in order["catalogs"].items()}, order["slots"])
@@ -35,11 +35,11 @@ def run(order: dict[str, Any]) -> None:
         streams,
         source.read(from_block=order["from_block"]),
         OtherCode(db, fitting, order["missing"]),
-        progress=lambda partition, calls: tell({"progress": [partition, calls]}),
-        begun=writer(order["cell"]),
+        progress=lambda partition, calls: write_message({"progress": [partition, calls]}),
+        report_running=cell_writer(order["cell"]),
         careful=order["careful"],
     )
-    tell({"done": [result.to_json() for result in results], "tally": tally.kept()})
+    write_message({"done": [result.to_json() for result in results], "tally": tally.kept()})
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ from replay.errors import Divergence, PlanOutdated, Poison
 from replay.loop.entry_queue import EntryQueue
 from replay.loop.replay_loop import ReplayLoop
 from replay.plan.planner import PartitionPlan, Plan
-from replay.recover.partition_replay import Doomed, PartitionReplay, ReplaySetup
+from replay.recover.partition_replay import FatalCalls, PartitionReplay, ReplaySetup
 from replay.recover.quarantine import Aside, QuarantineFile
 from replay.results import PartitionResult
 from replay.state.live_rows import LiveRows
@@ -43,22 +43,22 @@ class Applier:
         live: Callable[[Mapping[str, Any]], Database | None] = lambda _catalog: None,
         live_rows: LiveRows | None = None,
         quarantine: QuarantineFile | None = None,
-        begun: Callable[[int, int, int], None] | None = None,
+        report_running: Callable[[int, int, int], None] | None = None,
         careful: bool = False,
-        doomed: Mapping[int, Doomed] | None = None,
+        fatal_calls: Mapping[int, FatalCalls] | None = None,
     ) -> None:
         """`live` gives the running program's own `Database` for a catalog record, if it is the same code.
 
-        It owns the states from here on. `progress` is given (partition, calls applied so far); `begun` (partition, index,
-        IN_BATCH) before each batch, IDLE after it, and if `careful`, (partition, index, position) before each call. `doomed`
-        names by partition the calls that are known not to end.
+        It owns the states from here on. `progress` is given (partition, calls applied so far); `report_running` (partition,
+        index, IN_BATCH) before each batch, IDLE after it, and if `careful`, (partition, index, position) before each call.
+        `fatal_calls` names by partition the calls that are known not to end.
         """
         self.catalogs = _Catalogs()
         self._live = live
         self._hashes: dict[int, str] = {}
-        setting = ReplaySetup(self.catalogs, self._hashes, row_digests, begun, careful, live_rows, quarantine)
+        setting = ReplaySetup(self.catalogs, self._hashes, row_digests, report_running, careful, live_rows, quarantine)
         self._replays = [
-            PartitionReplay(part, states[part.partition], setting, (doomed or {}).get(part.partition, {})) for part in parts
+            PartitionReplay(part, states[part.partition], setting, (fatal_calls or {}).get(part.partition, {})) for part in parts
         ]
         self._queues = {replay.plan.partition: _queue(replay, progress) for replay in self._replays}
         self._loop = ReplayLoop(self._queues, self._add_catalog)
@@ -74,7 +74,7 @@ class Applier:
         found = sorted(self._replays, key=lambda replay: replay.plan.partition)
         return [replay.aside for replay in found if replay.aside.calls]
 
-    def know(self, plan: Plan) -> None:
+    def begin_with(self, plan: Plan) -> None:
         """What holds where the log begins, when its first records do not say it."""
         for value in plan.catalogs:
             self._add_catalog(value)

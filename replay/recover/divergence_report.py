@@ -1,4 +1,4 @@
-"""Words and values for what a replay found out: the place of a divergence, a call that is set aside, a row that was touched.
+"""Reports about batches that differ: the place of a divergence, a call that is set aside, a row that was touched.
 
 One rule: it says what is; it decides nothing and changes nothing.
 """
@@ -21,8 +21,8 @@ from replay.state.live_rows import LiveRows
 from replay.state.touched_rows import Tables, routed
 
 
-class Teller:
-    """Tells of the batches of one run."""
+class BatchReporter:
+    """Describes the batches of one run."""
 
     def __init__(self, catalogs: Catalogs, hashes: Mapping[int, str], live_rows: LiveRows | None) -> None:
         self._catalogs, self._hashes, self._live_rows = catalogs, hashes, live_rows

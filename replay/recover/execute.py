@@ -1,7 +1,7 @@
 """Carries out a plan: restores, applies, compares, reports.
 
-One rule: whatever breaks it off (a signal, a full disk, a kill), every state file stands whole at an entry's end, and starting
-again goes on from there. A state is trusted from the moment in which it was put in place (`replay.state.trust`), not before.
+One rule: whatever interrupts it (a signal, a full disk, a kill), every state file is whole at an entry's end, and starting again
+resumes from there. A state is trusted from the moment in which it was put in place (`replay.state.trust`), not before.
 
 Little is applied in the calling process, if it runs under the hash seed of sites; the rest by worker processes
 (`replay.recover.worker`), partitions spread over them, each reading the log on its own: decoding and applying is what takes time.
@@ -36,7 +36,7 @@ from replay.plan.planner import PartitionPlan, Plan, Planned
 from replay.recover.applier import Applier
 from replay.recover.progress import RecoveryMeter, RecoveryProgress
 from replay.recover.quarantine import Aside, QuarantineFile, aside_from_json
-from replay.recover.target import HANG_AFTER_S, PartitionsDone, Target, gone_on
+from replay.recover.target import HANG_AFTER_S, PartitionsDone, Target, remaining_plan
 from replay.recover.worker_pool import Terms, run_workers
 from replay.results import PartitionResult
 from replay.state.trust import StateLock, state_path
@@ -70,7 +70,7 @@ class RecoveryReport:
         return sum(result.calls for result in self.results)
 
     def kept(self) -> dict[str, Any]:
-        """For whoever asks for the same once more; `of_kept` reads it."""
+        """For a caller that asks for the same once more; `of_kept` reads it."""
         return {
             "results": [result.to_json() for result in self.results],
             "workers": self.workers,
@@ -136,9 +136,9 @@ def execute(
 
 
 def _rest_of(plan: Plan, planned: Planned | Plan, target: Target, meter: RecoveryMeter) -> tuple[Plan, Planned | Plan]:
-    rest = gone_on(plan, target, [part.partition for part in plan.partitions])
+    rest = remaining_plan(plan, target, [part.partition for part in plan.partitions])
     for part in rest.partitions:
-        meter.go_on(part.partition, part.calls)
+        meter.resume_partition(part.partition, part.calls)
     return rest, rest if isinstance(planned, Plan) else replace(planned, plan=rest)
 
 
@@ -233,19 +233,19 @@ def _run_here(
     held: dict[int, LockedState] = {}
     try:
         for part in plan.partitions:
-            _doubt(target, part)
+            _revoke_trust(target, part)
             held[part.partition] = prepare(plan, part, target.files, target.directory)
             target.trust.grant(part.partition)
         applier = Applier(
             plan.partitions,
             {partition: of.state for partition, of in held.items()},
             row_digests=plan.row_digests,
-            progress=meter.note,
+            progress=meter.count_calls,
             live=live or (lambda _catalog: None),
             live_rows=target.live_rows(plan),
             quarantine=quarantine,
         )
-        applier.know(plan)
+        applier.begin_with(plan)
         return PartitionsDone(applier.run(_records(planned, target)), applier.stopped, applier.aside)
     finally:
         for of in held.values():
@@ -261,7 +261,7 @@ def _records(planned: Planned | Plan, target: Target) -> Iterable[tuple[Lsn, Rec
     return planned.source.read(from_block=planned.plan.from_block, upto_block=planned.plan.last_block)
 
 
-def _doubt(target: Target, part: PartitionPlan) -> None:
+def _revoke_trust(target: Target, part: PartitionPlan) -> None:
     """A state file that is about to be replaced is not trusted from here on."""
     if part.source != "state":
         target.trust.revoke(part.partition)

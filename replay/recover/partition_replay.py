@@ -37,17 +37,19 @@ from replay.recover.divergence import (
     compare_with_live,
     unsteady_call,
 )
-from replay.recover.divergence_report import Teller
+from replay.recover.divergence_report import BatchReporter
 from replay.recover.quarantine import QuarantineFile
 from replay.recover.skipped_calls import NONE, SetAside
 from replay.results import PartitionResult
 from replay.state.live_rows import LiveRows
 from replay.state.touched_rows import CallRows
 
-IN_BATCH: Final = -1  # told to `ReplaySetup.begun`: the batch begins; which call runs is not said
+IN_BATCH: Final = -1  # given to `ReplaySetup.report_running`: the batch begins; which call runs is not said
 IDLE: Final = -2  # nothing of an application is running
 
-Doomed = Mapping[int, tuple[int, str, str]]  # index -> position, "hang" or "death", reason: calls that a process did not survive
+FatalCalls = Mapping[
+    int, tuple[int, str, str]
+]  # index -> position, "hang" or "death", reason: calls that a process did not survive
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,8 @@ class ReplaySetup:
     catalogs: Catalogs
     hashes: Mapping[int, str]  # catalog version -> hash of its bundle
     row_digests: bool
-    begun: Callable[[int, int, int], None] | None  # partition, index, position, for who watches
-    careful: bool  # `begun` is told of each call
+    report_running: Callable[[int, int, int], None] | None  # partition, index, position, for who watches
+    careful: bool  # `report_running` is given each call
     live_rows: LiveRows | None
     quarantine: QuarantineFile | None  # None: nothing is set aside
 
@@ -70,12 +72,12 @@ def _stop(problem: BatchProblem, place: DivergencePlace) -> PartitionStopped:
 class PartitionReplay:
     """The policy of a recovery for one partition. One thread."""
 
-    def __init__(self, part: PartitionPlan, state: PartitionState, setting: ReplaySetup, doomed: Doomed) -> None:
-        self.plan, self.state, self._setting, self._doomed = part, state, setting, doomed
+    def __init__(self, part: PartitionPlan, state: PartitionState, setting: ReplaySetup, fatal_calls: FatalCalls) -> None:
+        self.plan, self.state, self._setting, self._fatal_calls = part, state, setting, fatal_calls
         self.result = PartitionResult(part.partition)
         self._skips = {index: frozenset(positions) for index, positions in part.skips.items()}
-        self._teller = Teller(setting.catalogs, setting.hashes, setting.live_rows)
-        self._set_aside = SetAside(part.partition, self._teller, setting.quarantine, state.connection)
+        self._reporter = BatchReporter(setting.catalogs, setting.hashes, setting.live_rows)
+        self._set_aside = SetAside(part.partition, self._reporter, setting.quarantine, state.connection)
         self.aside = self._set_aside.aside
         self._policy = KeyPolicy()
         self._call_rows: CallRows | None = None  # only when something was set aside
@@ -120,7 +122,7 @@ class PartitionReplay:
         self.result.digests += 1
         problem = self._compare(batch, applied, digest)
         if problem is not None:
-            place = self._teller.place(self.state.connection, batch, self._named(batch, problem))
+            place = self._reporter.place(self.state.connection, batch, self._named(batch, problem))
             raise PartitionStopped(Divergence(place))
 
     def change_key_policy(self, policy: KeyPolicy) -> None:
@@ -146,22 +148,22 @@ class PartitionReplay:
 
     def _attempt(self, record: Record, digest: Record | None) -> BatchProblem | None:
         """Applies the batch in the open transaction, or in one that it begins; None when all is as it was live."""
-        if self._doomed and record.index in self._doomed and record.index not in self._set_aside:
-            position, kind, reason = self._doomed[record.index]
+        if self._fatal_calls and record.index in self._fatal_calls and record.index not in self._set_aside:
+            position, kind, reason = self._fatal_calls[record.index]
             return BatchProblem(kind, reason, position)
         batch = decode_batch(record)
         if not self._transaction.is_open:
             self._before = (self.result.entries, self.result.calls, self.result.digests)
             self._transaction.begin()
-        if self._setting.begun is not None:
-            self._setting.begun(self.plan.partition, record.index, IN_BATCH)
+        if self._setting.report_running is not None:
+            self._setting.report_running(self.plan.partition, record.index, IN_BATCH)
         calls = self._calls(batch)
-        if record.index in self._set_aside and not self._teller.procedures(batch):
+        if record.index in self._set_aside and not self._reporter.procedures(batch):
             self._pass_over(record, calls)
             return None
         applied = replay_calls(self._engine.executor, calls)
-        if self._setting.begun is not None:
-            self._setting.begun(self.plan.partition, record.index, IDLE)
+        if self._setting.report_running is not None:
+            self._setting.report_running(self.plan.partition, record.index, IDLE)
         problem = None
         if digest is None:
             self._uncompared.add(record, (batch, replace(applied, bodies=[])))  # a body keeps the 4 KiB that orjson wrote it into
@@ -169,7 +171,7 @@ class PartitionReplay:
             problem = self._compare(batch, applied, digest)
             self.result.digests += 1
         if self._call_rows is not None:
-            problem = self._set_aside.look(batch, calls, applied, problem, self._call_rows)
+            problem = self._set_aside.check_batch(batch, calls, applied, problem, self._call_rows)
         if problem is None:
             self._count(record, digest, len(applied.bodies))
         return problem
@@ -233,8 +235,8 @@ class PartitionReplay:
 
     def _resolve(self, record: Record, problem: BatchProblem) -> None:
         """Sets calls aside, or accepts what they do now, so that the batch can be applied. Raises: PartitionStopped."""
-        if self._setting.begun is not None:
-            self._setting.begun(self.plan.partition, record.index, IDLE)
+        if self._setting.report_running is not None:
+            self._setting.report_running(self.plan.partition, record.index, IDLE)
         self._go_back()
         batch = decode_batch(record)
         trials = self._trials(batch, problem)
@@ -243,12 +245,12 @@ class PartitionReplay:
             problem = replace(problem, position=position)
         problem = self._named(batch, problem)
         positions = [problem.position] if problem.position >= 0 else self._suspects(batch, problem, trials)
-        place = self._teller.place(self.state.connection, batch, problem, trials, positions)
+        place = self._reporter.place(self.state.connection, batch, problem, trials, positions)
         if self._setting.quarantine is None:
             raise _stop(problem, place)
         if problem.kind == "divergence" and self._set_aside and not place.reruns.startswith(UNSTEADY):
             assert problem.live is not None
-            self._set_aside.accept(batch, problem.live, trials[0])
+            self._set_aside.accept_difference(batch, problem.live, trials[0])
             return
         if not positions:
             raise _stop(problem, place)
@@ -259,22 +261,22 @@ class PartitionReplay:
     def _quarantine_unsteady(self, batch: Batch) -> None:
         """A batch with a gap cannot be compared with the live run's rows. So what else in it is of chance is found by trials."""
         while True:
-            trials = [self._try(batch) for _ in range(RERUNS)]
+            trials = [self._run_and_undo(batch) for _ in range(RERUNS)]
             at = unsteady_call(trials)
             if at < 0:
                 return
             problem = BatchProblem("divergence", UNSTEADY, at)
-            self._quarantine(batch, [at], problem, self._teller.place(self.state.connection, batch, problem, trials), trials)
+            self._quarantine(batch, [at], problem, self._reporter.place(self.state.connection, batch, problem, trials), trials)
 
     def _trials(self, batch: Batch, problem: BatchProblem) -> list[Trial]:
         """The batch, run from the state before it, as often as it makes sense to."""
         if problem.kind in ("hang", "death", "code"):
             return []
         if problem.kind == "fault":
-            return [self._try(batch)]
-        return [self._try(batch) for _ in range(RERUNS)]
+            return [self._run_and_undo(batch)]
+        return [self._run_and_undo(batch) for _ in range(RERUNS)]
 
-    def _try(self, batch: Batch) -> Trial:
+    def _run_and_undo(self, batch: Batch) -> Trial:
         """Runs the batch watched, and takes it back."""
         rows = CallRows(self.state.connection)
         engine = PartitionEngine(
@@ -317,24 +319,24 @@ class PartitionReplay:
         """On disk first; then as if the calls had never been. Raises: PartitionStopped when it would be too many."""
         if told := self._set_aside.too_many(len(positions)):
             raise _stop(problem, replace(place, reruns=f"{place.reruns}; {told}" if place.reruns else told))
-        self._set_aside.add(self.state.connection, batch, positions, problem=problem, place=place, trials=trials)
+        self._set_aside.add_calls(self.state.connection, batch, positions, problem=problem, place=place, trials=trials)
         self._reopen()
 
     def _make_engine(self) -> PartitionEngine:
         setting = self._setting
         self._call_rows = CallRows(self.state.connection) if self._set_aside else None
         progress: Callable[[int], object] | None = self._call_rows.begin_call if self._call_rows is not None else None
-        if setting.careful and setting.begun is not None:
-            progress = self._tell_call
+        if setting.careful and setting.report_running is not None:
+            progress = self._report_call
         return PartitionEngine(
             self.state, setting.catalogs, digest_rows=setting.row_digests, policy=self._policy, progress=progress
         )
 
-    def _tell_call(self, position: int) -> None:
+    def _report_call(self, position: int) -> None:
         if self._call_rows is not None:
             self._call_rows.begin_call(position)
-        if self._setting.begun is not None:
-            self._setting.begun(self.plan.partition, self.state.position.index + 1, position)
+        if self._setting.report_running is not None:
+            self._setting.report_running(self.plan.partition, self.state.position.index + 1, position)
 
     def _reopen(self) -> None:
         """Whatever is not committed is gone, from the file and from memory."""

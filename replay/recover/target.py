@@ -1,4 +1,4 @@
-"""Where recovered states go, how a run that was broken off is gone on with, and what came of the partitions."""
+"""Where recovered states go, how an interrupted run is resumed, and the results of the partitions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Target:
 
 @dataclass(slots=True)
 class PartitionsDone:
-    """What came of the partitions."""
+    """The results of the partitions."""
 
     results: list[PartitionResult] = field(default_factory=list)
     stops: list[Divergence | Poison] = field(default_factory=list)
@@ -63,10 +63,10 @@ class PartitionsDone:
         raise stop
 
 
-def gone_on(plan: Plan, target: Target, partitions: Collection[int]) -> Plan:
+def remaining_plan(plan: Plan, target: Target, partitions: Collection[int]) -> Plan:
     """The rest of a plan that was begun in this directory, and there alone: these partitions from where their states stand.
 
-    A state is taken as it stands if it is trusted, as at a start. A partition in which calls were set aside begins anew: what
+    A state is taken as it is if it is trusted, as at a start. A partition in which calls were set aside starts over: what
     touched their rows is known only from a whole run.
     """
     file = QuarantineFile(target.directory)

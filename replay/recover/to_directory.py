@@ -64,7 +64,7 @@ class DirectoryWork:
     instance: Instance  # of the new node
     groups: GroupStates  # as the old logs say
     execute: Callable[[Target, bool], RecoveryReport]  # brings the states to the end; True: goes on with those that are there
-    settle: Callable[[GroupStates], None] = lambda _groups: None  # once every group ends where its state stands
+    finish_groups: Callable[[GroupStates], None] = lambda _groups: None  # once every group ends where its state stands
     lineage: Sequence[FaultRecord] = ()  # what the fault log continues
 
 
@@ -126,7 +126,7 @@ def make_node(
         return RecoveryReport.of_kept(noted)
     goes_on = resume.goes_on(out, work.marker)
     for directory in () if goes_on else work.directories:
-        begin(files, directory, out)
+        make_empty_directory(files, directory, out)
     owner = take_ownership(files, out)
     try:
         work.marker.write(files, out)
@@ -138,7 +138,7 @@ def make_node(
         keep_catalogs(groups)
         for result in report.results:
             end_at(groups, result)
-        work.settle(groups)
+        work.finish_groups(groups)
         results = report.results
         if partitions is not None:
             results = reshape(files, out, groups, partitions=partitions, progress=moved, replacing=lambda: _unmark(files, out))
@@ -208,7 +208,7 @@ def reborn(instance: Instance) -> Instance:
     return replace(instance, identity=Identity(identity.cluster_id, identity.node_id, os.urandom(8)))
 
 
-def begin(files: Files, source: str, out: str) -> None:
+def make_empty_directory(files: Files, source: str, out: str) -> None:
     """Makes the empty directory `out`. Raises: WrongDirectory when it lies in `source`, or is not empty."""
     if os.path.commonpath([os.path.realpath(source), os.path.realpath(out)]) == os.path.realpath(source):
         raise WrongDirectory(f"{out} lies in {source}, which stays as it is")

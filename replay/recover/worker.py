@@ -2,8 +2,8 @@
 
 `replay.recover.worker_pool` starts it, with its order as a line of JSON on standard input.
 
-One rule: it does what the plan says for its partitions and tells it in JSON lines on standard output; whoever started it writes
-the trust record. SIGTERM, or the end of who started it, ends it at any moment: an unfinished SQLite transaction was never there.
+One rule: it does what the plan says for its partitions and reports in JSON lines on standard output; its parent writes the trust
+record. SIGTERM, or the end of its parent, ends it at any moment: an unfinished SQLite transaction was never there.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def claim_stdout() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
 
-def tell(message: dict[str, Any]) -> None:
-    """One line to whoever started us."""
+def write_message(message: dict[str, Any]) -> None:
+    """One line to the parent."""
     _lines[0].write(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE))
     _lines[0].flush()
 
@@ -54,19 +54,19 @@ def run(order: dict[str, Any]) -> None:
     held: dict[int, LockedState] = {}
     for part in parts:
         held[part.partition] = prepare(plan, part, target.files, target.directory)
-        tell({"opened": part.partition})
+        write_message({"opened": part.partition})
     applier = Applier(
         parts,
         {partition: of.state for partition, of in held.items()},
         row_digests=plan.row_digests,
-        progress=lambda partition, calls: tell({"progress": [partition, calls]}),
+        progress=lambda partition, calls: write_message({"progress": [partition, calls]}),
         live_rows=target.live_rows(plan),
         quarantine=QuarantineFile(target.directory) if order["quarantine"] else None,
-        begun=writer(order["cell"]),
+        report_running=cell_writer(order["cell"]),
         careful=order["careful"],
-        doomed={int(p): {int(index): tuple(found) for index, found in of.items()} for p, of in order["doomed"].items()},
+        fatal_calls={int(p): {int(index): tuple(found) for index, found in of.items()} for p, of in order["fatal_calls"].items()},
     )
-    applier.know(plan)
+    applier.begin_with(plan)
     source = source_of_plan(RealFiles(), plan)  # up to the plan's last block, wherever that is
     gc.freeze()  # modules live as long as the process: collections need not look at them
     records = source.read(from_block=plan.from_block, upto_block=plan.last_block)
@@ -74,10 +74,10 @@ def run(order: dict[str, Any]) -> None:
     for of in held.values():
         of.close()
     for stop in applier.stopped:
-        tell({"stopped": stop.place.to_json(), "kind": type(stop).__name__})
+        write_message({"stopped": stop.place.to_json(), "kind": type(stop).__name__})
     for aside in applier.aside:
-        tell({"aside": aside.to_json()})
-    tell({"done": [result.to_json() for result in results]})
+        write_message({"aside": aside.to_json()})
+    write_message({"done": [result.to_json() for result in results]})
 
 
 def main() -> int:
@@ -86,23 +86,23 @@ def main() -> int:
 
 
 def serve_order(carry_out: Callable[[dict[str, Any]], None]) -> int:
-    """The life of a process for one order, a line on standard input; its exit code. What fails is told, a defect is printed."""
+    """The life of a process for one order, a line on standard input; its exit code. An error is reported, a defect is printed."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_children()
     claim_stdout()
     try:
         line = sys.stdin.buffer.readline()
-        if not line:  # whoever started us was ended before it said what for
+        if not line:  # the parent ended before it gave the order
             return 0
         order = orjson.loads(line)
         threading.Thread(target=end_with_parent, daemon=True).start()
         carry_out(order)
-    except Exception as error:  # noqa: BLE001 - told to whoever started us, or printed as the defect that it is
+    except Exception as error:  # noqa: BLE001 - reported to the parent, or printed as the defect that it is
         code = getattr(error, "exit_code", None) or exit_code_of(error)
         if code is None:
             traceback.print_exc()
             return DEFECT_CODE
-        tell({"error": told_of(error, code)})
+        write_message({"error": told_of(error, code)})
     return 0
 
 
@@ -116,14 +116,14 @@ def told_of(error: Exception, exit_code: int) -> dict[str, Any]:
     }
 
 
-def writer(descriptor: int) -> Callable[[int, int, int], None]:
+def cell_writer(descriptor: int) -> Callable[[int, int, int], None]:
     """Says in shared memory what is about to run."""
     cell, pack = mmap.mmap(descriptor, mmap.PAGESIZE), CELL.pack_into
     return lambda partition, index, position: pack(cell, 0, partition, index, position)
 
 
 def end_with_parent() -> None:
-    """Whoever started us keeps our standard input open as long as it lives."""
+    """The parent keeps our standard input open as long as it lives."""
     os.read(sys.stdin.fileno(), 1)
     os._exit(0)
 

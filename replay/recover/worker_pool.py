@@ -26,10 +26,10 @@ import orjson
 from procedures.hash_seed import PINNED, pinned_environment
 from replay.errors import Divergence, DivergencePlace, Poison, RemoteError, WorkerFailed
 from replay.plan.planner import PartitionPlan, Plan
-from replay.recover.partition_replay import IDLE, IN_BATCH, Doomed
+from replay.recover.partition_replay import IDLE, IN_BATCH, FatalCalls
 from replay.recover.progress import RecoveryMeter
 from replay.recover.quarantine import aside_from_json
-from replay.recover.target import PartitionsDone, Target, gone_on
+from replay.recover.target import PartitionsDone, Target, remaining_plan
 from replay.results import PartitionResult
 
 CELL: Final = struct.Struct("<IQi")  # partition, index, position of the call
@@ -60,7 +60,7 @@ class ReplayWorker:
     seen: bytes = b""
     seen_at: float = 0.0
     killed: str = ""  # why, when it was us
-    doomed: dict[int, dict[int, tuple[int, str, str]]] = field(default_factory=dict)
+    fatal_calls: dict[int, dict[int, tuple[int, str, str]]] = field(default_factory=dict)
     incidents: int = 0
     done: bool = False
 
@@ -197,13 +197,13 @@ class _RecoveryWorkers:
 
     def start(self, partitions: Sequence[int]) -> ReplayWorker:
         """A worker for these partitions."""
-        return _spawn(self._plan, partitions, self._target, self._terms, careful=False, doomed={})
+        return _spawn(self._plan, partitions, self._target, self._terms, careful=False, fatal_calls={})
 
     def read_message(self, worker: ReplayWorker, message: dict[str, Any]) -> None:
         """One line of a worker. Raises: RemoteError."""
         done = self.done
         if "progress" in message:
-            self._meter.note(*message["progress"])
+            self._meter.count_calls(*message["progress"])
         elif "opened" in message:
             self._target.trust.grant(message["opened"])
         elif "stopped" in message:
@@ -220,20 +220,20 @@ class _RecoveryWorkers:
     def follow(self, worker: ReplayWorker, incident: Incident) -> ReplayWorker:
         """Starts a process that goes to the same end more carefully, or without the call. Raises: WorkerFailed."""
         partition, index = incident.partition, incident.index
-        doomed = {p: dict(of) for p, of in worker.doomed.items()}
+        fatal_calls = {p: dict(of) for p, of in worker.fatal_calls.items()}
         if worker.careful:
             if incident.position == IN_BATCH:
                 raise WorkerFailed(
                     f"a replay process failed in the batch of partition {partition} at index {index}: {incident.words}"
                 )
-            doomed.setdefault(partition, {})[index] = (
+            fatal_calls.setdefault(partition, {})[index] = (
                 incident.position, "hang" if worker.killed else "death", incident.words
             )  # fmt: skip
-        rest = gone_on(self._plan, self._target, worker.partitions)
+        rest = remaining_plan(self._plan, self._target, worker.partitions)
         for part in rest.partitions:
             if part.partition in worker.partitions:
-                self._meter.go_on(part.partition, part.calls)
-        return _spawn(rest, worker.partitions, self._target, self._terms, careful=True, doomed=doomed)
+                self._meter.resume_partition(part.partition, part.calls)
+        return _spawn(rest, worker.partitions, self._target, self._terms, careful=True, fatal_calls=fatal_calls)
 
 
 def _spawn(
@@ -243,7 +243,7 @@ def _spawn(
     terms: Terms,
     *,
     careful: bool,
-    doomed: Mapping[int, Doomed],
+    fatal_calls: Mapping[int, FatalCalls],
 ) -> ReplayWorker:
     order = {
         "plan": orjson.Fragment(plan.to_json()),
@@ -251,10 +251,10 @@ def _spawn(
         "target": target.directory,
         "quarantine": terms.quarantine,
         "careful": careful,
-        "doomed": {str(p): {str(index): found for index, found in of.items()} for p, of in doomed.items()},
+        "fatal_calls": {str(p): {str(index): found for index, found in of.items()} for p, of in fatal_calls.items()},
     }
     process, cell = start_process("replay.recover.worker", order, hash_seed=terms.hash_seed)
-    return ReplayWorker(list(partitions), process, cell, careful, doomed={p: dict(of) for p, of in doomed.items()})
+    return ReplayWorker(list(partitions), process, cell, careful, fatal_calls={p: dict(of) for p, of in fatal_calls.items()})
 
 
 def start_process(module: str, order: Mapping[str, Any], *, hash_seed: str = PINNED) -> tuple[subprocess.Popen[bytes], mmap.mmap]:

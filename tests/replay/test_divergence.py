@@ -201,13 +201,13 @@ def test_batches_of_the_open_transaction_survive(rig: Rig, monkeypatch: pytest.M
     rig.close()
     rig.forget_state(0)
     seen = []
-    own = partition_replay.PartitionReplay._try
+    own = partition_replay.PartitionReplay._run_and_undo
 
     def look(self: partition_replay.PartitionReplay, batch: Batch) -> Trial:
         seen.append(self.state.connection.execute("SELECT balance FROM accounts WHERE id = 0").get)
         return own(self, batch)
 
-    monkeypatch.setattr(partition_replay.PartitionReplay, "_try", look)
+    monkeypatch.setattr(partition_replay.PartitionReplay, "_run_and_undo", look)
     wal = Log.open(rig.files, rig.directory)
     with pytest.raises(Divergence):
         bring_up(rig.files, wal, workers=0)
