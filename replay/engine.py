@@ -9,13 +9,14 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import txn_millis
 from procedures import Database
-from procedures.bundle import Bundle, load_bundle
+from procedures.bundle import Bundle, bundle_of, load_bundle
+from procedures.errors import BundleForged
 from procedures.execution.executor import Applied, Executor, Invocations
 from procedures.execution.idempotency import KeyPolicy
 from procedures.storage.state import PartitionState
@@ -51,6 +52,34 @@ class Catalogs:
                 raise CatalogMissing(f"catalog version {version} is in no catalog record of this log")
             self._databases[version] = load_bundle(self._bundles[version])
         return self._databases[version]
+
+
+class LoggedCatalogs(Catalogs):
+    """As the log states them. Code that was changed is an error where a call needs it, not where the log names it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hashes: dict[int, str] = {}  # version -> hash of its bundle
+        self._broken: dict[int, BundleForged] = {}
+
+    def add_logged(self, value: Mapping[str, Any], live: Callable[[Mapping[str, Any]], Database | None]) -> None:
+        """A catalog record's value; `live` gives the running program's own `Database`, if it is the same code."""
+        version = int(value["version"])
+        if version in self.hashes:
+            return
+        self.hashes[version] = str(value.get("hash", ""))
+        if (db := live(value)) is not None:
+            self.add_live(version, db)
+            return
+        try:
+            self.add_bundle(version, bundle_of(version, value))
+        except BundleForged as error:
+            self._broken[version] = error
+
+    def __call__(self, version: int) -> Database:
+        if version in self._broken:
+            raise self._broken[version]
+        return super().__call__(version)
 
 
 class PartitionEngine:

@@ -1,7 +1,7 @@
 """What a call of the log answered live: the log keeps a hash of it, so the call is run once more with the code that it ran with.
 
-One rule: nothing is told that the hash does not prove. It is a courtesy of a report, so it is left out where it would be long:
-the partition is restored up to the call in a temporary folder, if that takes few enough calls.
+One rule: nothing is reported that the hash does not prove. It is a courtesy of a report, so it is left out where it would be
+long: the partition is restored up to the call in a temporary folder, if that takes few enough calls.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _MILLIS: Final = (1 << MILLIS_SHIFT) - 1
 
 
 class RestUnreadable(UntilUnreachable):
-    """Log and archive do not hold everything behind the fork."""
+    """Log and archive do not hold everything after the fork."""
 
     hint = "fork at a later moment, or bring the named files back from a copy"
     code = 1

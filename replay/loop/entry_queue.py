@@ -95,7 +95,9 @@ class EntryQueue:
         Raises: EntryMissing when the one before it was not put; what the policy raises.
         """
         index, waiting = record.index, self._waiting
-        if not self._last < index <= self._to_index or self.stopped is not None or self._is_void(lsn, index):
+        if not self._last < index <= self._to_index or self.stopped is not None:
+            return
+        if self._voids and self._is_void(lsn, index):
             return
         if index != self._last + 1:
             raise EntryMissing(f"partition {self._partition}: entry {self._last + 1} is not in the log, entry {index} is")

@@ -16,18 +16,14 @@ from typing import Any
 from cmdlog.wal.format.record import Record
 from cmdlog.wal.ids import Lsn
 from procedures import Database
-from procedures.bundle import bundle_of
-from procedures.errors import BundleForged
 from procedures.storage.state import PartitionState
-from replay.engine import Catalogs
 from replay.errors import Divergence, PlanOutdated, Poison
 from replay.loop.entry_queue import EntryQueue
 from replay.loop.replay_loop import ReplayLoop
 from replay.plan.planner import PartitionPlan, Plan
 from replay.recover.partition_replay import FatalCalls, PartitionReplay, ReplaySetup
-from replay.recover.quarantine import Aside, QuarantineFile
+from replay.recover.quarantine import Aside
 from replay.results import PartitionResult
-from replay.state.live_rows import LiveRows
 
 
 class Applier:
@@ -37,28 +33,20 @@ class Applier:
         self,
         parts: Iterable[PartitionPlan],
         states: Mapping[int, PartitionState],
+        setup: ReplaySetup,
         *,
-        row_digests: bool,
         progress: Callable[[int, int], None],
         live: Callable[[Mapping[str, Any]], Database | None] = lambda _catalog: None,
-        live_rows: LiveRows | None = None,
-        quarantine: QuarantineFile | None = None,
-        report_running: Callable[[int, int, int], None] | None = None,
-        careful: bool = False,
         fatal_calls: Mapping[int, FatalCalls] | None = None,
     ) -> None:
         """`live` gives the running program's own `Database` for a catalog record, if it is the same code.
 
-        It owns the states from here on. `progress` is given (partition, calls applied so far); `report_running` (partition,
-        index, IN_BATCH) before each batch, IDLE after it, and if `careful`, (partition, index, position) before each call.
-        `fatal_calls` names by partition the calls that are known not to end.
+        It owns the states from here on. `progress` is given (partition, calls applied so far); `fatal_calls` names by partition
+        the calls that are known not to end.
         """
-        self.catalogs = _Catalogs()
-        self._live = live
-        self._hashes: dict[int, str] = {}
-        setting = ReplaySetup(self.catalogs, self._hashes, row_digests, report_running, careful, live_rows, quarantine)
+        self._catalogs, self._live = setup.catalogs, live
         self._replays = [
-            PartitionReplay(part, states[part.partition], setting, (fatal_calls or {}).get(part.partition, {})) for part in parts
+            PartitionReplay(part, states[part.partition], setup, (fatal_calls or {}).get(part.partition, {})) for part in parts
         ]
         self._queues = {replay.plan.partition: _queue(replay, progress) for replay in self._replays}
         self._loop = ReplayLoop(self._queues, self._add_catalog)
@@ -96,6 +84,9 @@ class Applier:
             for replay in self._replays:
                 replay.close()
 
+    def _add_catalog(self, value: Mapping[str, Any]) -> None:
+        self._catalogs.add_logged(value, self._live)
+
     def _result(self, replay: PartitionReplay) -> PartitionResult:
         position, plan, result = replay.state.position, replay.plan, replay.result
         result.index, result.term, result.checksum = position.index, position.term, position.checksum
@@ -108,37 +99,7 @@ class Applier:
             raise PlanOutdated(f"partition {plan.partition} holds another entry at index {plan.to_index} than the plan says")
         return result
 
-    def _add_catalog(self, value: Mapping[str, Any]) -> None:
-        version = int(value["version"])
-        if version in self._hashes:
-            return
-        self._hashes[version] = str(value.get("hash", ""))
-        live = self._live(value)
-        if live is not None:
-            self.catalogs.add_live(version, live)
-            return
-        try:
-            self.catalogs.add_bundle(version, bundle_of(version, value))
-        except BundleForged as error:
-            self.catalogs.add_broken(version, error)
-
 
 def _queue(replay: PartitionReplay, progress: Callable[[int, int], None]) -> EntryQueue:
     plan, after = replay.plan, replay.state.position.index
     return EntryQueue(plan.partition, replay, after_index=after, to_index=plan.to_index, voids=plan.voids, progress=progress)
-
-
-class _Catalogs(Catalogs):
-    """Code that was changed is an error where a call needs it, not where the log names it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._broken: dict[int, BundleForged] = {}
-
-    def add_broken(self, version: int, error: BundleForged) -> None:
-        self._broken[version] = error
-
-    def __call__(self, version: int) -> Database:
-        if version in self._broken:
-            raise self._broken[version]
-        return super().__call__(version)

@@ -13,7 +13,7 @@ import apsw
 from cmdlog.wal.format.batch import NO_KEY, Batch
 from procedures.errors import BundleError
 from procedures.execution.idempotency import Status
-from replay.engine import CatalogMissing, Catalogs
+from replay.engine import CatalogMissing, LoggedCatalogs
 from replay.errors import ROWS_MAX, DivergencePlace, RowDifference
 from replay.recover.divergence import BatchProblem, Trial, reruns_in_words
 from replay.recover.quarantine import Quarantined, Touch
@@ -24,8 +24,8 @@ from replay.state.touched_rows import Tables, routed
 class BatchReporter:
     """Describes the batches of one run."""
 
-    def __init__(self, catalogs: Catalogs, hashes: Mapping[int, str], live_rows: LiveRows | None) -> None:
-        self._catalogs, self._hashes, self._live_rows = catalogs, hashes, live_rows
+    def __init__(self, catalogs: LoggedCatalogs, live_rows: LiveRows | None) -> None:
+        self._catalogs, self._live_rows = catalogs, live_rows
 
     def describe(
         self,
@@ -102,7 +102,7 @@ class BatchReporter:
             expected,
             got,
             batch.catalog,
-            self._hashes.get(batch.catalog, ""),
+            self._catalogs.hashes.get(batch.catalog, ""),
             tuple(rows[:ROWS_MAX]),
             len(rows[ROWS_MAX:]),
             reruns_in_words(problem, trials),

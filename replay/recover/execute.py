@@ -34,6 +34,7 @@ from replay.machine_errors import named_fault
 from replay.plan.opened_plan import source_of_plan
 from replay.plan.planner import PartitionPlan, Plan, Planned
 from replay.recover.applier import Applier
+from replay.recover.partition_replay import ReplaySetup
 from replay.recover.progress import RecoveryMeter, RecoveryProgress
 from replay.recover.quarantine import Aside, QuarantineFile, aside_from_json
 from replay.recover.target import HANG_AFTER_S, PartitionsDone, Target, remaining_plan
@@ -239,11 +240,9 @@ def _run_here(
         applier = Applier(
             plan.partitions,
             {partition: of.state for partition, of in held.items()},
-            row_digests=plan.row_digests,
+            ReplaySetup(plan.row_digests, target.live_rows(plan), quarantine),
             progress=meter.count_calls,
             live=live or (lambda _catalog: None),
-            live_rows=target.live_rows(plan),
-            quarantine=quarantine,
         )
         applier.begin_with(plan)
         return PartitionsDone(applier.run(_records(planned, target)), applier.stopped, applier.aside)

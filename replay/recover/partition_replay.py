@@ -13,7 +13,7 @@ A partition that stops is left before the batch in question; the others are repl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cmdlog.wal.format.batch import Batch, decode_batch
@@ -23,7 +23,7 @@ from procedures.errors import BundleError, EnvironmentFault
 from procedures.execution.executor import Applied, Invocations
 from procedures.execution.idempotency import KeyPolicy
 from procedures.storage.state import PartitionState
-from replay.engine import CatalogMissing, Catalogs, PartitionEngine, invocations, replay_calls
+from replay.engine import CatalogMissing, LoggedCatalogs, PartitionEngine, invocations, replay_calls
 from replay.errors import Divergence, DivergencePlace, Poison
 from replay.loop.entry_queue import PartitionStopped, UncomparedBatches
 from replay.loop.shared_transaction import SharedTransaction
@@ -47,22 +47,19 @@ from replay.state.touched_rows import CallRows
 IN_BATCH: Final = -1  # given to `ReplaySetup.report_running`: the batch begins; which call runs is not said
 IDLE: Final = -2  # nothing of an application is running
 
-FatalCalls = Mapping[
-    int, tuple[int, str, str]
-]  # index -> position, "hang" or "death", reason: calls that a process did not survive
+FatalCalls = Mapping[int, tuple[int, str, str]]  # index -> position, "hang" or "death", reason: a process did not survive it
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaySetup:
     """What the partitions of one run share."""
 
-    catalogs: Catalogs
-    hashes: Mapping[int, str]  # catalog version -> hash of its bundle
     row_digests: bool
-    report_running: Callable[[int, int, int], None] | None  # partition, index, position, for who watches
-    careful: bool  # `report_running` is given each call
-    live_rows: LiveRows | None
-    quarantine: QuarantineFile | None  # None: nothing is set aside
+    live_rows: LiveRows | None = None
+    quarantine: QuarantineFile | None = None  # None: nothing is set aside
+    report_running: Callable[[int, int, int], None] | None = None  # partition, index, IN_BATCH before a batch, IDLE after it
+    careful: bool = False  # … and the position before each call
+    catalogs: LoggedCatalogs = field(default_factory=LoggedCatalogs)
 
 
 def _stop(problem: BatchProblem, place: DivergencePlace) -> PartitionStopped:
@@ -72,12 +69,12 @@ def _stop(problem: BatchProblem, place: DivergencePlace) -> PartitionStopped:
 class PartitionReplay:
     """The policy of a recovery for one partition. One thread."""
 
-    def __init__(self, part: PartitionPlan, state: PartitionState, setting: ReplaySetup, fatal_calls: FatalCalls) -> None:
-        self.plan, self.state, self._setting, self._fatal_calls = part, state, setting, fatal_calls
+    def __init__(self, part: PartitionPlan, state: PartitionState, setup: ReplaySetup, fatal_calls: FatalCalls) -> None:
+        self.plan, self.state, self._setup, self._fatal_calls = part, state, setup, fatal_calls
         self.result = PartitionResult(part.partition)
         self._skips = {index: frozenset(positions) for index, positions in part.skips.items()}
-        self._reporter = BatchReporter(setting.catalogs, setting.hashes, setting.live_rows)
-        self._set_aside = SetAside(part.partition, self._reporter, setting.quarantine, state.connection)
+        self._reporter = BatchReporter(setup.catalogs, setup.live_rows)
+        self._set_aside = SetAside(part.partition, self._reporter, setup.quarantine, state.connection)
         self.aside = self._set_aside.aside
         self._policy = KeyPolicy()
         self._call_rows: CallRows | None = None  # only when something was set aside
@@ -155,15 +152,15 @@ class PartitionReplay:
         if not self._transaction.is_open:
             self._before = (self.result.entries, self.result.calls, self.result.digests)
             self._transaction.begin()
-        if self._setting.report_running is not None:
-            self._setting.report_running(self.plan.partition, record.index, IN_BATCH)
+        if self._setup.report_running is not None:
+            self._setup.report_running(self.plan.partition, record.index, IN_BATCH)
         calls = self._calls(batch)
         if record.index in self._set_aside and not self._reporter.procedures(batch):
             self._pass_over(record, calls)
             return None
         applied = replay_calls(self._engine.executor, calls)
-        if self._setting.report_running is not None:
-            self._setting.report_running(self.plan.partition, record.index, IDLE)
+        if self._setup.report_running is not None:
+            self._setup.report_running(self.plan.partition, record.index, IDLE)
         problem = None
         if digest is None:
             self._uncompared.add(record, (batch, replace(applied, bodies=[])))  # a body keeps the 4 KiB that orjson wrote it into
@@ -235,8 +232,8 @@ class PartitionReplay:
 
     def _resolve(self, record: Record, problem: BatchProblem) -> None:
         """Sets calls aside, or accepts what they do now, so that the batch can be applied. Raises: PartitionStopped."""
-        if self._setting.report_running is not None:
-            self._setting.report_running(self.plan.partition, record.index, IDLE)
+        if self._setup.report_running is not None:
+            self._setup.report_running(self.plan.partition, record.index, IDLE)
         self._go_back()
         batch = decode_batch(record)
         trials = self._trials(batch, problem)
@@ -246,7 +243,7 @@ class PartitionReplay:
         problem = self._named(batch, problem)
         positions = [problem.position] if problem.position >= 0 else self._suspects(batch, problem, trials)
         place = self._reporter.place(self.state.connection, batch, problem, trials, positions)
-        if self._setting.quarantine is None:
+        if self._setup.quarantine is None:
             raise _stop(problem, place)
         if problem.kind == "divergence" and self._set_aside and not place.reruns.startswith(UNSTEADY):
             assert problem.live is not None
@@ -280,7 +277,7 @@ class PartitionReplay:
         """Runs the batch watched, and takes it back."""
         rows = CallRows(self.state.connection)
         engine = PartitionEngine(
-            self.state, self._setting.catalogs, digest_rows=True, policy=self._policy, progress=rows.begin_call
+            self.state, self._setup.catalogs, digest_rows=True, policy=self._policy, progress=rows.begin_call
         )
         executor = engine.executor
         try:
@@ -323,20 +320,18 @@ class PartitionReplay:
         self._reopen()
 
     def _make_engine(self) -> PartitionEngine:
-        setting = self._setting
+        setup = self._setup
         self._call_rows = CallRows(self.state.connection) if self._set_aside else None
         progress: Callable[[int], object] | None = self._call_rows.begin_call if self._call_rows is not None else None
-        if setting.careful and setting.report_running is not None:
+        if setup.careful and setup.report_running is not None:
             progress = self._report_call
-        return PartitionEngine(
-            self.state, setting.catalogs, digest_rows=setting.row_digests, policy=self._policy, progress=progress
-        )
+        return PartitionEngine(self.state, setup.catalogs, digest_rows=setup.row_digests, policy=self._policy, progress=progress)
 
     def _report_call(self, position: int) -> None:
         if self._call_rows is not None:
             self._call_rows.begin_call(position)
-        if self._setting.report_running is not None:
-            self._setting.report_running(self.plan.partition, self.state.position.index + 1, position)
+        if self._setup.report_running is not None:
+            self._setup.report_running(self.plan.partition, self.state.position.index + 1, position)
 
     def _reopen(self) -> None:
         """Whatever is not committed is gone, from the file and from memory."""

@@ -28,6 +28,7 @@ from replay.plan.opened_plan import source_of_plan
 from replay.plan.planner import Plan
 from replay.recover.applier import Applier
 from replay.recover.execute import LockedState, prepare
+from replay.recover.partition_replay import ReplaySetup
 from replay.recover.quarantine import QuarantineFile
 from replay.recover.target import Target
 from replay.recover.worker_pool import CELL, DEFECT_CODE
@@ -58,12 +59,14 @@ def run(order: dict[str, Any]) -> None:
     applier = Applier(
         parts,
         {partition: of.state for partition, of in held.items()},
-        row_digests=plan.row_digests,
+        ReplaySetup(
+            plan.row_digests,
+            target.live_rows(plan),
+            QuarantineFile(target.directory) if order["quarantine"] else None,
+            cell_writer(order["cell"]),
+            order["careful"],
+        ),
         progress=lambda partition, calls: write_message({"progress": [partition, calls]}),
-        live_rows=target.live_rows(plan),
-        quarantine=QuarantineFile(target.directory) if order["quarantine"] else None,
-        report_running=cell_writer(order["cell"]),
-        careful=order["careful"],
         fatal_calls={int(p): {int(index): tuple(found) for index, found in of.items()} for p, of in order["fatal_calls"].items()},
     )
     applier.begin_with(plan)
