@@ -8,15 +8,17 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from cmdlog.operator_error import OperatorError
 from cmdlog.wal.format.batch import Batch, decode_batch
-from cmdlog.wal.format.control_record import SchemaChange
+from cmdlog.wal.format.control_record import CatalogVersion, SchemaChange
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import txn_millis
 from procedures import Database
-from procedures.bundle import Bundle, load_bundle
+from procedures.bundle import Bundle, bundle_of, load_bundle
+from procedures.errors import BundleForged
 from procedures.execution.executor import Applied, Executor, Invocations
 from procedures.execution.idempotency import KeyPolicy
 from procedures.storage.state import PartitionState
@@ -53,6 +55,34 @@ class Catalogs:
                 raise CatalogMissing(f"catalog version {version} is not in any catalog record of this log")
             self._databases[version] = load_bundle(self._bundles[version])
         return self._databases[version]
+
+
+class LoggedCatalogs(Catalogs):
+    """As the log states them. Code that was changed is an error where a call needs it, not where the log names it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hashes: dict[int, str] = {}  # version -> hash of its bundle
+        self._broken: dict[int, BundleForged] = {}
+
+    def add_logged(self, catalog: CatalogVersion, live: Callable[[Mapping[str, Any]], Database | None]) -> None:
+        """What a catalog record says; `live` gives the running program's own `Database`, if it is the same code."""
+        version, value = catalog.version, catalog.value
+        if version in self.hashes:
+            return
+        self.hashes[version] = str(value.get("hash", ""))
+        if (db := live(value)) is not None:
+            self.add_live(version, db)
+            return
+        try:
+            self.add_bundle(version, bundle_of(version, value))
+        except BundleForged as error:
+            self._broken[version] = error
+
+    def __call__(self, version: int) -> Database:
+        if version in self._broken:
+            raise self._broken[version]
+        return super().__call__(version)
 
 
 class PartitionEngine:
@@ -129,10 +159,10 @@ def replay_calls(executor: Executor, calls: Invocations) -> Applied:
         return executor.apply(calls)
 
 
-def invocations(batch: Batch, skips: Collection[int]) -> Invocations:
-    """The batch as the executor takes it."""
+def invocations(batch: Batch, skips: Collection[int], count: int = -1) -> Invocations:
+    """The batch as the executor takes it: its first `count` calls, -1 = all."""
     record = batch.record
-    return Invocations(
+    calls = Invocations(
         index=record.index,
         term=record.term,
         checksum=record.checksum,
@@ -142,4 +172,15 @@ def invocations(batch: Batch, skips: Collection[int]) -> Invocations:
         params=batch.params(),
         keys=batch.key_list(),
         skips=frozenset(skips),
+    )
+    return calls if not 0 <= count < batch.count else _first_calls(calls, count)
+
+
+def _first_calls(calls: Invocations, count: int) -> Invocations:
+    return replace(
+        calls,
+        txn_ids=calls.txn_ids[:count],
+        procedures=calls.procedures[:count],
+        params=calls.params[:count],
+        keys=calls.keys[:count] if calls.keys is not None else None,
     )

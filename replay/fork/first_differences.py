@@ -21,7 +21,7 @@ _FIRSTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The first call after which a row differed between the sides."""
+    """The call after which a row was not the same on both sides for the first time."""
 
     txn_id: int
     procedure: str
@@ -36,8 +36,8 @@ class Firsts:
             self._connection.execute(f"PRAGMA {pragma}")
         self._connection.execute(_FIRSTS)
 
-    def note(self, found: Iterable[tuple[Key, int, int, str]]) -> None:
-        """(row, transaction, position in its batch, procedure); an earlier note of a row stays."""
+    def add_calls(self, found: Iterable[tuple[Key, int, int, str]]) -> None:
+        """(row, transaction, position in its batch, procedure); what is already known of a row stays."""
         rows = [(key[0], repr(key[1]), txn_id, position, name) for key, txn_id, position, name in found]
         if rows:
             with self._connection:

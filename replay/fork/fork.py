@@ -1,77 +1,58 @@
 """`cmdlog fork`: the same calls, but with other code from one transaction on. What if this version had run since then?
 
-One rule: up to the fork point everything is as it was (state and code of that time, digests compared); after it only the code
+One rule: up to the fork everything is as it was (state and code of that time, digests compared); after it only the code is
 differs (`replay.fork.rerun`). The log that is forked is read, never written.
 
-The result is a complete node of its own, which `cmdlog serve` runs with that code. Its history differs from its origin's, so it
-must never pass for a copy of it: it has a cluster id of its own, and its instance file says from which cluster and transaction it
-was forked. Transaction ids continue above all that the old log knew.
+The result is a complete node of one, which `cmdlog serve` takes with that code. Its history is not that of its origin, so it must
+never pass for a copy of it: it has a cluster id of its own, and its instance file says from which cluster and transaction it was
+forked. New transaction ids are above all that the old log knew.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from cmdlog.wal.directory.instance import Identity, Instance, Origin, load_instance
-from cmdlog.wal.errors import Corrupt
+from cmdlog.wal.directory.instance import Identity, Origin, load_instance
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.record import RecordKind
-from cmdlog.wal.group_state import GroupState, GroupStates, LoggedCatalog, Stated, single
-from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT
+from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database
-from procedures.bundle import Bundle, capture_bundle, environment
+from procedures.bundle import capture_bundle
 from procedures.execution.idempotency import Status
-from procedures.procedure_versions import catalog_value
 from procedures.storage.state import PartitionState, Position
-from replay.errors import BadUntil, Poison, ReplayError, UntilBeyond, UntilUnreachable
-from replay.fork import unfinished as forkplace
+from replay.errors import BadUntil, Poison, UntilBeyond, UntilUnreachable
+from replay.fork import unfinished
 from replay.fork.live_outcome import with_live_outcome
-from replay.fork.rerun import Difference, ForkPlace, Missing, RerunProgress, RerunTally
-from replay.fork.run import CallStuck, ForkCode, Rest, run_here, run_watched
+from replay.fork.new_node import check_database, first_groups, fresh_instance
+from replay.fork.remaining_log import RemainingLog, find_remaining_log, naming_other_moments, partitions_of, read_after
+from replay.fork.rerun import ForkPlace, Missing
+from replay.fork.run import CallStuck, ForkCode, run_here, run_watched
+from replay.fork.tally import Difference, RerunProgress, RerunTally
 from replay.fork.unfinished import ForkMarker
-from replay.log.archive_reach import Reach
-from replay.log.orphan_segments import strays_told
-from replay.log.scan import Scan, scan, start_block
-from replay.log.source import LogSource, fold_end, in_front, open_source
+from replay.log.source import LogSource, fold_end, open_source
 from replay.plan.node_plan import PartitionPlan, Planned
 from replay.plan.planner import make_plan
 from replay.plan.sole_voter import check_alone
 from replay.recover.execute import RecoveryProgress, Target, execute
 from replay.recover.resume import NewNodeDirectory
 from replay.recover.target import HANG_AFTER_S
-from replay.recover.to_directory import FIRST_RECORDS_BLOCK, RESUMABLE, complete, end_at
+from replay.recover.to_directory import RESUMABLE, complete
 from replay.results import PartitionResult
 from replay.state.trust import Trust, read_position, state_path
-from snapshot.archive_layout import list_segments, run_before
 
 START: Final = 0  # as a moment: before the first transaction
-_MILLIS: Final = (1 << MILLIS_SHIFT) - 1
-Tell = Callable[[RecoveryProgress], None]
-
-
-class OtherDatabase(ReplayError):
-    """The code belongs to another application, by the name of its `Database`."""
-
-    exit_code = 11
-    hint = "fork with a version of the application that the directory was made for"
-
-
-class RestUnreadable(UntilUnreachable):
-    """Log and archive do not hold everything after the fork point."""
-
-    hint = "fork at a later moment, or restore the named files from a backup"
+ReportProgress = Callable[[RecoveryProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ForkReport:
     """What a fork did."""
 
-    results: Sequence[PartitionResult]  # by partition: calls after the fork point, and where the new node begins
+    results: Sequence[PartitionResult]  # by partition: calls after the fork, and where the new node begins
     kept: int  # calls before the fork that were replayed with their own code
     tally: RerunTally
     identity: Identity
@@ -102,10 +83,7 @@ class ForkReport:
             "changed": tally.changed,
             "first": tally.first.to_json() if tally.first else None,
             "statuses": {Status(status).name: calls for status, calls in sorted(tally.statuses.items())},
-            "left_out": [
-                {"procedure": of.procedure, "why": of.why, "calls": of.calls, "first_txn_id": str(of.first_txn_id)}
-                for _, of in sorted(tally.left_out.items())
-            ],
+            "left_out": [of.to_json() for _, of in sorted(tally.left_out.items())],
             "partitions": [
                 {"partition": r.partition, "calls": r.calls, "index": r.index, "txn_id": str(r.txn_id)} for r in self.results
             ],
@@ -123,14 +101,14 @@ def fork(
     target: str | None = None,
     missing: Missing = "refuse",
     workers: int | None = None,
-    progress: Tell = lambda _progress: None,
+    progress: ReportProgress = lambda _progress: None,
     hang_after_s: float | None = None,
 ) -> ForkReport:
     """Makes the node directory `out`: state and code of `at` (its call included, START = none), then `db` up to `until`.
 
     `target` is `module:attribute` of `db`; None: it is found. With `hang_after_s`, `db` runs in a process of its own, and a call
     that runs longer is named; None: here, and a call may take as long as it likes. Durable on return; `directory` may be of a
-    running node. An interrupted run is resumed by the same fork.
+    running node. The very same fork resumes a run that was interrupted.
 
     Raises: BadUntil, UntilUnreachable, CallUnfit, CallStuck, OtherDatabase, SchemaConflict, WrongDirectory, Interrupted; what
     `execute` raises.
@@ -142,17 +120,16 @@ def fork(
     planned = _plan(files, directory, at) if at != START else None
     source = planned.source if planned is not None else _open_alone(files, directory)
     parts = planned.plan.partitions if planned is not None else ()
-    places = {part.partition: _place(part) for part in parts}
-    incarnation = source.instance.identity.incarnation
-    told: dict[str, Any] = {"at": at, "until": until, "code": code.bundle.hash, "missing": missing}
-    marker = ForkMarker.of(places, _skips(parts), incarnation, directory, **told)
+    places = {part.partition: ForkPlace.of_plan(part) for part in parts}
+    request: dict[str, Any] = {"at": at, "until": until, "code": code.bundle.hash, "missing": missing}
+    marker = ForkMarker.of(places, _skips(parts), source.instance.identity.incarnation, directory, **request)
     place = NewNodeDirectory(files, out, marker)
     if (noted := place.finished()) is not None:
         return _made_before(files, out, _ForkRan.from_json(noted), code.bundle.hash)
     goes_on = place.can_resume()
-    done = forkplace.all_done(Trust(files, out), out, _partitions(source)) if goes_on else {}
-    with _finding_a_way(files, directory, source):
-        rest = find_rest(files, directory, list(places.values()), until, {p: of.at for p, of in done.items()})
+    done = unfinished.all_done(Trust(files, out), out, partitions_of(source)) if goes_on else {}
+    with naming_other_moments(files, directory, source):
+        rest = find_remaining_log(files, directory, list(places.values()), until, {p: of.at for p, of in done.items()})
     check_database(rest.scan.groups, db)
     if not goes_on:
         place.create([directory])
@@ -161,13 +138,13 @@ def fork(
         place.begin()
         ran = _ran_before(files, out, rest, place.replayed() if goes_on else None)
         if ran is None:
-            kept = run.before(done)
-            ran = _ForkRan(*run.behind(), kept, _gone(rest, {p: stream.to_index for p, stream in rest.scan.streams.items()}))
+            kept = run.restore_states(done)
+            ran = _ForkRan(*run.run_other_code(), kept, _skipped_calls(rest))
             place.note_replayed(ran.to_json())
-        forkplace.forget(out, range(len(rest.places)))
+        unfinished.forget(out, range(len(rest.places)))
         origin = Origin(source.instance.identity.cluster_id, at)
-        instance = _one_node(source.instance, origin)
-        groups, version = _groups(rest.scan.groups, ran.results, db, code.bundle, node_id=instance.identity.node_id)
+        instance = fresh_instance(source.instance, origin)
+        groups, version = first_groups(rest.scan.groups, ran.results, db, code.bundle, node_id=instance.identity.node_id)
         complete(files, out, owner, instance, groups=groups, results=ran.results, begun_by=marker.by)
     seconds = time.monotonic() - began
     return ForkReport(ran.results, ran.kept, ran.tally, instance.identity, origin, version, code.bundle.hash, seconds)
@@ -181,48 +158,18 @@ def _open_alone(files: Files, directory: str) -> LogSource:
 
 
 def _skips(parts: Sequence[PartitionPlan]) -> dict[int, dict[int, Any]]:
-    """Which calls before the fork point were skipped, by partition and entry."""
+    """Which calls before the fork the log skips, by partition and entry."""
     return {part.partition: {index: of for index, of in part.skips.items() if index <= part.to_index} for part in parts}
 
 
 def _plan(files: Files, directory: str, at: int) -> Planned:
-    """What is before the fork. Raises: as `make_plan`, with a hint for a moment that was given as `--at`."""
+    """What is before the fork. Raises: as `make_plan`, with a hint for a moment that was named as `--at`."""
     try:
         return make_plan(files, directory, use_state="never", until=at)
     except (UntilBeyond, UntilUnreachable) as error:
         if error.hint == type(error).hint:  # no ranges are known that would say more
             error.hint = "choose another moment for the fork; `--at start` is before the first transaction"
         raise
-
-
-@contextlib.contextmanager
-def _finding_a_way(files: Files, directory: str, source: LogSource) -> Iterator[None]:
-    """Raises: RestUnreadable."""
-    try:
-        yield
-    except (Corrupt, UntilUnreachable) as error:
-        raise _no_way(files, directory, source, error) from error
-
-
-def _no_way(files: Files, directory: str, source: LogSource, error: Corrupt | UntilUnreachable) -> ReplayError:
-    """The error when the log after the fork point cannot be read to its end; its hint names where a fork is possible."""
-    ranges = _restorable(files, directory, source)
-    strays = strays_told(files, directory) if isinstance(error, UntilUnreachable) else ""
-    hint = f"restorable are {ranges}: fork within the last of them, or bring the named files back from a copy" if ranges else ""
-    return RestUnreadable(f"{error.message}{strays and f': {strays}'}", hint=hint, exit_code=error.exit_code)
-
-
-def _restorable(files: Files, directory: str, source: LogSource) -> str:
-    """From which moments to which log and archive are whole, in words; "" when none is known."""
-
-    def can(moment: int) -> bool:
-        with contextlib.suppress(ReplayError, Corrupt):
-            make_plan(files, directory, use_state="never", until=moment)
-            return True
-        return False
-
-    newest = source.checkpoint(source.first_blocks[-1]).txn_id_max
-    return Reach(files, directory, source, newest).restorable(can)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +179,7 @@ class _ForkRan:
     results: list[PartitionResult]
     tally: RerunTally
     kept: int
-    gone: list[Any]  # what the log skips of them, as `_gone` says it
+    gone: list[Any]  # which of them the log skips, as `_skipped_calls` says it
 
     def to_json(self) -> dict[str, Any]:
         results = [asdict(result) for result in self.results]
@@ -251,17 +198,17 @@ class _ForkRun:
     files: Files
     out: str
     planned: Planned | None
-    rest: Rest
+    rest: RemainingLog
     code: ForkCode
-    tell: Tell
+    progress: ReportProgress
     workers: int | None
     hang_after_s: float | None
     goes_on: bool
 
-    def before(self, done: Mapping[int, RerunProgress]) -> int:
-        """Brings every partition to the fork point that is not past it; the calls before it, those of earlier runs included."""
+    def restore_states(self, done: Mapping[int, RerunProgress]) -> int:
+        """Brings every partition to the fork that is not past it; gives the calls before it, those of earlier runs included."""
         target, calls = Target(self.files, self.out), 0
-        fresh = [p for p in sorted(self.rest.places) if p not in done or not self._joins(p, done[p])]
+        fresh = [p for p in sorted(self.rest.places) if p not in done or not self._continues(p, done[p])]
         for p in fresh:
             if p in done or self.planned is None:
                 target.trust.discard(p)
@@ -274,7 +221,7 @@ class _ForkRun:
             planned = replace(self.planned, plan=replace(self.planned.plan, partitions=parts))
             try:
                 execute(
-                    planned, target, workers=self.workers, progress=self.tell, go_on=self.goes_on,
+                    planned, target, workers=self.workers, progress=self.progress, go_on=self.goes_on,
                     hang_after_s=HANG_AFTER_S if self.hang_after_s is None else self.hang_after_s,
                 )  # fmt: skip
             except Poison as poison:
@@ -284,27 +231,26 @@ class _ForkRun:
                 raise
         return calls
 
-    def behind(self) -> tuple[list[PartitionResult], RerunTally]:
+    def run_other_code(self) -> tuple[list[PartitionResult], RerunTally]:
         """Runs the other code."""
         target, rest = Target(self.files, self.out), self.rest
         if self.hang_after_s is None:
-            results, tally = run_here(rest, target, self.code, self.tell)
+            results, tally = run_here(rest, target, self.code, self.progress)
         else:
-            results, tally = run_watched(rest, target, self.code, self.tell, hang_after_s=self.hang_after_s)
+            results, tally = run_watched(rest, target, self.code, self.progress, hang_after_s=self.hang_after_s)
         if tally.first is not None and (batch := _batch_of(rest.source, tally.first)) is not None:
             tally.first = with_live_outcome(self.files, rest.source.directory, tally.first, batch, rest.scan.catalogs)
         return results, tally
 
-    def _joins(self, partition: int, done: RerunProgress) -> bool:
-        """Whether the state is at an entry that the log still holds there, and the log still says the same about what was
-        applied.
+    def _continues(self, partition: int, done: RerunProgress) -> bool:
+        """Whether the state is at an entry that the log still holds there, and the log says the same of what was applied.
 
         It may have grown since: by the digest of a batch that could not be compared, or by a SKIP of a call that ran.
         """
-        begin, skips = _before(self.rest.places[partition]), self.rest.scan.streams[partition].skips
+        begin, skips = read_after(self.rest.places[partition]), self.rest.scan.streams[partition].skips
         if done.gone != [[index, list(of)] for index, of in skips.items() if begin < index <= done.at]:
             return False
-        if done.open and _is_any_digested(self.rest, partition, frozenset(done.open)):
+        if done.open and self.rest.holds_digest(partition, frozenset(done.open)):
             return False
         found, position = self.rest.scan.streams[partition], read_position(state_path(self.out, partition), partition)
         if isinstance(position, str) or done.at > found.to_index:
@@ -314,37 +260,35 @@ class _ForkRun:
         )
 
 
-def _is_any_digested(rest: Rest, partition: int, indexes: frozenset[int]) -> bool:
-    """Whether the log holds a digest of one of these batches."""
-    records = rest.scan.kept if rest.scan.kept is not None else rest.source.read(from_block=rest.scan.from_block)
-    return any(r.kind is RecordKind.DIGEST and r.partition == partition and r.index in indexes for _, r in records)
+def _skipped_calls(rest: RemainingLog, ends: Mapping[int, int] | None = None) -> list[Any]:
+    """[[partition, end, [[index of a batch up to it, positions that the log skips], …]], …]; `ends` None: all of the log."""
+    found = []
+    for p, stream in sorted(rest.scan.streams.items()):
+        if ends is None or p in ends:
+            end = stream.to_index if ends is None else ends[p]
+            found.append([p, end, [[at, list(of)] for at, of in stream.skips.items() if at <= end]])
+    return found
 
 
-def _gone(rest: Rest, ends: Mapping[int, int]) -> list[Any]:
-    """[[partition, end, [[index of a batch up to it, positions that the log skips], …]], …]"""
-    skips = {p: stream.skips for p, stream in sorted(rest.scan.streams.items())}
-    return [[p, ends[p], [[at, list(of)] for at, of in skips[p].items() if at <= ends[p]]] for p in skips if p in ends]
-
-
-def _ran_before(files: Files, out: str, rest: Rest, value: Mapping[str, Any] | None) -> _ForkRan | None:
-    """What an earlier run noted when all calls had run, if the states are still there and no call was skipped since."""
+def _ran_before(files: Files, out: str, rest: RemainingLog, value: Mapping[str, Any] | None) -> _ForkRan | None:
+    """What an earlier run noted once all calls had run, if the states are still there and the log skips no more of them."""
     if value is None:
         return None
     ran, trust = _ForkRan.from_json(value), Trust(files, out)
-    if ran.gone != _gone(rest, {p: end for p, end, _ in ran.gone}):
-        for result in ran.results:  # how far these states have come is no longer recorded
+    if ran.gone != _skipped_calls(rest, {p: end for p, end, _ in ran.gone}):
+        for result in ran.results:  # nothing says any more how far these states are
             trust.discard(result.partition)
         return None
     for result in ran.results:
-        stands = read_position(state_path(out, result.partition), result.partition)
+        found = read_position(state_path(out, result.partition), result.partition)
         there = Position(result.index, result.term, result.checksum, result.txn_id)
-        if trust.doubt(result.partition) or stands != there:
+        if trust.doubt(result.partition) or found != there:
             return None
     return ran
 
 
 def _made_before(files: Files, out: str, ran: _ForkRan, code: str) -> ForkReport:
-    """The report of the run that finished this fork."""
+    """What the run that finished this very fork reported."""
     instance = load_instance(files, out)
     assert instance.forked_from is not None, "what a fork has made says so"
     version = max(fold_end(open_source(files, out)).state(CLUSTER_GROUP).catalogs)
@@ -353,102 +297,10 @@ def _made_before(files: Files, out: str, ran: _ForkRan, code: str) -> ForkReport
 
 
 def _batch_of(source: LogSource, found: Difference) -> Batch | None:
-    """The batch that holds a difference."""
+    """The batch of the call that differs."""
     for lsn, record in source.read(from_block=found.block):
         if (record.kind, record.partition, record.index) == (RecordKind.BATCH, found.partition, found.index):
             return decode_batch(record)
         if lsn.block > found.block:
             break
     return None
-
-
-def _place(part: PartitionPlan) -> ForkPlace:
-    return ForkPlace(part.partition, part.to_index, part.to_term, part.to_checksum, part.to_calls)
-
-
-def find_rest(
-    files: Files, directory: str, places: Sequence[ForkPlace], until: int | None, claims: Mapping[int, int] | None = None
-) -> Rest:
-    """The log that holds everything after these places ([]: everything), and what it holds at the `claims`.
-
-    Raises: UntilUnreachable, UntilBeyond.
-    """
-    for source in _sources(files, directory):
-        those = {place.partition: place for place in places or map(ForkPlace, _partitions(source))}
-        indexes = {p: _before(place) for p, place in those.items()}
-        claimed = {p: {of.index, *((claims[p],) if claims and p in claims else ())} for p, of in those.items()}
-        found = scan(source, start_block(source, indexes), indexes, claimed, until=until)
-        if not all(_joins(place, found) for place in those.values()):
-            continue
-        if until is not None and until > found.groups.txn_id_max | _MILLIS:
-            raise UntilBeyond(f"transaction {until} was not reached: the newest one is {found.groups.txn_id_max}")
-        return Rest(source, found, those)
-    raise UntilUnreachable("log and archive do not hold everything after the fork point without a gap")
-
-
-def _sources(files: Files, directory: str) -> Iterator[LogSource]:
-    """The live log, then the live log with the archived segments before it."""
-    source = open_source(files, directory)
-    yield source
-    if run := run_before(list_segments(files, directory, source.instance.identity), source.segments[0].header):
-        yield in_front(files, source, run)
-
-
-def _partitions(source: LogSource) -> range:
-    """Those that the newest configuration in the log names."""
-    groups = source.checkpoint(source.first_blocks[-1])
-    if CLUSTER_GROUP not in groups.by_partition:  # a first segment: its head is empty
-        groups = fold_end(source)
-    return range(groups.cluster.partitions)
-
-
-def _before(place: ForkPlace) -> int:
-    """The entry after which the log is read: a batch that the fork cuts has a rest, also where a segment ends with it."""
-    return place.index - 1 if place.calls >= 0 else place.index
-
-
-def _joins(place: ForkPlace, found: Scan) -> bool:
-    """Whether the log holds every entry after the place, and the same entry at it."""
-    stream = found.streams[place.partition]
-    if not (stream.base <= _before(place) and place.index <= stream.last_index):
-        return False
-    return not place.term or stream.seen.get(place.index) == (place.term, place.checksum)
-
-
-def check_database(groups: GroupStates, db: Database) -> None:
-    catalogs = groups.state(CLUSTER_GROUP).catalogs
-    made_for = catalogs[max(catalogs)].value.get("database", db.name) if catalogs else db.name
-    if made_for != db.name:
-        raise OtherDatabase(f"the directory belongs to database {made_for!r}, not to {db.name!r}")
-
-
-def _groups(
-    groups: GroupStates, results: Sequence[PartitionResult], db: Database, bundle: Bundle, *, node_id: int
-) -> tuple[GroupStates, int]:
-    """Every group as the new log begins, and the version of its only catalog."""
-    for result in results:
-        end_at(groups, result)
-    cluster = groups.state(CLUSTER_GROUP)
-    cluster.commit = cluster.last_index
-    newest = max(cluster.catalogs, default=0)
-    value = cluster.catalogs[newest].value if newest else None
-    if value is None or value["hash"] != bundle.hash:
-        newest += 1
-        value = catalog_value(db, bundle, newest, value)
-    index = cluster.last_index
-    cluster.catalogs = {newest: LoggedCatalog(index, value, stated_block=FIRST_RECORDS_BLOCK, used_block=FIRST_RECORDS_BLOCK)}
-    cluster.environment = Stated(index, cluster.term, environment())
-    for state in groups.by_partition.values():
-        _make_single(state, node_id)
-    return groups, newest
-
-
-def _make_single(state: GroupState, node_id: int) -> None:
-    """The first configuration of another cluster, regardless of voters and failures in the one that was forked."""
-    state.vote = node_id
-    state.configurations = [replace(newest, value=single(newest.value, node_id)) for newest in state.configurations[-1:]]
-
-
-def _one_node(instance: Instance, origin: Origin) -> Instance:
-    """The new node: a cluster of its own."""
-    return replace(instance, identity=Identity.fresh(), forked_from=origin)

@@ -25,7 +25,7 @@ from procedures.execution.idempotency import KeyPolicy, Status
 from procedures.storage.state import PartitionState
 from replay.engine import CatalogMissing, Catalogs, PartitionEngine, replay_calls
 from replay.errors import ReplayError
-from replay.fork.rerun import Difference
+from replay.fork.tally import Difference
 from replay.plan.planner import make_plan
 from replay.recover.execute import Target, execute
 from replay.state.trust import STATE_FOLDER, state_path

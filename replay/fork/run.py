@@ -1,15 +1,12 @@
 """The part of a fork that runs other code: here, or in a process that is watched.
 
-One rule: a process may die or hang at any call, and the fork knows at which. As in a recovery (`replay.recover.worker_pool`) the
-process writes to a few shared bytes what it is about to run. One that hangs is killed and started again from where the states
-are, now reporting each call before it runs. After the second hang the call is known and the fork ends; it can be resumed when
-the call is repaired or given more time.
+One rule: a process may die or hang at any call, and the fork knows at which (`replay.recover.worker_pool`). After the second time
+the call is known, and the fork ends with it. The same command resumes it once the code is repaired or given more time.
 """
 
 from __future__ import annotations
 
 import os
-import selectors
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -17,38 +14,37 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-import orjson
-
 from cmdlog.operator_error import OperatorError
 from cmdlog.wal.errors import DiskFull, WriteFailed
-from cmdlog.wal.format.batch import Batch, decode_batch
+from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import Lsn
 from procedures import Database
 from procedures.bundle import Bundle
 from procedures.errors import SchemaConflict
-from procedures.execution.executor import Applied
 from procedures.storage.state import PartitionState
 from replay.engine import CatalogMissing
 from replay.errors import DivergencePlace, RemoteError, ReplayError, WorkerFailed
 from replay.fork import unfinished
 from replay.fork.bind_calls import Fitting
-from replay.fork.digest_lookahead import digests_first
-from replay.fork.rerun import CallUnfit, ForkPlace, Missing, Rerun, RerunProgress, RerunTally
+from replay.fork.remaining_log import RemainingLog
+from replay.fork.rerun import CallUnfit, ForkPlace, Missing, OtherCode, PartitionRerun
+from replay.fork.tally import RerunTally
 from replay.log.log_fold import is_void
-from replay.log.scan import Scan, ScannedStream
-from replay.log.source import LogSource
+from replay.log.scan import ScannedStream
+from replay.loop.entry_queue import EntryQueue
+from replay.loop.replay_loop import ReplayLoop
 from replay.recover.execute import RecoveryProgress, Target
-from replay.recover.partition_replay import IDLE, IN_BATCH
-from replay.recover.worker_pool import CELL_LOOK_S, DEFECT_CODE, ReplayWorker, start_process
+from replay.recover.partition_replay import IN_BATCH
+from replay.recover.worker_pool import Incident, ReplayWorker, WorkerPool, start_process
 from replay.results import PartitionResult
 from replay.state.state_lock import StateLock
-from replay.state.trust import state_path
+from replay.state.trust import STATE_FOLDER, state_path
 
-TOLD: Final[Mapping[str, type[OperatorError]]] = {
+KNOWN_ERRORS: Final[Mapping[str, type[OperatorError]]] = {
     of.kind: of for of in (CallUnfit, CatalogMissing, DiskFull, SchemaConflict, WriteFailed)
 }
-Tell = Callable[[RecoveryProgress], None]
+ReportProgress = Callable[[RecoveryProgress], None]
 
 
 class CallStuck(ReplayError):
@@ -66,15 +62,6 @@ class CallStuck(ReplayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """The log after the fork point."""
-
-    source: LogSource
-    scan: Scan
-    places: Mapping[int, ForkPlace]
-
-
-@dataclass(frozen=True, slots=True)
 class ForkCode:
     """The other code, and how calls that do not fit it are treated."""
 
@@ -82,186 +69,137 @@ class ForkCode:
     bundle: Bundle
     missing: Missing
 
-    def fitting(self, found: Scan) -> Fitting:
+    def fitting(self, rest: RemainingLog) -> Fitting:
         """What the calls of the log are in it."""
-        return Fitting(self.db, self.bundle.hash, catalogs_of(found), slots_of(found))
+        return Fitting(self.db, self.bundle.hash, rest.catalogs, rest.slots)
 
 
-def catalogs_of(found: Scan) -> dict[int, dict[str, Any]]:
-    """Version -> value of its record."""
-    return {version: catalog.value for version, catalog in found.catalogs.items()}
-
-
-def slots_of(found: Scan) -> Any:
-    """Which slots each partition has, as the log's newest configuration says."""
-    return found.groups.cluster.slots
-
-
-def run_here(rest: Rest, target: Target, code: ForkCode, tell: Tell) -> tuple[list[PartitionResult], RerunTally]:
-    """Runs everything after the fork point in this process."""
-    found = rest.scan
-    records = found.kept if found.kept is not None else rest.source.read(from_block=found.from_block)
-    hands = Hands(code.db, code.fitting(found), code.missing, _meter(rest, tell))
-    return hands.run(target.directory, rest.places, found.streams, records)
+def run_here(
+    rest: RemainingLog, target: Target, code: ForkCode, progress: ReportProgress
+) -> tuple[list[PartitionResult], RerunTally]:
+    """Everything after the fork, in this process."""
+    other, streams = OtherCode(code.db, code.fitting(rest), code.missing), rest.scan.streams
+    return run_calls(target.directory, rest.places, streams, rest.records(), other, progress=_report_total(rest, progress))
 
 
 def run_watched(
-    rest: Rest, target: Target, code: ForkCode, tell: Tell, *, hang_after_s: float
+    rest: RemainingLog, target: Target, code: ForkCode, progress: ReportProgress, *, hang_after_s: float
 ) -> tuple[list[PartitionResult], RerunTally]:
     """The same in a process of its own. Raises: CallStuck; WorkerFailed when no call is to blame; what `run_here` raises."""
-    watch = _Watch(rest, target, code, _meter(rest, tell), hang_after_s)
-    found = watch.run(careful=False)
-    if isinstance(found, Incident):
-        found = watch.run(careful=True)
-    if not isinstance(found, Incident):
-        return found
-    if found.position == IN_BATCH:
-        raise WorkerFailed(f"the other code ended its process in {watch.place(found)}, outside of a call: {found.words}")
-    raise CallStuck(watch.place(found))
+    workers = _ForkWorkers(rest, target, code, _report_total(rest, progress))
+    pool = WorkerPool("the process that runs the other code", hang_after_s, workers.read_message, workers.follow)
+    try:
+        pool.add(workers.start(careful=False))
+        pool.listen()
+    except KeyboardInterrupt:
+        found = pool.workers[-1].running() if pool.workers else None
+        raise KeyboardInterrupt(f"in {_place_of(rest, Incident(*found, ''))}" if found is not None else "") from None
+    finally:
+        pool.close()
+    return workers.results, workers.tally
 
 
-@dataclass(frozen=True, slots=True)
-class Incident:
-    """What was running when a process ended before its work was done."""
+def run_calls(
+    out: str,
+    places: Mapping[int, ForkPlace],
+    streams: Mapping[int, ScannedStream],
+    records: Iterable[tuple[Lsn, Record]],
+    code: OtherCode,
+    *,
+    progress: Callable[[int, int], None],
+    report_running: Callable[[int, int, int], None] = lambda _partition, _index, _position: None,
+    careful: bool = False,
+) -> tuple[list[PartitionResult], RerunTally]:
+    """Runs the calls of all partitions after the fork, each from where an earlier run has come.
 
-    partition: int
-    index: int
-    position: int  # IN_BATCH when it does not say each call
-    words: str
+    `report_running` is given what is about to run, each call of a batch if it is `careful`.
 
-
-class Hands:
-    """Runs the calls of all partitions; `begun` gets what is about to run, each call of a batch if it is `careful`."""
-
-    def __init__(
-        self,
-        db: Database,
-        fitting: Fitting,
-        missing: Missing,
-        progress: Callable[[int, int], None],
-        *,
-        begun: Callable[[int, int, int], None] = lambda _partition, _index, _position: None,
-        careful: bool = False,
-    ) -> None:
-        self._db, self._fitting, self._missing = db, fitting, missing
-        self._progress, self._begun, self._careful = progress, begun, careful
-        self._partition, self._index, self._ran = 0, 0, list[int]()
-
-    def run(
-        self,
-        out: str,
-        places: Mapping[int, ForkPlace],
-        streams: Mapping[int, ScannedStream],
-        records: Iterable[tuple[Lsn, Record]],
-    ) -> tuple[list[PartitionResult], RerunTally]:
-        """Resumes after what an earlier run has done. Raises: Locked, SchemaConflict, what `Rerun.run` raises."""
-        with ExitStack() as stack:
-            states, done = {}, dict[int, RerunProgress]()
-            for p in sorted(places):
-                path = state_path(out, p)
-                stack.callback(StateLock(path).close)
-                states[p] = PartitionState.open(path, partition=p)
-                stack.callback(states[p].close)
-                if (found := unfinished.done_of(states[p])) is not None:
-                    done[p] = found
-            rerun = Rerun(
-                states, streams, places, db=self._db, fitting=self._fitting, missing=self._missing, progress=self._progress,
-                begins=self._begins, begin_call=self._begin_call if self._careful else None, ended=self._ended,
-                done=done, keep=unfinished.keep,
+    Raises: Locked, SchemaConflict, CallUnfit, CodeMissing; what `ReplayLoop.run` raises.
+    """
+    with ExitStack() as stack:
+        reruns, queues = [], {}
+        for p in sorted(places):
+            path = state_path(out, p)
+            stack.callback(StateLock(path).close)
+            state = PartitionState.open(path, partition=p)
+            stack.callback(state.close)
+            rerun = PartitionRerun(
+                state, streams[p], places[p], code,
+                report_running=report_running, careful=careful, done=unfinished.done_of(state), keep=unfinished.keep,
             )  # fmt: skip
-            return rerun.run(digests_first(records, rerun.wants)), rerun.tally
-
-    def _begins(self, record: Record, ran: list[int]) -> None:
-        self._partition, self._index, self._ran = record.partition, record.index, ran
-        self._begun(self._partition, self._index, IN_BATCH)
-
-    def _begin_call(self, n: int) -> None:
-        self._begun(self._partition, self._index, self._ran[n])
-
-    def _ended(self, _batch: Batch, _ran: list[int], _applied: Applied) -> None:
-        self._begun(self._partition, self._index, IDLE)
+            reruns.append(rerun)
+            to_index, voids = streams[p].to_index, streams[p].voids
+            queues[p] = EntryQueue(p, rerun, after_index=rerun.done.at, to_index=to_index, voids=voids, progress=progress)
+        ReplayLoop(queues).run(records, os.path.join(out, STATE_FOLDER))
+        results, tally = [rerun.finish() for rerun in reruns], RerunTally()
+        for rerun in reruns:
+            tally.add(rerun.done.tally)
+        return results, tally
 
 
-def _meter(rest: Rest, tell: Tell) -> Callable[[int, int], None]:
+def _report_total(rest: RemainingLog, progress: ReportProgress) -> Callable[[int, int], None]:
     calls: Counter[int] = Counter()
     total, began = sum(stream.calls for stream in rest.scan.streams.values()), time.monotonic()
 
-    def note(partition: int, done: int) -> None:
+    def report(partition: int, done: int) -> None:
         calls[partition] = done
-        tell(RecoveryProgress(calls.total(), total, time.monotonic() - began))
+        progress(RecoveryProgress(calls.total(), total, time.monotonic() - began))
 
-    return note
+    return report
 
 
-class _Watch:
-    """One process at a time."""
+class _ForkWorkers:
+    """The process that runs the other code, and the more careful one that follows when it was ended."""
 
-    def __init__(self, rest: Rest, target: Target, code: ForkCode, note: Callable[[int, int], None], hang_after_s: float) -> None:
-        self._rest, self._note, self._hang_after_s = rest, note, hang_after_s
+    def __init__(self, rest: RemainingLog, target: Target, code: ForkCode, progress: Callable[[int, int], None]) -> None:
+        self.results: list[PartitionResult] = []
+        self.tally = RerunTally()
+        self._rest, self._progress = rest, progress
         self._order = _order(rest, target, code)
-        self._done: tuple[list[PartitionResult], RerunTally] | None = None
 
-    def run(self, *, careful: bool) -> tuple[list[PartitionResult], RerunTally] | Incident:
-        """The result, or how the process ended. Raises: KeyboardInterrupt naming the call; WorkerFailed; what the process
-        says."""
-        worker = _spawn({**self._order, "careful": careful}, sorted(self._rest.places), careful=careful)
-        try:
-            code = self._listen(worker)
-            if self._done is not None:
-                return self._done
-            running = worker.running()
-            if code == DEFECT_CODE or running is None:
-                raise WorkerFailed(f"the process that runs the other code ended with code {code}; see its output above")
-            ended = f"the process was ended by signal {-code}" if code < 0 else f"the process ended with code {code}"
-            return Incident(*running, worker.killed or ended)
-        except KeyboardInterrupt:
-            found = worker.running()
-            raise KeyboardInterrupt(f"in {self.place(Incident(*found, ''))}" if found is not None else "") from None
-        finally:
-            worker.close()
+    def start(self, *, careful: bool) -> ReplayWorker:
+        process, cell = start_process("replay.fork.worker", {**self._order, "careful": careful})
+        return ReplayWorker(sorted(self._rest.places), process, cell, careful)
 
-    def place(self, incident: Incident) -> DivergencePlace:
-        """Describes the call as an operator knows it."""
-        found = self._rest.scan
-        for lsn, record in self._rest.source.read(from_block=found.from_block):
-            if record.kind is not RecordKind.BATCH or (record.partition, record.index) != (incident.partition, incident.index):
-                continue
-            if is_void(found.streams[record.partition].voids, lsn, record.index):
-                continue
-            batch, at = decode_batch(record), max(incident.position, 0)
-            name = Bundle.from_bytes(str(found.catalogs[batch.catalog].value["bundle"]).encode()).procedures[batch.procedures[at]]
-            return DivergencePlace(
-                record.partition, record.index, batch.txn_ids[at], incident.position, str(name["name"]), "", incident.words
-            )
-        return DivergencePlace(incident.partition, incident.index, 0, incident.position, "?", "", incident.words)
-
-    def _listen(self, worker: ReplayWorker) -> int:
-        """Reads from the process until it ends, or is killed because it hangs; its exit code."""
-        worker.seen_at = time.monotonic()
-        with selectors.DefaultSelector() as selector:
-            selector.register(worker.stdout, selectors.EVENT_READ)
-            while True:
-                if selector.select(CELL_LOOK_S):
-                    if not (data := os.read(worker.stdout.fileno(), 1 << 16)):
-                        return worker.process.wait()
-                    *lines, worker.buffer = (worker.buffer + data).split(b"\n")
-                    for line in lines:
-                        self._heed(orjson.loads(line))
-                if not worker.killed and worker.hangs(time.monotonic(), self._hang_after_s):
-                    worker.killed = f"it ran for more than {self._hang_after_s:g} s"
-                    worker.process.kill()
-
-    def _heed(self, message: dict[str, Any]) -> None:
+    def read_message(self, worker: ReplayWorker, message: dict[str, Any]) -> None:
+        """One line of a worker. Raises: the error that it names."""
         if "progress" in message:
-            self._note(*message["progress"])
+            self._progress(*message["progress"])
         elif "done" in message:
-            self._done = [PartitionResult(**result) for result in message["done"]], RerunTally.of_kept(message["tally"])
+            worker.done = True
+            self.results = [PartitionResult(**result) for result in message["done"]]
+            self.tally = RerunTally.of_kept(message["tally"])
         else:
             error = message["error"]
-            raise TOLD[error["kind"]](error["message"]) if error["kind"] in TOLD else RemoteError(error)
+            raise KNOWN_ERRORS[error["kind"]](error["message"]) if error["kind"] in KNOWN_ERRORS else RemoteError(error)
+
+    def follow(self, worker: ReplayWorker, incident: Incident) -> ReplayWorker:
+        """After the second time the call is known. Raises: CallStuck, WorkerFailed."""
+        if not worker.careful:
+            return self.start(careful=True)
+        place = _place_of(self._rest, incident)
+        if incident.position == IN_BATCH:
+            raise WorkerFailed(f"the other code ended its process in {place}, outside of a call: {incident.words}")
+        raise CallStuck(place)
 
 
-def _order(rest: Rest, target: Target, code: ForkCode) -> dict[str, Any]:
+def _place_of(rest: RemainingLog, incident: Incident) -> DivergencePlace:
+    """The call in words that an operator knows it by."""
+    found = rest.scan
+    for lsn, record in rest.source.read(from_block=found.from_block):
+        if record.kind is not RecordKind.BATCH or (record.partition, record.index) != (incident.partition, incident.index):
+            continue
+        if is_void(found.streams[record.partition].voids, lsn, record.index):
+            continue
+        batch, at = decode_batch(record), max(incident.position, 0)
+        name = Bundle.from_bytes(str(found.catalogs[batch.catalog].value["bundle"]).encode()).procedures[batch.procedures[at]]
+        return DivergencePlace(
+            record.partition, record.index, batch.txn_ids[at], incident.position, str(name["name"]), "", incident.words
+        )
+    return DivergencePlace(incident.partition, incident.index, 0, incident.position, "?", "", incident.words)
+
+
+def _order(rest: RemainingLog, target: Target, code: ForkCode) -> dict[str, Any]:
     found = rest.scan
     return {
         "directory": rest.source.directory,
@@ -269,13 +207,8 @@ def _order(rest: Rest, target: Target, code: ForkCode) -> dict[str, Any]:
         "target": target.directory,
         "bundle": code.bundle.to_bytes().decode(),
         "missing": code.missing,
-        "catalogs": catalogs_of(found),
-        "slots": slots_of(found),
+        "catalogs": rest.catalogs,
+        "slots": rest.slots,
         "places": [asdict(place) for place in rest.places.values()],
         "streams": {p: stream.to_json() for p, stream in found.streams.items()},
     }
-
-
-def _spawn(order: Mapping[str, Any], partitions: list[int], *, careful: bool) -> ReplayWorker:
-    process, cell = start_process("replay.fork.worker", order)
-    return ReplayWorker(partitions, process, cell, careful)

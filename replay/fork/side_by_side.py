@@ -1,14 +1,15 @@
 """Runs one partition's history twice, batch by batch: as it was, and with other code. Notes for each row which call made it
 differ.
 
-One rule: the left side is the live history, run by its own code and compared with its digests; the right side is a fork of it
-(`replay.fork.rerun`). Both apply a batch before either sees the next one, so what is held is one batch and, on disk, one line for
-each row that ever differed.
+One rule: the left side is the live history, run by its own code and compared with its digests (`replay.fork.baseline`); the right
+side is a fork of it (`replay.fork.rerun`). Both apply a batch before either sees the next one, so what is held is one batch and,
+on disk, one line for each row that ever differed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,17 +18,18 @@ import orjson
 from cmdlog.wal.format.batch import Batch
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import Lsn
-from procedures import Database
 from procedures.bundle import Bundle
 from procedures.execution.executor import Applied
-from procedures.execution.idempotency import Status
+from procedures.execution.idempotency import KeyPolicy, Status
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs
-from replay.fork.baseline import LeftSide
-from replay.fork.bind_calls import Fitting
+from replay.fork.baseline import Baseline
 from replay.fork.first_differences import Firsts
-from replay.fork.rerun import Difference, ForkPlace, LeftOut, Missing, Rerun
+from replay.fork.rerun import ForkPlace, OtherCode, PartitionRerun, RerunBatch
+from replay.fork.tally import Difference, LeftOut
 from replay.log.scan import ScannedStream
+from replay.loop.entry_queue import EntryQueue
+from replay.loop.replay_loop import ReplayLoop
 from replay.results import PartitionResult
 from replay.state.row_hooks import Steps, Trail, Trails
 from replay.state.touched_rows import Key, Row
@@ -53,24 +55,12 @@ class Outcomes:
             "changed": self.changed,
             "first": self.first.to_json() if self.first else None,
             "statuses": dict(sorted(self.statuses.items())),
-            "left_out": [
-                {"procedure": of.procedure, "why": of.why, "calls": of.calls, "first_txn_id": str(of.first_txn_id)}
-                for of in left_out
-            ],
+            "left_out": [of.to_json() for of in left_out],
         }
 
 
-@dataclass(frozen=True, slots=True)
-class OtherCode:
-    """What runs on the right side."""
-
-    db: Database
-    fitting: Fitting
-    missing: Missing
-
-
 class SideBySide:
-    """Both histories of one partition after a fork point. One thread."""
+    """Both histories of one partition after a fork, as one policy. One thread."""
 
     def __init__(
         self,
@@ -87,64 +77,81 @@ class SideBySide:
     ) -> None:
         """`left` is before the batch that the fork cuts, if it cuts one; `right` within it. Raises: SchemaConflict."""
         self.outcomes = Outcomes()
-        self._place, self._firsts, self._fitting = place, firsts, code.fitting
-        self._left = LeftSide(stream, place, left, _code(catalogs), row_digests=row_digests)
+        self._stream, self._place, self._firsts, self._fitting = stream, place, firsts, code.fitting
+        self._progress = progress
+        self._left = Baseline(stream, place, left, _code(catalogs), row_digests=row_digests)
         self._trail = Trail(right.connection)
-        self._right: tuple[Batch, list[int], Applied] | None = None
-        self._rerun = Rerun(
-            {place.partition: right},
-            {place.partition: stream},
-            {place.partition: place},
-            db=code.db,
-            fitting=code.fitting,
-            missing=code.missing,
-            progress=lambda _partition, calls: progress(calls),
-            begin_call=self._trail.begin_call,
-            ended=self._note,
-        )
+        self._right = PartitionRerun(right, stream, place, code, begin_call=self._trail.begin_call)
         self._trail.read_tables()
         self._views: dict[str, tuple[Project, Project] | None] = {}
         self._connections = left.connection, right.connection
+        self._folder = os.path.dirname(right.path)
 
     def run(self, records: Iterable[tuple[Lsn, Record]]) -> tuple[PartitionResult, list[LeftOut]]:
-        """Takes records until both are at the end. Raises: Divergence of the left side; what `Rerun.run` raises; PlanOutdated."""
-        results = self._rerun.run(self._beside(records))
+        """Applies records until both are at the end.
+
+        Raises: Divergence of the left side; CallUnfit, CodeMissing; what `ReplayLoop.run` raises; PlanOutdated.
+        """
+        partition = self._place.partition
+        queue = EntryQueue(
+            partition,
+            self,
+            after_index=min(self._left.state.position.index, self._right.done.at),
+            to_index=self._stream.to_index,
+            voids=self._stream.voids,
+            progress=lambda _partition, calls: self._progress(calls),
+        )
+        ReplayLoop({partition: queue}).run(records, self._folder)
+        result = self._right.finish()
         self._left.finish()
-        return results[0], list(self._rerun.tally.left_out.values())
+        return result, list(self._right.done.tally.left_out.values())
 
-    def _beside(self, records: Iterable[tuple[Lsn, Record]]) -> Iterator[tuple[Lsn, Record]]:
-        for lsn, record in records:
-            was = self._left.take(lsn, record)
-            if record.kind is RecordKind.SCHEMA and record.partition == self._place.partition:
-                self._views.clear()
-            yield lsn, record  # the right side takes it
-            if was is not None or self._right is not None:
-                self._compare(was)
-                self._right = None
+    @property
+    def calls(self) -> int:
+        return self._right.calls
 
-    def _note(self, batch: Batch, ran: list[int], applied: Applied) -> None:
-        self._right = batch, ran, applied
+    @property
+    def awaits_digest(self) -> bool:
+        return self._left.awaits_digest or self._right.awaits_digest
+
+    def apply_entry(self, lsn: Lsn, record: Record, digest: Record | None) -> None:
+        """On both sides; one of them may begin with the entry after it."""
+        index, left, right = record.index, None, None
+        if index > self._left.state.position.index:
+            left = self._left.apply_entry(lsn, record, digest)
+        if record.kind is RecordKind.SCHEMA:
+            self._views.clear()
+        if index > self._right.done.at:
+            right = self._right.apply_entry(lsn, record, digest)
+        self._compare(left, right)
+
+    def compare_late(self, digest: Record) -> None:
+        self._left.compare_late(digest)
+        self._right.compare_late(digest)
+
+    def change_key_policy(self, policy: KeyPolicy) -> None:
+        self._left.change_key_policy(policy)
+        self._right.change_key_policy(policy)
 
     # -- what both did -------------------------------------------------------------------------------------------------------
 
-    def _compare(self, left: tuple[Batch, Applied, Trails] | None) -> None:
-        ended: tuple[Batch, list[int], Applied] | None = self._right
-        batch = left[0] if left is not None else ended[0] if ended is not None else None
+    def _compare(self, left: tuple[Batch, Applied, Trails] | None, right: RerunBatch | None) -> None:
+        batch = left[0] if left is not None else right.batch if right is not None else None
         if batch is None:
             return
-        trails = self._trail.take(ended[2].statuses, ended[1]) if ended is not None else {}
+        trails = self._trail.take(right.applied.statuses, right.ran) if right is not None else {}
         mine = left[2] if left is not None else {}
         found = []
         for key in sorted(mine.keys() | trails.keys(), key=repr):
             at = self._parted(key, mine.get(key), trails.get(key))
             if at is not None:
                 found.append((key, batch.txn_ids[at], at, self._name(batch, at)))
-        self._firsts.note(found)
-        if left is not None and ended is not None:
-            self._count(batch, left[1], ended)
+        self._firsts.add_calls(found)
+        if left is not None and right is not None:
+            self._count(batch, left[1], right)
 
     def _parted(self, key: Key, left: Steps | None, right: Steps | None) -> int | None:
-        """Position of the first call after which the row differs, if it was equal before."""
+        """Position of the first call after which the row is not the same, if it was before."""
         view = self._view(key[0])
         if view is None:
             return None
@@ -179,8 +186,8 @@ class SideBySide:
                 self._views[table] = _projection(left), _projection(right)
         return self._views[table]
 
-    def _count(self, batch: Batch, left: Applied, ended: tuple[Batch, list[int], Applied]) -> None:
-        _, ran, right = ended
+    def _count(self, batch: Batch, left: Applied, ended: RerunBatch) -> None:
+        ran, right = ended.ran, ended.applied
         outcomes, first_at = self.outcomes, max(self._place.calls, 0) if left.index == self._place.index else 0
         for n, at in enumerate(ran):
             if not first_at <= at < len(left.result_hashes):

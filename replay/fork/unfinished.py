@@ -16,7 +16,8 @@ import apsw
 import orjson
 
 from procedures.storage.state import PartitionState, rows_of
-from replay.fork.rerun import ForkPlace, Missing, RerunProgress
+from replay.fork.rerun import ForkPlace, Missing
+from replay.fork.tally import RerunProgress
 from replay.recover.resume import NodeRequest
 from replay.state.trust import Trust, state_path
 

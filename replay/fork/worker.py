@@ -13,11 +13,11 @@ from typing import Any
 from cmdlog.wal.files import RealFiles
 from procedures.bundle import Bundle, load_bundle
 from replay.fork.bind_calls import Fitting
-from replay.fork.rerun import ForkPlace
-from replay.fork.run import Hands
+from replay.fork.rerun import ForkPlace, OtherCode
+from replay.fork.run import run_calls
 from replay.log.archive_reach import source_from
 from replay.log.scan import ScannedStream
-from replay.recover.worker import serve_order, tell, writer
+from replay.recover.worker import cell_writer, serve_order, write_message
 
 
 def run(order: dict[str, Any]) -> None:
@@ -27,18 +27,19 @@ def run(order: dict[str, Any]) -> None:
     fitting = Fitting(db, bundle.hash, {int(v): value for v, value in order["catalogs"].items()}, order["slots"])
     source = source_from(RealFiles(), order["directory"], order["from_block"])
     gc.freeze()  # modules live as long as the process: collections need not look at them
-    hands = Hands(
-        db,
-        fitting,
-        order["missing"],
-        lambda partition, calls: tell({"progress": [partition, calls]}),
-        begun=writer(order["cell"]),
-        careful=order["careful"],
-    )
     places = {int(place["partition"]): ForkPlace(**place) for place in order["places"]}
     streams = {int(p): ScannedStream.from_json(value) for p, value in order["streams"].items()}
-    results, tally = hands.run(order["target"], places, streams, source.read(from_block=order["from_block"]))
-    tell({"done": [result.to_json() for result in results], "tally": tally.kept()})
+    results, tally = run_calls(
+        order["target"],
+        places,
+        streams,
+        source.read(from_block=order["from_block"]),
+        OtherCode(db, fitting, order["missing"]),
+        progress=lambda partition, calls: write_message({"progress": [partition, calls]}),
+        report_running=cell_writer(order["cell"]),
+        careful=order["careful"],
+    )
+    write_message({"done": [result.to_json() for result in results], "tally": tally.kept()})
 
 
 def main() -> int:

@@ -4,179 +4,103 @@ One rule: it follows the plan and decides nothing. Entries are applied through t
 partition's in index order; code, key policy and catalog versions are those that the log says at that place, since all groups
 share one log.
 
-Here the records are given to the partitions; what a partition does with them is in `replay.recover.partition_replay`.
+The order is that of `replay.loop`; what a partition does with an entry is in `replay.recover.partition_replay`.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from cmdlog.wal.format.control_record import CatalogVersion, GroupConfiguration
-from cmdlog.wal.format.record import Record, RecordKind
-from cmdlog.wal.group_state import GroupState
-from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
+from cmdlog.wal.format.control_record import CatalogVersion
+from cmdlog.wal.format.record import Record
+from cmdlog.wal.ids import Lsn
 from procedures import Database
-from procedures.bundle import bundle_of
-from procedures.errors import BundleForged
-from procedures.execution.idempotency import KeyPolicy
 from procedures.storage.state import PartitionState
-from replay.engine import Catalogs
 from replay.errors import Divergence, PlanOutdated, Poison
-from replay.log.log_fold import is_void
+from replay.loop.entry_queue import EntryQueue
+from replay.loop.replay_loop import ReplayLoop
 from replay.plan.node_plan import PartitionPlan, Plan
-from replay.recover.partition_replay import Doomed, PartitionReplay, ReplaySetup
-from replay.recover.quarantine import Aside, QuarantineFile
+from replay.recover.partition_replay import FatalCalls, PartitionReplay, ReplaySetup
+from replay.recover.quarantine import Aside
 from replay.results import PartitionResult
-from replay.state.live_rows import LiveRows
 
 
 class Applier:
-    """Feeds records to the engines of some partitions. One thread."""
+    """Replays some partitions of a plan. One thread."""
 
     def __init__(
         self,
         parts: Iterable[PartitionPlan],
         states: Mapping[int, PartitionState],
+        setup: ReplaySetup,
         *,
-        row_digests: bool,
         progress: Callable[[int, int], None],
         live: Callable[[Mapping[str, Any]], Database | None] = lambda _catalog: None,
-        live_rows: LiveRows | None = None,
-        quarantine: QuarantineFile | None = None,
-        begun: Callable[[int, int, int], None] | None = None,
-        careful: bool = False,
-        doomed: Mapping[int, Doomed] | None = None,
+        fatal_calls: Mapping[int, FatalCalls] | None = None,
     ) -> None:
         """`live` gives the running program's own `Database` for a catalog record, if it is the same code.
 
-        It owns the states from here on. `progress` gets (partition, calls applied so far); `begun` (partition, index,
-        IN_BATCH) before each batch, IDLE after it, and if `careful`, (partition, index, position) before each call. `doomed`
-        names by partition the calls that are known not to end.
+        It owns the states from here on. `progress` is given (partition, calls applied so far); `fatal_calls` names by partition
+        the calls that are known not to end.
         """
-        self.catalogs = _Catalogs()
-        self._live, self._progress = live, progress
-        self._hashes: dict[int, str] = {}
-        setting = ReplaySetup(self.catalogs, self._hashes, row_digests, progress, begun, careful, live_rows, quarantine)
-        self._lanes = {
-            part.partition: PartitionReplay(part, states[part.partition], setting, (doomed or {}).get(part.partition, {}))
-            for part in parts
-        }
-        self._policy = KeyPolicy()
-
-    @property
-    def finished(self) -> bool:
-        """Every partition is at its end, or has stopped, and nothing waits for a digest."""
-        return all(lane.finished for lane in self._lanes.values())
+        self._catalogs, self._live = setup.catalogs, live
+        self._replays = [
+            PartitionReplay(part, states[part.partition], setup, (fatal_calls or {}).get(part.partition, {})) for part in parts
+        ]
+        self._queues = {replay.plan.partition: _queue(replay, progress) for replay in self._replays}
+        self._loop = ReplayLoop(self._queues, self._add_catalog)
 
     @property
     def stopped(self) -> list[Divergence | Poison]:
         """Why partitions have stopped, by partition."""
-        return [lane.stopped for _, lane in sorted(self._lanes.items()) if lane.stopped is not None]
+        return [queue.stopped for _, queue in sorted(self._queues.items()) if queue.stopped is not None]
 
     @property
     def aside(self) -> list[Aside]:
         """What was set aside, of the partitions in which something was."""
-        return [lane.aside for _, lane in sorted(self._lanes.items()) if lane.aside.calls]
+        found = sorted(self._replays, key=lambda replay: replay.plan.partition)
+        return [replay.aside for replay in found if replay.aside.calls]
 
-    def know(self, plan: Plan) -> None:
+    def begin_with(self, plan: Plan) -> None:
         """What holds where the log begins, when its first records do not say it."""
         for value in plan.catalogs:
-            self._add_catalog(int(value["version"]), value)
+            self._add_catalog(CatalogVersion(int(value["version"]), dict(value)))
         if plan.key_policy:
-            self._take_policy(GroupConfiguration(key_policy=plan.key_policy))
+            self._loop.put_key_policy(plan.key_policy)
 
-    def take(self, lsn: Lsn, record: Record) -> None:
-        """Takes the next record of the log. A partition whose call diverges or cannot be run stops; see `stopped`.
+    def run(self, records: Iterable[tuple[Lsn, Record]]) -> list[PartitionResult]:
+        """Replays the records until every partition is at its end, or has stopped (`stopped`); closes the states.
 
-        Raises: EnvironmentFault of the disk (nothing of the entry was applied), BatchRefused.
+        What was not finished is taken back to the last entry that is committed.
+
+        Raises: PlanOutdated when an end of the plan was not reached, or holds another entry; what `ReplayLoop.run` raises.
         """
-        if record.partition == CLUSTER_GROUP:
-            self._cluster(record)
-            return
-        lane = self._lanes.get(record.partition)
-        if lane is None:
-            return
-        if record.is_entry:
-            if lane.wants(record.index) and not is_void(lane.plan.voids, lsn, record.index):
-                lane.put(record)
-        elif record.kind is RecordKind.DIGEST:
-            lane.put_digest(record)
-
-    def finish(self) -> list[PartitionResult]:
-        """Applies what still waits. Returns where every partition is now.
-
-        Raises: PlanOutdated when an end of the plan was not reached, or holds another entry; what `take` raises.
-        """
-        results = []
-        for lane in self._lanes.values():
-            lane.drain()
-            position, plan, result = lane.state.position, lane.plan, lane.result
-            result.index, result.term, result.checksum = position.index, position.term, position.checksum
-            result.txn_id = position.txn_id
-            results.append(result)
-            if lane.stopped is not None:
-                continue
-            if position.index != plan.to_index:
-                raise PlanOutdated(f"partition {plan.partition} ends at index {position.index}, the plan says {plan.to_index}")
-            if plan.to_term and (position.term, position.checksum) != (plan.to_term, plan.to_checksum):
-                raise PlanOutdated(
-                    f"partition {plan.partition} holds a different entry at index {plan.to_index} than the plan says"
-                )
-            self._progress(plan.partition, result.calls)
-        return results
-
-    def close(self) -> None:
-        """Closes the states; what was not finished is rolled back to the last committed entry."""
-        for lane in self._lanes.values():
-            lane.close()
-
-    def _cluster(self, record: Record) -> None:
-        if record.kind is RecordKind.CATALOG:
-            catalog = CatalogVersion.from_record(record)
-            self._add_catalog(catalog.version, catalog.value)
-        elif record.kind is RecordKind.CONFIGURATION:
-            self._take_policy(GroupConfiguration.from_record(record))
-        elif record.kind is RecordKind.CHECKPOINT:
-            state = GroupState.from_checkpoint(record)
-            for version, stated in state.catalogs.items():
-                self._add_catalog(version, stated.value)
-            if state.configuration is not None:
-                self._take_policy(GroupConfiguration.from_json(state.configuration))
-
-    def _add_catalog(self, version: int, value: Mapping[str, Any]) -> None:
-        if version in self._hashes:
-            return
-        self._hashes[version] = str(value.get("hash", ""))
-        live = self._live(value)
-        if live is not None:
-            self.catalogs.add_live(version, live)
-            return
+        folder = next((os.path.dirname(replay.state.path) for replay in self._replays), "")
         try:
-            self.catalogs.add_bundle(version, bundle_of(version, value))
-        except BundleForged as error:
-            self.catalogs.add_broken(version, error)
+            self._loop.run(records, folder)
+            return [self._result(replay) for replay in self._replays]
+        finally:
+            for replay in self._replays:
+                replay.close()
 
-    def _take_policy(self, configuration: GroupConfiguration) -> None:
-        policy = KeyPolicy(**configuration.key_policy)
-        if policy == self._policy:
-            return
-        self._policy = policy
-        for lane in self._lanes.values():
-            lane.put_policy(policy)
+    def _add_catalog(self, catalog: CatalogVersion) -> None:
+        self._catalogs.add_logged(catalog, self._live)
+
+    def _result(self, replay: PartitionReplay) -> PartitionResult:
+        position, plan, result = replay.state.position, replay.plan, replay.result
+        result.index, result.term, result.checksum = position.index, position.term, position.checksum
+        result.txn_id = position.txn_id
+        if self._queues[plan.partition].stopped is not None:
+            return result
+        if position.index != plan.to_index:
+            raise PlanOutdated(f"partition {plan.partition} ends at index {position.index}, the plan says {plan.to_index}")
+        if plan.to_term and (position.term, position.checksum) != (plan.to_term, plan.to_checksum):
+            raise PlanOutdated(f"partition {plan.partition} holds another entry at index {plan.to_index} than the plan says")
+        return result
 
 
-class _Catalogs(Catalogs):
-    """Changed code is reported where a call needs it, not where the log names it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._broken: dict[int, BundleForged] = {}
-
-    def add_broken(self, version: int, error: BundleForged) -> None:
-        self._broken[version] = error
-
-    def __call__(self, version: int) -> Database:
-        if version in self._broken:
-            raise self._broken[version]
-        return super().__call__(version)
+def _queue(replay: PartitionReplay, progress: Callable[[int, int], None]) -> EntryQueue:
+    plan, after = replay.plan, replay.state.position.index
+    return EntryQueue(plan.partition, replay, after_index=after, to_index=plan.to_index, voids=plan.voids, progress=progress)

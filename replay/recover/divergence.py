@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cmdlog.wal.format.batch import Batch
 from cmdlog.wal.format.record import Digest
 from procedures.execution.executor import Applied
 from procedures.storage.row_digest import ChangedRow
@@ -41,6 +42,18 @@ class Trial:
 
     def rows_of(self, position: int) -> list[Key]:
         return [key for key, positions in self.touched.items() if position in positions]
+
+
+def compare_with_live(batch: Batch, applied: Applied, live: Digest, aside: Collection[int] = ()) -> BatchProblem | None:
+    """How a replayed batch, or its first calls, differs from the live run; calls of `aside` are not compared."""
+    if list(live.result_hashes[: len(applied.result_hashes)]) != list(applied.result_hashes):
+        at = differing_calls(live.result_hashes, applied.result_hashes, aside)
+        if at:
+            return BatchProblem("divergence", "", at[0], applied, live)
+    rows = live.rows_digest and applied.rows_digest and live.rows_digest != applied.rows_digest
+    if rows and not aside and len(applied.result_hashes) == batch.count:
+        return BatchProblem("divergence", "", -1, applied, live)
+    return None
 
 
 def differing_calls(live: Sequence[int], ours: Sequence[int], aside: Collection[int]) -> list[int]:

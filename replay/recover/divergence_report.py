@@ -1,4 +1,4 @@
-"""Builds reports about divergent batches: the place of a divergence, a call that is set aside, a row that was touched.
+"""Reports about batches that differ: the place of a divergence, a call that is set aside, a row that was touched.
 
 One rule: it only describes; it decides nothing and changes nothing.
 """
@@ -13,7 +13,7 @@ import apsw
 from cmdlog.wal.format.batch import NO_KEY, Batch
 from procedures.errors import BundleError
 from procedures.execution.idempotency import Status
-from replay.engine import CatalogMissing, Catalogs
+from replay.engine import CatalogMissing, LoggedCatalogs
 from replay.errors import ROWS_MAX, DivergencePlace, RowDifference
 from replay.recover.divergence import BatchProblem, Trial, reruns_in_words
 from replay.recover.quarantine import Quarantined, Touch
@@ -21,11 +21,11 @@ from replay.state.live_rows import LiveRows
 from replay.state.touched_rows import Tables, routed
 
 
-class Teller:
-    """Builds the reports about the batches of one run."""
+class BatchReporter:
+    """Describes the batches of one run."""
 
-    def __init__(self, catalogs: Catalogs, hashes: Mapping[int, str], live_rows: LiveRows | None) -> None:
-        self._catalogs, self._hashes, self._live_rows = catalogs, hashes, live_rows
+    def __init__(self, catalogs: LoggedCatalogs, live_rows: LiveRows | None) -> None:
+        self._catalogs, self._live_rows = catalogs, live_rows
 
     def describe(
         self,
@@ -102,7 +102,7 @@ class Teller:
             expected,
             got,
             batch.catalog,
-            self._hashes.get(batch.catalog, ""),
+            self._catalogs.hashes.get(batch.catalog, ""),
             tuple(rows[:ROWS_MAX]),
             len(rows[ROWS_MAX:]),
             reruns_in_words(problem, trials),

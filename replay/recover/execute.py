@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -22,30 +22,27 @@ import apsw
 from cmdlog.signal_handlers import sigterm_raises
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import Files
-from cmdlog.wal.format.record import Record
-from cmdlog.wal.ids import Lsn
 from procedures import Database
 from procedures import hash_seed as hashseed
-from procedures.errors import EnvironmentFault
 from procedures.storage.state import PartitionState
 from replay.errors import Divergence, Interrupted, PlanOutdated
 from replay.log.scan import KEEP_BYTES
 from replay.machine_errors import named_fault
 from replay.plan.node_plan import PartitionPlan, Plan, Planned
 from replay.recover.applier import Applier
+from replay.recover.partition_replay import ReplaySetup
 from replay.recover.progress import RecoveryMeter, RecoveryProgress
 from replay.recover.quarantine import Aside, QuarantineFile, aside_from_json
-from replay.recover.target import HANG_AFTER_S, PartitionsDone, Target, gone_on
+from replay.recover.target import HANG_AFTER_S, PartitionsDone, Target, remaining_plan
 from replay.recover.worker_pool import Terms, run_workers
 from replay.results import PartitionResult
 from replay.state.state_lock import StateLock
-from replay.state.trust import STATE_FOLDER, state_path
+from replay.state.trust import state_path
 from snapshot.catalog import list_archived, list_snapshots, remove_state, restore, set_aside
 
-__all__ = ["RecoveryProgress", "RecoveryReport", "Target", "execute", "prepare", "put_aside", "run_all"]
+__all__ = ["RecoveryProgress", "RecoveryReport", "Target", "execute", "prepare", "put_aside"]
 
 WORKER_BYTES_MIN: Final = KEEP_BYTES  # of entries to apply; below, starting processes (0.3 s) costs more than they save
-LOOK_EVERY_RECORDS: Final = 64  # whether all is done: a look costs as much as a record that is passed over
 
 UNPINNED: Final = (
     "this process has its own hash seed, so sets of strings may iterate in another order: start it with PYTHONHASHSEED=0, "
@@ -137,9 +134,9 @@ def execute(
 
 
 def _rest_of(plan: Plan, target: Target, meter: RecoveryMeter) -> Plan:
-    rest = gone_on(plan, target, [part.partition for part in plan.partitions])
+    rest = remaining_plan(plan, target, [part.partition for part in plan.partitions])
     for part in rest.partitions:
-        meter.go_on(part.partition, part.calls)
+        meter.resume_partition(part.partition, part.calls)
     return rest
 
 
@@ -222,51 +219,24 @@ def _run_here(
     held: dict[int, LockedState] = {}
     try:
         for part in plan.partitions:
-            _doubt(target, part)
+            _revoke_trust(target, part)
             held[part.partition] = prepare(plan, part, target.files, target.directory)
             target.trust.grant(part.partition)
         applier = Applier(
             plan.partitions,
             {partition: of.state for partition, of in held.items()},
-            row_digests=plan.row_digests,
-            progress=meter.note,
+            ReplaySetup(plan.row_digests, target.live_rows(plan), quarantine),
+            progress=meter.count_calls,
             live=live or (lambda _catalog: None),
-            live_rows=target.live_rows(plan),
-            quarantine=quarantine,
         )
-        applier.know(plan)
-        folder = os.path.join(target.directory, STATE_FOLDER)
-        return PartitionsDone(run_all(applier, planned.records(), folder), applier.stopped, applier.aside)
+        applier.begin_with(plan)
+        return PartitionsDone(applier.run(planned.records()), applier.stopped, applier.aside)
     finally:
         for of in held.values():
             of.close()
 
 
-def run_all(applier: Applier, records: Iterable[tuple[Lsn, Record]], folder: str = "the states") -> list[PartitionResult]:
-    """Feeds the records until every partition is at its end, or has stopped (`Applier.stopped`); closes the states.
-
-    `folder` is where these are, for errors of the disk.
-    """
-    try:
-        for count, (lsn, record) in enumerate(records):
-            if not count % LOOK_EVERY_RECORDS and applier.finished:
-                break
-            applier.take(lsn, record)
-        return applier.finish()
-    except EnvironmentFault as fault:
-        raise end_of(fault, folder) from fault
-    finally:
-        applier.close()
-
-
-def end_of(fault: EnvironmentFault, folder: str) -> BaseException:
-    """The error to raise for a fault in the middle of an entry: of Ctrl-C, of the disk, or the fault itself."""
-    if isinstance(fault.__cause__, KeyboardInterrupt):
-        return KeyboardInterrupt(*([f"in {fault.procedure}, transaction {fault.txn_id}"] if fault.procedure else []))
-    return named_fault(fault, folder)
-
-
-def _doubt(target: Target, part: PartitionPlan) -> None:
+def _revoke_trust(target: Target, part: PartitionPlan) -> None:
     """A state file that is about to be replaced is not trusted from here on."""
     if part.source != "state":
         target.trust.revoke(part.partition)

@@ -73,7 +73,7 @@ def rebuild_jointly(
             hang_after_s=hang_after_s,
         )
 
-    def settle(groups: GroupStates) -> None:
+    def finish_groups(groups: GroupStates) -> None:
         for group, state in groups.by_partition.items():
             _vote_alone(groups, group, node, state.last_index)
 
@@ -83,7 +83,7 @@ def rebuild_jointly(
         instance=instance,
         groups=_groups(files, plan),
         execute=run,
-        settle=settle,
+        finish_groups=finish_groups,
         lineage=known_to_all(files, plan.directories, verdict.lineage),
     )
     return make_node(work, files, out, partitions=partitions, moved=moved)

@@ -55,22 +55,22 @@ class RecoveryMeter:
         self._totals = {part.partition: part.calls for part in plan.partitions if part.calls}
         self._before: dict[int, int] = {}
         self._paces: dict[int, CallRate] = {p: CallRate(0, total, 0.0) for p, total in self._totals.items()}
-        self._told_at = 0.0
+        self._reported_at = 0.0
 
-    def go_on(self, partition: int, left: int) -> None:
+    def resume_partition(self, partition: int, left: int) -> None:
         """Only so many calls of the partition are still to be replayed: an earlier process did the others."""
         self._before[partition] = max(0, self._totals.get(partition, 0) - left)
-        self.note(partition, 0)
+        self.count_calls(partition, 0)
 
-    def note(self, partition: int, calls: int) -> None:
+    def count_calls(self, partition: int, calls: int) -> None:
         """This run has replayed so many calls of the partition."""
         now, before = time.monotonic(), self._before.get(partition, 0)
         if partition in self._totals:
             total = self._totals[partition]  # what an earlier run did is an estimate
             self._paces[partition] = CallRate(min(total, before + calls), total, now - self._began, before)
         done = sum(pace.calls for pace in self._paces.values())
-        if now - self._told_at >= DISPLAY_EVERY_S or done >= self._total:
-            self._told_at = now
+        if now - self._reported_at >= DISPLAY_EVERY_S or done >= self._total:
+            self._reported_at = now
             self._tell(RecoveryProgress(done, self._total, now - self._began, sum(self._before.values()), dict(self._paces)))
 
     def end(self) -> None:

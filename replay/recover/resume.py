@@ -158,7 +158,7 @@ class NewNodeDirectory(ResumableDirectory):
                 self._sweep()
             if isinstance(error, KeyboardInterrupt) and kept:
                 where = filter(None, map(str, error.args))
-                raise Interrupted(" ".join([f"the {self._wanted.by} to {self.path} was broken off", *where])) from None
+                raise Interrupted(" ".join([f"the {self._wanted.by} to {self.path} was interrupted", *where])) from None
             raise
         owner.close()
 

@@ -1,10 +1,10 @@
-"""The calls that one partition's replay skips, and which later calls are affected.
+"""Calls that one partition's replay leaves out, and which later calls met them.
 
 One rule: it notes and compares. Batches are run and rolled back by `replay.recover.partition_replay`.
 
 A call that was set aside leaves the rows that it touched in question; where none is known, the value that sent it to its
-partition. A later call that touches them is reported. It may behave differently from the live run, since what it should have
-read is unknown; then what it touched is in question, too.
+partition. A later call that meets them is listed. It may differ from the live run, since it read other rows; then what it touched
+is in question, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cmdlog.wal.format.record import Digest
 from procedures.execution.executor import Applied, Invocations
 from replay.errors import DivergencePlace
 from replay.recover.divergence import BatchProblem, Trial, changers, differing_calls
-from replay.recover.divergence_report import Teller
+from replay.recover.divergence_report import BatchReporter
 from replay.recover.quarantine import Aside, QuarantineFile, Watch
 from replay.state.touched_rows import CallRows, Key, Tables, positions_of, routed
 
@@ -29,10 +29,10 @@ NONE: Final = frozenset[int]()
 class SetAside:
     """The calls of one partition that were set aside. One thread."""
 
-    def __init__(self, partition: int, teller: Teller, file: QuarantineFile | None, connection: apsw.Connection) -> None:
+    def __init__(self, partition: int, reporter: BatchReporter, file: QuarantineFile | None, connection: apsw.Connection) -> None:
         """With the calls of an earlier piece of the same recovery; None: nothing is set aside."""
         self.aside = Aside(partition)
-        self._teller, self._file = teller, file
+        self._reporter, self._file = reporter, file
         self._watch = Watch(self.aside)
         if file is not None:
             self._watch.remember(file.read(), Tables(connection))
@@ -57,7 +57,7 @@ class SetAside:
             return ""
         return f"{len(self.aside.calls)} calls were already set aside: code or environment differ entirely"
 
-    def add(
+    def add_calls(
         self,
         connection: apsw.Connection,
         batch: Batch,
@@ -71,7 +71,7 @@ class SetAside:
         assert self._file is not None
         index, params = batch.record.index, batch.params()
         calls = [
-            self._teller.describe(connection, batch, at, params[at], problem=problem, place=place, trials=trials)
+            self._reporter.describe(connection, batch, at, params[at], problem=problem, place=place, trials=trials)
             for at in positions
         ]
         self._file.append(calls)
@@ -79,17 +79,17 @@ class SetAside:
             self._watch.add(call, trials[0].rows_of(call.position) if trials else ())
         self._positions[index] = self.positions(index) | frozenset(positions)
 
-    def accept(self, batch: Batch, live: Digest, trial: Trial) -> None:
-        """The batch does the same thing twice: it differs from the live run because what was set aside is missing."""
+    def accept_difference(self, batch: Batch, live: Digest, trial: Trial) -> None:
+        """The batch does the same thing twice: it differs from the live run since what was set aside is missing."""
         self._accepted = batch.record.index
         last = len(self.aside.calls) - 1
         differing = differing_calls(live.result_hashes, trial.hashes, self.positions(batch.record.index))
         self._accepted_calls = frozenset(differing or changers(trial))
         for at in sorted(self._accepted_calls):
-            self._watch.otherwise(self._teller.touch(batch, at, otherwise=True))
+            self._watch.otherwise(self._reporter.touch(batch, at, otherwise=True))
             self._watch.question(trial.rows_of(at), last)
 
-    def look(
+    def check_batch(
         self, batch: Batch, calls: Invocations, applied: Applied, problem: BatchProblem | None, rows: CallRows
     ) -> BatchProblem | None:
         """Notes who touched rows in question. A difference is none of the batch's own when every call that differs did."""
@@ -105,7 +105,7 @@ class SetAside:
         for at in sorted(hits.keys() - listed):
             for missing, key in hits[at]:
                 named = (key[0], rows.tables.named_key(key)) if key is not None else ("", {})
-                self._watch.touched(missing, self._teller.touch(batch, at, *named, otherwise=at in differing))
+                self._watch.touched(missing, self._reporter.touch(batch, at, *named, otherwise=at in differing))
             if at in differing:
                 self._watch.question([key for key, positions in touched.items() if at in positions], hits[at][0][0])
         return None
@@ -117,7 +117,7 @@ class SetAside:
         found: list[tuple[int, int, Key | None]] = [
             (at, self._watch.keys[key], key) for at, keys in positions_of(touched, self._watch.keys).items() for key in keys
         ]
-        if self._watch.routing and (names := self._teller.procedures(batch)):
+        if self._watch.routing and (names := self._reporter.procedures(batch)):
             for at, params in enumerate(calls.params):
                 missing = self._watch.sent(routed(names, batch.procedures[at], params))
                 found += [(at, missing, None)] if missing is not None else []

@@ -63,7 +63,7 @@ class PartitionsDone:
         raise stop
 
 
-def gone_on(plan: Plan, target: Target, partitions: Collection[int]) -> Plan:
+def remaining_plan(plan: Plan, target: Target, partitions: Collection[int]) -> Plan:
     """The rest of a plan that was begun in this directory, and there alone: these partitions from where their states are.
 
     A trusted state is used as it is, as at a start. A partition in which calls were set aside begins again: what touched their

@@ -60,7 +60,7 @@ class DirectoryWork:
     instance: Instance  # of the new node
     groups: GroupStates  # as the old logs say
     execute: Callable[[Target, bool], RecoveryReport]  # brings the states to the end; True: resumes from those that are there
-    settle: Callable[[GroupStates], None] = lambda _groups: None  # once every group ends where its state is
+    finish_groups: Callable[[GroupStates], None] = lambda _groups: None  # once every group ends where its state is
     lineage: Sequence[FaultRecord] = ()  # what the fault log continues
 
 
@@ -133,7 +133,7 @@ def make_node(
         keep_catalogs(groups)
         for result in report.results:
             end_at(groups, result)
-        work.settle(groups)
+        work.finish_groups(groups)
         results = report.results
         if partitions is not None:
             results = reshape(files, out, groups, partitions=partitions, progress=moved, replacing=place.forbid_resuming)

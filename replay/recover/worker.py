@@ -21,11 +21,11 @@ from cmdlog.wal.files import RealFiles
 from procedures.execution.process_guard import end_children
 from replay.plan.node_plan import Plan, source_of_plan
 from replay.recover.applier import Applier
-from replay.recover.execute import LockedState, prepare, run_all
+from replay.recover.execute import LockedState, prepare
+from replay.recover.partition_replay import ReplaySetup
 from replay.recover.quarantine import QuarantineFile
 from replay.recover.target import Target
 from replay.recover.worker_pool import CELL, DEFECT_CODE
-from replay.state.trust import STATE_FOLDER
 
 _lines: list[BinaryIO] = []
 
@@ -36,7 +36,7 @@ def claim_stdout() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
 
-def tell(message: dict[str, Any]) -> None:
+def write_message(message: dict[str, Any]) -> None:
     """Writes one line to the parent process."""
     _lines[0].write(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE))
     _lines[0].flush()
@@ -49,30 +49,32 @@ def run(order: dict[str, Any]) -> None:
     held: dict[int, LockedState] = {}
     for part in parts:
         held[part.partition] = prepare(plan, part, target.files, target.directory)
-        tell({"opened": part.partition})
+        write_message({"opened": part.partition})
     applier = Applier(
         parts,
         {partition: of.state for partition, of in held.items()},
-        row_digests=plan.row_digests,
-        progress=lambda partition, calls: tell({"progress": [partition, calls]}),
-        live_rows=target.live_rows(plan),
-        quarantine=QuarantineFile(target.directory) if order["quarantine"] else None,
-        begun=writer(order["cell"]),
-        careful=order["careful"],
-        doomed={int(p): {int(index): tuple(found) for index, found in of.items()} for p, of in order["doomed"].items()},
+        ReplaySetup(
+            plan.row_digests,
+            target.live_rows(plan),
+            QuarantineFile(target.directory) if order["quarantine"] else None,
+            cell_writer(order["cell"]),
+            order["careful"],
+        ),
+        progress=lambda partition, calls: write_message({"progress": [partition, calls]}),
+        fatal_calls={int(p): {int(index): tuple(found) for index, found in of.items()} for p, of in order["fatal_calls"].items()},
     )
-    applier.know(plan)
+    applier.begin_with(plan)
     source = source_of_plan(RealFiles(), plan)  # up to the plan's last block, wherever that is
     gc.freeze()  # modules live as long as the process: collections need not look at them
     records = source.read(from_block=plan.from_block, upto_block=plan.last_block)
-    results = run_all(applier, records, os.path.join(target.directory, STATE_FOLDER))
+    results = applier.run(records)
     for of in held.values():
         of.close()
     for stop in applier.stopped:
-        tell({"stopped": stop.place.to_json(), "kind": type(stop).__name__})
+        write_message({"stopped": stop.place.to_json(), "kind": type(stop).__name__})
     for aside in applier.aside:
-        tell({"aside": aside.to_json()})
-    tell({"done": [result.to_json() for result in results]})
+        write_message({"aside": aside.to_json()})
+    write_message({"done": [result.to_json() for result in results]})
 
 
 def main() -> int:
@@ -91,23 +93,17 @@ def serve_order(carry_out: Callable[[dict[str, Any]], None]) -> int:
         order = orjson.loads(line)
         carry_out(order)
     except OperatorError as error:
-        tell({"error": error.to_json()})
+        write_message({"error": error.to_json()})
     except Exception:  # noqa: BLE001 - printed as the defect that it is
         traceback.print_exc()
         return DEFECT_CODE
     return 0
 
 
-def writer(descriptor: int) -> Callable[[int, int, int], None]:
+def cell_writer(descriptor: int) -> Callable[[int, int, int], None]:
     """Writes what is about to run to shared memory."""
     cell, pack = mmap.mmap(descriptor, mmap.PAGESIZE), CELL.pack_into
     return lambda partition, index, position: pack(cell, 0, partition, index, position)
-
-
-def end_with_parent() -> None:
-    """The parent keeps our standard input open as long as it lives."""
-    os.read(sys.stdin.fileno(), 1)
-    os._exit(0)
 
 
 if __name__ == "__main__":

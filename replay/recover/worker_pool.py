@@ -1,8 +1,11 @@
-"""The worker processes of a recovery, seen from their parent: orders, what they report, and calls that they do not survive.
+"""Worker processes that replay, seen from the process that started them: orders, messages, and calls that they do not survive.
 
-One rule: a process may die or hang at any call, and the recovery knows at which. Each worker writes to a few shared bytes what
-it is about to run. One that hangs is killed. After the first time the process is started again and says so before each call
-instead of each batch; after the second time the call is known, and the next process stops before it, or sets it aside.
+One rule: a process may die or hang at any call, and it is known at which. Each worker says in a few shared bytes what it is about
+to run. One that hangs is killed. After the first time the process is started again and says so before each call instead of each
+batch; after the second time the call is known. What follows from that is decided by who uses the pool: a recovery skips the call
+or stops before it (`run_workers`), a fork ends with it (`replay.fork.run`).
+
+Workers end with the process that started them: their standard input stays open, and its end is theirs.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import os
 import selectors
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, Final, cast
 
@@ -22,10 +25,10 @@ from cmdlog.child_process import PIPE, ChildProcess
 from procedures.hash_seed import PINNED
 from replay.errors import Divergence, DivergencePlace, Poison, RemoteError, WorkerFailed
 from replay.plan.node_plan import PartitionPlan, Plan
-from replay.recover.partition_replay import IDLE, IN_BATCH, Doomed
+from replay.recover.partition_replay import IDLE, IN_BATCH, FatalCalls
 from replay.recover.progress import RecoveryMeter
 from replay.recover.quarantine import aside_from_json
-from replay.recover.target import PartitionsDone, Target, gone_on
+from replay.recover.target import PartitionsDone, Target, remaining_plan
 from replay.results import PartitionResult
 
 CELL: Final = struct.Struct("<IQi")  # partition, index, position of the call
@@ -56,7 +59,7 @@ class ReplayWorker:
     seen: bytes = b""
     seen_at: float = 0.0
     killed: str = ""  # why, when it was us
-    doomed: dict[int, dict[int, tuple[int, str, str]]] = field(default_factory=dict)
+    fatal_calls: dict[int, dict[int, tuple[int, str, str]]] = field(default_factory=dict)
     incidents: int = 0
     done: bool = False
 
@@ -82,6 +85,16 @@ class ReplayWorker:
         self.cell.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """What was running when a process ended before its work was done."""
+
+    partition: int
+    index: int
+    position: int  # IN_BATCH when it does not say each call
+    words: str
+
+
 def share_out(parts: Sequence[PartitionPlan], count: int) -> list[list[PartitionPlan]]:
     """Partitions for each worker, so that the largest load is small: largest first, each to the worker with the least."""
     loads: list[tuple[int, list[PartitionPlan]]] = [(0, []) for _ in range(count)]
@@ -97,53 +110,59 @@ def run_workers(plan: Plan, target: Target, count: int, meter: RecoveryMeter, te
     for part in plan.partitions:
         if part.source != "state":
             target.trust.revoke(part.partition)  # about to be replaced
-    crew = _Crew(plan, target, meter, terms)
+    recovery = _RecoveryWorkers(plan, target, meter, terms)
+    pool = WorkerPool("a replay process", terms.hang_after_s, recovery.read_message, recovery.follow)
     try:
         for share in share_out(plan.partitions, count):
-            crew.start([part.partition for part in share])
-        return crew.listen()
+            pool.add(recovery.start([part.partition for part in share]))
+        pool.listen()
     finally:
-        crew.close()
+        pool.close()
+    return recovery.done
 
 
-class _Crew:
-    def __init__(self, plan: Plan, target: Target, meter: RecoveryMeter, terms: Terms) -> None:
-        self._plan, self._target, self._meter, self._terms = plan, target, meter, terms
+class WorkerPool:
+    """Reads what worker processes say until all are done, and watches that they get on."""
+
+    def __init__(
+        self,
+        kind: str,
+        hang_after_s: float,
+        read_message: Callable[[ReplayWorker, dict[str, Any]], None],
+        on_incident: Callable[[ReplayWorker, Incident], ReplayWorker],
+    ) -> None:
+        """`kind` names a process in errors. `read_message` marks a worker as done; `on_incident` gives the next, or raises."""
+        self.workers: list[ReplayWorker] = []
+        self._kind, self._hang_after_s = kind, hang_after_s
+        self._read_message, self._on_incident = read_message, on_incident
         self._selector = selectors.DefaultSelector()
-        self._workers: list[ReplayWorker] = []
-        self._done = PartitionsDone()
 
-    def start(self, partitions: Sequence[int]) -> None:
-        """A worker for these partitions."""
-        self._add(_spawn(self._plan, partitions, self._target, self._terms, careful=False, doomed={}))
+    def add(self, worker: ReplayWorker) -> None:
+        self.workers.append(worker)
+        worker.seen_at = time.monotonic()
+        self._selector.register(worker.stdout, selectors.EVENT_READ, worker)
 
-    def listen(self) -> PartitionsDone:
-        """Reads the workers' lines until all are done."""
+    def listen(self) -> None:
+        """Until all are done. Raises: WorkerFailed when no call is to blame; what `read_message` and `on_incident` raise."""
         while self._selector.get_map():
             for key, _ in self._selector.select(CELL_LOOK_S):
                 self._read(key.data)
             now = time.monotonic()
-            for worker in self._workers:
-                if not worker.done and not worker.killed and worker.hangs(now, self._terms.hang_after_s):
-                    worker.killed = f"it ran for more than {self._terms.hang_after_s:g} s"
+            for worker in self.workers:
+                if not worker.done and not worker.killed and worker.hangs(now, self._hang_after_s):
+                    worker.killed = f"it ran for more than {self._hang_after_s:g} s"
                     worker.process.kill()
-        return self._done
 
     def close(self) -> None:
-        for worker in self._workers:
+        for worker in self.workers:
             worker.close()
         self._selector.close()
-
-    def _add(self, worker: ReplayWorker) -> None:
-        self._workers.append(worker)
-        worker.seen_at = time.monotonic()
-        self._selector.register(worker.stdout, selectors.EVENT_READ, worker)
 
     def _read(self, worker: ReplayWorker) -> None:
         data = os.read(worker.stdout.fileno(), 1 << 16)
         *lines, worker.buffer = (worker.buffer + data).split(b"\n")
         for line in lines:
-            self._heed(worker, orjson.loads(line))
+            self._read_message(worker, orjson.loads(line))
         if data:
             return
         self._selector.unregister(worker.stdout)
@@ -151,10 +170,34 @@ class _Crew:
         if not worker.done:
             self._replace(worker, code)
 
-    def _heed(self, worker: ReplayWorker, message: dict[str, Any]) -> None:
-        done = self._done
+    def _replace(self, worker: ReplayWorker, code: int) -> None:
+        """A process that ended before its work did."""
+        running = worker.running()
+        if code == DEFECT_CODE or running is None or worker.incidents >= INCIDENTS_MAX:
+            raise WorkerFailed(f"{self._kind} ended with code {code}; its own words are above")
+        ended = f"the process was ended by signal {-code}" if code < 0 else f"the process ended with code {code}"
+        worker.done = True
+        follower = self._on_incident(worker, Incident(*running, worker.killed or ended))
+        follower.incidents = worker.incidents + 1
+        self.add(follower)
+
+
+class _RecoveryWorkers:
+    """What the workers of a recovery do, and how one that was ended is followed by another."""
+
+    def __init__(self, plan: Plan, target: Target, meter: RecoveryMeter, terms: Terms) -> None:
+        self.done = PartitionsDone()
+        self._plan, self._target, self._meter, self._terms = plan, target, meter, terms
+
+    def start(self, partitions: Sequence[int]) -> ReplayWorker:
+        """A worker for these partitions."""
+        return _spawn(self._plan, partitions, self._target, self._terms, careful=False, fatal_calls={})
+
+    def read_message(self, worker: ReplayWorker, message: dict[str, Any]) -> None:
+        """One line of a worker. Raises: RemoteError."""
+        done = self.done
         if "progress" in message:
-            self._meter.note(*message["progress"])
+            self._meter.count_calls(*message["progress"])
         elif "opened" in message:
             self._target.trust.grant(message["opened"])
         elif "stopped" in message:
@@ -168,28 +211,23 @@ class _Crew:
         else:
             raise RemoteError(message["error"])
 
-    def _replace(self, worker: ReplayWorker, code: int) -> None:
-        """A process that ended before its work did. Raises: WorkerFailed when no call is to blame."""
-        running = worker.running()
-        words = worker.killed or (
-            f"the process was ended by signal {-code}" if code < 0 else f"the process ended with code {code}"
-        )
-        if code == DEFECT_CODE or running is None or worker.incidents >= INCIDENTS_MAX:
-            raise WorkerFailed(f"a replay process ended with code {code}; see its output above")
-        partition, index, position = running
-        doomed = {p: dict(of) for p, of in worker.doomed.items()}
+    def follow(self, worker: ReplayWorker, incident: Incident) -> ReplayWorker:
+        """Starts a process that goes to the same end more carefully, or without the call. Raises: WorkerFailed."""
+        partition, index = incident.partition, incident.index
+        fatal_calls = {p: dict(of) for p, of in worker.fatal_calls.items()}
         if worker.careful:
-            if position == IN_BATCH:
-                raise WorkerFailed(f"a replay process failed in the batch of partition {partition} at index {index}: {words}")
-            doomed.setdefault(partition, {})[index] = (position, "hang" if worker.killed else "death", words)
-        worker.done = True
-        rest = gone_on(self._plan, self._target, worker.partitions)
+            if incident.position == IN_BATCH:
+                raise WorkerFailed(
+                    f"a replay process failed in the batch of partition {partition} at index {index}: {incident.words}"
+                )
+            fatal_calls.setdefault(partition, {})[index] = (
+                incident.position, "hang" if worker.killed else "death", incident.words
+            )  # fmt: skip
+        rest = remaining_plan(self._plan, self._target, worker.partitions)
         for part in rest.partitions:
             if part.partition in worker.partitions:
-                self._meter.go_on(part.partition, part.calls)
-        follower = _spawn(rest, worker.partitions, self._target, self._terms, careful=True, doomed=doomed)
-        follower.incidents = worker.incidents + 1
-        self._add(follower)
+                self._meter.resume_partition(part.partition, part.calls)
+        return _spawn(rest, worker.partitions, self._target, self._terms, careful=True, fatal_calls=fatal_calls)
 
 
 def _spawn(
@@ -199,7 +237,7 @@ def _spawn(
     terms: Terms,
     *,
     careful: bool,
-    doomed: Mapping[int, Doomed],
+    fatal_calls: Mapping[int, FatalCalls],
 ) -> ReplayWorker:
     order = {
         "plan": orjson.Fragment(plan.to_json()),
@@ -207,10 +245,10 @@ def _spawn(
         "target": target.directory,
         "quarantine": terms.quarantine,
         "careful": careful,
-        "doomed": {str(p): {str(index): found for index, found in of.items()} for p, of in doomed.items()},
+        "fatal_calls": {str(p): {str(index): found for index, found in of.items()} for p, of in fatal_calls.items()},
     }
     process, cell = start_process("replay.recover.worker", order, hash_seed=terms.hash_seed)
-    return ReplayWorker(list(partitions), process, cell, careful, doomed={p: dict(of) for p, of in doomed.items()})
+    return ReplayWorker(list(partitions), process, cell, careful, fatal_calls={p: dict(of) for p, of in fatal_calls.items()})
 
 
 def start_process(module: str, order: Mapping[str, Any], *, hash_seed: str = PINNED) -> tuple[ChildProcess, mmap.mmap]:

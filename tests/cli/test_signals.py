@@ -93,7 +93,7 @@ def test_fork_says_how_to_go_on_wherever_it_is(
         signal.pause()  # the handler ends it
 
     target = f"{rig.directory}.fork"
-    for where in ("_ran_before", "find_rest"):
+    for where in ("_ran_before", "find_remaining_log"):
         monkeypatch.setattr(f"replay.fork.fork.{where}", signalled)
         arguments = ("--at", rig.history[-2][0], "--app", "tests.node.apps.faulty:db", "--to", target, "--json")
         code, failed = command("fork", rig.directory, *arguments)

@@ -12,7 +12,8 @@ import pytest
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.files import RealFiles
 from replay.errors import Incomplete, UntilUnreachable
-from replay.fork.fork import START, RestUnreadable, fork
+from replay.fork.fork import START, fork
+from replay.fork.remaining_log import RestUnreadable
 from replay.log.archive_reach import time_of
 from replay.plan.cluster_planner import make_joint_plan
 from replay.plan.planner import make_plan

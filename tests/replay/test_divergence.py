@@ -10,6 +10,7 @@ from cmdlog.wal.format.batch import Batch
 from cmdlog.wal.log import Log
 from procedures.bundle import load_bundle
 from replay.errors import Divergence, DivergencePlace
+from replay.loop import entry_queue
 from replay.plan.planner import make_plan
 from replay.recover import partition_replay
 from replay.recover.divergence import Trial
@@ -200,13 +201,13 @@ def test_batches_of_the_open_transaction_survive(rig: Rig, monkeypatch: pytest.M
     rig.close()
     rig.forget_state(0)
     seen = []
-    own = partition_replay.PartitionReplay._try
+    own = partition_replay.PartitionReplay._run_and_undo
 
     def look(self: partition_replay.PartitionReplay, batch: Batch) -> Trial:
         seen.append(self.state.connection.execute("SELECT balance FROM accounts WHERE id = 0").get)
         return own(self, batch)
 
-    monkeypatch.setattr(partition_replay.PartitionReplay, "_try", look)
+    monkeypatch.setattr(partition_replay.PartitionReplay, "_run_and_undo", look)
     wal = Log.open(rig.files, rig.directory)
     with pytest.raises(Divergence):
         bring_up(rig.files, wal, workers=0)
@@ -216,14 +217,14 @@ def test_batches_of_the_open_transaction_survive(rig: Rig, monkeypatch: pytest.M
 
 def test_late_digest_is_compared_all_the_same(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A digest that stands further behind than entries are kept waiting finds the divergence; only the rows are not named."""
-    monkeypatch.setattr(partition_replay, "WAITING_MAX", 3)
+    monkeypatch.setattr(entry_queue, "WAITING_MAX", 3)
     index = rig.batch(0, [(DRIFT, [0])])
     note, rig.notes = rig.notes, []
     for _ in range(5):
         rig.batch(0, [(DEPOSIT, [1, 1])], digest=False)
     rig.log(*note)
     rig.close()
-    monkeypatch.setattr(partition_replay, "LATE_MAX", 1000)
+    monkeypatch.setattr(entry_queue, "UNCOMPARED_MAX", 1000)
     place = diverge(rig, tmp_path / "out")
     assert (place.index, place.position, place.rows, place.suspects) == (index, 0, (), ())
 

@@ -14,7 +14,8 @@ from cmdlog.wal.files import RealFiles
 from procedures import Database
 from procedures.errors import SchemaConflict
 from replay.errors import BadUntil, Interrupted, UntilBeyond, UntilUnreachable
-from replay.fork.fork import START, ForkReport, OtherDatabase, fork
+from replay.fork.fork import START, ForkReport, fork
+from replay.fork.new_node import OtherDatabase
 from replay.fork.rerun import CallUnfit
 from tests.replay.ledgers import LEDGER, SMALL, Call, Versions, logged_calls, rows_of
 

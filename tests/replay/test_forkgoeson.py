@@ -22,9 +22,10 @@ from cmdlog.wal.log import Log
 from procedures import Database
 from procedures.storage.state import PartitionState
 from replay.errors import Interrupted
-from replay.fork import rerun, unfinished
+from replay.fork import unfinished
 from replay.fork.fork import START, ForkReport, fork
-from replay.fork.rerun import RerunProgress
+from replay.fork.tally import RerunProgress
+from replay.loop import shared_transaction
 from replay.state.trust import state_path
 from tests.processes import is_gone
 from tests.replay.ledgers import LEDGER, SMALL, Call, Versions, importable, logged_calls, rows_of
@@ -91,7 +92,7 @@ def test_fork_goes_on_from_every_transaction(
     db = versions.load("ledger_v2", factor="amount * 2")
     at = deposits_of(node)[9].txn_id if middle else START
     whole = forked(node, db, tmp_path / "whole", at)
-    monkeypatch.setattr(rerun, "GROUP_CALLS_MAX", 1)
+    monkeypatch.setattr(shared_transaction, "GROUP_CALLS_MAX", 1)
     kept = unfinished.keep
     applied: list[tuple[int, int]] = []
     turns = iter(range(10_000))

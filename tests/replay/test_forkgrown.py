@@ -14,9 +14,10 @@ from cmdlog.wal.log import Log
 from procedures import Database
 from procedures.storage.state import PartitionState
 from replay.errors import Interrupted
-from replay.fork import rerun, unfinished
+from replay.fork import unfinished
 from replay.fork.fork import START, ForkReport, fork
-from replay.fork.rerun import RerunProgress
+from replay.fork.tally import RerunProgress
+from replay.loop import shared_transaction
 from tests.replay.rig import DEPOSIT, Rig, balances_of
 from tests.replay.test_forkgoeson import told
 
@@ -90,7 +91,7 @@ def test_fork_of_a_log_that_grew_is_that_of_one_run(
     tripled: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grown: str, *, middle: bool
 ) -> None:
     """Broken off behind each commit; then came calls and the digest of a batch not compared, or a SKIP of a call that ran."""
-    monkeypatch.setattr(rerun, "GROUP_CALLS_MAX", 1)
+    monkeypatch.setattr(shared_transaction, "GROUP_CALLS_MAX", 1)
     node = Growing(tmp_path, tripled)
     at = node.middle if middle else START
     names = list[str]()

@@ -15,9 +15,9 @@ from cmdlog.wal.directory.instance import Identity, write_marker
 from cmdlog.wal.errors import WrongDirectory
 from cmdlog.wal.log import Log
 from replay.errors import Interrupted, PlanOutdated
+from replay.loop import entry_queue, shared_transaction
 from replay.plan.node_plan import Plan, Planned
 from replay.plan.planner import make_plan
-from replay.recover import partition_replay
 from replay.recover.execute import RecoveryProgress
 from replay.recover.to_directory import rebuild
 from replay.state.trust import Trust, read_position, state_path
@@ -43,8 +43,8 @@ except Interrupted as error:
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
     """A stopped node with some deposits behind it; each batch is committed alone."""
-    monkeypatch.setattr(partition_replay, "GROUP_CALLS_MAX", 1)
-    monkeypatch.setattr(partition_replay, "REPORT_EVERY_CALLS", 1)
+    monkeypatch.setattr(shared_transaction, "GROUP_CALLS_MAX", 1)
+    monkeypatch.setattr(entry_queue, "REPORT_EVERY_CALLS", 1)
     rig = Rig(tmp_path)
     rig.deposits(12)
     rig.close()
@@ -149,9 +149,9 @@ def test_unfinished_directory_is_never_taken_for_an_empty_one(rig: Rig, tmp_path
     if by == "fork":
         write_marker(rig.files, str(out), "fork")
     before = sorted(path.name for path in out.iterdir())
-    with pytest.raises(WrongDirectory, match=f"{by} that was broken off"):
+    with pytest.raises(WrongDirectory, match=f"{by} that was interrupted"):
         Log.create(rig.files, str(out), Identity.fresh())
-    with pytest.raises(WrongDirectory, match=f"{by} that was broken off"):
+    with pytest.raises(WrongDirectory, match=f"{by} that was interrupted"):
         Log.open(rig.files, str(out))
     assert sorted(path.name for path in out.iterdir()) == before
 

@@ -1,13 +1,16 @@
-"""Worker processes seen from outside: shares of work, and when one hangs."""
+"""Worker processes seen from outside: when one hangs, and what follows when one ends before its work does."""
 
 from __future__ import annotations
 
 import mmap
-from typing import cast
+from typing import Any, cast
 
-from cmdlog.child_process import ChildProcess
+import pytest
+
+from cmdlog.child_process import PIPE, ChildProcess
+from replay.errors import WorkerFailed
 from replay.recover.partition_replay import IDLE, IN_BATCH
-from replay.recover.worker_pool import CELL, CLOSER_LOOK_S, ReplayWorker
+from replay.recover.worker_pool import CELL, CLOSER_LOOK_S, DEFECT_CODE, INCIDENTS_MAX, Incident, ReplayWorker, WorkerPool
 
 
 def worker(*, careful: bool) -> ReplayWorker:
@@ -49,3 +52,53 @@ def test_what_is_not_a_call_may_take_its_time() -> None:
     assert one.running() is None
     CELL.pack_into(one.cell, 0, 0, 17, IN_BATCH)
     assert one.running() == (0, 17, IN_BATCH)
+
+
+def program(code: str) -> ReplayWorker:
+    """A worker that runs this program, in the middle of a call."""
+    process = ChildProcess("tests.replay.program_process", code, stdin=PIPE, stdout=PIPE)
+    cell = mmap.mmap(-1, mmap.PAGESIZE)
+    CELL.pack_into(cell, 0, 3, 17, 5)
+    return ReplayWorker([3], process, cell, careful=True)
+
+
+def read_done(worker: ReplayWorker, message: dict[str, Any]) -> None:
+    """The only message of these programs."""
+    worker.done = message["done"]
+
+
+@pytest.mark.slow
+def test_process_that_ends_within_a_call_is_followed_by_another() -> None:
+    """The incident names what ran and how it ended; the follower's messages count like those of the first."""
+    incidents: list[Incident] = []
+
+    def follow(_worker: ReplayWorker, incident: Incident) -> ReplayWorker:
+        incidents.append(incident)
+        return program("print('{\"done\": true}')")
+
+    pool = WorkerPool("a test process", 60.0, read_done, follow)
+    try:
+        pool.add(program("import os; os._exit(3)"))
+        pool.listen()
+    finally:
+        pool.close()
+    assert incidents == [Incident(3, 17, 5, "the process ended with code 3")]
+    assert [(worker.done, worker.incidents) for worker in pool.workers] == [(True, 0), (True, 1)]
+
+
+@pytest.mark.slow
+def test_process_that_fails_by_itself_is_an_error() -> None:
+    """A defect of ours, an end outside of any call, and one incident too many are no fault of a call."""
+
+    def follow(_worker: ReplayWorker, _incident: Incident) -> ReplayWorker:
+        raise AssertionError("no call is to blame")
+
+    defect, outside, often = program(f"import os; os._exit({DEFECT_CODE})"), program(""), program("")
+    CELL.pack_into(outside.cell, 0, 3, 17, IDLE)
+    often.incidents = INCIDENTS_MAX
+    for worker, code in ((defect, DEFECT_CODE), (outside, 0), (often, 0)):
+        pool = WorkerPool("a test process", 60.0, read_done, follow)
+        pool.add(worker)
+        with pytest.raises(WorkerFailed, match=f"a test process ended with code {code}"):
+            pool.listen()
+        pool.close()

@@ -25,9 +25,10 @@ from procedures import Database
 from procedures.bundle import Bundle, capture_bundle
 from replay.diff.diff import KINDS
 from replay.errors import BadUntil, Incomplete, UntilUnreachable
-from replay.fork.fork import START, check_database, find_rest
+from replay.fork.fork import START
+from replay.fork.new_node import check_database
+from replay.fork.remaining_log import RemainingLog, find_remaining_log
 from replay.fork.rerun import ForkPlace, Missing
-from replay.fork.run import Rest
 from replay.log.scan import ScannedStream
 from replay.log.spans import BEGINNING
 from replay.plan.node_plan import PartitionPlan
@@ -141,12 +142,12 @@ def _orders(
 ) -> Iterator[dict[str, Any]]:
     """One for each partition."""
     base = find_history(files, request["paths"], fork, accept_data_loss=False) if fork != START else None
-    places = {p: _place(base.of(p)[-1].partitions[0]) for p in base.partitions} if base is not None else {}
+    places = {p: ForkPlace.of_plan(base.of(p)[-1].partitions[0]) for p in base.partitions} if base is not None else {}
     known: dict[int, Mapping[str, Any]] = {}
     logs, apart = _logs(files, request["paths"], end)
     for directory, ends in logs.items():
         try:
-            rest = find_rest(files, directory, [places.get(p, ForkPlace(p)) for p in sorted(ends)], end)
+            rest = find_remaining_log(files, directory, [places.get(p, ForkPlace(p)) for p in sorted(ends)], end)
             for partition, wanted in ends.items():
                 _check_end(rest, partition, wanted)
                 rest.scan.streams[partition].skipped.add(*(Skip(0, index, 0) for index in wanted.dropped))
@@ -168,7 +169,9 @@ def _orders(
             yield _stitched_order(request, bundle, stitched, places.get(partition, ForkPlace(partition)), base)
 
 
-def _order(request: Mapping[str, Any], bundle: Bundle, rest: Rest, partition: int, base: MomentReplay | None) -> dict[str, Any]:
+def _order(
+    request: Mapping[str, Any], bundle: Bundle, rest: RemainingLog, partition: int, base: MomentReplay | None
+) -> dict[str, Any]:
     """The order of a partition that is read from one log."""
     stream, place = rest.scan.streams[partition], rest.places[partition]
     stream.calls -= min(stream.calls, max(0, place.calls))  # of the batch that the fork cuts, those before it
@@ -236,7 +239,7 @@ def _logs(files: Files, paths: Sequence[str], end: int | None) -> tuple[dict[str
     return found, apart
 
 
-def _check_end(rest: Rest, partition: int, wanted: PartitionPlan) -> None:
+def _check_end(rest: RemainingLog, partition: int, wanted: PartitionPlan) -> None:
     """A log's end may advance while it is read; what was decided over all logs counts. Raises: Incomplete."""
     stream = rest.scan.streams[partition]
     if stream.to_index < wanted.to_index:
@@ -244,10 +247,6 @@ def _check_end(rest: Rest, partition: int, wanted: PartitionPlan) -> None:
     if stream.to_index > wanted.to_index:
         stream.to_index, stream.to_calls = wanted.to_index, wanted.to_calls
         stream.to_term, stream.to_checksum = wanted.to_term, wanted.to_checksum
-
-
-def _place(part: PartitionPlan) -> ForkPlace:
-    return ForkPlace(part.partition, part.to_index, part.to_term, part.to_checksum, part.to_calls)
 
 
 def _manifest(request: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

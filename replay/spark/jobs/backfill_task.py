@@ -29,8 +29,9 @@ from replay.diff.parquet import ParquetField, parquet_files
 from replay.diff.state_reader import States
 from replay.fork.bind_calls import Fitting
 from replay.fork.first_differences import Firsts
-from replay.fork.rerun import ForkPlace, LeftOut
-from replay.fork.side_by_side import OtherCode, SideBySide
+from replay.fork.rerun import ForkPlace, OtherCode
+from replay.fork.side_by_side import SideBySide
+from replay.fork.tally import LeftOut
 from replay.log.archive_reach import source_from
 from replay.log.scan import ScannedStream
 from replay.plan.node_plan import Plan
